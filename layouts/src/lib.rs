@@ -1,1 +1,27 @@
-//! layouts
+//! Every structure that the host, the GPU and the NIC's driver code share, defined once.
+//!
+//! The C header `gpu_kernels/include/gpuvm/layouts.h` is generated from this crate by `cbindgen`
+//! (the test `tests/header.rs` regenerates and compares it). Size and offset of every field are asserted
+//! on both sides: here by constant evaluation, there by `static_assert`.
+//!
+//! Fields that hold an address are `u64`: they are addresses in the GPU's address space, and this crate
+//! never follows one. Fields that several lanes change at once are plain integers here and are accessed
+//! through the device library's atomics only.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+mod facts;
+mod launch;
+mod page_word;
+mod queue;
+mod vm;
+
+pub use facts::{FieldFact, LayoutFact, layout_facts};
+pub use launch::*;
+pub use page_word::*;
+pub use queue::*;
+pub use vm::*;
+
+/// Version of all layouts in this crate. The device library is compiled with its own copy and the
+/// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
+pub const LAYOUT_VERSION: u32 = 1;

@@ -1,0 +1,560 @@
+// Generated from the crate gpuvm-layouts by its test tests/header.rs: do not edit.
+// GPUVM_BLESS=1 cargo test -p gpuvm-layouts writes it again.
+#pragma once
+
+namespace gpuvm {
+namespace layout {
+
+/// Version of all layouts in this crate. The device library is compiled with its own copy and the
+/// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
+constexpr const unsigned int LAYOUT_VERSION = 1;
+
+/// No fault.
+constexpr const unsigned int FAULT_NONE = 0;
+
+/// An index at or past the array's length.
+constexpr const unsigned int FAULT_OUT_OF_RANGE = 1;
+
+/// The fetch of a page completed with an error.
+constexpr const unsigned int FAULT_FETCH = 2;
+
+/// The page is in the error state since an earlier fetch failed.
+constexpr const unsigned int FAULT_PAGE_ERROR = 3;
+
+/// Every frame stayed pinned until the wait limit.
+constexpr const unsigned int FAULT_FRAMES_PINNED = 4;
+
+/// A completion did not come within the wait limit.
+constexpr const unsigned int FAULT_COMPLETION_TIMEOUT = 5;
+
+/// Another warp's fetch of the page did not end within the wait limit.
+constexpr const unsigned int FAULT_PAGE_TIMEOUT = 6;
+
+/// No ring slot came free within the wait limit.
+constexpr const unsigned int FAULT_QUEUE_TIMEOUT = 7;
+
+/// Every queue pair that reaches the home is in the error state.
+constexpr const unsigned int FAULT_QUEUES_FAILED = 8;
+
+/// More lanes than the page word counts hold one page.
+constexpr const unsigned int FAULT_TOO_MANY_PINS = 9;
+
+/// The write-back of a page completed with an error; the page stays dirty in its frame.
+constexpr const unsigned int FAULT_WRITE_BACK = 10;
+
+/// A prefetch, a pin or a slice that reaches past the array's end.
+constexpr const unsigned int FAULT_OUT_OF_RANGE_SPAN = 11;
+
+/// The page has no frame.
+constexpr const unsigned long long STATE_ABSENT = 0ULL;
+
+/// A fetch owns the page; its data is not valid yet.
+constexpr const unsigned long long STATE_FETCHING = 1ULL;
+
+/// The page's data is in its frame.
+constexpr const unsigned long long STATE_RESIDENT = 2ULL;
+
+/// The page could not be fetched; the frame field holds the fault code.
+constexpr const unsigned long long STATE_ERROR = 3ULL;
+
+/// Referenced since the clock's hand passed.
+constexpr const unsigned long long REFERENCED_BIT = 1ULL;
+
+/// A WRITE of the page is in flight: its frame may not be released.
+constexpr const unsigned long long WRITE_BACK_BIT = (1ULL << 1ULL);
+
+/// Position of the two state bits.
+constexpr const unsigned int STATE_SHIFT = 2;
+
+/// The state bits in place.
+constexpr const unsigned long long STATE_MASK = (3ULL << STATE_SHIFT);
+
+/// Position of the frame field.
+constexpr const unsigned int FRAME_SHIFT = 4;
+
+/// Width of the frame field.
+constexpr const unsigned int FRAME_BITS = 28;
+
+/// Largest number of frames of a virtual memory: one less than the field holds, since pool slots keep a spare value.
+constexpr const unsigned long long FRAMES_MAX = ((1ULL << FRAME_BITS) - 1ULL);
+
+/// The frame field in place.
+constexpr const unsigned long long FRAME_MASK = (((1ULL << FRAME_BITS) - 1ULL) << FRAME_SHIFT);
+
+/// Position of the version field.
+constexpr const unsigned int VERSION_SHIFT = 32;
+
+/// The version field in place: 11 bits.
+constexpr const unsigned long long VERSION_MASK = (2047ULL << VERSION_SHIFT);
+
+/// The frame is newer than the home.
+constexpr const unsigned long long DIRTY_BIT = (1ULL << 43ULL);
+
+/// Position of the pin count, the top field, so that it cannot carry into another.
+constexpr const unsigned int PIN_SHIFT = 44;
+
+/// Pins that may be held on one page; the other half of the field absorbs additions in flight.
+constexpr const unsigned long long PINS_MAX = (1ULL << 19ULL);
+
+/// Queue kind: mlx5 work requests and completions (ConnectX, or the software NIC).
+constexpr const unsigned int QUEUE_KIND_MLX5 = 1;
+
+/// Queue kind: Linux SoftRoCE (`rdma_rxe`).
+constexpr const unsigned int QUEUE_KIND_RXE = 2;
+
+/// Phase bits of a record's state.
+constexpr const unsigned int RECORD_INDEX_SHIFT = 2;
+
+/// The slot may be written for the request whose index the state names.
+constexpr const unsigned long long RECORD_FREE = 0ULL;
+
+/// The request is written and may complete.
+constexpr const unsigned long long RECORD_POSTED = 1ULL;
+
+/// Somebody is handling the request's completion.
+constexpr const unsigned long long RECORD_CLAIMED = 2ULL;
+
+/// A request that moves no page (a reserved slot that was given up).
+constexpr const unsigned int REQUEST_NOP = 0;
+
+/// A READ that fills a frame.
+constexpr const unsigned int REQUEST_FETCH = 1;
+
+/// A WRITE of a cleaned page, whose frame goes to the pool afterwards.
+constexpr const unsigned int REQUEST_CLEAN = 2;
+
+/// A WRITE by flush: the page stays.
+constexpr const unsigned int REQUEST_FLUSH = 3;
+
+/// Request token: queue index above, ring slot plus one below; 0 is no token. 28 bits in all.
+constexpr const unsigned int TOKEN_SLOT_BITS = 16;
+
+/// Queue pairs a virtual memory may have: the token's upper 12 bits.
+constexpr const unsigned int QUEUES_MAX = (1 << 12);
+
+/// Ring entries a queue pair may have, so that slot plus one fits the token.
+constexpr const unsigned int RING_ENTRIES_MAX = (1 << 15);
+
+/// Smallest page: 4 KiB.
+constexpr const unsigned long long PAGE_BYTES_MIN = (4ULL << 10ULL);
+
+/// Largest page: 2 MiB.
+constexpr const unsigned long long PAGE_BYTES_MAX = (2ULL << 20ULL);
+
+/// The region is never written: its array type has no stores, and no page of it is ever dirty.
+constexpr const unsigned int REGION_READ_ONLY = 1;
+
+/// The region's slot in the table is in use.
+constexpr const unsigned int REGION_LIVE = 2;
+
+/// Position of the region in an owner value.
+constexpr const unsigned int OWNER_REGION_SHIFT = 44;
+
+/// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
+constexpr const unsigned long long OWNER_TAKEN_BIT = (1ULL << 63ULL);
+
+/// Pages a region may have.
+constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << OWNER_REGION_SHIFT);
+
+/// Regions a virtual memory may have.
+constexpr const unsigned int REGIONS_MAX = (1 << 16);
+
+/// Sub-buckets an octave of the latency histogram.
+constexpr const unsigned int LATENCY_SUB_BITS = 3;
+
+/// Buckets of the latency histogram: 8 an octave, the last one open.
+constexpr const unsigned long long LATENCY_BUCKETS = 256ULL;
+
+/// The kernel argument behind `gpuvm::array<T>`: a view of one region, passed by value.
+struct alignas(16) ArrayDesc {
+    /// Address of the region's page table words.
+    unsigned long long words;
+    /// Address of frame 0.
+    unsigned long long frames;
+    /// Elements in the array.
+    unsigned long long length;
+    /// Address of the [`VmDesc`].
+    unsigned long long vm;
+    /// Base-two logarithm of the page size.
+    unsigned int page_shift;
+    /// The region's index in the region table.
+    unsigned int region;
+    /// `REGION_*`.
+    unsigned int flags;
+    /// Bytes an element.
+    unsigned int element_bytes;
+};
+
+/// One region: its page table and its home.
+struct alignas(64) RegionDesc {
+    /// Address of the page table words.
+    unsigned long long words;
+    /// Address of page 0 at the home, as the NIC's remote address.
+    unsigned long long home;
+    /// Exact length in bytes; the last page may be shorter than the others.
+    unsigned long long bytes;
+    /// Pages.
+    unsigned long long pages;
+    /// Remote key of the home.
+    unsigned int rkey;
+    /// `REGION_*`.
+    unsigned int flags;
+    /// First queue pair that reaches the home.
+    unsigned int queue_first;
+    /// Queue pairs that reach the home.
+    unsigned int queue_count;
+    /// Unused, to 64 bytes.
+    unsigned long long reserved[2];
+};
+
+/// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
+struct alignas(128) VmDesc {
+    /// [`crate::LAYOUT_VERSION`] of the runtime.
+    unsigned int layout_version;
+    /// Base-two logarithm of the page size.
+    unsigned int page_shift;
+    /// Address of frame 0; frames follow each other.
+    unsigned long long frames;
+    /// Number of frames.
+    unsigned int frame_count;
+    /// The pool is refilled by evicting ahead while it has fewer frames than this.
+    unsigned int frames_low;
+    /// Address of `frame_count` owner values.
+    unsigned long long owners;
+    /// Address of `frame_count` pool ring slots.
+    unsigned long long pool_ring;
+    /// Address of the [`PoolState`].
+    unsigned long long pool;
+    /// Address of `region_count` [`RegionDesc`]s.
+    unsigned long long regions;
+    /// Slots of the region table.
+    unsigned int region_count;
+    /// Number of queue pairs.
+    unsigned int queue_count;
+    /// Address of `queue_count` [`crate::QueueDesc`]s.
+    unsigned long long queues;
+    /// Address of `counter_shards` [`Counters`].
+    unsigned long long counters;
+    /// Number of counter shards, a power of two.
+    unsigned int counter_shards;
+    /// Unused.
+    unsigned int reserved;
+    /// Address of the [`LatencyHistogram`] of demand fetches.
+    unsigned long long latencies;
+    /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
+    unsigned long long wait_limit_ns;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved_tail[3];
+};
+
+/// The free pool's counters and the clock's hand, one 128-byte line each.
+struct alignas(128) PoolState {
+    /// Frames that may be taken (signed: takers subtract first and give back what was not there).
+    unsigned long long available;
+    /// Unused, to the end of the line.
+    unsigned long long pad0[15];
+    /// Ticket of the next frame to take.
+    unsigned long long head;
+    /// Unused, to the end of the line.
+    unsigned long long pad1[15];
+    /// Ticket of the next frame to give.
+    unsigned long long tail;
+    /// Unused, to the end of the line.
+    unsigned long long pad2[15];
+    /// The clock's hand: frames passed since the start.
+    unsigned long long hand;
+    /// Unused, to the end of the line.
+    unsigned long long pad3[15];
+};
+
+/// What the device library counts. Several shards; the host adds them up.
+struct alignas(128) Counters {
+    /// Lanes whose access found its page not resident.
+    unsigned long long missed_lanes;
+    /// Demand fetches posted: one for every group of lanes that won a claim.
+    unsigned long long faults;
+    /// Lanes that missed and were served by a fetch that another lane posted.
+    unsigned long long coalesced;
+    /// Pages fetched and published, prefetches included.
+    unsigned long long pages_fetched;
+    /// Pages whose WRITE completed.
+    unsigned long long pages_written_back;
+    /// Bytes of completed READs.
+    unsigned long long bytes_fetched;
+    /// Bytes of completed WRITEs.
+    unsigned long long bytes_written_back;
+    /// Pages that left their frame.
+    unsigned long long evictions;
+    /// Prefetches posted.
+    unsigned long long prefetches;
+    /// Doorbells rung.
+    unsigned long long doorbells;
+    /// Requests posted.
+    unsigned long long requests;
+    /// Completions handled by a lane that had not posted the request.
+    unsigned long long helped;
+    /// Completions with an error.
+    unsigned long long errors;
+    /// Times that a lane found the pool empty.
+    unsigned long long pool_dry;
+    /// Times that a lane found every ring it may use full.
+    unsigned long long queue_full;
+    /// Optimistic reads that were taken again because the page changed meanwhile.
+    unsigned long long reread;
+};
+
+/// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
+/// itself, above `8 * (octave - 2) + next three bits`.
+struct alignas(128) LatencyHistogram {
+    /// Fetches a bucket.
+    unsigned long long buckets[LATENCY_BUCKETS];
+};
+
+/// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
+struct alignas(64) QueueDesc {
+    /// `QUEUE_KIND_*`: the format of work requests and completions.
+    unsigned int kind;
+    /// Queue pair number, 24 bits.
+    unsigned int number;
+    /// Address of the send ring: `mask + 1` blocks of 64 bytes.
+    unsigned long long send_ring;
+    /// Address of the completion ring: `completion_mask + 1` entries of 64 bytes.
+    unsigned long long completion_ring;
+    /// Address of the send doorbell record, a big-endian 32-bit word.
+    unsigned long long doorbell_record;
+    /// Address of the 8-byte doorbell register.
+    unsigned long long doorbell;
+    /// Send ring entries less one; a power of two less one.
+    unsigned int mask;
+    /// Completion ring entries less one; at least `mask`, so that request `i` completes in slot `i`.
+    unsigned int completion_mask;
+    /// Local key of the frame memory.
+    unsigned int lkey;
+    /// Unused.
+    unsigned int reserved;
+    /// Address of the pair's [`QueueState`].
+    unsigned long long state;
+    /// Address of `mask + 1` [`RequestRecord`]s.
+    unsigned long long records;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved_tail[7];
+};
+
+/// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
+/// and readers do not disturb each other.
+struct alignas(128) QueueState {
+    /// Index of the next request to reserve. Every request below it has an owner that will write it.
+    unsigned long long reserved;
+    /// Unused, to the end of the line.
+    unsigned long long pad0[15];
+    /// Every request below this index is written. Advanced in order.
+    unsigned long long written;
+    /// Unused, to the end of the line.
+    unsigned long long pad1[15];
+    /// Taken (1) by the one lane that may store the doorbell record and ring.
+    unsigned int ringer;
+    /// The pair completed a request with an error and takes no more.
+    unsigned int failed;
+    /// Every request below this index was rung. Written by the ringer alone.
+    unsigned long long posted;
+    /// Unused, to the end of the line.
+    unsigned long long pad2[14];
+};
+
+/// The record of the request in one ring slot. Whoever needs the request finished can finish it.
+///
+/// `state` is `index << RECORD_INDEX_SHIFT | phase` for the request with that 64-bit index.
+struct alignas(32) RequestRecord {
+    /// Index and phase of the slot's request.
+    unsigned long long state;
+    /// The page, as in the frame owner table: [`owner_of`].
+    unsigned long long owner;
+    /// The frame that is filled or written back.
+    unsigned int frame;
+    /// `REQUEST_*`.
+    unsigned int kind;
+    /// Pins that publication takes for the lanes that posted the fetch; they exchange it for 0 when they give up.
+    unsigned int pins;
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token.
+    unsigned int token;
+};
+
+/// The first fault of a launch: written once, by the lane that won `claim`, read by the host.
+struct alignas(128) FaultRecord {
+    /// 0 free, 1 being written, 2 complete.
+    unsigned int claim;
+    /// `FAULT_*`.
+    unsigned int code;
+    /// Region index.
+    unsigned int region;
+    /// Queue pair index.
+    unsigned int queue;
+    /// Page of the region.
+    unsigned long long page;
+    /// Element index (out of range), else the work queue entry's 64-bit index.
+    unsigned long long index;
+    /// Array length in elements (out of range), else frames.
+    unsigned long long size;
+    /// Nanoseconds waited.
+    unsigned long long waited_ns;
+    /// Syndrome of the completion.
+    unsigned int syndrome;
+    /// Vendor syndrome of the completion.
+    unsigned int vendor_syndrome;
+    /// Block, linear in the grid.
+    unsigned long long block;
+    /// Thread, linear in the block.
+    unsigned int thread;
+    /// Multiprocessor.
+    unsigned int multiprocessor;
+    /// Frames pinned, when all frames were pinned.
+    unsigned int frames_pinned;
+    /// Frames whose page was being written back then.
+    unsigned int frames_written_back;
+    /// Frames whose page was being fetched then.
+    unsigned int frames_fetching;
+    /// Frames in the pool then.
+    unsigned int frames_free;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved[5];
+};
+
+/// State of one launch, in host memory that the GPU can reach.
+struct alignas(128) LaunchState {
+    /// Not 0: slow paths end at once, `gpuvm::failed()` is true.
+    unsigned int abort;
+    /// Faults after the first.
+    unsigned int later_faults;
+    /// Unused, to the end of the line.
+    unsigned long long pad[15];
+    /// The first fault.
+    FaultRecord fault;
+};
+
+}  // namespace layout
+}  // namespace gpuvm
+
+namespace gpuvm {
+namespace layout {
+static_assert(sizeof(QueueDesc) == 128, "size of QueueDesc");
+static_assert(__builtin_offsetof(QueueDesc, kind) == 0, "offset of QueueDesc::kind");
+static_assert(__builtin_offsetof(QueueDesc, number) == 4, "offset of QueueDesc::number");
+static_assert(__builtin_offsetof(QueueDesc, send_ring) == 8, "offset of QueueDesc::send_ring");
+static_assert(__builtin_offsetof(QueueDesc, completion_ring) == 16, "offset of QueueDesc::completion_ring");
+static_assert(__builtin_offsetof(QueueDesc, doorbell_record) == 24, "offset of QueueDesc::doorbell_record");
+static_assert(__builtin_offsetof(QueueDesc, doorbell) == 32, "offset of QueueDesc::doorbell");
+static_assert(__builtin_offsetof(QueueDesc, mask) == 40, "offset of QueueDesc::mask");
+static_assert(__builtin_offsetof(QueueDesc, completion_mask) == 44, "offset of QueueDesc::completion_mask");
+static_assert(__builtin_offsetof(QueueDesc, lkey) == 48, "offset of QueueDesc::lkey");
+static_assert(__builtin_offsetof(QueueDesc, reserved) == 52, "offset of QueueDesc::reserved");
+static_assert(__builtin_offsetof(QueueDesc, state) == 56, "offset of QueueDesc::state");
+static_assert(__builtin_offsetof(QueueDesc, records) == 64, "offset of QueueDesc::records");
+static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 72, "offset of QueueDesc::reserved_tail");
+static_assert(sizeof(QueueState) == 384, "size of QueueState");
+static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
+static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
+static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
+static_assert(__builtin_offsetof(QueueState, pad1) == 136, "offset of QueueState::pad1");
+static_assert(__builtin_offsetof(QueueState, ringer) == 256, "offset of QueueState::ringer");
+static_assert(__builtin_offsetof(QueueState, failed) == 260, "offset of QueueState::failed");
+static_assert(__builtin_offsetof(QueueState, posted) == 264, "offset of QueueState::posted");
+static_assert(__builtin_offsetof(QueueState, pad2) == 272, "offset of QueueState::pad2");
+static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
+static_assert(__builtin_offsetof(RequestRecord, state) == 0, "offset of RequestRecord::state");
+static_assert(__builtin_offsetof(RequestRecord, owner) == 8, "offset of RequestRecord::owner");
+static_assert(__builtin_offsetof(RequestRecord, frame) == 16, "offset of RequestRecord::frame");
+static_assert(__builtin_offsetof(RequestRecord, kind) == 20, "offset of RequestRecord::kind");
+static_assert(__builtin_offsetof(RequestRecord, pins) == 24, "offset of RequestRecord::pins");
+static_assert(__builtin_offsetof(RequestRecord, token) == 28, "offset of RequestRecord::token");
+static_assert(sizeof(ArrayDesc) == 48, "size of ArrayDesc");
+static_assert(__builtin_offsetof(ArrayDesc, words) == 0, "offset of ArrayDesc::words");
+static_assert(__builtin_offsetof(ArrayDesc, frames) == 8, "offset of ArrayDesc::frames");
+static_assert(__builtin_offsetof(ArrayDesc, length) == 16, "offset of ArrayDesc::length");
+static_assert(__builtin_offsetof(ArrayDesc, vm) == 24, "offset of ArrayDesc::vm");
+static_assert(__builtin_offsetof(ArrayDesc, page_shift) == 32, "offset of ArrayDesc::page_shift");
+static_assert(__builtin_offsetof(ArrayDesc, region) == 36, "offset of ArrayDesc::region");
+static_assert(__builtin_offsetof(ArrayDesc, flags) == 40, "offset of ArrayDesc::flags");
+static_assert(__builtin_offsetof(ArrayDesc, element_bytes) == 44, "offset of ArrayDesc::element_bytes");
+static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
+static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc::words");
+static_assert(__builtin_offsetof(RegionDesc, home) == 8, "offset of RegionDesc::home");
+static_assert(__builtin_offsetof(RegionDesc, bytes) == 16, "offset of RegionDesc::bytes");
+static_assert(__builtin_offsetof(RegionDesc, pages) == 24, "offset of RegionDesc::pages");
+static_assert(__builtin_offsetof(RegionDesc, rkey) == 32, "offset of RegionDesc::rkey");
+static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc::flags");
+static_assert(__builtin_offsetof(RegionDesc, queue_first) == 40, "offset of RegionDesc::queue_first");
+static_assert(__builtin_offsetof(RegionDesc, queue_count) == 44, "offset of RegionDesc::queue_count");
+static_assert(__builtin_offsetof(RegionDesc, reserved) == 48, "offset of RegionDesc::reserved");
+static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
+static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
+static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
+static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
+static_assert(__builtin_offsetof(VmDesc, frame_count) == 16, "offset of VmDesc::frame_count");
+static_assert(__builtin_offsetof(VmDesc, frames_low) == 20, "offset of VmDesc::frames_low");
+static_assert(__builtin_offsetof(VmDesc, owners) == 24, "offset of VmDesc::owners");
+static_assert(__builtin_offsetof(VmDesc, pool_ring) == 32, "offset of VmDesc::pool_ring");
+static_assert(__builtin_offsetof(VmDesc, pool) == 40, "offset of VmDesc::pool");
+static_assert(__builtin_offsetof(VmDesc, regions) == 48, "offset of VmDesc::regions");
+static_assert(__builtin_offsetof(VmDesc, region_count) == 56, "offset of VmDesc::region_count");
+static_assert(__builtin_offsetof(VmDesc, queue_count) == 60, "offset of VmDesc::queue_count");
+static_assert(__builtin_offsetof(VmDesc, queues) == 64, "offset of VmDesc::queues");
+static_assert(__builtin_offsetof(VmDesc, counters) == 72, "offset of VmDesc::counters");
+static_assert(__builtin_offsetof(VmDesc, counter_shards) == 80, "offset of VmDesc::counter_shards");
+static_assert(__builtin_offsetof(VmDesc, reserved) == 84, "offset of VmDesc::reserved");
+static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::latencies");
+static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
+static_assert(__builtin_offsetof(VmDesc, reserved_tail) == 104, "offset of VmDesc::reserved_tail");
+static_assert(sizeof(PoolState) == 512, "size of PoolState");
+static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
+static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
+static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
+static_assert(__builtin_offsetof(PoolState, pad1) == 136, "offset of PoolState::pad1");
+static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::tail");
+static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
+static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
+static_assert(__builtin_offsetof(PoolState, pad3) == 392, "offset of PoolState::pad3");
+static_assert(sizeof(Counters) == 128, "size of Counters");
+static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
+static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
+static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");
+static_assert(__builtin_offsetof(Counters, pages_fetched) == 24, "offset of Counters::pages_fetched");
+static_assert(__builtin_offsetof(Counters, pages_written_back) == 32, "offset of Counters::pages_written_back");
+static_assert(__builtin_offsetof(Counters, bytes_fetched) == 40, "offset of Counters::bytes_fetched");
+static_assert(__builtin_offsetof(Counters, bytes_written_back) == 48, "offset of Counters::bytes_written_back");
+static_assert(__builtin_offsetof(Counters, evictions) == 56, "offset of Counters::evictions");
+static_assert(__builtin_offsetof(Counters, prefetches) == 64, "offset of Counters::prefetches");
+static_assert(__builtin_offsetof(Counters, doorbells) == 72, "offset of Counters::doorbells");
+static_assert(__builtin_offsetof(Counters, requests) == 80, "offset of Counters::requests");
+static_assert(__builtin_offsetof(Counters, helped) == 88, "offset of Counters::helped");
+static_assert(__builtin_offsetof(Counters, errors) == 96, "offset of Counters::errors");
+static_assert(__builtin_offsetof(Counters, pool_dry) == 104, "offset of Counters::pool_dry");
+static_assert(__builtin_offsetof(Counters, queue_full) == 112, "offset of Counters::queue_full");
+static_assert(__builtin_offsetof(Counters, reread) == 120, "offset of Counters::reread");
+static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
+static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
+static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
+static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
+static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");
+static_assert(__builtin_offsetof(FaultRecord, region) == 8, "offset of FaultRecord::region");
+static_assert(__builtin_offsetof(FaultRecord, queue) == 12, "offset of FaultRecord::queue");
+static_assert(__builtin_offsetof(FaultRecord, page) == 16, "offset of FaultRecord::page");
+static_assert(__builtin_offsetof(FaultRecord, index) == 24, "offset of FaultRecord::index");
+static_assert(__builtin_offsetof(FaultRecord, size) == 32, "offset of FaultRecord::size");
+static_assert(__builtin_offsetof(FaultRecord, waited_ns) == 40, "offset of FaultRecord::waited_ns");
+static_assert(__builtin_offsetof(FaultRecord, syndrome) == 48, "offset of FaultRecord::syndrome");
+static_assert(__builtin_offsetof(FaultRecord, vendor_syndrome) == 52, "offset of FaultRecord::vendor_syndrome");
+static_assert(__builtin_offsetof(FaultRecord, block) == 56, "offset of FaultRecord::block");
+static_assert(__builtin_offsetof(FaultRecord, thread) == 64, "offset of FaultRecord::thread");
+static_assert(__builtin_offsetof(FaultRecord, multiprocessor) == 68, "offset of FaultRecord::multiprocessor");
+static_assert(__builtin_offsetof(FaultRecord, frames_pinned) == 72, "offset of FaultRecord::frames_pinned");
+static_assert(__builtin_offsetof(FaultRecord, frames_written_back) == 76, "offset of FaultRecord::frames_written_back");
+static_assert(__builtin_offsetof(FaultRecord, frames_fetching) == 80, "offset of FaultRecord::frames_fetching");
+static_assert(__builtin_offsetof(FaultRecord, frames_free) == 84, "offset of FaultRecord::frames_free");
+static_assert(__builtin_offsetof(FaultRecord, reserved) == 88, "offset of FaultRecord::reserved");
+static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
+static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchState::abort");
+static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
+static_assert(__builtin_offsetof(LaunchState, pad) == 8, "offset of LaunchState::pad");
+static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
+}  // namespace layout
+}  // namespace gpuvm

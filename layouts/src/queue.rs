@@ -1,0 +1,119 @@
+//! Queue pairs as GPU threads see them, and the records of the requests in their rings.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::facts::shared_layout;
+
+/// Queue kind: mlx5 work requests and completions (ConnectX, or the software NIC).
+pub const QUEUE_KIND_MLX5: u32 = 1;
+/// Queue kind: Linux SoftRoCE (`rdma_rxe`).
+pub const QUEUE_KIND_RXE: u32 = 2;
+
+/// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]
+pub struct QueueDesc {
+    /// `QUEUE_KIND_*`: the format of work requests and completions.
+    pub kind: u32,
+    /// Queue pair number, 24 bits.
+    pub number: u32,
+    /// Address of the send ring: `mask + 1` blocks of 64 bytes.
+    pub send_ring: u64,
+    /// Address of the completion ring: `completion_mask + 1` entries of 64 bytes.
+    pub completion_ring: u64,
+    /// Address of the send doorbell record, a big-endian 32-bit word.
+    pub doorbell_record: u64,
+    /// Address of the 8-byte doorbell register.
+    pub doorbell: u64,
+    /// Send ring entries less one; a power of two less one.
+    pub mask: u32,
+    /// Completion ring entries less one; at least `mask`, so that request `i` completes in slot `i`.
+    pub completion_mask: u32,
+    /// Local key of the frame memory.
+    pub lkey: u32,
+    /// Unused.
+    pub reserved: u32,
+    /// Address of the pair's [`QueueState`].
+    pub state: u64,
+    /// Address of `mask + 1` [`RequestRecord`]s.
+    pub records: u64,
+    /// Unused, to 128 bytes.
+    pub reserved_tail: [u64; 7],
+}
+
+/// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
+/// and readers do not disturb each other.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct QueueState {
+    /// Index of the next request to reserve. Every request below it has an owner that will write it.
+    pub reserved: u64,
+    /// Unused, to the end of the line.
+    pub pad0: [u64; 15],
+    /// Every request below this index is written. Advanced in order.
+    pub written: u64,
+    /// Unused, to the end of the line.
+    pub pad1: [u64; 15],
+    /// Taken (1) by the one lane that may store the doorbell record and ring.
+    pub ringer: u32,
+    /// The pair completed a request with an error and takes no more.
+    pub failed: u32,
+    /// Every request below this index was rung. Written by the ringer alone.
+    pub posted: u64,
+    /// Unused, to the end of the line.
+    pub pad2: [u64; 14],
+}
+
+/// The record of the request in one ring slot. Whoever needs the request finished can finish it.
+///
+/// `state` is `index << RECORD_INDEX_SHIFT | phase` for the request with that 64-bit index.
+#[repr(C, align(32))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RequestRecord {
+    /// Index and phase of the slot's request.
+    pub state: u64,
+    /// The page, as in the frame owner table: [`owner_of`].
+    pub owner: u64,
+    /// The frame that is filled or written back.
+    pub frame: u32,
+    /// `REQUEST_*`.
+    pub kind: u32,
+    /// Pins that publication takes for the lanes that posted the fetch; they exchange it for 0 when they give up.
+    pub pins: u32,
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token.
+    pub token: u32,
+}
+
+/// Phase bits of a record's state.
+pub const RECORD_INDEX_SHIFT: u32 = 2;
+/// The slot may be written for the request whose index the state names.
+pub const RECORD_FREE: u64 = 0;
+/// The request is written and may complete.
+pub const RECORD_POSTED: u64 = 1;
+/// Somebody is handling the request's completion.
+pub const RECORD_CLAIMED: u64 = 2;
+
+/// A request that moves no page (a reserved slot that was given up).
+pub const REQUEST_NOP: u32 = 0;
+/// A READ that fills a frame.
+pub const REQUEST_FETCH: u32 = 1;
+/// A WRITE of a cleaned page, whose frame goes to the pool afterwards.
+pub const REQUEST_CLEAN: u32 = 2;
+/// A WRITE by flush: the page stays.
+pub const REQUEST_FLUSH: u32 = 3;
+
+/// Request token: queue index above, ring slot plus one below; 0 is no token. 28 bits in all.
+pub const TOKEN_SLOT_BITS: u32 = 16;
+/// Queue pairs a virtual memory may have: the token's upper 12 bits.
+pub const QUEUES_MAX: u32 = 1 << 12;
+/// Ring entries a queue pair may have, so that slot plus one fits the token.
+pub const RING_ENTRIES_MAX: u32 = 1 << 15;
+
+shared_layout! {
+    QueueDesc: 128 {
+        kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
+        completion_mask: 44, lkey: 48, reserved: 52, state: 56, records: 64, reserved_tail: 72,
+    }
+    QueueState: 384 { reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, }
+    RequestRecord: 32 { state: 0, owner: 8, frame: 16, kind: 20, pins: 24, token: 28, }
+}

@@ -1,0 +1,210 @@
+//! The virtual memory as the device library sees it: frames, pool, clock, regions, counters.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::facts::shared_layout;
+
+/// Smallest page: 4 KiB.
+pub const PAGE_BYTES_MIN: u64 = 4 << 10;
+/// Largest page: 2 MiB.
+pub const PAGE_BYTES_MAX: u64 = 2 << 20;
+
+/// The region is never written: its array type has no stores, and no page of it is ever dirty.
+pub const REGION_READ_ONLY: u32 = 1;
+/// The region's slot in the table is in use.
+pub const REGION_LIVE: u32 = 2;
+
+/// Position of the region in an owner value.
+pub const OWNER_REGION_SHIFT: u32 = 44;
+/// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
+pub const OWNER_TAKEN_BIT: u64 = 1 << 63;
+/// Pages a region may have.
+pub const REGION_PAGES_MAX: u64 = 1 << OWNER_REGION_SHIFT;
+/// Regions a virtual memory may have.
+pub const REGIONS_MAX: u32 = 1 << 16;
+
+/// The owner value of a region's page, as the frame owner table and request records hold it.
+pub const fn owner_of(region: u32, page: u64) -> u64 {
+    OWNER_TAKEN_BIT | ((region as u64) << OWNER_REGION_SHIFT) | page
+}
+
+/// The kernel argument behind `gpuvm::array<T>`: a view of one region, passed by value.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct ArrayDesc {
+    /// Address of the region's page table words.
+    pub words: u64,
+    /// Address of frame 0.
+    pub frames: u64,
+    /// Elements in the array.
+    pub length: u64,
+    /// Address of the [`VmDesc`].
+    pub vm: u64,
+    /// Base-two logarithm of the page size.
+    pub page_shift: u32,
+    /// The region's index in the region table.
+    pub region: u32,
+    /// `REGION_*`.
+    pub flags: u32,
+    /// Bytes an element.
+    pub element_bytes: u32,
+}
+
+/// One region: its page table and its home.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RegionDesc {
+    /// Address of the page table words.
+    pub words: u64,
+    /// Address of page 0 at the home, as the NIC's remote address.
+    pub home: u64,
+    /// Exact length in bytes; the last page may be shorter than the others.
+    pub bytes: u64,
+    /// Pages.
+    pub pages: u64,
+    /// Remote key of the home.
+    pub rkey: u32,
+    /// `REGION_*`.
+    pub flags: u32,
+    /// First queue pair that reaches the home.
+    pub queue_first: u32,
+    /// Queue pairs that reach the home.
+    pub queue_count: u32,
+    /// Unused, to 64 bytes.
+    pub reserved: [u64; 2],
+}
+
+/// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct VmDesc {
+    /// [`crate::LAYOUT_VERSION`] of the runtime.
+    pub layout_version: u32,
+    /// Base-two logarithm of the page size.
+    pub page_shift: u32,
+    /// Address of frame 0; frames follow each other.
+    pub frames: u64,
+    /// Number of frames.
+    pub frame_count: u32,
+    /// The pool is refilled by evicting ahead while it has fewer frames than this.
+    pub frames_low: u32,
+    /// Address of `frame_count` owner values.
+    pub owners: u64,
+    /// Address of `frame_count` pool ring slots.
+    pub pool_ring: u64,
+    /// Address of the [`PoolState`].
+    pub pool: u64,
+    /// Address of `region_count` [`RegionDesc`]s.
+    pub regions: u64,
+    /// Slots of the region table.
+    pub region_count: u32,
+    /// Number of queue pairs.
+    pub queue_count: u32,
+    /// Address of `queue_count` [`crate::QueueDesc`]s.
+    pub queues: u64,
+    /// Address of `counter_shards` [`Counters`].
+    pub counters: u64,
+    /// Number of counter shards, a power of two.
+    pub counter_shards: u32,
+    /// Unused.
+    pub reserved: u32,
+    /// Address of the [`LatencyHistogram`] of demand fetches.
+    pub latencies: u64,
+    /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
+    pub wait_limit_ns: u64,
+    /// Unused, to 128 bytes.
+    pub reserved_tail: [u64; 3],
+}
+
+/// The free pool's counters and the clock's hand, one 128-byte line each.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct PoolState {
+    /// Frames that may be taken (signed: takers subtract first and give back what was not there).
+    pub available: u64,
+    /// Unused, to the end of the line.
+    pub pad0: [u64; 15],
+    /// Ticket of the next frame to take.
+    pub head: u64,
+    /// Unused, to the end of the line.
+    pub pad1: [u64; 15],
+    /// Ticket of the next frame to give.
+    pub tail: u64,
+    /// Unused, to the end of the line.
+    pub pad2: [u64; 15],
+    /// The clock's hand: frames passed since the start.
+    pub hand: u64,
+    /// Unused, to the end of the line.
+    pub pad3: [u64; 15],
+}
+
+/// What the device library counts. Several shards; the host adds them up.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]
+pub struct Counters {
+    /// Lanes whose access found its page not resident.
+    pub missed_lanes: u64,
+    /// Demand fetches posted: one for every group of lanes that won a claim.
+    pub faults: u64,
+    /// Lanes that missed and were served by a fetch that another lane posted.
+    pub coalesced: u64,
+    /// Pages fetched and published, prefetches included.
+    pub pages_fetched: u64,
+    /// Pages whose WRITE completed.
+    pub pages_written_back: u64,
+    /// Bytes of completed READs.
+    pub bytes_fetched: u64,
+    /// Bytes of completed WRITEs.
+    pub bytes_written_back: u64,
+    /// Pages that left their frame.
+    pub evictions: u64,
+    /// Prefetches posted.
+    pub prefetches: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+    /// Requests posted.
+    pub requests: u64,
+    /// Completions handled by a lane that had not posted the request.
+    pub helped: u64,
+    /// Completions with an error.
+    pub errors: u64,
+    /// Times that a lane found the pool empty.
+    pub pool_dry: u64,
+    /// Times that a lane found every ring it may use full.
+    pub queue_full: u64,
+    /// Optimistic reads that were taken again because the page changed meanwhile.
+    pub reread: u64,
+}
+
+/// Sub-buckets an octave of the latency histogram.
+pub const LATENCY_SUB_BITS: u32 = 3;
+/// Buckets of the latency histogram: 8 an octave, the last one open.
+pub const LATENCY_BUCKETS: usize = 256;
+
+/// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
+/// itself, above `8 * (octave - 2) + next three bits`.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LatencyHistogram {
+    /// Fetches a bucket.
+    pub buckets: [u64; LATENCY_BUCKETS],
+}
+
+shared_layout! {
+    ArrayDesc: 48 { words: 0, frames: 8, length: 16, vm: 24, page_shift: 32, region: 36, flags: 40, element_bytes: 44, }
+    RegionDesc: 64 {
+        words: 0, home: 8, bytes: 16, pages: 24, rkey: 32, flags: 36, queue_first: 40, queue_count: 44, reserved: 48,
+    }
+    VmDesc: 128 {
+        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
+        pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
+        reserved: 84, latencies: 88, wait_limit_ns: 96, reserved_tail: 104,
+    }
+    PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, pad3: 392, }
+    Counters: 128 {
+        missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
+        bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
+        pool_dry: 104, queue_full: 112, reread: 120,
+    }
+    LatencyHistogram: 2048 { buckets: 0, }
+}
