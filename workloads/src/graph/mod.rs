@@ -1,0 +1,110 @@
+//! Graphs in compressed sparse row form: where they come from and what is known about them.
+//!
+//! A [`GraphSpec`] names a file or a generator and [`GraphSpec::load`] makes a [`Graph`] of it.
+//! Every graph is built in the same way: self-loops are dropped, rows are sorted in ascending
+//! order and hold each neighbour once, as the GAP benchmark's builder does.
+//!
+//! A graph is directed or not as its file says: a `general` Matrix Market file and an edge list
+//! with SNAP's comment `# Directed graph` are directed; symmetric matrices, edge lists that say
+//! `# Undirected graph` or say nothing, and generated graphs are undirected, so that each edge is
+//! stored in both rows. [`LoadOptions::direction`] overrides it.
+
+mod csr;
+mod edge_list;
+mod error;
+mod generate;
+mod matrix_market;
+pub mod reference;
+mod source;
+mod spec;
+
+pub use csr::{Csr, MAX_VERTICES};
+pub use error::{GraphError, SpecError};
+pub use generate::DEFAULT_SEED;
+pub use spec::{DEFAULT_DEGREE, GraphSpec, LoadOptions, MAX_DEGREE, MAX_SCALE};
+
+/// Whether an edge can be walked one way or both ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// An edge `u v` is stored in the row of `u` only.
+    Directed,
+    /// An edge `u v` is stored in the rows of `u` and of `v`.
+    Undirected,
+}
+
+/// What a loading graph is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Reading a file; the unit of progress is bytes of the file as stored.
+    Read,
+    /// Drawing random edges; the unit is edges.
+    Generate,
+    /// Sorting edges into rows; the unit is edges.
+    Build,
+}
+
+/// How far a loading graph has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The work under way.
+    pub stage: Stage,
+    /// Units done, never more than `total` unless `total` is 0.
+    pub done: u64,
+    /// Units in all, 0 when nobody knows (a pipe).
+    pub total: u64,
+}
+
+/// Called with a loading graph's progress, on the thread that loads, some times a second at most.
+pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
+
+/// The names that a graph's source gives to the vertices 0, 1, 2...
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum VertexIds {
+    /// Vertex `v` is called `v + first`.
+    Counted { first: u64 },
+    /// Vertex `v` is called `ids[v]`; ascending.
+    Listed(Vec<u64>),
+}
+
+/// A graph and what its source said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    csr: Csr,
+    ids: VertexIds,
+    direction: Direction,
+}
+
+impl Graph {
+    /// The rows.
+    pub fn csr(&self) -> &Csr {
+        &self.csr
+    }
+
+    /// Whether each edge is stored once or in both rows.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The vertex that the source calls `id`, or `None` where it has no such vertex.
+    ///
+    /// Matrix Market files count from 1, generated graphs from 0; edge lists name their vertices
+    /// freely and those are numbered in ascending order of their ids.
+    pub fn vertex_of(&self, id: u64) -> Option<u32> {
+        let vertex = match &self.ids {
+            VertexIds::Counted { first } => id.checked_sub(*first)?,
+            VertexIds::Listed(ids) => ids.binary_search(&id).ok()? as u64,
+        };
+        u32::try_from(vertex).ok().filter(|v| *v < self.csr.vertices())
+    }
+
+    /// The source's id of `vertex`, or `None` where there is no such vertex.
+    pub fn id_of(&self, vertex: u32) -> Option<u64> {
+        if vertex >= self.csr.vertices() {
+            return None;
+        }
+        match &self.ids {
+            VertexIds::Counted { first } => Some(u64::from(vertex) + first),
+            VertexIds::Listed(ids) => ids.get(vertex as usize).copied(),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Graph files: what is read from good ones, and what is said of bad ones.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use flate2::{Compression, write::GzEncoder};
+use gpuvm_workloads::graph::{Direction, Graph, GraphError, GraphSpec, LoadOptions, Progress, Stage};
+use tempfile::TempDir;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn load_bytes(name: &str, bytes: &[u8], direction: Option<Direction>) -> (Result<Graph, GraphError>, PathBuf, TempDir) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let options = LoadOptions {
+        direction,
+        ..LoadOptions::default()
+    };
+    let result = GraphSpec::File(path.clone()).load(&options, &mut |_| {});
+    (result, path, folder)
+}
+
+fn load(name: &str, text: &str) -> Graph {
+    load_bytes(name, text.as_bytes(), None).0.unwrap()
+}
+
+/// The message for a bad file, which must begin with the file's name, without that name.
+fn refusal(name: &str, bytes: &[u8]) -> String {
+    let (result, path, _folder) = load_bytes(name, bytes, None);
+    let message = result.unwrap_err().to_string();
+    let rest = message.strip_prefix(&format!("{}:", path.display()));
+    rest.unwrap_or_else(|| panic!("{message} does not name the file first"))
+        .to_owned()
+}
+
+fn rows(graph: &Graph) -> Vec<Vec<u32>> {
+    let csr = graph.csr();
+    (0..csr.vertices()).map(|vertex| csr.row(vertex).to_vec()).collect()
+}
+
+#[test]
+fn a_general_matrix_is_directed() {
+    let text = "%%MatrixMarket matrix coordinate real general\n% by hand\n\n% more\n3 3 4\n\
+                1 2 0.5\n2 3 -1e9\r\n\n  3   1\t0\n1 1 7\n";
+    let graph = load("a.mtx", text);
+    assert_eq!(graph.direction(), Direction::Directed);
+    assert_eq!(rows(&graph), [vec![1], vec![2], vec![0]]);
+    assert_eq!(
+        (graph.vertex_of(0), graph.vertex_of(1), graph.vertex_of(4)),
+        (None, Some(0), None)
+    );
+    assert_eq!((graph.id_of(2), graph.id_of(3)), (Some(3), None));
+    let both = load_bytes("a.mtx", text.as_bytes(), Some(Direction::Undirected))
+        .0
+        .unwrap();
+    assert_eq!(rows(&both), [vec![1, 2], vec![0, 2], vec![0, 1]]);
+}
+
+#[test]
+fn every_symmetry_and_field_is_read() {
+    for (kind, value) in [
+        ("pattern symmetric", ""),
+        ("Pattern Symmetric", ""),
+        ("real symmetric", "1.5"),
+        ("real skew-symmetric", "-2"),
+        ("integer skew-symmetric", "+123456789012345678901234567890"),
+        ("complex hermitian", "1 -1e-3"),
+        ("complex symmetric", "0 0"),
+    ] {
+        let text = format!("%%matrixmarket MATRIX coordinate {kind}\n3 3 2\n2 1 {value}\n3 2 {value}");
+        for direction in [None, Some(Direction::Directed)] {
+            let graph = load_bytes("m", text.as_bytes(), direction).0.unwrap();
+            assert_eq!(rows(&graph), [vec![1], vec![0, 2], vec![1]], "{kind}");
+            assert_eq!(graph.direction(), Direction::Undirected);
+        }
+    }
+    for (kind, value) in [
+        ("pattern general", ""),
+        ("integer general", "-3"),
+        ("complex general", "1 2"),
+    ] {
+        let graph = load(
+            "m",
+            &format!("%%MatrixMarket matrix coordinate {kind}\n2 2 1\n2 1 {value}\n"),
+        );
+        assert_eq!(rows(&graph), [vec![], vec![0]], "{kind}");
+    }
+}
+
+#[test]
+fn isolated_vertices_of_a_matrix_stay() {
+    let graph = load("m", "%%MatrixMarket matrix coordinate pattern general\n5 5 0\n");
+    assert_eq!((graph.csr().vertices(), graph.csr().edges()), (5, 0));
+}
+
+#[test]
+fn an_edge_list_numbers_ids_in_ascending_order() {
+    let text = "# FromNodeId\tToNodeId\n900\t18446744073709551615\n18446744073709551615 4\n\
+                # in between\n\n 4 900 \n";
+    let graph = load("edges.txt", text);
+    assert_eq!(graph.direction(), Direction::Undirected);
+    assert_eq!(rows(&graph), [vec![1, 2], vec![0, 2], vec![0, 1]]);
+    assert_eq!(graph.vertex_of(900), Some(1));
+    assert_eq!(graph.vertex_of(901), None);
+    assert_eq!(graph.id_of(2), Some(u64::MAX));
+    let counted = load("edges.txt", "0 2\n2 1");
+    assert_eq!(rows(&counted), [vec![2], vec![2], vec![0, 1]]);
+    assert_eq!((counted.vertex_of(2), counted.vertex_of(3)), (Some(2), None));
+    // One based and without gaps is not counted from 0.
+    assert_eq!(load("edges.txt", "1 2\n").vertex_of(1), Some(0));
+}
+
+#[test]
+fn snap_headers_say_the_direction() {
+    let arrows = "7 3\n3 9 0.5 1217567877\n";
+    let directed = [vec![2], vec![0], vec![]];
+    let text = format!("# Directed graph (each unordered pair of nodes is saved once): a.txt\n{arrows}");
+    let graph = load("a.txt", &text);
+    assert_eq!(
+        (graph.direction(), rows(&graph)),
+        (Direction::Directed, directed.to_vec())
+    );
+    for text in [
+        format!("# a list\n# Undirected graph: ../a.txt\n{arrows}"),
+        arrows.to_owned(),
+    ] {
+        let graph = load("a.txt", &text);
+        assert_eq!(rows(&graph), [vec![1, 2], vec![0], vec![0]]);
+        let graph = load_bytes("a.txt", text.as_bytes(), Some(Direction::Directed))
+            .0
+            .unwrap();
+        assert_eq!(rows(&graph), directed);
+    }
+}
+
+#[test]
+fn gzip_is_known_by_its_bytes() {
+    let text = "1 2\n2 3\n";
+    let plain = load("plain.txt", text);
+    assert_eq!(load_bytes("named.txt", &gzip(text.as_bytes()), None).0.unwrap(), plain);
+    assert_eq!(load_bytes("not_zipped.gz", text.as_bytes(), None).0.unwrap(), plain);
+    let members = [gzip(b"1 2\n2"), gzip(b" 3\n")].concat();
+    assert_eq!(load_bytes("two.gz", &members, None).0.unwrap(), plain);
+}
+
+#[test]
+fn names_ending_in_mtx_are_matrices() {
+    assert!(refusal("a.mtx", b"1 2\n").starts_with("1: a header of 2 words"));
+    assert!(refusal("a.MTX.GZ", &gzip(b"\n1 2\n")).starts_with("2: a header of 2 words"));
+    assert_eq!(
+        refusal("a.mtx", b"%MatrixMarket matrix coordinate real general\n"),
+        "1: '%matrixmarket': a Matrix Market file starts with '%%MatrixMarket'"
+    );
+}
+
+#[test]
+fn bad_matrices_are_refused_with_their_line() {
+    let head = "%%MatrixMarket matrix coordinate integer general\n%\n3 3 2\n";
+    for (text, expected) in [
+        (
+            "%%MatrixMarket matrix array real general\n2 2\n",
+            "1: the format 'array' is not supported",
+        ),
+        (
+            "%%MatrixMarket vector coordinate real general\n",
+            "1: the object 'vector' is not supported",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate bool general\n",
+            "1: the field 'bool' is not supported",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real odd\n",
+            "1: the symmetry 'odd' is not supported",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real hermitian\n",
+            "1: a matrix of this field cannot be",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate pattern skew-symmetric\n",
+            "1: a matrix of this field",
+        ),
+        ("%%MatrixMarket matrix coordinate real\n", "1: a header of 4 words"),
+        (
+            "%%MatrixMarket matrix coordinate real general\n% a\n",
+            "2: the file is empty, it holds no sizes",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n% a\n3 3\n",
+            "3: the entries are missing",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n3 x 3\n",
+            "2: the columns 'x' are no number",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n3 3 3 3\n",
+            "2: '3' after the three sizes",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n3 4 0\n",
+            "2: the matrix has 3 rows and 4 columns",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n0 0 0\n",
+            "2: the file is empty, it holds no vertex",
+        ),
+        (
+            "%%MatrixMarket matrix coordinate real general\n2147483648 2147483648 0\n",
+            "2: 2147483648 vertices, at most 2147483647",
+        ),
+    ] {
+        let message = refusal("m", text.as_bytes());
+        assert!(message.starts_with(expected), "{text}: {message}");
+    }
+    for (text, expected) in [
+        ("", "3: the file is truncated: 2 entries are promised, it ends after 0"),
+        (
+            "1 2 1\n\n",
+            "5: the file is truncated: 2 entries are promised, it ends after 1",
+        ),
+        (
+            "1 2 1\n2 3 1\n\n2 3 1\n",
+            "7: one entry too many: 2 entries are promised",
+        ),
+        ("1 2 1\n0 3 1\n", "5: the row index 0 is outside 1 to 3"),
+        ("1 4 1\n", "4: the column index 4 is outside 1 to 3"),
+        ("1 99999999999 1\n", "4: the column index 99999999999 is outside 1 to 3"),
+        ("1 2\n", "4: an entry with 0 of the 1 numbers of its value"),
+        ("1\n", "4: an entry without a column index"),
+        ("1 two 1\n", "4: the column index 'two' is no number"),
+        ("1 -2 1\n", "4: the column index '-2' is no number"),
+        ("1 2 1.5\n", "4: the value '1.5' is no number"),
+        ("1 2 1 1\n", "4: '1' after the entry"),
+    ] {
+        assert_eq!(refusal("m", format!("{head}{text}").as_bytes()), expected, "{text}");
+    }
+    let lying = "%%MatrixMarket matrix coordinate pattern general\n2 2 18446744073709551615\n1 2\n";
+    assert!(refusal("m", lying.as_bytes()).starts_with("3: the file is truncated"));
+}
+
+#[test]
+fn bad_edge_lists_are_refused_with_their_line() {
+    for (text, expected) in [
+        ("", "1: the file is empty, it holds no edge"),
+        ("\n\n\n", "3: the file is empty, it holds no edge"),
+        ("# nothing\n#\n", "2: the file is empty, it holds no edge"),
+        (
+            "1 2\n3\n",
+            "2: an edge with one id; expected two (is the file truncated?)",
+        ),
+        ("1 2\n3 x\n", "2: 'x' is no vertex id (a whole number, 0 or more)"),
+        ("1 2\n-3 4\n", "2: '-3' is no vertex id (a whole number, 0 or more)"),
+        (
+            "# a\n1 18446744073709551616\n",
+            "2: '18446744073709551616' does not fit into 64 bits",
+        ),
+        ("1 2 three\n", "1: 'three' after the two ids of an edge"),
+        ("1 2 3 4 5\n", "1: '5' after the two ids of an edge"),
+        ("1,2\n", "1: '1,2' is no vertex id (a whole number, 0 or more)"),
+    ] {
+        assert_eq!(refusal("edges.txt", text.as_bytes()), expected, "{text}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused() {
+    let text = "not UTF-8 text; a graph file is a Matrix Market file or an edge list";
+    assert_eq!(refusal("a", b"1 2\n3 4\n\xff\xfe 5\n"), format!("3: {text}"));
+    assert_eq!(refusal("a", b"# caf\xe9\n1 2\n"), format!("1: {text}"));
+    let message = refusal("a", &[b'7'; 100_000]);
+    assert_eq!(message, "1: longer than 65536 bytes; a graph file has one edge a line");
+}
+
+#[test]
+fn damaged_gzip_is_refused_with_its_line() {
+    let mut text = String::new();
+    for line in 0..5000_u64 {
+        // Products of large primes hardly compress, so a cut is in the middle of the lines.
+        text += &format!("{} {}\n", line * 982_451_653 % 1_000_003, line * 57_885_161 % 999_983);
+    }
+    let whole = gzip(text.as_bytes());
+    assert!(load_bytes("a.gz", &whole, None).0.is_ok());
+    for cut in [5, whole.len() / 2, whole.len() - 1] {
+        let (result, _, _folder) = load_bytes("a.gz", &whole[..cut], None);
+        match result.unwrap_err() {
+            GraphError::GzipTruncated { line, .. } => match cut {
+                5 => assert_eq!(line, 1),
+                _ => assert!((2..=5001).contains(&line), "{line}"),
+            },
+            other => panic!("cut at {cut}: {other:?}"),
+        }
+    }
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let end = flipped.len() - 6;
+    flipped[end] ^= 0x55;
+    let (result, _, _folder) = load_bytes("a.gz", &flipped, None);
+    assert!(
+        matches!(result, Err(GraphError::GzipDamaged { line: 5001, .. })),
+        "{result:?}"
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = "no/such/file.mtx".parse::<GraphSpec>().unwrap();
+    let error = error.load(&LoadOptions::default(), &mut |_| {}).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot open the graph file no/such/file.mtx;")
+    );
+    assert!(
+        std::error::Error::source(&error)
+            .unwrap()
+            .to_string()
+            .contains("No such file")
+    );
+    let folder = TempDir::new().unwrap();
+    let error = GraphSpec::File(folder.path().to_owned());
+    let error = error.load(&LoadOptions::default(), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, GraphError::Read { line: 1, .. }), "{error:?}");
+}
+
+#[test]
+fn progress_reaches_the_end_and_never_steps_back() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("edges.txt");
+    let text: String = (0..400_000).map(|k| format!("{k} {}\n", k * 7 % 400_000)).collect();
+    std::fs::write(&path, &text).unwrap();
+    let specs = [
+        GraphSpec::File(path),
+        "kron:14".parse().unwrap(),
+        "urand:14".parse().unwrap(),
+    ];
+    for (spec, loading) in specs.iter().zip([Stage::Read, Stage::Generate, Stage::Generate]) {
+        let mut seen: Vec<Progress> = Vec::new();
+        spec.load(&LoadOptions::default(), &mut |step| seen.push(step)).unwrap();
+        for stage in [loading, Stage::Build] {
+            let steps: Vec<&Progress> = seen.iter().filter(|step| step.stage == stage).collect();
+            assert!(steps.windows(2).all(|pair| pair[0].done <= pair[1].done), "{steps:?}");
+            let last = steps.last().unwrap();
+            assert_eq!(last.done, last.total, "{spec} {stage:?}");
+        }
+        let total = seen[0].total;
+        assert!(loading != Stage::Read || total == text.len() as u64);
+    }
+}

@@ -1,0 +1,142 @@
+//! Random graphs written as files, in every format, and read back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use flate2::{Compression, write::GzEncoder};
+use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference};
+use proptest::prelude::*;
+
+fn load(name: &str, text: &str, gzip: bool, direction: Direction) -> Graph {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    let file = std::fs::File::create(&path).unwrap();
+    if gzip {
+        let mut encoder = GzEncoder::new(file, Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap();
+    } else {
+        (&file).write_all(text.as_bytes()).unwrap();
+    }
+    let options = LoadOptions {
+        direction: Some(direction),
+        ..LoadOptions::default()
+    };
+    GraphSpec::File(path).load(&options, &mut |_| {}).unwrap()
+}
+
+/// The neighbours of every vertex, kept the simple way.
+fn model(vertices: usize, edges: &[(usize, usize)], direction: Direction) -> Vec<BTreeSet<u32>> {
+    let mut rows = vec![BTreeSet::new(); vertices];
+    for &(u, v) in edges.iter().filter(|(u, v)| u != v) {
+        rows[u].insert(v as u32);
+        if direction == Direction::Undirected {
+            rows[v].insert(u as u32);
+        }
+    }
+    rows
+}
+
+fn agree(graph: &Graph, rows: &[BTreeSet<u32>]) {
+    assert_eq!(graph.csr().vertices() as usize, rows.len());
+    for (vertex, row) in rows.iter().enumerate() {
+        let row: Vec<u32> = row.iter().copied().collect();
+        assert_eq!(graph.csr().row(vertex as u32), row, "row {vertex}");
+    }
+    assert_eq!(
+        graph.csr().edges(),
+        rows.iter().map(|row| row.len() as u64).sum::<u64>()
+    );
+}
+
+fn direction() -> impl Strategy<Value = Direction> {
+    prop_oneof![Just(Direction::Directed), Just(Direction::Undirected)]
+}
+
+/// Distances by relaxing every edge until nothing changes.
+fn relax(rows: &[BTreeSet<u32>], source: usize) -> Vec<i32> {
+    let mut distances = vec![-1; rows.len()];
+    distances[source] = 0;
+    for level in 0..rows.len() as i32 {
+        for (vertex, row) in rows.iter().enumerate() {
+            for &neighbour in row {
+                if distances[vertex] == level && distances[neighbour as usize] < 0 {
+                    distances[neighbour as usize] = level + 1;
+                }
+            }
+        }
+    }
+    distances
+}
+
+proptest! {
+    #[test]
+    fn matrices_come_back(
+        size in 1_usize..60,
+        pairs in prop::collection::vec((0_usize..60, 0_usize..60), 0..200),
+        field in 0_usize..4,
+        gzip: bool,
+        direction in direction(),
+    ) {
+        let edges: Vec<_> = pairs.iter().map(|(u, v)| (u % size, v % size)).collect();
+        let name = ["pattern", "real", "integer", "complex"][field];
+        let mut text = format!("%%MatrixMarket matrix coordinate {name} general\n");
+        writeln!(text, "% random\n{size} {size} {}", edges.len()).unwrap();
+        for (index, (u, v)) in edges.iter().enumerate() {
+            let value = ["", "-1.25e-3", "7", "0.5 -2"][field];
+            let end = if index % 3 == 0 { "\r\n" } else { "\n" };
+            write!(text, "{} {} {value}{end}", u + 1, v + 1).unwrap();
+        }
+        let graph = load("m.mtx", &text, gzip, direction);
+        agree(&graph, &model(size, &edges, direction));
+        let rows = model(size, &edges, direction);
+        let source = size / 2;
+        let distances = reference::bfs(graph.csr(), source as u32).unwrap();
+        prop_assert_eq!(distances, relax(&rows, source));
+    }
+
+    #[test]
+    fn edge_lists_come_back(
+        edges in prop::collection::vec((any::<u64>(), any::<u64>()), 1..100),
+        bits in 1_u32..=64,
+        gzip: bool,
+        direction in direction(),
+    ) {
+        let cut = |id: u64| id >> (64 - bits);
+        let edges: Vec<_> = edges.into_iter().map(|(u, v)| (cut(u), cut(v))).collect();
+        let mut text = String::from("# random\n");
+        for (u, v) in &edges {
+            writeln!(text, "{u}\t{v}").unwrap();
+        }
+        let graph = load("edges.txt", &text, gzip, direction);
+        let ids: BTreeSet<u64> = edges.iter().flat_map(|(u, v)| [*u, *v]).collect();
+        let places: BTreeMap<u64, usize> =
+            ids.iter().enumerate().map(|(place, id)| (*id, place)).collect();
+        let numbered: Vec<_> = edges.iter().map(|(u, v)| (places[u], places[v])).collect();
+        agree(&graph, &model(ids.len(), &numbered, direction));
+        for (id, place) in places {
+            prop_assert_eq!(graph.vertex_of(id), Some(place as u32));
+            prop_assert_eq!(graph.id_of(place as u32), Some(id));
+        }
+    }
+
+    /// Whatever a file holds, the answer is a graph or an error.
+    #[test]
+    fn garbage_is_answered(
+        head in prop::sample::select(vec!["", "%%MatrixMarket matrix coordinate real general\n3 3 2\n", "# a\n"]),
+        body in prop::collection::vec(prop_oneof![
+            4 => prop::sample::select(b"0123456789 \n.-%#e".to_vec()),
+            1 => any::<u8>(),
+        ], 0..200),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("graph");
+        std::fs::write(&path, [head.as_bytes(), &body].concat()).unwrap();
+        let result = GraphSpec::File(path.clone()).load(&LoadOptions::default(), &mut |_| {});
+        if let Err(error) = result {
+            let name = path.display().to_string();
+            prop_assert!(error.to_string().starts_with(&name), "{}", error);
+        }
+    }
+}
