@@ -62,6 +62,10 @@ pub struct QueueState {
     pub posted: u64,
     /// Unused, to the end of the line.
     pub pad2: [u64; 14],
+    /// A hint: requests below this index need nobody's help any more.
+    pub cursor: u64,
+    /// Unused, to the end of the line.
+    pub pad3: [u64; 15],
 }
 
 /// The record of the request in one ring slot. Whoever needs the request finished can finish it.
@@ -78,9 +82,11 @@ pub struct RequestRecord {
     pub frame: u32,
     /// `REQUEST_*`.
     pub kind: u32,
-    /// Pins that publication takes for the lanes that posted the fetch; they exchange it for 0 when they give up.
+    /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
+    /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     pub pins: u32,
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token.
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }
 
@@ -92,6 +98,15 @@ pub const RECORD_FREE: u64 = 0;
 pub const RECORD_POSTED: u64 = 1;
 /// Somebody is handling the request's completion.
 pub const RECORD_CLAIMED: u64 = 2;
+/// The completion was handled and a lane waits for the outcome; that lane frees the slot.
+pub const RECORD_DONE: u64 = 3;
+
+/// The request did what it should.
+pub const OUTCOME_OK: u32 = 1;
+/// The request failed for a reason of its own.
+pub const OUTCOME_FAILED: u32 = 2;
+/// The request was flushed because its queue pair had failed before: another queue pair may serve it.
+pub const OUTCOME_FLUSHED: u32 = 3;
 
 /// A request that moves no page (a reserved slot that was given up).
 pub const REQUEST_NOP: u32 = 0;
@@ -114,6 +129,9 @@ shared_layout! {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         completion_mask: 44, lkey: 48, reserved: 52, state: 56, records: 64, reserved_tail: 72,
     }
-    QueueState: 384 { reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, }
+    QueueState: 512 {
+        reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,
+        pad3: 392,
+    }
     RequestRecord: 32 { state: 0, owner: 8, frame: 16, kind: 20, pins: 24, token: 28, }
 }

@@ -27,6 +27,11 @@ fn generate(crate_dir: &Path) -> String {
             fact.size
         )
         .expect("write");
+    }
+    // The same front end as nvcc's, which does check them.
+    text.push_str("#if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof\n");
+    for fact in gpuvm_layouts::layout_facts() {
+        let name = fact.name;
         for field in fact.fields {
             writeln!(
                 text,
@@ -36,7 +41,7 @@ fn generate(crate_dir: &Path) -> String {
             .expect("write");
         }
     }
-    writeln!(text, "}}  // namespace layout\n}}  // namespace gpuvm").expect("write");
+    writeln!(text, "#endif\n}}  // namespace layout\n}}  // namespace gpuvm").expect("write");
     text
 }
 

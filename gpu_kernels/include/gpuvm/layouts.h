@@ -114,6 +114,18 @@ constexpr const unsigned long long RECORD_POSTED = 1ULL;
 /// Somebody is handling the request's completion.
 constexpr const unsigned long long RECORD_CLAIMED = 2ULL;
 
+/// The completion was handled and a lane waits for the outcome; that lane frees the slot.
+constexpr const unsigned long long RECORD_DONE = 3ULL;
+
+/// The request did what it should.
+constexpr const unsigned int OUTCOME_OK = 1;
+
+/// The request failed for a reason of its own.
+constexpr const unsigned int OUTCOME_FAILED = 2;
+
+/// The request was flushed because its queue pair had failed before: another queue pair may serve it.
+constexpr const unsigned int OUTCOME_FLUSHED = 3;
+
 /// A request that moves no page (a reserved slot that was given up).
 constexpr const unsigned int REQUEST_NOP = 0;
 
@@ -359,6 +371,10 @@ struct alignas(128) QueueState {
     unsigned long long posted;
     /// Unused, to the end of the line.
     unsigned long long pad2[14];
+    /// A hint: requests below this index need nobody's help any more.
+    unsigned long long cursor;
+    /// Unused, to the end of the line.
+    unsigned long long pad3[15];
 };
 
 /// The record of the request in one ring slot. Whoever needs the request finished can finish it.
@@ -373,9 +389,11 @@ struct alignas(32) RequestRecord {
     unsigned int frame;
     /// `REQUEST_*`.
     unsigned int kind;
-    /// Pins that publication takes for the lanes that posted the fetch; they exchange it for 0 when they give up.
+    /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
+    /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     unsigned int pins;
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token.
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     unsigned int token;
 };
 
@@ -437,6 +455,17 @@ struct alignas(128) LaunchState {
 namespace gpuvm {
 namespace layout {
 static_assert(sizeof(QueueDesc) == 128, "size of QueueDesc");
+static_assert(sizeof(QueueState) == 512, "size of QueueState");
+static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
+static_assert(sizeof(ArrayDesc) == 48, "size of ArrayDesc");
+static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
+static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
+static_assert(sizeof(PoolState) == 512, "size of PoolState");
+static_assert(sizeof(Counters) == 128, "size of Counters");
+static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
+static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
+static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
+#if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof
 static_assert(__builtin_offsetof(QueueDesc, kind) == 0, "offset of QueueDesc::kind");
 static_assert(__builtin_offsetof(QueueDesc, number) == 4, "offset of QueueDesc::number");
 static_assert(__builtin_offsetof(QueueDesc, send_ring) == 8, "offset of QueueDesc::send_ring");
@@ -450,7 +479,6 @@ static_assert(__builtin_offsetof(QueueDesc, reserved) == 52, "offset of QueueDes
 static_assert(__builtin_offsetof(QueueDesc, state) == 56, "offset of QueueDesc::state");
 static_assert(__builtin_offsetof(QueueDesc, records) == 64, "offset of QueueDesc::records");
 static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 72, "offset of QueueDesc::reserved_tail");
-static_assert(sizeof(QueueState) == 384, "size of QueueState");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
@@ -459,14 +487,14 @@ static_assert(__builtin_offsetof(QueueState, ringer) == 256, "offset of QueueSta
 static_assert(__builtin_offsetof(QueueState, failed) == 260, "offset of QueueState::failed");
 static_assert(__builtin_offsetof(QueueState, posted) == 264, "offset of QueueState::posted");
 static_assert(__builtin_offsetof(QueueState, pad2) == 272, "offset of QueueState::pad2");
-static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
+static_assert(__builtin_offsetof(QueueState, cursor) == 384, "offset of QueueState::cursor");
+static_assert(__builtin_offsetof(QueueState, pad3) == 392, "offset of QueueState::pad3");
 static_assert(__builtin_offsetof(RequestRecord, state) == 0, "offset of RequestRecord::state");
 static_assert(__builtin_offsetof(RequestRecord, owner) == 8, "offset of RequestRecord::owner");
 static_assert(__builtin_offsetof(RequestRecord, frame) == 16, "offset of RequestRecord::frame");
 static_assert(__builtin_offsetof(RequestRecord, kind) == 20, "offset of RequestRecord::kind");
 static_assert(__builtin_offsetof(RequestRecord, pins) == 24, "offset of RequestRecord::pins");
 static_assert(__builtin_offsetof(RequestRecord, token) == 28, "offset of RequestRecord::token");
-static_assert(sizeof(ArrayDesc) == 48, "size of ArrayDesc");
 static_assert(__builtin_offsetof(ArrayDesc, words) == 0, "offset of ArrayDesc::words");
 static_assert(__builtin_offsetof(ArrayDesc, frames) == 8, "offset of ArrayDesc::frames");
 static_assert(__builtin_offsetof(ArrayDesc, length) == 16, "offset of ArrayDesc::length");
@@ -475,7 +503,6 @@ static_assert(__builtin_offsetof(ArrayDesc, page_shift) == 32, "offset of ArrayD
 static_assert(__builtin_offsetof(ArrayDesc, region) == 36, "offset of ArrayDesc::region");
 static_assert(__builtin_offsetof(ArrayDesc, flags) == 40, "offset of ArrayDesc::flags");
 static_assert(__builtin_offsetof(ArrayDesc, element_bytes) == 44, "offset of ArrayDesc::element_bytes");
-static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
 static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc::words");
 static_assert(__builtin_offsetof(RegionDesc, home) == 8, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, bytes) == 16, "offset of RegionDesc::bytes");
@@ -485,7 +512,6 @@ static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc
 static_assert(__builtin_offsetof(RegionDesc, queue_first) == 40, "offset of RegionDesc::queue_first");
 static_assert(__builtin_offsetof(RegionDesc, queue_count) == 44, "offset of RegionDesc::queue_count");
 static_assert(__builtin_offsetof(RegionDesc, reserved) == 48, "offset of RegionDesc::reserved");
-static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
@@ -504,7 +530,6 @@ static_assert(__builtin_offsetof(VmDesc, reserved) == 84, "offset of VmDesc::res
 static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::latencies");
 static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
 static_assert(__builtin_offsetof(VmDesc, reserved_tail) == 104, "offset of VmDesc::reserved_tail");
-static_assert(sizeof(PoolState) == 512, "size of PoolState");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
 static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
@@ -513,7 +538,6 @@ static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::
 static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
 static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
 static_assert(__builtin_offsetof(PoolState, pad3) == 392, "offset of PoolState::pad3");
-static_assert(sizeof(Counters) == 128, "size of Counters");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");
@@ -530,9 +554,7 @@ static_assert(__builtin_offsetof(Counters, errors) == 96, "offset of Counters::e
 static_assert(__builtin_offsetof(Counters, pool_dry) == 104, "offset of Counters::pool_dry");
 static_assert(__builtin_offsetof(Counters, queue_full) == 112, "offset of Counters::queue_full");
 static_assert(__builtin_offsetof(Counters, reread) == 120, "offset of Counters::reread");
-static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
-static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");
 static_assert(__builtin_offsetof(FaultRecord, region) == 8, "offset of FaultRecord::region");
@@ -551,10 +573,10 @@ static_assert(__builtin_offsetof(FaultRecord, frames_written_back) == 76, "offse
 static_assert(__builtin_offsetof(FaultRecord, frames_fetching) == 80, "offset of FaultRecord::frames_fetching");
 static_assert(__builtin_offsetof(FaultRecord, frames_free) == 84, "offset of FaultRecord::frames_free");
 static_assert(__builtin_offsetof(FaultRecord, reserved) == 88, "offset of FaultRecord::reserved");
-static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
 static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchState::abort");
 static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
 static_assert(__builtin_offsetof(LaunchState, pad) == 8, "offset of LaunchState::pad");
 static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
+#endif
 }  // namespace layout
 }  // namespace gpuvm

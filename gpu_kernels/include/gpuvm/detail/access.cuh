@@ -1,0 +1,345 @@
+// Element accesses: an optimistic read that never writes the page table but for the referenced bit; writes,
+// updates and atomics under a pin; the way to a fault for all of them.
+#pragma once
+
+#include "fault.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+template <class>
+constexpr bool never = false;
+
+GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
+GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
+GPUVM_DEVICE u64 frame_at(const layout::ArrayDesc& array, u64 word) {
+    return array.frames + (static_cast<u64>(frame_of(word)) << array.page_shift);
+}
+
+// Where an element lies.
+struct Place {
+    u64 page;
+    u32 offset;  // bytes into the page
+};
+template <class T>
+GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
+    u64 byte = index * sizeof(T);
+    return Place{byte >> array.page_shift, static_cast<u32>(byte) & ((1u << array.page_shift) - 1)};
+}
+
+GPUVM_NOINLINE void report_out_of_range(const layout::ArrayDesc& array, u64 index, u32 code) {
+    Fault fault;
+    fault.code = code;
+    fault.region = array.region;
+    fault.index = index;
+    fault.size = array.length;
+    report(fault);
+}
+
+// Unsigned types by size, to move an element's bits through one access.
+template <int Bytes>
+struct bits_of;
+template <>
+struct bits_of<1> {
+    using type = u8;
+};
+template <>
+struct bits_of<2> {
+    using type = u16;
+};
+template <>
+struct bits_of<4> {
+    using type = u32;
+};
+template <>
+struct bits_of<8> {
+    using type = u64;
+};
+template <class To, class From>
+GPUVM_DEVICE To bit_cast(const From& from) {
+    static_assert(sizeof(To) == sizeof(From), "same size");
+    To to;
+    copy_bytes(&to, &from, sizeof(To));
+    return to;
+}
+
+// An element by strong loads: weak ones may hit a line of an earlier visit of the frame. Up to 8 bytes by one
+// acquire load, which keeps the second look at the word behind it; more by relaxed ones and a fence.
+template <class T>
+GPUVM_DEVICE T load_strong(u64 address) {
+    if constexpr (sizeof(T) <= 8) {
+        using B = typename bits_of<sizeof(T)>::type;
+        return bit_cast<T>(ld_acquire_gpu(reinterpret_cast<const B*>(address)));
+    } else {
+        T value;
+        pair64* out = reinterpret_cast<pair64*>(&value);
+        if constexpr (alignof(T) >= 16) {
+            for (unsigned n = 0; n < sizeof(T) / 16; ++n) out[n] = ld_relaxed_gpu_v2(reinterpret_cast<const pair64*>(address) + n);
+        } else {
+            u64 words[sizeof(T) / 8];
+            for (unsigned n = 0; n < sizeof(T) / 8; ++n) words[n] = ld_relaxed_gpu(reinterpret_cast<const u64*>(address) + n);
+            copy_bytes(&value, words, sizeof(T));
+        }
+        // The data before the second look at the word.
+        fence_acq_rel_gpu();
+        return value;
+    }
+}
+
+// Runs `use(address)` with the element's page pinned for this lane, whatever it takes. False after a fault.
+template <class Use>
+GPUVM_NOINLINE bool with_page(const layout::ArrayDesc& array, Place place, bool write, Use use) {
+    u64 started = time_ns();
+    u64* word = words_of(array) + place.page;
+    bool done = false, ok = false;
+    while (!done) {
+        Round round = acquire_round(array, place.page, started);
+        if (round.outcome == kRoundHeld) {
+            if (write) mark_dirty(word, 0);
+            use(array.frames + (static_cast<u64>(round.frame) << array.page_shift) + place.offset);
+            unpin(word, 1);
+            ok = true;
+        }
+        done = round.outcome != kRoundRetry;
+        // Lanes that hold give up their pins before those of this round that do not wait for anything.
+        if (round.mixed) __syncwarp(round.active);
+    }
+    return ok;
+}
+
+template <class T>
+GPUVM_NOINLINE T read_slow(const layout::ArrayDesc& array, u64 index) {
+    T value{};
+    if (index >= array.length) {
+        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
+        return value;
+    }
+    with_page(array, place_of<T>(array, index), false, [&value](u64 address) { value = load_strong<T>(address); });
+    return value;
+}
+
+// One optimistic try: word, element, word again.
+template <class T>
+GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value) {
+    u64* word = words_of(array) + place.page;
+    // Acquire: pairs with publication, so the frame's data is there.
+    u64 first = ld_acquire_gpu(word);
+    if (!is_resident(first)) return false;
+    *value = load_strong<T>(frame_at(array, first) + place.offset);
+    // The load above is an acquire: this one comes after it.
+    u64 second = ld_relaxed_gpu(word);
+    if ((first ^ second) & kSameStay) return false;
+    touch(word, second);
+    return true;
+}
+
+template <class T>
+GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
+    T value;
+    if (GPUVM_LIKELY(index < array.length) && GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value))) return value;
+    return read_slow<T>(array, index);
+}
+
+// Runs `use(pointer)` under a pin, with the page marked dirty first.
+template <class T, class Use>
+GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use use) {
+    if (index >= array.length) {
+        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
+        return false;
+    }
+    Place place = place_of<T>(array, index);
+    u64* word = words_of(array) + place.page;
+    // A look first: pins on a page that is absent would only be taken back.
+    if (GPUVM_LIKELY(is_resident(ld_relaxed_gpu(word)))) {
+        u64 old = add_pins(word, 1);
+        if (GPUVM_LIKELY(pins_held(old))) {
+            mark_dirty(word, old);
+            use(reinterpret_cast<T*>(frame_at(array, old) + place.offset));
+            unpin(word, 1);
+            touch(word, old);
+            return true;
+        }
+        undo_pins(word, 1);
+    }
+    return with_page(array, place, true, [&use](u64 address) { use(reinterpret_cast<T*>(address)); });
+}
+
+// An element store: strong, since other lanes read by strong loads; the unpin's release orders it.
+template <class T>
+GPUVM_DEVICE void store_strong(T* p, const T& value) {
+    if constexpr (sizeof(T) <= 8) {
+        using B = typename bits_of<sizeof(T)>::type;
+        st_relaxed_gpu(reinterpret_cast<B*>(p), bit_cast<B>(value));
+    } else {
+        u64 words[sizeof(T) / 8];
+        copy_bytes(words, &value, sizeof(T));
+        for (unsigned n = 0; n < sizeof(T) / 8; ++n) st_relaxed_gpu(reinterpret_cast<u64*>(p) + n, words[n]);
+    }
+}
+
+template <class T>
+GPUVM_DEVICE void write_element(const layout::ArrayDesc& array, u64 index, const T& value) {
+    with_element<T>(array, index, [&value](T* p) { store_strong(p, value); });
+}
+
+template <class T, class F>
+GPUVM_DEVICE T update_element(const layout::ArrayDesc& array, u64 index, F change) {
+    T result{};
+    with_element<T>(array, index, [&result, &change](T* p) {
+        result = change(load_strong<T>(reinterpret_cast<u64>(p)));
+        store_strong(p, result);
+    });
+    return result;
+}
+
+template <class T, class F>
+GPUVM_DEVICE T modify_element(const layout::ArrayDesc& array, u64 index, F op) {
+    T old{};
+    with_element<T>(array, index, [&old, &op](T* p) { old = op(p); });
+    return old;
+}
+
+// CUDA's atomics by size and class of T; what they lack goes through compare-and-swap.
+template <class T>
+GPUVM_DEVICE T atomic_cas(T* p, T expected, T desired) {
+    if constexpr (sizeof(T) == 4)
+        return bit_cast<T>(atomicCAS(reinterpret_cast<u32*>(p), bit_cast<u32>(expected), bit_cast<u32>(desired)));
+    else
+        return bit_cast<T>(atomicCAS(reinterpret_cast<u64*>(p), bit_cast<u64>(expected), bit_cast<u64>(desired)));
+}
+template <class T>
+GPUVM_DEVICE T atomic_exch(T* p, T v) {
+    if constexpr (sizeof(T) == 4)
+        return bit_cast<T>(atomicExch(reinterpret_cast<u32*>(p), bit_cast<u32>(v)));
+    else
+        return bit_cast<T>(atomicExch(reinterpret_cast<u64*>(p), bit_cast<u64>(v)));
+}
+// `change` until nobody came between; compares bits, so that NaNs end it too.
+template <class T, class F>
+GPUVM_DEVICE T atomic_update(T* p, F change) {
+    using B = typename bits_of<sizeof(T)>::type;
+    B seen = ld_relaxed_gpu(reinterpret_cast<const B*>(p));
+    while (true) {
+        B old = bit_cast<B>(atomic_cas(p, bit_cast<T>(seen), change(bit_cast<T>(seen))));
+        if (old == seen) return bit_cast<T>(old);
+        seen = old;
+    }
+}
+template <class T>
+GPUVM_DEVICE T atomic_add(T* p, T v) {
+    constexpr bool fractional = static_cast<T>(0.5) != static_cast<T>(0);
+    if constexpr (fractional)
+        return atomicAdd(p, v);
+    else if constexpr (sizeof(T) == 4)
+        return static_cast<T>(atomicAdd(reinterpret_cast<u32*>(p), static_cast<u32>(v)));
+    else
+        return static_cast<T>(atomicAdd(reinterpret_cast<u64*>(p), static_cast<u64>(v)));
+}
+template <class T>
+GPUVM_DEVICE T atomic_min(T* p, T v) {
+    return atomic_update(p, [v](T x) { return v < x ? v : x; });
+}
+template <class T>
+GPUVM_DEVICE T atomic_max(T* p, T v) {
+    return atomic_update(p, [v](T x) { return x < v ? v : x; });
+}
+template <class T>
+GPUVM_DEVICE T atomic_or(T* p, T v) {
+    if constexpr (sizeof(T) == 4)
+        return static_cast<T>(atomicOr(reinterpret_cast<u32*>(p), static_cast<u32>(v)));
+    else
+        return static_cast<T>(atomicOr(reinterpret_cast<u64*>(p), static_cast<u64>(v)));
+}
+
+// Spans hold their pin beyond this call: no lane of the round waits, so nothing is used here.
+GPUVM_NOINLINE bool pin_slow(const layout::ArrayDesc& array, u64 page, bool write, u64* address) {
+    u64 started = time_ns();
+    u64* word = words_of(array) + page;
+    while (true) {
+        Round round = acquire_round(array, page, started);
+        if (round.outcome == kRoundHeld) {
+            if (write) mark_dirty(word, 0);
+            *address = array.frames + (static_cast<u64>(round.frame) << array.page_shift);
+        }
+        if (round.mixed) __syncwarp(round.active);
+        if (round.outcome != kRoundRetry) return round.outcome == kRoundHeld;
+    }
+}
+
+// Address of element `index` with one pin for this lane, or 0. `write` marks the page dirty at once, before any store.
+template <class T>
+GPUVM_DEVICE u64 pin_lane(const layout::ArrayDesc& array, u64 index, bool write) {
+    if (index >= array.length) {
+        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE_SPAN);
+        return 0;
+    }
+    Place place = place_of<T>(array, index);
+    u64* word = words_of(array) + place.page;
+    u64 address;
+    if (is_resident(ld_relaxed_gpu(word))) {
+        u64 old = add_pins(word, 1);
+        if (pins_held(old)) {
+            if (write) mark_dirty(word, old);
+            touch(word, old);
+            return frame_at(array, old) + place.offset;
+        }
+        undo_pins(word, 1);
+    }
+    return pin_slow(array, place.page, write, &address) ? address + place.offset : 0;
+}
+
+// The same by one addition for all lanes that are here with the page.
+template <class T>
+GPUVM_DEVICE u64 pin_warp(const layout::ArrayDesc& array, u64 index, bool write) {
+    if (index >= array.length) {
+        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE_SPAN);
+        return 0;
+    }
+    Place place = place_of<T>(array, index);
+    u64 address;
+    return pin_slow(array, place.page, write, &address) ? address + place.offset : 0;
+}
+
+// Posts READs for absent pages of a byte range, each with a token in the word so that anyone can finish it.
+GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count_) {
+    if (count_ == 0) return;
+    if (first >= array.length || count_ > array.length - first) {
+        report_out_of_range(array, first >= array.length ? first : array.length, layout::FAULT_OUT_OF_RANGE_SPAN);
+        return;
+    }
+    const layout::VmDesc* vm = vm_of(array);
+    u64 last = ((first + count_) * element_bytes - 1) >> array.page_shift;
+    u32 rung = kNoFrame;
+    for (u64 page = first * element_bytes >> array.page_shift; page <= last && !aborted(); ++page) {
+        u64* word = words_of(array) + page;
+        u64 seen = ld_acquire_gpu(word);
+        if (state_of(seen) != kAbsent) continue;
+        u64 owner = owner_of(array.region, page);
+        u32 frame, queue;
+        u64 index;
+        pay_back(vm, 1);
+        if (!pool_pop(vm, &frame)) break;
+        if (!try_claim(word, seen)) {
+            pool_give(vm, frame);
+            continue;
+        }
+        if (!try_reserve_any(vm, region_of(vm, owner), 1, &queue, &index)) {
+            revert_claim(word);
+            pool_give(vm, frame);
+            break;
+        }
+        Queue q(vm, queue);
+        u32 token = queue << layout::TOKEN_SLOT_BITS | (static_cast<u32>(index & q.desc->mask) + 1);
+        // Before the request is written, so that whoever finishes it takes the token away.
+        set_token(word, token);
+        write_slot(q, index, layout::REQUEST_FETCH, owner, frame, 0, token);
+        commit(q, index, 1);
+        count(&counters(vm)->prefetches, 1);
+        if (rung != queue && rung != kNoFrame) ring(Queue(vm, rung));
+        rung = queue;
+    }
+    if (rung != kNoFrame) ring(Queue(vm, rung));
+}
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,114 @@
+// Where frames come from when the pool runs low: a clock with a second chance over the frames' owners.
+#pragma once
+
+#include "queue.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+constexpr u32 kNoFrame = ~0u;
+constexpr u32 kClockWindow = 32;
+
+// Begins the write-back of a dirty page whose cleaning was won; false when no ring had room.
+GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
+    u32 queue;
+    u64 index;
+    if (!try_reserve_any(vm, region_of(vm, owner), 1, &queue, &index)) return false;
+    Queue q(vm, queue);
+    write_slot(q, index, kind, owner, frame, 0, 0);
+    commit(q, index, 1);
+    // One doorbell for neighbours on one queue.
+    if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
+    *rung = queue;
+    return true;
+}
+
+// Looks at one window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
+// others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones
+// are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody.
+GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
+    u32 window = vm->frame_count < kClockWindow ? vm->frame_count : kClockWindow;
+    u64 hand = atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window));
+    u32 found = 0, cleaning = 0, rung = kNoFrame;
+    for (u32 n = 0; n < window && found + cleaning < need; ++n) {
+        u32 frame = static_cast<u32>((hand + n) % vm->frame_count);
+        u64 owner = ld_relaxed_gpu(owner_slot(vm, frame));
+        if (!(owner & layout::OWNER_TAKEN_BIT)) continue;
+        u64* word = word_of(vm, owner);
+        u64 seen = ld_relaxed_gpu(word);
+        if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
+        if (seen & layout::REFERENCED_BIT) {
+            atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
+        } else if (seen & layout::DIRTY_BIT) {
+            if (!try_clean(word, seen)) continue;
+            if (post_clean(vm, owner, frame, layout::REQUEST_CLEAN, &rung)) {
+                ++cleaning;
+            } else {
+                write_back_failed(word);
+                break;
+            }
+        } else if (try_evict(word, seen)) {
+            count(&counters(vm)->evictions, 1);
+            st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+            if (direct && found == 0)
+                *direct = frame;
+            else
+                pool_give(vm, frame);
+            ++found;
+        }
+    }
+    if (rung != kNoFrame) ring(Queue(vm, rung));
+    return found;
+}
+
+// After a fault, or while its page is on the way: puts back as many frames as were taken while the pool is low.
+GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken) {
+    i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
+    if (available < static_cast<i64>(vm->frames_low)) turn_clock(vm, taken + 1, nullptr);
+}
+
+GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 waited) {
+    Fault fault;
+    fault.code = layout::FAULT_FRAMES_PINNED;
+    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.page = page_of(owner);
+    fault.size = vm->frame_count;
+    fault.waited_ns = waited;
+    for (u32 frame = 0; frame < vm->frame_count; ++frame) {
+        u64 held = ld_relaxed_gpu(owner_slot(vm, frame));
+        if (!(held & layout::OWNER_TAKEN_BIT)) continue;
+        u64 word = ld_relaxed_gpu(word_of(vm, held));
+        if (state_of(word) == kFetching) ++fault.frames_fetching;
+        if (!is_resident(word) || frame_of(word) != frame) continue;
+        if (pins_of(word)) ++fault.frames_pinned;
+        if (word & layout::WRITE_BACK_BIT) ++fault.frames_written_back;
+    }
+    i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
+    fault.frames_free = available > 0 ? static_cast<u32>(available) : 0;
+    report(fault);
+}
+
+// One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` after
+// the limit, or at once when the launch was aborted.
+GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner, u64 started) {
+    u32 frame = kNoFrame;
+    if (pool_pop(vm, &frame)) return frame;
+    count(&counters(vm)->pool_dry, 1);
+    Wait wait(started, vm->wait_limit_ns);
+    note_wait(kWaitFrame, owner, 0);
+    while (true) {
+        if (turn_clock(vm, 1, &frame)) break;
+        reap_all(vm, kClockWindow);
+        if (pool_pop(vm, &frame)) break;
+        if (!wait.again()) {
+            if (!aborted()) report_no_frame(vm, owner, wait.waited());
+            frame = kNoFrame;
+            break;
+        }
+    }
+    note_wait(kWaitNothing, 0, 0);
+    return frame;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,80 @@
+// mlx5 work queue entries and completions as a ConnectX reads and writes them: all fields big-endian.
+// Source: <infiniband/mlx5dv.h>; nic/src/wire/mlx5 has the same formats for the host, and a test compares.
+#pragma once
+
+#include "platform.cuh"
+
+namespace gpuvm {
+namespace detail {
+namespace mlx5 {
+
+constexpr u32 kOpcodeNop = 0x00;
+constexpr u32 kOpcodeWrite = 0x08;
+constexpr u32 kOpcodeRead = 0x10;
+constexpr u32 kSignalled = 0x08;  // fm_ce_se: ask for a completion
+constexpr u32 kEntryShift = 6;    // 64-byte blocks
+
+GPUVM_DEVICE u32 be32(u32 v) {
+#if defined(GPUVM_SIM)
+    return __builtin_bswap32(v);
+#else
+    return __byte_perm(v, 0, 0x0123);
+#endif
+}
+GPUVM_DEVICE u64 be64(u64 v) { return static_cast<u64>(be32(static_cast<u32>(v))) << 32 | be32(static_cast<u32>(v >> 32)); }
+// Two 32-bit fields in memory order.
+GPUVM_DEVICE u64 fields(u32 first, u32 second) { return static_cast<u64>(be32(second)) << 32 | be32(first); }
+
+// Writes request `index` of `queue`: control, remote address and data segment, one 64-byte block.
+// Relaxed stores: `ring` has the fence that puts them before the doorbell record.
+GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, u32 opcode, u64 local, u32 bytes, u64 remote, u32 rkey) {
+    pair64* block = reinterpret_cast<pair64*>(queue->send_ring + ((index & queue->mask) << kEntryShift));
+    u32 segments = opcode == kOpcodeNop ? 1 : 3;
+    st_relaxed_sys_v2(block, pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | segments),
+                                    fields(kSignalled, 0)});
+    if (opcode == kOpcodeNop) return;
+    st_relaxed_sys_v2(block + 1, pair64{be64(remote), fields(rkey, 0)});
+    st_relaxed_sys_v2(block + 2, pair64{fields(bytes, queue->lkey), be64(local)});
+}
+
+// Index of the next block to be written, as doorbell record and doorbell register carry it.
+GPUVM_DEVICE u32 doorbell_record(u64 written) { return be32(static_cast<u32>(written) & 0xffff); }
+GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
+    return fields((static_cast<u32>(written) & 0xffff) << 8, queue->number << 8);
+}
+
+constexpr u32 kCompletionRequest = 0;
+constexpr u32 kCompletionRequestError = 13;
+constexpr u32 kCompletionInvalid = 15;
+
+struct Completion {
+    bool arrived;
+    bool ok;
+    u32 syndrome;
+    u32 vendor_syndrome;
+};
+
+// The completion of request `index`: its slot is its own, its owner bit is the lap's. Acquire at system
+// scope: the NIC wrote the page's data and the entry's body before the last byte, which is read first.
+GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
+    u64 entry = queue->completion_ring + ((index & queue->completion_mask) << kEntryShift);
+    u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
+    u32 opcode_and_owner = tail >> 24;
+    u32 lap = (index & (static_cast<u64>(queue->completion_mask) + 1)) != 0;
+    Completion out{false, false, 0, 0};
+    u32 opcode = opcode_and_owner >> 4;
+    if (opcode == kCompletionInvalid || (opcode_and_owner & 1) != lap) return out;
+    out.arrived = true;
+    out.ok = opcode == kCompletionRequest;
+    if (!out.ok) {
+        // be: vendor syndrome at byte 54, syndrome at byte 55.
+        u32 error = ld_relaxed_sys(reinterpret_cast<const u32*>(entry + 52));
+        out.vendor_syndrome = error >> 16 & 0xff;
+        out.syndrome = error >> 24;
+    }
+    return out;
+}
+
+}  // namespace mlx5
+}  // namespace detail
+}  // namespace gpuvm

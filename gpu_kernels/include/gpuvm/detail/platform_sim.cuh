@@ -1,0 +1,120 @@
+// The simulated GPU: the host compiler's atomics. A GPU scope becomes the whole process, which is wider
+// and therefore right; orders keep their names. In seeded mode these builtins are instrumented.
+#pragma once
+
+#define GPUVM_DEVICE __device__ inline __attribute__((always_inline))
+#define GPUVM_NOINLINE __device__ __attribute__((noinline))
+#define GPUVM_LIKELY(x) __builtin_expect(!!(x), 1)
+
+namespace gpuvm {
+namespace detail {
+
+template <class T>
+GPUVM_DEVICE T ld_relaxed_gpu(const T* p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE T ld_acquire_gpu(const T* p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+template <class T>
+GPUVM_DEVICE T ld_acquire_sys(const T* p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+template <class T>
+GPUVM_DEVICE T ld_relaxed_sys(const T* p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE void st_relaxed_gpu(T* p, T v) {
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE void st_relaxed_sys(T* p, T v) {
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE void st_release_gpu(T* p, T v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+template <class T>
+GPUVM_DEVICE void st_release_sys(T* p, T v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+// 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
+GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
+    return pair64{__atomic_load_n(&p->lo, __ATOMIC_RELAXED), __atomic_load_n(&p->hi, __ATOMIC_RELAXED)};
+}
+GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
+    __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE T atom_add_relaxed_gpu(T* p, T v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE T atom_add_acquire_gpu(T* p, T v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQUIRE);
+}
+template <class T>
+GPUVM_DEVICE T atom_add_release_gpu(T* p, T v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+}
+template <class T>
+GPUVM_DEVICE T atom_and_relaxed_gpu(T* p, T v) {
+    return __atomic_fetch_and(p, v, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE T atom_and_release_gpu(T* p, T v) {
+    return __atomic_fetch_and(p, v, __ATOMIC_RELEASE);
+}
+template <class T>
+GPUVM_DEVICE T atom_or_relaxed_gpu(T* p, T v) {
+    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+template <class T>
+GPUVM_DEVICE T atom_or_acq_rel_gpu(T* p, T v) {
+    return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);
+}
+template <class T>
+GPUVM_DEVICE T atom_exch_acq_rel_gpu(T* p, T v) {
+    return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
+}
+// Each compare-and-swap returns the old value; it succeeded when that equals `expected`.
+template <class T>
+GPUVM_DEVICE T atom_cas_acquire_gpu(T* p, T expected, T desired) {
+    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    return expected;
+}
+template <class T>
+GPUVM_DEVICE T atom_cas_acq_rel_gpu(T* p, T expected, T desired) {
+    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return expected;
+}
+template <class T>
+GPUVM_DEVICE T atom_cas_relaxed_sys(T* p, T expected, T desired) {
+    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
+GPUVM_DEVICE void fence_acq_rel_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+GPUVM_DEVICE void fence_acq_rel_sys() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+GPUVM_DEVICE void fence_sc_gpu() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) { gpuvm_sim::mmio_store64(p, v); }
+
+GPUVM_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) { __builtin_memcpy(to, from, bytes); }
+
+GPUVM_DEVICE u32 lane_id() { return gpuvm_sim::lane_id(); }
+GPUVM_DEVICE u32 multiprocessor_id() { return gpuvm_sim::sm_id(); }
+GPUVM_DEVICE u32 warp_slot() { return gpuvm_sim::warp_slot(); }
+GPUVM_DEVICE u64 time_ns() { return gpuvm_sim::globaltimer(); }
+GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
+GPUVM_DEVICE layout::LaunchState* launch_state() { return static_cast<layout::LaunchState*>(gpuvm_sim::launch_state()); }
+GPUVM_DEVICE void note_wait(u32 what, u64 a, u64 b) { gpuvm_sim::wait_note(what, a, b); }
+
+// The lanes of this warp that are here together, and those of them with the caller's key.
+GPUVM_DEVICE u32 match_active(u64 key, u32* active) { return gpuvm_sim::match_active(key, active); }
+GPUVM_DEVICE void ballot2(u32 mask, bool a, bool b, u32* with_a, u32* with_b) { gpuvm_sim::ballot2(mask, a, b, with_a, with_b); }
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,66 @@
+// The pool of free frames: a counter of what is available, two tickets, and a ring of exactly as many
+// slots as there are frames. A slot is `(2 * lap) << 32` when empty and `(2 * lap + 1) << 32 | frame` when full.
+#pragma once
+
+#include "platform.cuh"
+#include "report.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) { return reinterpret_cast<layout::PoolState*>(vm->pool); }
+
+// Reserves up to `want` frames and returns how many: what was not there is given back at once.
+// Acquire: pairs with the release of `pool_give`, so that the slots behind the grant are filled soon.
+GPUVM_DEVICE u32 pool_reserve(const layout::VmDesc* vm, u32 want) {
+    u64* available = &pool_of(vm)->available;
+    if (static_cast<i64>(ld_relaxed_gpu(available)) <= 0) return 0;
+    i64 old = static_cast<i64>(atom_add_acquire_gpu(available, 0 - static_cast<u64>(want)));
+    u32 granted = old <= 0 ? 0 : old < want ? static_cast<u32>(old) : want;
+    if (granted < want) atom_add_relaxed_gpu(available, static_cast<u64>(want - granted));
+    return granted;
+}
+GPUVM_DEVICE void pool_unreserve(const layout::VmDesc* vm, u32 count) {
+    if (count) atom_add_relaxed_gpu(&pool_of(vm)->available, static_cast<u64>(count));
+}
+
+// Tickets for `count` reserved frames; the caller, or lanes that it tells, then take each of them.
+GPUVM_DEVICE u64 pool_tickets(const layout::VmDesc* vm, u32 count) {
+    return atom_add_relaxed_gpu(&pool_of(vm)->head, static_cast<u64>(count));
+}
+
+// Takes the frame of a ticket. It waits only for a giver between its ticket and its store.
+GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
+    u64 lap = ticket / vm->frame_count;
+    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
+    u64 seen;
+    // Acquire: whatever the giver did to the frame comes before our use of it.
+    while ((seen = ld_acquire_gpu(slot)) >> 32 != 2 * lap + 1) sleep_ns(32);
+    // Release: the slot is read before the giver of the next lap may fill it.
+    st_release_gpu(slot, (2 * lap + 2) << 32);
+    return static_cast<u32>(seen);
+}
+
+// Gives a frame that has no page and that nobody else knows. It waits only for a taker between its ticket and its store.
+GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
+    layout::PoolState* pool = pool_of(vm);
+    u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);
+    u64 lap = ticket / vm->frame_count;
+    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
+    while (ld_acquire_gpu(slot) >> 32 != 2 * lap) sleep_ns(32);
+    st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
+    atom_add_release_gpu(&pool->available, 1ull);
+}
+
+// One frame, or false when the pool is dry.
+GPUVM_DEVICE bool pool_pop(const layout::VmDesc* vm, u32* frame) {
+    if (pool_reserve(vm, 1) == 0) return false;
+    *frame = pool_take(vm, pool_tickets(vm, 1));
+    return true;
+}
+
+// The page that a frame belongs to, or 0. Relaxed: a hint that the page's word confirms.
+GPUVM_DEVICE u64* owner_slot(const layout::VmDesc* vm, u32 frame) { return reinterpret_cast<u64*>(vm->owners) + frame; }
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,304 @@
+// Queue pairs driven by lanes: reservation, in-order hand-over to the NIC, completions that anyone may finish.
+#pragma once
+
+#include "mlx5.cuh"
+#include "page_word.cuh"
+#include "platform.cuh"
+#include "pool.cuh"
+#include "report.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+// One queue pair of a virtual memory.
+struct Queue {
+    const layout::VmDesc* vm;
+    const layout::QueueDesc* desc;
+    u32 number;  // index in the table of queues
+
+    GPUVM_DEVICE Queue(const layout::VmDesc* of, u32 n) : vm(of), desc(reinterpret_cast<const layout::QueueDesc*>(of->queues) + n), number(n) {}
+    GPUVM_DEVICE layout::QueueState* state() const { return reinterpret_cast<layout::QueueState*>(desc->state); }
+    GPUVM_DEVICE layout::RequestRecord* record(u64 index) const {
+        return reinterpret_cast<layout::RequestRecord*>(desc->records) + (index & desc->mask);
+    }
+    GPUVM_DEVICE u64 entries() const { return static_cast<u64>(desc->mask) + 1; }
+    GPUVM_DEVICE bool failed() const { return ld_relaxed_gpu(&state()->failed) != 0; }
+};
+
+GPUVM_DEVICE u64 record_state(u64 index, u64 phase) { return index << layout::RECORD_INDEX_SHIFT | phase; }
+
+GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 owner) {
+    u32 region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region;
+}
+GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX - 1); }
+GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
+    return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
+}
+GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
+    return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
+}
+// Exact length of a page: the last one of a region may be shorter.
+GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
+    u64 start = page << vm->page_shift;
+    u64 rest = region->bytes - start;
+    u64 whole = 1ull << vm->page_shift;
+    return static_cast<u32>(rest < whole ? rest : whole);
+}
+GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, u32 frame) { return vm->frames + (static_cast<u64>(frame) << vm->page_shift); }
+
+// A page error's code in the word: queue, syndrome, vendor syndrome.
+GPUVM_DEVICE u32 error_code(u32 queue, const mlx5::Completion& c) { return queue << 16 | c.syndrome << 8 | c.vendor_syndrome; }
+
+constexpr u32 kSyndromeFlushed = 0x05;
+
+// Publishes the page of a completed READ with the waiter's pins, or fails it. A flushed READ says nothing of the
+// page: it is absent again, for another queue pair to fetch.
+GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done, u32 pins) {
+    const layout::VmDesc* vm = q.vm;
+    u64 owner = ld_relaxed_gpu(&record->owner);
+    u32 frame = ld_relaxed_gpu(&record->frame);
+    u32 token = ld_relaxed_gpu(&record->token);
+    u64* word = word_of(vm, owner);
+    if (done.ok) {
+        layout::Counters* c = counters(vm);
+        count(&c->pages_fetched, 1);
+        count(&c->bytes_fetched, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+        st_relaxed_gpu(owner_slot(vm, frame), owner);
+        publish(word, token, frame, pins);
+        return layout::OUTCOME_OK;
+    }
+    bool flushed = done.syndrome == kSyndromeFlushed;
+    if (flushed)
+        publish_absent(word, token);
+    else
+        publish_error(word, token, error_code(q.number, done));
+    pool_give(vm, frame);
+    return flushed ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+}
+
+// Ends the write-back of a completed WRITE; a page that was cleaned for its frame leaves it now.
+GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done, bool release_frame) {
+    const layout::VmDesc* vm = q.vm;
+    u64 owner = ld_relaxed_gpu(&record->owner);
+    u32 frame = ld_relaxed_gpu(&record->frame);
+    u64* word = word_of(vm, owner);
+    if (!done.ok) {
+        write_back_failed(word);
+        return done.syndrome == kSyndromeFlushed ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+    }
+    layout::Counters* c = counters(vm);
+    count(&c->pages_written_back, 1);
+    count(&c->bytes_written_back, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+    write_back_done(word);
+    if (!release_frame) return layout::OUTCOME_OK;
+    u64 seen = ld_relaxed_gpu(word);
+    bool idle = is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
+                !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
+    if (idle && try_evict(word, seen)) {
+        count(&c->evictions, 1);
+        st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+        pool_give(vm, frame);
+    }
+    return layout::OUTCOME_OK;
+}
+
+// Release: record and completion entry are read before the slot may be written for a later request.
+GPUVM_DEVICE void free_slot(const Queue& q, u64 index) {
+    st_release_gpu(&q.record(index)->state, record_state(index + q.entries(), layout::RECORD_FREE));
+}
+
+// Finishes request `index` if its completion is there. True when it is finished, by whomever.
+GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
+    layout::RequestRecord* record = q.record(index);
+    // Acquire: pairs with the poster's release, so the record's fields are those of this request.
+    u64 state = ld_acquire_gpu(&record->state);
+    if (state >> layout::RECORD_INDEX_SHIFT != index) return state >> layout::RECORD_INDEX_SHIFT > index;
+    if (state == record_state(index, layout::RECORD_DONE)) return true;
+    if (state != record_state(index, layout::RECORD_POSTED)) return false;
+    mlx5::Completion done = mlx5::completion(q.desc, index);
+    if (!done.arrived) return false;
+    // One handler: acquire, so that nothing of the handling comes before the claim.
+    if (atom_cas_acq_rel_gpu(&record->state, state, record_state(index, layout::RECORD_CLAIMED)) != state) return false;
+    layout::Counters* c = counters(q.vm);
+    if (!own) count(&c->helped, 1);
+    if (!done.ok) {
+        count(&c->errors, 1);
+        st_relaxed_gpu(&q.state()->failed, 1u);
+    }
+    u32 kind = ld_relaxed_gpu(&record->kind);
+    // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in `wait_outcome`.
+    u32 waiter = atom_exch_acq_rel_gpu(&record->pins, 0u);
+    u32 outcome = layout::OUTCOME_OK;
+    if (kind == layout::REQUEST_FETCH) outcome = finish_fetch(q, record, done, waiter);
+    if (kind == layout::REQUEST_CLEAN || kind == layout::REQUEST_FLUSH)
+        outcome = finish_write(q, record, done, kind == layout::REQUEST_CLEAN);
+    if (waiter) {
+        st_relaxed_gpu(&record->token, outcome | done.syndrome << 8 | done.vendor_syndrome << 16);
+        // Release: who reads DONE reads the outcome. The waiter frees the slot.
+        st_release_gpu(&record->state, record_state(index, layout::RECORD_DONE));
+    } else {
+        free_slot(q, index);
+    }
+    return true;
+}
+
+// Finishes what has completed on a queue, oldest first, at most `most` requests. Completions come in posting
+// order, so the first that is missing ends the walk.
+GPUVM_NOINLINE u32 reap_queue(const Queue& q, u32 most) {
+    layout::QueueState* s = q.state();
+    u64 start = ld_relaxed_gpu(&s->cursor);
+    u64 index = start;
+    u64 end = ld_relaxed_gpu(&s->written);
+    u32 reaped = 0;
+    while (index < end && reaped < most && reap(q, index, false)) {
+        ++index;
+        ++reaped;
+    }
+    // The hint only moves forward; who loses this exchange leaves an older hint, which costs a walk, no more.
+    if (index != start) atom_cas_acquire_gpu(&s->cursor, start, index);
+    return reaped;
+}
+
+GPUVM_DEVICE void reap_all(const layout::VmDesc* vm, u32 most) {
+    for (u32 n = 0; n < vm->queue_count; ++n) reap_queue(Queue(vm, n), most);
+}
+
+// Helps the request behind a FETCHING page's token.
+GPUVM_DEVICE void reap_token(const layout::VmDesc* vm, u32 token) {
+    u32 slot = (token & ((1u << layout::TOKEN_SLOT_BITS) - 1)) - 1;
+    Queue q(vm, token >> layout::TOKEN_SLOT_BITS);
+    u64 state = ld_acquire_gpu(&q.record(slot)->state);
+    if ((state & 3) == layout::RECORD_POSTED) reap(q, state >> layout::RECORD_INDEX_SHIFT, false);
+}
+
+// Reserves up to `want` neighbouring slots that are free now, and returns how many. It never waits: a slot
+// is looked at before it is reserved, so a reserved slot can be written at once.
+GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
+    layout::QueueState* s = q.state();
+    if (q.failed()) return 0;
+    u64 index = ld_relaxed_gpu(&s->reserved);
+    for (u32 tries = 0; tries < 16; ++tries) {
+        u32 free = 0;
+        // Acquire: pairs with the release that freed the slot.
+        while (free < want && free < q.entries() &&
+               ld_acquire_gpu(&q.record(index + free)->state) == record_state(index + free, layout::RECORD_FREE))
+            ++free;
+        if (free == 0) {
+            u64 now = ld_relaxed_gpu(&s->reserved);
+            if (now == index && (index < q.entries() || !reap(q, index - q.entries(), false))) return 0;
+            index = ld_relaxed_gpu(&s->reserved);
+            continue;
+        }
+        u64 seen = atom_cas_acquire_gpu(&s->reserved, index, index + free);
+        if (seen == index) {
+            *first = index;
+            return free;
+        }
+        index = seen;
+    }
+    return 0;
+}
+
+// Looks through the region's queues, its home queue by multiprocessor first. The queue, or none when all are full.
+GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 want, u32* queue, u64* first) {
+    u32 home = (multiprocessor_id() + warp_slot()) % region->queue_count;
+    for (u32 n = 0; n < region->queue_count; ++n) {
+        u32 candidate = region->queue_first + (home + n) % region->queue_count;
+        u32 got = try_reserve(Queue(vm, candidate), want, first);
+        if (got) {
+            *queue = candidate;
+            return got;
+        }
+    }
+    count(&counters(vm)->queue_full, 1);
+    return 0;
+}
+
+GPUVM_DEVICE bool all_queues_failed(const layout::VmDesc* vm, const layout::RegionDesc* region) {
+    for (u32 n = 0; n < region->queue_count; ++n)
+        if (!Queue(vm, region->queue_first + n).failed()) return false;
+    return true;
+}
+
+// Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
+GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
+    const layout::RegionDesc* region = region_of(q.vm, owner);
+    u64 page = page_of(owner);
+    layout::RequestRecord* record = q.record(index);
+    st_relaxed_gpu(&record->owner, owner);
+    st_relaxed_gpu(&record->frame, frame);
+    st_relaxed_gpu(&record->kind, kind);
+    st_relaxed_gpu(&record->pins, pins);
+    st_relaxed_gpu(&record->token, token);
+    u32 opcode = kind == layout::REQUEST_FETCH ? mlx5::kOpcodeRead : kind == layout::REQUEST_NOP ? mlx5::kOpcodeNop : mlx5::kOpcodeWrite;
+    mlx5::write_request(q.desc, index, opcode, frame_address(q.vm, frame), page_bytes(q.vm, region, page),
+                        region->home + (page << q.vm->page_shift), region->rkey);
+    // Release: whoever reads POSTED reads this record.
+    st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
+}
+
+// Hands `count` written slots over, in order. It waits only for posters between their reservation and this call.
+GPUVM_DEVICE void commit(const Queue& q, u64 first, u32 count_) {
+    layout::QueueState* s = q.state();
+    // Acquire and release: this hand-over carries the blocks of all earlier posters to the ringer.
+    while (ld_acquire_gpu(&s->written) != first) sleep_ns(20);
+    st_release_gpu(&s->written, first + count_);
+    count(&counters(q.vm)->requests, count_);
+}
+
+// Rings for everything that is written. One ringer at a time, so that record and doorbell never step back;
+// the second look after the unlock makes sure that the last hand-over is never missed.
+GPUVM_NOINLINE void ring(const Queue& q) {
+    layout::QueueState* s = q.state();
+    while (true) {
+        // Our hand-over before our look at the lock; pairs with the ringer's fence between unlock and second look.
+        fence_sc_gpu();
+        if (atom_exch_acq_rel_gpu(&s->ringer, 1u) != 0) return;
+        u64 written = ld_acquire_gpu(&s->written);
+        if (written != ld_relaxed_gpu(&s->posted)) {
+            // The blocks before the record, at the NIC.
+            fence_acq_rel_sys();
+            st_relaxed_sys(reinterpret_cast<u32*>(q.desc->doorbell_record), mlx5::doorbell_record(written));
+            // The record before the register, at the NIC.
+            fence_acq_rel_sys();
+            st_mmio_sys(reinterpret_cast<u64*>(q.desc->doorbell), mlx5::doorbell(q.desc, written));
+            st_relaxed_gpu(&s->posted, written);
+            count(&counters(q.vm)->doorbells, 1);
+        }
+        // Release: record, register and `posted` before the next ringer's.
+        st_release_gpu(&s->ringer, 0u);
+        fence_sc_gpu();
+        if (ld_relaxed_gpu(&s->written) == written) return;
+    }
+}
+
+// Waits for the outcome of a request that was written with `pins` not 0, finishing it when nobody else does.
+// Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first: then whoever finishes the request later does so without us.
+GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index, u64 started) {
+    layout::RequestRecord* record = q.record(index);
+    Wait wait(started, q.vm->wait_limit_ns);
+    note_wait(kWaitCompletion, q.number, index);
+    bool given_up = false;
+    // Acquire: pairs with the handler's release of the outcome and, through it, with the publication.
+    while (ld_acquire_gpu(&record->state) != record_state(index, layout::RECORD_DONE)) {
+        if (reap(q, index, true)) continue;
+        if (given_up) {
+            // The handler took our pins already and is about to say DONE.
+            sleep_ns(32);
+        } else if (!wait.again()) {
+            if (atom_exch_acq_rel_gpu(&record->pins, 0u) != 0) {
+                note_wait(kWaitNothing, 0, 0);
+                return 0;
+            }
+            given_up = true;
+        }
+    }
+    u32 outcome = ld_relaxed_gpu(&record->token);
+    free_slot(q, index);
+    note_wait(kWaitNothing, 0, 0);
+    return outcome;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,110 @@
+// What the device library tells the host: the first fault of a launch, counters, latencies. No trap, no printf.
+#pragma once
+
+#include "platform.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+// What a lane waits for, for the simulated GPU's watchdog.
+constexpr u32 kWaitNothing = 0;
+constexpr u32 kWaitCompletion = 1;  // queue, index
+constexpr u32 kWaitPage = 2;        // owner value
+constexpr u32 kWaitFrame = 3;       // owner value
+constexpr u32 kWaitQueue = 4;       // queue
+constexpr u32 kWaitWriteBack = 5;   // owner value
+
+GPUVM_DEVICE bool aborted() { return ld_relaxed_sys(&launch_state()->abort) != 0; }
+
+GPUVM_DEVICE u64 linear_block() {
+    return blockIdx.x + static_cast<u64>(gridDim.x) * (blockIdx.y + static_cast<u64>(gridDim.y) * blockIdx.z);
+}
+GPUVM_DEVICE u32 linear_thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+
+struct Fault {
+    u32 code = 0;
+    u32 region = 0;
+    u32 queue = 0;
+    u64 page = 0;
+    u64 index = 0;
+    u64 size = 0;
+    u64 waited_ns = 0;
+    u32 syndrome = 0;
+    u32 vendor_syndrome = 0;
+    u32 frames_pinned = 0;
+    u32 frames_written_back = 0;
+    u32 frames_fetching = 0;
+    u32 frames_free = 0;
+};
+
+// Records the launch's first fault and stops its slow paths. Later ones are counted.
+GPUVM_NOINLINE void report(const Fault& fault) {
+    layout::LaunchState* launch = launch_state();
+    layout::FaultRecord* record = &launch->fault;
+    if (atom_cas_relaxed_sys(&record->claim, 0u, 1u) == 0) {
+        record->code = fault.code;
+        record->region = fault.region;
+        record->queue = fault.queue;
+        record->page = fault.page;
+        record->index = fault.index;
+        record->size = fault.size;
+        record->waited_ns = fault.waited_ns;
+        record->syndrome = fault.syndrome;
+        record->vendor_syndrome = fault.vendor_syndrome;
+        record->block = linear_block();
+        record->thread = linear_thread();
+        record->multiprocessor = multiprocessor_id();
+        record->frames_pinned = fault.frames_pinned;
+        record->frames_written_back = fault.frames_written_back;
+        record->frames_fetching = fault.frames_fetching;
+        record->frames_free = fault.frames_free;
+        // Release: the host that acquires 2 reads a whole record.
+        st_release_sys(&record->claim, 2u);
+    } else {
+        atom_add_relaxed_gpu(&launch->later_faults, 1u);
+    }
+    st_relaxed_sys(&launch->abort, 1u);
+}
+
+GPUVM_DEVICE layout::Counters* counters(const layout::VmDesc* vm) {
+    u32 shard = (multiprocessor_id() * 4 + (warp_slot() & 3)) & (vm->counter_shards - 1);
+    return reinterpret_cast<layout::Counters*>(vm->counters) + shard;
+}
+// Relaxed: counters order nothing; the host reads them after the launch.
+GPUVM_DEVICE void count(u64* counter, u64 n) { atom_add_relaxed_gpu(counter, n); }
+
+// Adds one demand fetch to the histogram. The bucket keeps the three bits below the leading one.
+GPUVM_DEVICE void count_latency(const layout::VmDesc* vm, u64 ns) {
+    u32 bucket = static_cast<u32>(ns);
+    if (ns >= 2u << layout::LATENCY_SUB_BITS) {
+        u32 octave = 63 - __clzll(static_cast<long long>(ns));
+        u32 sub = static_cast<u32>(ns >> (octave - layout::LATENCY_SUB_BITS)) & ((1u << layout::LATENCY_SUB_BITS) - 1);
+        bucket = ((octave - layout::LATENCY_SUB_BITS + 1) << layout::LATENCY_SUB_BITS) + sub;
+    }
+    if (bucket >= layout::LATENCY_BUCKETS) bucket = layout::LATENCY_BUCKETS - 1;
+    count(&reinterpret_cast<layout::LatencyHistogram*>(vm->latencies)->buckets[bucket], 1);
+}
+
+// A bounded wait: polls with growing back-off, and looks at the abort flag and the clock now and then.
+struct Wait {
+    u64 started;
+    u64 limit_ns;
+    u32 turns = 0;
+    u32 pause_ns = 64;
+
+    GPUVM_DEVICE Wait(u64 started_ns, u64 limit) : started(started_ns), limit_ns(limit) {}
+
+    GPUVM_DEVICE u64 waited() const { return time_ns() - started; }
+
+    // One turn. False when the wait must end: the launch was aborted or the limit is reached.
+    GPUVM_DEVICE bool again() {
+        if (aborted()) return false;
+        if ((++turns & 15) == 0 && waited() > limit_ns) return false;
+        sleep_ns(pause_ns);
+        if (pause_ns < 1024) pause_ns *= 2;
+        return true;
+    }
+};
+
+}  // namespace detail
+}  // namespace gpuvm
