@@ -1,0 +1,82 @@
+# Sourced by ./run and ./test: makes sure that the tools are there.
+# Debian and Ubuntu packages are installed where apt may be used without a prompt; else they are listed.
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Prints how apt-get may be called, fails where it may not.
+apt_command() {
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" -eq 0 ]; then
+        echo "env DEBIAN_FRONTEND=noninteractive apt-get"
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        echo "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get"
+    else
+        return 1
+    fi
+}
+
+# install PACKAGE...: fails where apt may not be used or does not succeed. Its output is shown only then.
+install() {
+    local apt log
+    apt=$(apt_command) || return 1
+    log=$(mktemp)
+    say "installing $*"
+    # Package lists may be missing or old; a mirror that is down must not hide a package that is cached.
+    # shellcheck disable=SC2086 # the command is several words
+    if { $apt update -q || true; } >"$log" 2>&1 && $apt install -q -y --no-install-recommends "$@" >>"$log" 2>&1; then
+        rm -f "$log"
+        return 0
+    fi
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+}
+
+# The compiler that links Rust programs and compiles kernels for the simulated GPU.
+need_compiler() {
+    if command -v cc >/dev/null && { command -v g++ >/dev/null || command -v clang++ >/dev/null; }; then
+        return 0
+    fi
+    install g++ && return 0
+    say "A C++17 compiler is missing: gpuvm compiles kernels with g++ or clang++, and Rust links with cc."
+    say "  Debian, Ubuntu:  sudo apt-get install g++"
+    say "  Fedora:          sudo dnf install gcc-c++"
+    say "  Arch:            sudo pacman -S gcc"
+    return 1
+}
+
+# Rust as new as Cargo.toml asks for. Distributions' packages are mostly older, so rustup is named.
+need_rust() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    fi
+    if command -v cargo >/dev/null && command -v rustc >/dev/null; then
+        found=$(rustc --version | cut -d ' ' -f 2)
+        if [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ]; then
+            return 0
+        fi
+        say "Rust $found is too old: gpuvm needs $wanted or newer. With rustup:  rustup update stable"
+    else
+        say "Rust is missing: gpuvm needs cargo and rustc $wanted or newer."
+    fi
+    say "  Install it from https://rustup.rs:"
+    say "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    return 1
+}
+
+# want COMMAND PACKAGE WHY: a tool that is nice to have; says so and fails where it cannot be had.
+want() {
+    command -v "$1" >/dev/null && return 0
+    install "$2" && return 0
+    say "$1 is missing (package $2): $3"
+    return 1
+}
+
+need_tools() {
+    local ok=0
+    need_compiler || ok=1
+    need_rust || ok=1
+    return $ok
+}
