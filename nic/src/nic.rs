@@ -1,0 +1,303 @@
+//! The trait all NICs implement, and what it speaks of.
+
+use core::fmt;
+
+/// What may be done with registered memory. Reading it locally is always allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Access(u32);
+
+impl Access {
+    /// Local reads only.
+    pub const NONE: Access = Access(0);
+    /// Results of READs and atomics may be placed here.
+    pub const LOCAL_WRITE: Access = Access(1);
+    /// The other side may WRITE here. Asks for `LOCAL_WRITE`, as verbs do.
+    pub const REMOTE_WRITE: Access = Access(2);
+    /// The other side may READ from here.
+    pub const REMOTE_READ: Access = Access(4);
+    /// The other side may do atomics here. Asks for `LOCAL_WRITE`, as verbs do.
+    pub const REMOTE_ATOMIC: Access = Access(8);
+    /// Everything.
+    pub const ALL: Access = Access(15);
+
+    /// Both sets of rights.
+    #[must_use]
+    pub const fn union(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+
+    /// Whether all rights of `other` are in this set.
+    pub const fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The set as bits (those of `enum ibv_access_flags`).
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The set of the known rights in `bits`; others are dropped.
+    pub const fn from_bits_truncate(bits: u32) -> Access {
+        Access(bits & Access::ALL.0)
+    }
+}
+
+impl core::ops::BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        self.union(other)
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Access::LOCAL_WRITE, "LOCAL_WRITE"),
+            (Access::REMOTE_WRITE, "REMOTE_WRITE"),
+            (Access::REMOTE_READ, "REMOTE_READ"),
+            (Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+        ];
+        f.debug_set()
+            .entries(
+                names
+                    .iter()
+                    .filter(|(bit, _)| self.contains(*bit))
+                    .map(|(_, name)| name),
+            )
+            .finish()
+    }
+}
+
+/// The keys of registered memory, in host byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MemoryKey {
+    /// For data segments of this side's requests.
+    pub lkey: u32,
+    /// For remote address segments. It need not equal `lkey`.
+    pub rkey: u32,
+}
+
+/// Where the rings and doorbell records of a queue pair lie: addresses in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueMemory {
+    /// Send queue: `sq_entries` blocks of 64 bytes, aligned to 64.
+    pub sq: u64,
+    /// Blocks of the send queue: a power of two, at most 32,768.
+    pub sq_entries: u32,
+    /// Completion queue: `cq_entries` entries of 64 bytes, aligned to 64.
+    pub cq: u64,
+    /// Entries of the completion queue: a power of two.
+    pub cq_entries: u32,
+    /// Doorbell record of the queue pair: two big-endian 32-bit words, [0] receive, [1] send; aligned to 8.
+    pub dbrec: u64,
+    /// Doorbell record of the completion queue: two big-endian 32-bit words; aligned to 8.
+    pub cq_dbrec: u64,
+    /// Write every completion over the first entry (a collapsed queue) instead of filling the ring.
+    pub collapsed: bool,
+}
+
+/// A queue pair as its poster needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePair {
+    /// Its 24-bit number. Numbers of successive queue pairs do not follow each other.
+    pub number: u32,
+    /// Address of its 8-byte doorbell register, in this process.
+    pub doorbell: u64,
+}
+
+/// States of a queue pair (InfiniBand specification, 10.3.1), less the two that paging does not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QueuePairState {
+    /// Created or reset: neither sends nor answers.
+    Reset = 0,
+    /// Initialised: as `Reset`, with port and access set.
+    Init = 1,
+    /// Answers requests of the other side.
+    ReadyToReceive = 2,
+    /// Answers, and executes its send queue.
+    ReadyToSend = 3,
+    /// A request failed: everything posted completes with "flushed".
+    Error = 4,
+}
+
+impl fmt::Display for QueuePairState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QueuePairState::Reset => "reset",
+            QueuePairState::Init => "init",
+            QueuePairState::ReadyToReceive => "ready to receive",
+            QueuePairState::ReadyToSend => "ready to send",
+            QueuePairState::Error => "error",
+        })
+    }
+}
+
+/// What a NIC can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NicCapabilities {
+    /// Its name, for messages.
+    pub name: String,
+    /// READs and atomics that one queue pair has in flight; more of them queue inside the NIC.
+    pub max_rd_atomic: u32,
+    /// Most blocks of a send queue.
+    pub sq_entries_max: u32,
+    /// Most entries of a completion queue.
+    pub cq_entries_max: u32,
+    /// Most queue pairs at one time.
+    pub queue_pairs_max: u32,
+    /// Most registered spans of memory at one time.
+    pub memory_regions_max: u32,
+    /// Most bytes that one request moves.
+    pub message_bytes_max: u64,
+    /// Whether [`Nic::doorbell_written`] must follow each store to a doorbell register. Real NICs see the store.
+    pub needs_doorbell_call: bool,
+}
+
+/// What a NIC refused, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// An argument that cannot be.
+    #[error("{what} is {value:#x}, expected {expected}")]
+    BadArgument {
+        /// The argument.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// No queue pair of this number.
+    #[error("no queue pair {queue_pair:#x} on this NIC; it was never created or is destroyed")]
+    UnknownQueuePair {
+        /// The number asked for.
+        queue_pair: u32,
+    },
+    /// No registered memory of this key.
+    #[error("no memory registered under lkey {:#x} and rkey {:#x}; it was never registered or is deregistered", key.lkey, key.rkey)]
+    UnknownKey {
+        /// The key given.
+        key: MemoryKey,
+    },
+    /// The queue pair is not in the state that the call needs.
+    #[error("queue pair {queue_pair:#x} is in state {state}, {operation} needs {needed}; reset it first")]
+    WrongState {
+        /// The queue pair.
+        queue_pair: u32,
+        /// Its state.
+        state: QueuePairState,
+        /// The call.
+        operation: &'static str,
+        /// The state it needs.
+        needed: QueuePairState,
+    },
+    /// The NIC has no more of something.
+    #[error("all {limit} {what} of the NIC are in use; release some first")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// The NIC did not come to rest in time. What was to be released is still in use: its memory must stay valid.
+    #[error(
+        "{what} waited {waited_ms} ms for engine {engine} to finish the request it executes; keep the memory alive and try again"
+    )]
+    TimedOut {
+        /// The call.
+        what: &'static str,
+        /// The engine waited for.
+        engine: usize,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+    },
+    /// An engine thread could not be started.
+    #[error("cannot start NIC engine thread {engine}; lower the number of engines or raise the process limit")]
+    Thread {
+        /// The engine.
+        engine: usize,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A NIC whose queues others, such as GPU threads, fill and poll.
+///
+/// Setting up and tearing down goes through these calls; work does not: it is written to the rings, announced in the
+/// doorbell record and rung by an 8-byte store to the doorbell register (see [`crate::wire::mlx5`] for the formats).
+/// All calls may come from any thread.
+pub trait Nic: Send + Sync {
+    /// What the NIC can do.
+    fn capabilities(&self) -> NicCapabilities;
+
+    /// Makes `bytes` bytes at `addr` known to the NIC; requests name them by the same virtual addresses.
+    ///
+    /// # Errors
+    /// An empty or wrapping span; remote write or atomic access without local write access; no key left.
+    ///
+    /// # Safety
+    /// The memory must be mapped, and writable if `access` allows any write, until [`deregister`](Self::deregister)
+    /// of the key has returned `Ok` or the NIC is dropped. The NIC touches it, on behalf of requests that name it, by
+    /// means that count as relaxed atomic accesses: the owner holds no `&mut` to it, and no `&` to plain data
+    /// that a request may write, while such a request is posted.
+    unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError>;
+
+    /// Forgets a key. Waits (bounded) for work in flight on the memory; requests that name the key later fail with an
+    /// access error.
+    ///
+    /// # Errors
+    /// An unknown key; a bound that ran out: the key is dead then, but the memory must stay valid.
+    fn deregister(&self, key: MemoryKey) -> Result<(), NicError>;
+
+    /// Creates a queue pair in state reset and sets all its completion queue entries to invalid (0xf0).
+    ///
+    /// # Errors
+    /// A misaligned or null address, a size that is no power of two or too large; no queue pair left.
+    ///
+    /// # Safety
+    /// The memory that `mem` names must be valid and writable, and be accessed by others only by atomic or volatile
+    /// accesses, until [`destroy_queue_pair`](Self::destroy_queue_pair) has returned `Ok` or the NIC is dropped.
+    unsafe fn create_queue_pair(&self, mem: QueueMemory) -> Result<QueuePair, NicError>;
+
+    /// Takes the queue pair from reset through init and ready-to-receive to ready-to-send, with `remote`, a queue
+    /// pair of this NIC, as its responder. `remote` may be `qp` itself. The responder answers only while it is ready
+    /// to receive, so both sides are to be connected; until then requests fail with "transport retries exceeded".
+    ///
+    /// # Errors
+    /// An unknown queue pair; a queue pair that is not in state reset.
+    fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError>;
+
+    /// The state of a queue pair.
+    ///
+    /// # Errors
+    /// An unknown queue pair.
+    fn state(&self, qp: u32) -> Result<QueuePairState, NicError>;
+
+    /// Takes the queue pair from any state to reset: work in flight is dropped without completions, indexes,
+    /// doorbell records and the doorbell register are 0, completion queue entries invalid again.
+    ///
+    /// # Errors
+    /// An unknown queue pair; a bound that ran out.
+    fn reset(&self, qp: u32) -> Result<(), NicError>;
+
+    /// Destroys a queue pair; work in flight is dropped without completions. Its memory is not touched after `Ok`.
+    ///
+    /// # Errors
+    /// An unknown queue pair; a bound that ran out: the memory must stay valid then, and the call may be repeated.
+    fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError>;
+
+    /// Address and length in bytes of the pages that hold doorbell registers, so that a simulated GPU can tell stores
+    /// to them. They do not change during the life of the NIC.
+    fn doorbell_pages(&self) -> Vec<(u64, u64)>;
+
+    /// To be called after a store to the doorbell register at `addr`, by the same thread: wakes the engine that
+    /// serves it if it sleeps. Costs one fence and one load when it does not. Other addresses are ignored.
+    fn doorbell_written(&self, addr: u64);
+
+    /// Does one unit of work (starts or completes one request) and tells whether there was any. It is the only
+    /// motor of a NIC in manual mode; with engine threads it lends them the caller's time, where the NIC can.
+    fn step(&self) -> bool;
+}

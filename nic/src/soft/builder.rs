@@ -1,0 +1,157 @@
+//! How a software NIC is set up, and the time its requests take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Clock, ENGINES_MAX, RealClock, SoftNic};
+use crate::NicError;
+
+/// Settings of a [`SoftNic`]; made by [`SoftNic::builder`].
+#[must_use]
+#[derive(Clone)]
+pub struct SoftNicBuilder {
+    pub(super) engines: usize,
+    pub(super) max_rd_atomic: u32,
+    pub(super) latency_ns: u64,
+    pub(super) bytes_per_second: Option<u64>,
+    pub(super) strict: bool,
+    pub(super) spin: Duration,
+    pub(super) yields_max: u32,
+    pub(super) bound: Duration,
+    pub(super) clock: Option<Arc<dyn Clock>>,
+}
+
+impl Default for SoftNicBuilder {
+    fn default() -> Self {
+        SoftNicBuilder {
+            engines: 1,
+            max_rd_atomic: 16,
+            latency_ns: 0,
+            bytes_per_second: None,
+            strict: true,
+            spin: Duration::from_micros(2),
+            yields_max: 8,
+            bound: Duration::from_secs(10),
+            clock: None,
+        }
+    }
+}
+
+impl SoftNicBuilder {
+    /// Engine threads, over which queue pairs are spread (1). With 0 the NIC is in manual mode: it does something
+    /// only in calls of [`Nic::step`](crate::Nic::step).
+    pub fn engines(self, engines: usize) -> Self {
+        SoftNicBuilder { engines, ..self }
+    }
+
+    /// READs and atomics that one queue pair may have in flight (16, as a ConnectX reports). It matters when
+    /// requests take time, that is with a latency, a bandwidth or a planted delay.
+    pub fn max_rd_atomic(self, max_rd_atomic: u32) -> Self {
+        SoftNicBuilder { max_rd_atomic, ..self }
+    }
+
+    /// Nanoseconds from the start of a request to its completion, transfer time not counted (0).
+    pub fn latency_ns(self, latency_ns: u64) -> Self {
+        SoftNicBuilder { latency_ns, ..self }
+    }
+
+    /// Bytes a second that the NIC moves in each direction, over all queue pairs (no limit).
+    pub fn bandwidth(self, bytes_per_second: u64) -> Self {
+        SoftNicBuilder {
+            bytes_per_second: Some(bytes_per_second),
+            ..self
+        }
+    }
+
+    /// Whether breaches of the queues' rules are collected for [`SoftNic::violations`] (yes). Requests that are
+    /// garbage fail in any case.
+    pub fn strict(self, strict: bool) -> Self {
+        SoftNicBuilder { strict, ..self }
+    }
+
+    /// How long an engine without work looks for new work without giving its core up (2 microseconds), and how many
+    /// times it then yields the core before it sleeps (8).
+    pub fn idle(self, spin: Duration, yields_max: u32) -> Self {
+        SoftNicBuilder {
+            spin,
+            yields_max,
+            ..self
+        }
+    }
+
+    /// How long calls wait for an engine to finish the request it executes (10 seconds).
+    pub fn bound(self, bound: Duration) -> Self {
+        SoftNicBuilder { bound, ..self }
+    }
+
+    /// The clock, in manual mode only; engine threads keep to the machine's.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        SoftNicBuilder {
+            clock: Some(clock),
+            ..self
+        }
+    }
+
+    /// Makes the NIC and starts its engines.
+    ///
+    /// # Errors
+    /// A setting that cannot be; an engine thread that cannot be started.
+    pub fn build(self) -> Result<SoftNic, NicError> {
+        let bad = |what, value, expected| Err(NicError::BadArgument { what, value, expected });
+        if self.engines > ENGINES_MAX {
+            return bad("number of engines", self.engines as u64, "at most 64");
+        }
+        if self.max_rd_atomic == 0 {
+            return bad("max_rd_atomic", 0, "at least 1");
+        }
+        if self.bytes_per_second == Some(0) {
+            return bad("bandwidth", 0, "at least 1 byte a second");
+        }
+        if self.clock.is_some() && self.engines != 0 {
+            return bad(
+                "number of engines",
+                self.engines as u64,
+                "0 beside a clock of one's own",
+            );
+        }
+        SoftNic::start(self)
+    }
+
+    pub(super) fn take_clock(&mut self) -> Arc<dyn Clock> {
+        self.clock.take().unwrap_or_else(|| Arc::new(RealClock::new()))
+    }
+
+    pub(super) fn shape(&self) -> Option<Shape> {
+        (self.latency_ns != 0 || self.bytes_per_second.is_some()).then(|| Shape {
+            latency_ns: self.latency_ns,
+            bytes_per_second: self.bytes_per_second,
+            free_at_ns: Default::default(),
+        })
+    }
+}
+
+/// The time requests take.
+pub(super) struct Shape {
+    latency_ns: u64,
+    bytes_per_second: Option<u64>,
+    /// When the link is free again: outbound, inbound.
+    free_at_ns: [AtomicU64; 2],
+}
+
+impl Shape {
+    /// Puts `bytes` bytes on the link at `now_ns` or when it is free, and returns when they have arrived.
+    pub fn due_ns(&self, now_ns: u64, inbound: bool, bytes: u64) -> u64 {
+        let Some(bytes_per_second) = self.bytes_per_second else {
+            return now_ns.saturating_add(self.latency_ns);
+        };
+        let transfer = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second);
+        let transfer_ns = u64::try_from(transfer).unwrap_or(u64::MAX);
+        let end = |free_at: u64| free_at.max(now_ns).saturating_add(transfer_ns);
+        // Relaxed: a number that engines share; nothing is ordered by it.
+        let free_at =
+            self.free_at_ns[usize::from(inbound)]
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at| Some(end(free_at)));
+        end(free_at.unwrap_or_else(|free_at| free_at)).saturating_add(self.latency_ns)
+    }
+}

@@ -1,0 +1,351 @@
+//! Engines: threads that serve queue pairs, or their manual counterpart.
+//!
+//! An engine finds work by looking at the doorbell registers of its queue pairs. When there is none it looks again
+//! for a short while, yields its core a few times, then sleeps. No ring is lost:
+//!
+//! | poster | engine |
+//! |---|---|
+//! | store the doorbell register | store `asleep` |
+//! | fence (SeqCst) | fence (SeqCst) |
+//! | load `asleep`; if set, wake | load the registers; if changed, do not sleep |
+//!
+//! Of two sequentially consistent fences one comes first, so at least one side sees the other's store.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use super::faults::Faults;
+use super::memory::MemoryTable;
+use super::queue_pair::{QueuePairEngine, RequestBuffer, Step};
+use super::report::{Counters, ViolationKind, Violations};
+use super::{Shared, lock};
+use crate::NicError;
+use crate::wire::mlx5::{BLOCK_BYTES, BLOCKS_MAX};
+
+/// Units of work done under one hold of the engine's lock.
+const UNITS_A_ROUND: u32 = 64;
+/// Bytes moved for one queue pair before the next one has its turn.
+const BYTES_A_TURN: u64 = 256 * 1024;
+/// Units done for one queue pair before the next one has its turn.
+const UNITS_A_TURN: u32 = 16;
+/// Longest sleep. An engine that is rung does not wait for it; it bounds the wait all the same.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Requests that are due sooner than this are awaited without sleeping: waking up takes about as long.
+const DUE_SOON_NS: u64 = 60_000;
+
+/// What an engine's work needs of the rest of the NIC.
+pub(super) struct Context<'a> {
+    pub memory: &'a MemoryTable,
+    pub faults: &'a Faults,
+    pub violations: &'a Violations,
+    pub counters: &'a Counters,
+    pub max_rd_atomic: u32,
+    pub shared: &'a Shared,
+    pub now_ns: u64,
+}
+
+impl Context<'_> {
+    /// Whether requests take (modelled) time.
+    #[inline]
+    pub fn shaped(&self) -> bool {
+        self.shared.shape.is_some()
+    }
+
+    /// When a request of `bytes` bytes that starts now completes.
+    pub fn due_ns(&self, inbound: bool, bytes: u64) -> u64 {
+        match &self.shared.shape {
+            Some(shape) => shape.due_ns(self.now_ns, inbound, bytes),
+            None => self.now_ns,
+        }
+    }
+}
+
+/// One engine.
+#[repr(align(128))]
+pub(super) struct Engine {
+    pub core: Mutex<Core>,
+    pub counters: Counters,
+    /// Callers that want `core`; the engine's thread stands back for them.
+    callers: AtomicU32,
+    /// The thread sleeps, or is about to: a ring must wake it.
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+/// What an engine works on.
+pub(super) struct Core {
+    pub queue_pairs: Vec<QueuePairEngine>,
+    /// The queue pair whose turn is next.
+    cursor: usize,
+    buffer: Box<RequestBuffer>,
+}
+
+/// What a round came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    /// No work.
+    Idle,
+    /// No work before this time.
+    Until(u64),
+    /// Some was done.
+    Worked,
+}
+
+impl Core {
+    /// Does up to `units_max` units of work, all queue pairs in turn.
+    pub fn round(&mut self, context: &Context<'_>, units_max: u32) -> Round {
+        let mut units = 0;
+        let mut until: Option<u64> = None;
+        let count = self.queue_pairs.len();
+        for _ in 0..count {
+            let turn = if self.cursor < count { self.cursor } else { 0 };
+            self.cursor = turn + 1;
+            let queue_pair = &mut self.queue_pairs[turn];
+            let (mut turn_units, mut turn_bytes) = (0, 0);
+            while units < units_max && turn_units < UNITS_A_TURN && turn_bytes < BYTES_A_TURN {
+                match queue_pair.step(context, &mut self.buffer) {
+                    Step::Did(bytes) => {
+                        units += 1;
+                        turn_units += 1;
+                        turn_bytes += bytes;
+                    }
+                    Step::Until(due) => {
+                        until = Some(until.map_or(due, |until| until.min(due)));
+                        break;
+                    }
+                    Step::Idle => break,
+                }
+            }
+            if units >= units_max {
+                break;
+            }
+        }
+        match until {
+            _ if units > 0 => Round::Worked,
+            Some(due) => Round::Until(due),
+            None => Round::Idle,
+        }
+    }
+}
+
+impl Engine {
+    pub fn new() -> Self {
+        let buffer = Box::new([0; BLOCKS_MAX * BLOCK_BYTES]);
+        Engine {
+            core: Mutex::new(Core {
+                queue_pairs: Vec::new(),
+                cursor: 0,
+                buffer,
+            }),
+            counters: Counters::default(),
+            callers: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+
+    pub fn context<'a>(&'a self, shared: &'a Shared) -> Context<'a> {
+        Context {
+            memory: &shared.memory,
+            faults: &shared.faults,
+            violations: &shared.violations,
+            counters: &self.counters,
+            max_rd_atomic: shared.max_rd_atomic,
+            shared,
+            now_ns: shared.clock.now_ns(),
+        }
+    }
+
+    /// Does up to `units_max` units of work.
+    pub fn round(&self, core: &mut Core, shared: &Shared, units_max: u32) -> Round {
+        core.round(&self.context(shared), units_max)
+    }
+
+    /// The engine's lock, for a caller. Whatever was cleared before is out of the engine's use once it is held.
+    ///
+    /// # Errors
+    /// The engine did not come to rest within `bound`.
+    pub fn lock_for_caller(
+        &self,
+        what: &'static str,
+        engine: usize,
+        bound: Duration,
+    ) -> Result<MutexGuard<'_, Core>, NicError> {
+        // Relaxed: a request to stand back, which orders nothing; the lock does.
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        let start = Instant::now();
+        let guard = loop {
+            match self.core.try_lock() {
+                Ok(guard) => break Ok(guard),
+                Err(TryLockError::Poisoned(poisoned)) => break Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() < bound => std::thread::yield_now(),
+                Err(TryLockError::WouldBlock) => {
+                    let waited_ms = start.elapsed().as_millis() as u64;
+                    break Err(NicError::TimedOut {
+                        what,
+                        engine,
+                        waited_ms,
+                    });
+                }
+            }
+        };
+        // Relaxed: as above.
+        self.callers.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Wakes the thread if it sleeps. To be called after a doorbell store by the same thread.
+    #[inline]
+    pub fn rung(&self) {
+        // SeqCst fence: the caller's doorbell store before, the load of `asleep` after; pairs with the fence in
+        // `sleep` (see the module's table).
+        fence(Ordering::SeqCst);
+        // Relaxed: ordered by the fence.
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread if it sleeps.
+    #[cold]
+    pub fn wake(&self) {
+        // Relaxed: only picks one of several wakers; the thread looks at the registers anew in any case.
+        if self.asleep.swap(false, Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Lets callers have the lock that this thread has just released; bounded, since they may be gone.
+    fn stand_back(&self) {
+        for _ in 0..1000 {
+            // Relaxed: see `lock_for_caller`.
+            if self.callers.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Body of an engine's thread.
+    pub fn run(&self, shared: &Shared) {
+        // Set before the first sleep, so that whoever sees `asleep` finds it. It was not set before: `Err` is moot.
+        let _ = self.thread.set(std::thread::current());
+        let mut idle = Idle::default();
+        // Acquire: pairs with the release in `SoftNic::drop`.
+        while !shared.stop.load(Ordering::Acquire) {
+            let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
+            self.stand_back();
+            match round {
+                Round::Worked => idle = Idle::default(),
+                Round::Until(due) if due.saturating_sub(shared.clock.now_ns()) < DUE_SOON_NS => {
+                    idle.pause(shared);
+                }
+                Round::Until(_) | Round::Idle => {
+                    if idle.pause(shared) {
+                        self.sleep(shared);
+                        idle = Idle::default();
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, shared: &Shared) {
+        // Relaxed store, SeqCst fence, loads of the registers in `round`: see the module's table.
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
+        let bound = match round {
+            Round::Worked => {
+                // Relaxed: a waker that comes between finds a thread that is awake, and unparks it in vain.
+                self.asleep.store(false, Ordering::Relaxed);
+                return;
+            }
+            Round::Until(due) => Duration::from_nanos(due.saturating_sub(shared.clock.now_ns())).min(SLEEP_MAX),
+            Round::Idle => SLEEP_MAX,
+        };
+        let start = Instant::now();
+        // Acquire: pairs with the release in `SoftNic::drop`, whose unpark comes after it.
+        if !shared.stop.load(Ordering::Acquire) {
+            std::thread::park_timeout(bound);
+        }
+        // Relaxed: as above.
+        let rung = !self.asleep.swap(false, Ordering::Relaxed);
+        let mut core = lock(&self.core);
+        self.counters.sleeps.add(1);
+        if rung || start.elapsed() < SLEEP_MAX || round != Round::Idle {
+            return;
+        }
+        let doorbells = self.counters.doorbells.get();
+        self.round(&mut core, shared, UNITS_A_ROUND);
+        if self.counters.doorbells.get() != doorbells {
+            self.counters.late_wakes.add(1);
+            let text = || "a doorbell found after a sleep of a second".to_string();
+            shared.violations.note(ViolationKind::DoorbellWithoutCall, 0, text);
+        }
+    }
+}
+
+/// How long an engine has been without work.
+#[derive(Default)]
+struct Idle {
+    since: Option<Instant>,
+    turns: u32,
+    yields: u32,
+}
+
+impl Idle {
+    /// Spins or yields once; returns whether it is time to sleep.
+    fn pause(&mut self, shared: &Shared) -> bool {
+        self.turns += 1;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.yields == 0 {
+            std::hint::spin_loop();
+            // The clock is looked at every few turns only: reading it costs about as much as a turn.
+            if !self.turns.is_multiple_of(8) || since.elapsed() < shared.spin {
+                return false;
+            }
+        }
+        if self.yields >= shared.yields_max {
+            return true;
+        }
+        self.yields += 1;
+        std::thread::yield_now();
+        false
+    }
+}
+
+/// Finds an engine by the doorbell register of a queue pair, without a lock.
+pub(super) struct Owners(Box<[AtomicU32]>);
+
+impl Owners {
+    pub fn new(registers: usize) -> Self {
+        Owners((0..registers).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    pub fn set(&self, register: usize, engine: usize) {
+        if let Some(owner) = self.0.get(register) {
+            // Relaxed: the queue pair's number reaches its posters after this, by means that order it.
+            owner.store(engine as u32, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, register: usize) -> Option<usize> {
+        // Relaxed: see `set`.
+        self.0.get(register).map(|owner| owner.load(Ordering::Relaxed) as usize)
+    }
+}
+
+/// Starts the thread of engine `index`.
+pub(super) fn spawn(shared: &Arc<Shared>, index: usize) -> Result<std::thread::JoinHandle<()>, NicError> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new()
+        .name(format!("nic-engine-{index}"))
+        .spawn(move || shared.engines[index].run(&shared))
+        .map_err(|source| NicError::Thread { engine: index, source })
+}

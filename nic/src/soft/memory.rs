@@ -1,0 +1,157 @@
+//! Registered memory: keys, bounds, access rights.
+//!
+//! Engines look keys up on every request, without a lock. A slot is filled before its key is published (release,
+//! paired with the acquire load of a lookup) and is given to a new key only after every engine has been seen at rest
+//! since its old key was cleared, so a lookup never mixes two registrations.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::lock;
+use crate::{Access, MemoryKey, NicError};
+
+/// Most registrations at one time.
+pub(super) const REGIONS_MAX: u32 = 16_384;
+/// Index of the first key; 1 would make `MLX5_INVALID_LKEY` (0x100) a key.
+const INDEX_FIRST: u32 = 0x21;
+/// Low bit of a key: set in rkeys. Giving an lkey where an rkey is asked for fails, as it would on some NICs.
+const REMOTE_BIT: u32 = 1;
+
+/// Which side of a request names a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Local,
+    Remote,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// The lkey; 0 while the slot is free.
+    lkey: AtomicU32,
+    access: AtomicU32,
+    addr: AtomicU64,
+    bytes: AtomicU64,
+}
+
+struct Free {
+    /// Slots that were in use; the oldest is reused first, so that stale keys stay dead long.
+    used: VecDeque<u32>,
+    /// Slots from here on were never used.
+    fresh: u32,
+}
+
+pub(super) struct MemoryTable {
+    slots: Box<[Slot]>,
+    free: Mutex<Free>,
+}
+
+impl MemoryTable {
+    pub fn new() -> Self {
+        MemoryTable {
+            slots: (0..REGIONS_MAX).map(|_| Slot::default()).collect(),
+            free: Mutex::new(Free {
+                used: VecDeque::new(),
+                fresh: 0,
+            }),
+        }
+    }
+
+    /// Publishes a span under a new key.
+    pub fn insert(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+        check(addr, bytes, access)?;
+        let index = {
+            let mut free = lock(&self.free);
+            if free.fresh < REGIONS_MAX {
+                free.fresh += 1;
+                free.fresh - 1
+            } else {
+                free.used.pop_front().ok_or(NicError::Exhausted {
+                    what: "memory registrations",
+                    limit: u64::from(REGIONS_MAX),
+                })?
+            }
+        };
+        let slot = &self.slots[index as usize];
+        // Relaxed: the slot is ours until its key is published below. The old generation is left in `access`.
+        let generation = (slot.access.load(Ordering::Relaxed) >> 24).wrapping_add(1) & 0x7f;
+        slot.access.store(generation << 24 | access.bits(), Ordering::Relaxed);
+        slot.addr.store(addr, Ordering::Relaxed);
+        slot.bytes.store(bytes, Ordering::Relaxed);
+        let lkey = (index + INDEX_FIRST) << 8 | generation << 1;
+        // Release: pairs with the acquire in `find`; who sees the key sees the fields.
+        slot.lkey.store(lkey, Ordering::Release);
+        Ok(MemoryKey {
+            lkey,
+            rkey: lkey | REMOTE_BIT,
+        })
+    }
+
+    /// Makes the key dead; the slot is reusable after [`release`](Self::release).
+    pub fn clear(&self, key: MemoryKey) -> Result<u32, NicError> {
+        let unknown = NicError::UnknownKey { key };
+        let index = (key.lkey >> 8).wrapping_sub(INDEX_FIRST);
+        let Some(slot) = self.slots.get(index as usize) else {
+            return Err(unknown);
+        };
+        if key.lkey == 0 || key.rkey != key.lkey | REMOTE_BIT {
+            return Err(unknown);
+        }
+        // Acquire/relaxed: only one of two racing calls finds the key; the engines' locks, which the caller takes
+        // next, order the clearing before the memory's release.
+        match slot
+            .lkey
+            .compare_exchange(key.lkey, 0, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => Ok(index),
+            Err(_) => Err(unknown),
+        }
+    }
+
+    /// Gives the slot back. Every engine must have been seen at rest since [`clear`](Self::clear).
+    pub fn release(&self, index: u32) {
+        lock(&self.free).used.push_back(index);
+    }
+
+    /// Whether `key`, named by `side`, allows `access` to the `bytes` bytes at `addr`. To be asked, and the answer
+    /// used, under one hold of an engine's lock.
+    #[inline]
+    pub fn allows(&self, side: Side, key: u32, addr: u64, bytes: u64, access: Access) -> bool {
+        let remote = key & REMOTE_BIT != 0;
+        let index = (key >> 8).wrapping_sub(INDEX_FIRST) as usize;
+        let Some(slot) = self.slots.get(index) else {
+            return false;
+        };
+        // Acquire: pairs with the release in `insert`.
+        let lkey = slot.lkey.load(Ordering::Acquire);
+        if lkey == 0 || key & !REMOTE_BIT != lkey || remote != (side == Side::Remote) {
+            return false;
+        }
+        // Relaxed: unchanged while the key is alive.
+        let base = slot.addr.load(Ordering::Relaxed);
+        let length = slot.bytes.load(Ordering::Relaxed);
+        let offset = addr.wrapping_sub(base);
+        offset <= length
+            && bytes <= length - offset
+            && Access::from_bits_truncate(slot.access.load(Ordering::Relaxed)).contains(access)
+    }
+}
+
+fn check(addr: u64, bytes: u64, access: Access) -> Result<(), NicError> {
+    let bad = |what, value, expected| Err(NicError::BadArgument { what, value, expected });
+    if addr == 0 {
+        return bad("address to register", addr, "a mapped address");
+    }
+    if bytes == 0 || addr.checked_add(bytes).is_none() || isize::try_from(bytes).is_err() {
+        return bad("length to register", bytes, "1 byte up to the end of the address space");
+    }
+    let writes = access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC);
+    if writes && !access.contains(Access::LOCAL_WRITE) {
+        return bad(
+            "access",
+            u64::from(access.bits()),
+            "LOCAL_WRITE beside REMOTE_WRITE or REMOTE_ATOMIC",
+        );
+    }
+    Ok(())
+}

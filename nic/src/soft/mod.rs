@@ -1,0 +1,456 @@
+//! A NIC in software that executes mlx5 work requests from queue-pair memory of this process, as a ConnectX would.
+//!
+//! What it does: READ, WRITE, WRITE with immediate, compare-and-swap, fetch-and-add, NOP and DUMP; scatter lists,
+//! inline data, fences, signalled and unsignalled requests of one or more blocks; collapsed and ring completion
+//! queues with overrun ignored; key, bound and access checks; error completions, the error state and flushing; a
+//! limit of READs in flight. What it does not do: SEND, masked atomics, memory windows, events.
+//!
+//! How it differs from hardware, so that posters do not lean on it:
+//! - requests are executed when they complete, in order, so a READ's data never arrives before its turn;
+//! - it starts only what the doorbell *register* announced, and never more, whatever the record says;
+//! - a refused request moves no byte, and the responder stays as it is (hardware takes it to error);
+//! - an rkey is not equal to its lkey, queue pair numbers do not follow each other;
+//! - without latency or bandwidth settings requests complete as fast as they can be copied.
+//!
+//! ```
+//! use gpuvm_nic::{Access, Nic, SoftNic};
+//!
+//! let nic = SoftNic::builder().engines(1).build()?;
+//! let home = vec![7u64; 512];
+//! // SAFETY: `home` outlives the registration and is only read.
+//! let key = unsafe { nic.register(home.as_ptr() as u64, 4096, Access::REMOTE_READ)? };
+//! nic.deregister(key)?;
+//! # Ok::<(), gpuvm_nic::NicError>(())
+//! ```
+
+mod builder;
+mod clock;
+mod completion_queue;
+pub(crate) mod copy;
+mod engine;
+mod execute;
+mod faults;
+mod memory;
+mod pages;
+mod queue_pair;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use engine::{Engine, Owners, Round};
+use memory::MemoryTable;
+use queue_pair::{QueuePairEngine, QueuePairShared};
+use report::Violations;
+
+pub use builder::SoftNicBuilder;
+pub use clock::{Clock, RealClock, VirtualClock};
+pub use faults::{Fault, FaultId, FaultPlan};
+pub use pages::{PAGE_BYTES, Pages};
+pub use report::{SoftNicStats, Violation, ViolationKind};
+
+use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
+use crate::{Access, MemoryKey, Nic, NicCapabilities, NicError, QueueMemory, QueuePair, QueuePairState};
+
+/// Most engines of one NIC.
+pub const ENGINES_MAX: usize = 64;
+/// Most queue pairs of one NIC at one time.
+pub const QUEUE_PAIRS_MAX: usize = 4096;
+/// Most entries of a completion queue.
+pub const CQ_ENTRIES_MAX: u32 = 1 << 22;
+/// Bytes from one doorbell register to the next: a cache line, so that posters of different queue pairs do not meet.
+const REGISTER_STRIDE: usize = 64;
+
+/// Vendor syndromes of error completions: this NIC's own detail of a syndrome.
+pub mod vendor {
+    /// Flushed because of an earlier failure.
+    pub const FLUSHED: u8 = 0x01;
+    /// The request cannot be parsed, or is longer than what the doorbell announced.
+    pub const MALFORMED: u8 = 0x10;
+    /// Its index is not that of its ring slot.
+    pub const WRONG_INDEX: u8 = 0x11;
+    /// It names another queue pair.
+    pub const WRONG_QUEUE_PAIR: u8 = 0x12;
+    /// An operation that this NIC does not do.
+    pub const UNSUPPORTED: u8 = 0x13;
+    /// A READ or atomic with inline data for its result.
+    pub const INLINE_RESULT: u8 = 0x14;
+    /// More than 2^31 bytes.
+    pub const TOO_LONG: u8 = 0x15;
+    /// An atomic whose local data is not 8 bytes.
+    pub const ATOMIC_LENGTH: u8 = 0x16;
+    /// An atomic on a remote address that is no multiple of 8.
+    pub const ATOMIC_ALIGNMENT: u8 = 0x17;
+    /// The local key, its bounds or its rights do not cover a data segment.
+    pub const LOCAL_KEY: u8 = 0x20;
+    /// The remote key, its bounds or its rights do not cover the remote side.
+    pub const REMOTE_KEY: u8 = 0x21;
+    /// The responder is destroyed or in a state in which it does not answer.
+    pub const NO_RESPONDER: u8 = 0x22;
+    /// The responder has no receive posted.
+    pub const NO_RECEIVE: u8 = 0x23;
+    /// Planted by [`SoftNic::inject`](super::SoftNic::inject).
+    pub const INJECTED: u8 = 0xf0;
+}
+
+/// Locks a mutex whose data is valid after any panic: no code of this crate panics between related changes.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What engines and callers share.
+struct Shared {
+    engines: Vec<Engine>,
+    memory: MemoryTable,
+    faults: faults::Faults,
+    violations: Violations,
+    clock: Arc<dyn Clock>,
+    shape: Option<builder::Shape>,
+    max_rd_atomic: u32,
+    spin: Duration,
+    yields_max: u32,
+    stop: AtomicBool,
+}
+
+/// Queue pairs by number, and what is free.
+struct Registry {
+    queue_pairs: HashMap<u32, Arc<QueuePairShared>>,
+    free_registers: Vec<usize>,
+    created: u32,
+}
+
+/// The software NIC. Dropping it stops its engines after the request they execute, and touches no memory afterwards.
+pub struct SoftNic {
+    shared: Arc<Shared>,
+    registry: Mutex<Registry>,
+    /// The doorbell registers, one every [`REGISTER_STRIDE`] bytes.
+    registers: Pages,
+    owners: Owners,
+    threads: Vec<JoinHandle<()>>,
+    manual: bool,
+    bound: Duration,
+}
+
+impl SoftNic {
+    /// A NIC with one engine thread, no modelled latency and strict checks, unless told otherwise.
+    pub fn builder() -> SoftNicBuilder {
+        SoftNicBuilder::default()
+    }
+
+    fn start(mut settings: SoftNicBuilder) -> Result<Self, NicError> {
+        let manual = settings.engines == 0;
+        let shared = Arc::new(Shared {
+            engines: (0..settings.engines.max(1)).map(|_| Engine::new()).collect(),
+            memory: MemoryTable::new(),
+            faults: faults::Faults::default(),
+            violations: Violations::new(settings.strict),
+            clock: settings.take_clock(),
+            shape: settings.shape(),
+            max_rd_atomic: settings.max_rd_atomic,
+            spin: settings.spin,
+            yields_max: settings.yields_max,
+            stop: AtomicBool::new(false),
+        });
+        let mut nic = SoftNic {
+            shared,
+            registry: Mutex::new(Registry {
+                queue_pairs: HashMap::new(),
+                free_registers: (0..QUEUE_PAIRS_MAX).rev().collect(),
+                created: 0,
+            }),
+            registers: Pages::new(QUEUE_PAIRS_MAX * REGISTER_STRIDE),
+            owners: Owners::new(QUEUE_PAIRS_MAX),
+            threads: Vec::new(),
+            manual,
+            bound: settings.bound,
+        };
+        for index in 0..settings.engines {
+            // On an error `nic` is dropped and stops the threads that were started.
+            nic.threads.push(engine::spawn(&nic.shared, index)?);
+        }
+        Ok(nic)
+    }
+
+    /// What the NIC has done so far. Counts of a request may lag its completion by a moment.
+    pub fn stats(&self) -> SoftNicStats {
+        let mut sum = SoftNicStats::default();
+        self.shared
+            .engines
+            .iter()
+            .for_each(|engine| engine.counters.add_to(&mut sum));
+        sum
+    }
+
+    /// The rules of the queues that posters broke so far; empty when the NIC is not strict.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.shared.violations.list()
+    }
+
+    /// Plants a fault for requests that are posted from now on.
+    pub fn inject(&self, plan: FaultPlan) -> FaultId {
+        self.shared.faults.plant(plan)
+    }
+
+    /// How many requests a planted fault has bitten.
+    pub fn bitten(&self, fault: FaultId) -> u64 {
+        self.shared.faults.bitten(fault)
+    }
+
+    /// When the next request in flight completes, in the NIC's clock, if nothing is to be done before: where a
+    /// simulation may move its virtual clock to once [`step`](Nic::step) has returned false. `None` when nothing is
+    /// in flight.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        let due = |engine: &Engine| {
+            let core = lock(&engine.core);
+            core.queue_pairs.iter().filter_map(QueuePairEngine::due_ns).min()
+        };
+        self.shared.engines.iter().filter_map(due).min()
+    }
+
+    fn find(&self, number: u32) -> Result<Arc<QueuePairShared>, NicError> {
+        let registry = lock(&self.registry);
+        registry
+            .queue_pairs
+            .get(&number)
+            .cloned()
+            .ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+
+    /// Runs `change` on a queue pair while its engine stands still.
+    fn with_engine<R>(
+        &self,
+        what: &'static str,
+        number: u32,
+        change: impl FnOnce(&mut QueuePairEngine, &engine::Context<'_>) -> R,
+    ) -> Result<R, NicError> {
+        let index = self.find(number)?.engine;
+        let engine = &self.shared.engines[index];
+        let mut core = engine.lock_for_caller(what, index, self.bound)?;
+        let context = engine.context(&self.shared);
+        core.queue_pairs
+            .iter_mut()
+            .find(|queue_pair| queue_pair.shared.number == number)
+            .map(|queue_pair| change(queue_pair, &context))
+            .ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+}
+
+impl Registry {
+    /// A number that no queue pair has: an odd multiplier makes successive numbers far apart and visits all 2^24.
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.created = self.created.wrapping_add(1);
+            let number = self.created.wrapping_mul(0x9e_3779).wrapping_add(0x12_0b5d) & 0xff_ffff;
+            // 0 and 1 are special queue pairs, 0xffffff is the multicast one.
+            if number > 1 && number != 0xff_ffff && !self.queue_pairs.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// The engine with the fewest queue pairs, of `engines`.
+    fn idlest_engine(&self, engines: usize) -> usize {
+        let mut load = vec![0u32; engines];
+        self.queue_pairs
+            .values()
+            .for_each(|queue_pair| load[queue_pair.engine] += 1);
+        (0..engines).min_by_key(|engine| load[*engine]).unwrap_or(0)
+    }
+}
+
+impl Nic for SoftNic {
+    fn capabilities(&self) -> NicCapabilities {
+        NicCapabilities {
+            name: "soft".to_string(),
+            max_rd_atomic: self.shared.max_rd_atomic,
+            sq_entries_max: QUEUE_BLOCKS_MAX,
+            cq_entries_max: CQ_ENTRIES_MAX,
+            queue_pairs_max: QUEUE_PAIRS_MAX as u32,
+            memory_regions_max: memory::REGIONS_MAX,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            needs_doorbell_call: !self.manual,
+        }
+    }
+
+    unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+        self.shared.memory.insert(addr, bytes, access)
+    }
+
+    fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
+        let slot = self.shared.memory.clear(key)?;
+        for (index, engine) in self.shared.engines.iter().enumerate() {
+            // Held once, every later request of the engine finds the key cleared.
+            drop(engine.lock_for_caller("deregister", index, self.bound)?);
+        }
+        self.shared.memory.release(slot);
+        Ok(())
+    }
+
+    unsafe fn create_queue_pair(&self, memory: QueueMemory) -> Result<QueuePair, NicError> {
+        check_queue_memory(&memory)?;
+        let mut registry = lock(&self.registry);
+        let exhausted = NicError::Exhausted {
+            what: "queue pairs",
+            limit: QUEUE_PAIRS_MAX as u64,
+        };
+        let register = registry.free_registers.pop().ok_or(exhausted)?;
+        let index = registry.idlest_engine(self.shared.engines.len());
+        let engine = &self.shared.engines[index];
+        let mut core = match engine.lock_for_caller("create queue pair", index, self.bound) {
+            Ok(core) => core,
+            Err(error) => {
+                registry.free_registers.push(register);
+                return Err(error);
+            }
+        };
+        let number = registry.next_number();
+        let doorbell = self.registers.address() + (register * REGISTER_STRIDE) as u64;
+        let shared = Arc::new(QueuePairShared::new(number, register, index, &memory));
+        self.owners.set(register, index);
+        core.queue_pairs
+            .push(QueuePairEngine::new(Arc::clone(&shared), memory, doorbell));
+        registry.queue_pairs.insert(number, shared);
+        Ok(QueuePair { number, doorbell })
+    }
+
+    fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
+        let responder = self.find(remote)?;
+        self.with_engine("connect", qp, |queue_pair, context| {
+            let state = queue_pair.shared.state();
+            if state != QueuePairState::Reset {
+                let needed = QueuePairState::Reset;
+                return Err(NicError::WrongState {
+                    queue_pair: qp,
+                    state,
+                    operation: "connect",
+                    needed,
+                });
+            }
+            queue_pair.connect(responder, context);
+            Ok(())
+        })?
+    }
+
+    fn state(&self, qp: u32) -> Result<QueuePairState, NicError> {
+        Ok(self.find(qp)?.state())
+    }
+
+    fn reset(&self, qp: u32) -> Result<(), NicError> {
+        self.with_engine("reset", qp, |queue_pair, _| queue_pair.reset())
+    }
+
+    fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
+        let shared = self.find(qp)?;
+        let engine = &self.shared.engines[shared.engine];
+        let mut core = engine.lock_for_caller("destroy queue pair", shared.engine, self.bound)?;
+        let Some(place) = core
+            .queue_pairs
+            .iter()
+            .position(|queue_pair| queue_pair.shared.number == qp)
+        else {
+            return Err(NicError::UnknownQueuePair { queue_pair: qp });
+        };
+        core.queue_pairs.swap_remove(place);
+        // Other engines reach its memory through `ends` only, as a responder.
+        shared.bury();
+        shared.set_state(QueuePairState::Reset);
+        drop(core);
+        let mut registry = lock(&self.registry);
+        registry.queue_pairs.remove(&qp);
+        registry.free_registers.push(shared.register);
+        Ok(())
+    }
+
+    fn doorbell_pages(&self) -> Vec<(u64, u64)> {
+        vec![(self.registers.address(), self.registers.bytes())]
+    }
+
+    #[inline]
+    fn doorbell_written(&self, addr: u64) {
+        let offset = addr.wrapping_sub(self.registers.address()) as usize;
+        if let Some(engine) = self.owners.get(offset / REGISTER_STRIDE) {
+            self.shared.engines[engine].rung();
+        }
+    }
+
+    fn step(&self) -> bool {
+        self.shared.engines.iter().any(|engine| {
+            let core = if self.manual {
+                Some(lock(&engine.core))
+            } else {
+                engine.core.try_lock().ok()
+            };
+            core.is_some_and(|mut core| engine.round(&mut core, &self.shared, 1) == Round::Worked)
+        })
+    }
+}
+
+impl Drop for SoftNic {
+    fn drop(&mut self) {
+        // Release: pairs with the acquire loads in `Engine::run` and `sleep`.
+        self.shared.stop.store(true, Ordering::Release);
+        for thread in &self.threads {
+            // Unparked whether asleep or not: a thread that is about to park returns at once.
+            thread.thread().unpark();
+        }
+        for thread in self.threads.drain(..) {
+            // An engine that panicked has ended as well; there is nobody to tell in a drop.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
+    let aligned = |what, value: u64, alignment: u64, expected| {
+        if value == 0 || !value.is_multiple_of(alignment) {
+            return Err(NicError::BadArgument { what, value, expected });
+        }
+        Ok(())
+    };
+    aligned("send queue address", memory.sq, 64, "a mapped address, aligned to 64")?;
+    aligned(
+        "completion queue address",
+        memory.cq,
+        64,
+        "a mapped address, aligned to 64",
+    )?;
+    aligned(
+        "doorbell record address",
+        memory.dbrec,
+        8,
+        "a mapped address, aligned to 8",
+    )?;
+    aligned(
+        "completion doorbell record address",
+        memory.cq_dbrec,
+        8,
+        "a mapped address, aligned to 8",
+    )?;
+    let sized = |what, entries: u32, max, expected| {
+        if !entries.is_power_of_two() || entries > max {
+            return Err(NicError::BadArgument {
+                what,
+                value: u64::from(entries),
+                expected,
+            });
+        }
+        Ok(())
+    };
+    sized(
+        "send queue entries",
+        memory.sq_entries,
+        QUEUE_BLOCKS_MAX,
+        "a power of two up to 32768",
+    )?;
+    sized(
+        "completion queue entries",
+        memory.cq_entries,
+        CQ_ENTRIES_MAX,
+        "a power of two up to 2^22",
+    )
+}

@@ -1,0 +1,542 @@
+//! One queue pair: its doorbell, its ring, the requests it has in flight.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::completion_queue::{CompletionQueue, half, word};
+use super::engine::Context;
+use super::execute::{Failure, execute};
+use super::faults::Fault;
+use super::report::{ViolationKind, describe};
+use super::{lock, vendor};
+use crate::wire::WireError;
+use crate::wire::mlx5::{
+    BLOCK_BYTES, BLOCKS_MAX, Completion, CompletionDetail, ControlSegment, CqeOpcode, Doorbell, Opcode, Syndrome,
+    UNIT_BYTES, UNITS_MAX, WorkRequest,
+};
+use crate::{QueueMemory, QueuePairState};
+
+/// Room for the longest request.
+pub(super) type RequestBuffer = [u8; BLOCKS_MAX * BLOCK_BYTES];
+
+/// What several engines and callers see of a queue pair.
+pub(super) struct QueuePairShared {
+    pub number: u32,
+    /// Its doorbell register.
+    pub register: usize,
+    /// The engine that serves it.
+    pub engine: usize,
+    state: AtomicU8,
+    pub ends: Mutex<Ends>,
+}
+
+/// Where completions of a queue pair go, and where its receives come from. A leaf lock: nothing is waited for and no
+/// data is moved under it.
+pub(super) struct Ends {
+    cq: CompletionQueue,
+    /// The doorbell record of the queue pair.
+    record: u64,
+    /// Receives used up.
+    received: u16,
+    /// Cleared when the queue pair is destroyed: its memory is not ours any more.
+    alive: bool,
+}
+
+impl Ends {
+    /// Uses up one posted receive and returns its index. Arrivals of WRITE with immediate need no more of a receive
+    /// than that it was posted, so the ring itself is not read.
+    pub fn take_receive(&mut self) -> Option<u16> {
+        if !self.alive {
+            return None;
+        }
+        // SAFETY: the record is valid while `alive`. Acquire: the receive was posted before the record was stored.
+        let posted = u32::from_be(unsafe { half(self.record) }.load(Ordering::Acquire)) as u16;
+        if posted == self.received {
+            return None;
+        }
+        self.received = self.received.wrapping_add(1);
+        Some(self.received.wrapping_sub(1))
+    }
+
+    /// Writes a completion; returns whether it overwrote an unread one.
+    pub fn push(&mut self, completion: Completion) -> bool {
+        self.alive && self.cq.push(completion)
+    }
+}
+
+impl QueuePairShared {
+    pub fn new(number: u32, register: usize, engine: usize, memory: &QueueMemory) -> Self {
+        let ends = Ends {
+            cq: CompletionQueue::new(memory),
+            record: memory.dbrec,
+            received: 0,
+            alive: true,
+        };
+        let state = AtomicU8::new(QueuePairState::Reset as u8);
+        QueuePairShared {
+            number,
+            register,
+            engine,
+            state,
+            ends: Mutex::new(ends),
+        }
+    }
+
+    pub fn state(&self) -> QueuePairState {
+        // Acquire: pairs with the release in `set_state`.
+        match self.state.load(Ordering::Acquire) {
+            0 => QueuePairState::Reset,
+            1 => QueuePairState::Init,
+            2 => QueuePairState::ReadyToReceive,
+            3 => QueuePairState::ReadyToSend,
+            _ => QueuePairState::Error,
+        }
+    }
+
+    /// Only the holder of the engine's lock may call this.
+    pub fn set_state(&self, state: QueuePairState) {
+        // Release: who sees an error state sees the completion that tells of it.
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Whether it answers requests of others.
+    pub fn answers(&self) -> bool {
+        matches!(
+            self.state(),
+            QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend
+        )
+    }
+
+    /// Stops all use of the memory of the completion queue and the record.
+    pub fn bury(&self) {
+        lock(&self.ends).alive = false;
+    }
+
+    /// Sets completions, receives and the records to their start.
+    pub fn clear(&self) {
+        let mut ends = lock(&self.ends);
+        if ends.alive {
+            ends.received = 0;
+            ends.cq.reset();
+            // SAFETY: the record is valid while `alive`. Relaxed: nobody posts to a queue pair in reset.
+            unsafe { word(ends.record).store(0, Ordering::Relaxed) };
+        }
+    }
+}
+
+/// A request that was started and completes later.
+struct Pending {
+    bytes: Vec<u8>,
+    index: u16,
+    due_ns: u64,
+    waits_for_data: bool,
+    /// Known to fail.
+    failure: Option<Failure>,
+    lose_completion: bool,
+}
+
+/// What one call of [`QueuePairEngine::step`] came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing to do.
+    Idle,
+    /// Nothing to do before this time.
+    Until(u64),
+    /// Did one unit and moved so many bytes.
+    Did(u64),
+}
+
+/// The engine's side of a queue pair. Lives behind the engine's lock.
+pub(super) struct QueuePairEngine {
+    pub shared: Arc<QueuePairShared>,
+    memory: QueueMemory,
+    register: u64,
+    responder: Option<Arc<QueuePairShared>>,
+    /// Value of the doorbell register at the last look.
+    seen: u64,
+    /// Blocks started so far; the low 16 bits are the index.
+    head: u64,
+    /// Blocks announced by the doorbell so far.
+    target: u64,
+    pending: VecDeque<Pending>,
+    reads_in_flight: u32,
+    /// Requests complete in order, so none is due before the one ahead of it.
+    last_due_ns: u64,
+}
+
+impl QueuePairEngine {
+    /// A queue pair in reset over memory that stays valid until this value is dropped and `shared` buried.
+    pub fn new(shared: Arc<QueuePairShared>, memory: QueueMemory, register: u64) -> Self {
+        let mut queue_pair = QueuePairEngine {
+            shared,
+            memory,
+            register,
+            responder: None,
+            seen: 0,
+            head: 0,
+            target: 0,
+            pending: VecDeque::new(),
+            reads_in_flight: 0,
+            last_due_ns: 0,
+        };
+        queue_pair.reset();
+        queue_pair
+    }
+
+    /// To state reset, from any.
+    pub fn reset(&mut self) {
+        self.shared.set_state(QueuePairState::Reset);
+        self.pending.clear();
+        self.responder = None;
+        (
+            self.seen,
+            self.head,
+            self.target,
+            self.reads_in_flight,
+            self.last_due_ns,
+        ) = (0, 0, 0, 0, 0);
+        // SAFETY: the register belongs to this queue pair. Relaxed: nobody rings a queue pair in reset.
+        unsafe { word(self.register).store(0, Ordering::Relaxed) };
+        self.shared.clear();
+    }
+
+    /// From reset to ready-to-send.
+    pub fn connect(&mut self, responder: Arc<QueuePairShared>, context: &Context<'_>) {
+        self.shared.set_state(QueuePairState::Init);
+        // What was rung in reset does not count.
+        self.look_at_doorbell(context);
+        // SAFETY: as in `reset`. Relaxed: posting follows the return of `connect`.
+        unsafe { word(self.register).store(0, Ordering::Relaxed) };
+        self.seen = 0;
+        self.responder = Some(responder);
+        self.shared.set_state(QueuePairState::ReadyToReceive);
+        self.shared.set_state(QueuePairState::ReadyToSend);
+    }
+
+    /// Completes a due request or starts a new one.
+    #[inline]
+    pub fn step(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
+        if let Some(front) = self.pending.front()
+            && (front.due_ns <= context.now_ns || self.shared.state() == QueuePairState::Error)
+        {
+            return Step::Did(self.retire(context));
+        }
+        if self.head == self.target && !self.look_at_doorbell(context) {
+            return self.wait();
+        }
+        if self.shared.state() == QueuePairState::Error {
+            self.flush_one(context, buffer);
+            return Step::Did(0);
+        }
+        self.start(context, buffer)
+    }
+
+    /// When the oldest request in flight is due.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.pending.front().map(|front| front.due_ns)
+    }
+
+    fn wait(&self) -> Step {
+        self.pending
+            .front()
+            .map_or(Step::Idle, |front| Step::Until(front.due_ns))
+    }
+
+    /// Reads the doorbell register; returns whether there are blocks to start.
+    #[inline]
+    fn look_at_doorbell(&mut self, context: &Context<'_>) -> bool {
+        // SAFETY: the register belongs to this queue pair. Acquire: pairs with the poster's fence before its doorbell
+        // store, so that the requests and the record it stored before are seen.
+        let raw = unsafe { word(self.register) }.load(Ordering::Acquire);
+        if raw == self.seen {
+            return false;
+        }
+        self.take_doorbell(raw, context)
+    }
+
+    fn take_doorbell(&mut self, raw: u64, context: &Context<'_>) -> bool {
+        self.seen = raw;
+        context.counters.doorbells.add(1);
+        let number = self.shared.number;
+        let note = |kind, text: String| context.violations.note(kind, number, || text);
+        let doorbell = Doorbell::parse(raw.to_ne_bytes());
+        if doorbell.queue_pair != number {
+            note(ViolationKind::DoorbellWrongQueuePair, doorbell.to_string());
+            return false;
+        }
+        if matches!(self.shared.state(), QueuePairState::Reset | QueuePairState::Init) {
+            note(ViolationKind::DoorbellNotReady, doorbell.to_string());
+            return false;
+        }
+        let ahead = doorbell.index.wrapping_sub(self.target as u16);
+        if u32::from(ahead) > self.memory.sq_entries {
+            let text = format!(
+                "{doorbell} after #{}, ring of {}",
+                self.target as u16, self.memory.sq_entries
+            );
+            note(ViolationKind::DoorbellOutOfRange, text);
+            return false;
+        }
+        self.target += u64::from(ahead);
+        // SAFETY: the record is valid while the queue pair lives. Acquire: the record was stored before the doorbell.
+        let record = u32::from_be(unsafe { half(self.memory.dbrec + 4) }.load(Ordering::Acquire)) as u16;
+        if (record.wrapping_sub(doorbell.index) as i16) < 0 {
+            note(
+                ViolationKind::DoorbellAheadOfRecord,
+                format!("{doorbell}, record #{record}"),
+            );
+        }
+        self.head != self.target
+    }
+
+    /// Copies the request at the head of the ring into `buffer` and returns its blocks, or the rule it breaks.
+    #[inline]
+    fn fetch(&self, buffer: &mut RequestBuffer) -> Result<usize, ViolationKind> {
+        self.fetch_block(self.head, &mut buffer[..BLOCK_BYTES]);
+        let units = ControlSegment::new_checked(&buffer[..]).map_or(0, |control| usize::from(control.units()));
+        if units == 0 || units > UNITS_MAX {
+            return Err(ViolationKind::Malformed);
+        }
+        let blocks = (units * UNIT_BYTES).div_ceil(BLOCK_BYTES);
+        if blocks as u64 > self.target - self.head {
+            return Err(ViolationKind::BeyondDoorbell);
+        }
+        for block in 1..blocks {
+            let place = &mut buffer[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES];
+            self.fetch_block(self.head + block as u64, place);
+        }
+        Ok(blocks)
+    }
+
+    #[inline]
+    fn fetch_block(&self, index: u64, place: &mut [u8]) {
+        let slot = index & u64::from(self.memory.sq_entries - 1);
+        let address = self.memory.sq + slot * BLOCK_BYTES as u64;
+        for (i, bytes) in place.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: within the ring, which is valid while the queue pair lives. Relaxed: ordered by the acquire
+            // load of the doorbell; a poster that rewrites the slot now gives garbage, which is checked.
+            *bytes = unsafe { word(address + i as u64 * 8) }
+                .load(Ordering::Relaxed)
+                .to_ne_bytes();
+        }
+    }
+
+    /// Starts the request at the head: executes it at once, or queues it until it is due.
+    #[inline]
+    fn start(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
+        let index = self.head as u16;
+        let blocks = match self.fetch(buffer) {
+            Ok(blocks) => blocks,
+            Err(kind) => return self.refuse(context, kind, &buffer[..BLOCK_BYTES]),
+        };
+        let bytes = &buffer[..blocks * BLOCK_BYTES];
+        let request = match self.check(WorkRequest::parse(bytes)) {
+            Ok(request) => request,
+            Err(kind) => return self.refuse(context, kind, bytes),
+        };
+        if self.pending.is_empty() && !context.shaped() && !context.faults.armed() {
+            self.head += blocks as u64;
+            // SAFETY: the engine's lock is held: `self` lives behind it.
+            let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), context.now_ns) };
+            self.complete(context, &request, index, outcome, false);
+            return Step::Did(outcome.unwrap_or(0));
+        }
+        let waits_for_data = request.operation.is_read_or_atomic();
+        if self.reads_in_flight > 0
+            && (request.fence || waits_for_data && self.reads_in_flight >= context.max_rd_atomic)
+        {
+            return self.wait();
+        }
+        self.head += blocks as u64;
+        let fault = if context.faults.armed() {
+            context.faults.strike(&request)
+        } else {
+            None
+        };
+        let length = if request.operation.remote().is_some() {
+            request.segments.len_bytes()
+        } else {
+            0
+        };
+        let due_ns = context.due_ns(waits_for_data, length) + fault.map_or(0, Fault::delay_ns);
+        let failure = match fault {
+            Some(Fault::Fail(syndrome)) => Some(Failure {
+                syndrome,
+                vendor: vendor::INJECTED,
+            }),
+            _ => None,
+        };
+        let lose_completion = fault == Some(Fault::LoseCompletion);
+        let bytes = bytes.to_vec();
+        self.queue(Pending {
+            bytes,
+            index,
+            due_ns,
+            waits_for_data,
+            failure,
+            lose_completion,
+        });
+        context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
+        Step::Did(0)
+    }
+
+    fn check<'a>(&self, parsed: Result<WorkRequest<'a>, WireError>) -> Result<WorkRequest<'a>, ViolationKind> {
+        let request = parsed.map_err(|_| ViolationKind::Malformed)?;
+        if request.index != self.head as u16 {
+            return Err(ViolationKind::WrongIndex);
+        }
+        if request.queue_pair != self.shared.number {
+            return Err(ViolationKind::WrongQueuePair);
+        }
+        Ok(request)
+    }
+
+    fn queue(&mut self, mut pending: Pending) {
+        self.last_due_ns = self.last_due_ns.max(pending.due_ns);
+        pending.due_ns = self.last_due_ns;
+        self.reads_in_flight += u32::from(pending.waits_for_data);
+        self.pending.push_back(pending);
+    }
+
+    /// Queues a failure for a request that cannot be told from garbage; it takes one block.
+    #[cold]
+    fn refuse(&mut self, context: &Context<'_>, kind: ViolationKind, bytes: &[u8]) -> Step {
+        let index = self.head as u16;
+        let found = describe(bytes);
+        context
+            .violations
+            .note(kind, self.shared.number, || format!("ring index #{index}: {found}"));
+        self.head += 1;
+        let vendor = match kind {
+            ViolationKind::WrongIndex => vendor::WRONG_INDEX,
+            ViolationKind::WrongQueuePair => vendor::WRONG_QUEUE_PAIR,
+            _ => vendor::MALFORMED,
+        };
+        let failure = Some(Failure {
+            syndrome: Syndrome::LocalQueuePairOperation,
+            vendor,
+        });
+        let (bytes, due_ns) = (bytes.to_vec(), context.now_ns);
+        self.queue(Pending {
+            bytes,
+            index,
+            due_ns,
+            waits_for_data: false,
+            failure,
+            lose_completion: false,
+        });
+        Step::Did(0)
+    }
+
+    /// Completes the oldest request in flight; returns the bytes moved.
+    fn retire(&mut self, context: &Context<'_>) -> u64 {
+        let Some(pending) = self.pending.pop_front() else {
+            return 0;
+        };
+        self.reads_in_flight -= u32::from(pending.waits_for_data);
+        let opcode = opcode_of(&pending.bytes);
+        if self.shared.state() == QueuePairState::Error {
+            self.push_flushed(context, opcode, pending.index);
+            return 0;
+        }
+        let request = match (pending.failure, WorkRequest::parse(&pending.bytes)) {
+            (None, Ok(request)) => request,
+            (failure, _) => {
+                let failure = failure.unwrap_or(Failure {
+                    syndrome: Syndrome::LocalQueuePairOperation,
+                    vendor: vendor::MALFORMED,
+                });
+                self.fail(context, opcode, pending.index, failure);
+                return 0;
+            }
+        };
+        // SAFETY: the engine's lock is held: `self` lives behind it.
+        let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), context.now_ns) };
+        self.complete(context, &request, pending.index, outcome, pending.lose_completion);
+        outcome.unwrap_or(0)
+    }
+
+    #[inline]
+    fn complete(
+        &mut self,
+        context: &Context<'_>,
+        request: &WorkRequest<'_>,
+        index: u16,
+        outcome: Result<u64, Failure>,
+        lose: bool,
+    ) {
+        let opcode = request.operation.opcode();
+        let bytes = match outcome {
+            Ok(bytes) => bytes,
+            Err(failure) => {
+                tracing::debug!(%request, syndrome = %failure.syndrome, vendor = failure.vendor, "request failed");
+                return self.fail(context, opcode, index, failure);
+            }
+        };
+        context.counters.executed(opcode, bytes);
+        if lose && request.signalled {
+            lock(&self.shared.ends).cq.skip();
+        } else if request.signalled {
+            let detail = CompletionDetail::Success {
+                bytes: bytes as u32,
+                immediate: 0,
+                timestamp: context.now_ns,
+            };
+            self.push(context, CqeOpcode::Request, opcode, index, detail);
+        }
+    }
+
+    /// Writes an error completion and goes to state error. Failures complete whether signalled or not.
+    #[cold]
+    fn fail(&mut self, context: &Context<'_>, opcode: Opcode, index: u16, failure: Failure) {
+        self.shared.set_state(QueuePairState::Error);
+        context.counters.errors.add(1);
+        let detail = CompletionDetail::Error {
+            syndrome: failure.syndrome,
+            vendor: failure.vendor,
+        };
+        self.push(context, CqeOpcode::RequestError, opcode, index, detail);
+    }
+
+    fn push_flushed(&mut self, context: &Context<'_>, opcode: Opcode, index: u16) {
+        context.counters.flushed.add(1);
+        let detail = CompletionDetail::Error {
+            syndrome: Syndrome::Flushed,
+            vendor: vendor::FLUSHED,
+        };
+        self.push(context, CqeOpcode::RequestError, opcode, index, detail);
+    }
+
+    /// Flushes the request at the head of the ring. One that makes no sense takes one block.
+    fn flush_one(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) {
+        let blocks = self.fetch(buffer).unwrap_or(1);
+        let index = self.head as u16;
+        self.head += blocks as u64;
+        self.push_flushed(context, opcode_of(&buffer[..]), index);
+    }
+
+    #[inline]
+    fn push(&self, context: &Context<'_>, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) {
+        let number = self.shared.number;
+        let completion = Completion {
+            kind,
+            opcode,
+            queue_pair: number,
+            index,
+            solicited: false,
+            owner: false,
+            detail,
+        };
+        context.counters.completions.add(1);
+        if lock(&self.shared.ends).push(completion) {
+            context
+                .violations
+                .note(ViolationKind::CompletionOverrun, number, || completion.to_string());
+        }
+    }
+}
+
+fn opcode_of(bytes: &[u8]) -> Opcode {
+    ControlSegment::new_checked(bytes).map_or(Opcode::Nop, |control| control.opcode().into())
+}
