@@ -1,0 +1,360 @@
+//! The traits every GPU implements, and the plain values they exchange.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::GpuError;
+
+/// What a GPU can do. All sizes are in bytes.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// The name to show to a user.
+    pub name: String,
+    /// Streaming multiprocessors; worker threads on the simulated GPU.
+    pub sm_count: u32,
+    /// Lanes of a warp, 32.
+    pub warp_size: u32,
+    /// Most threads of one block.
+    pub max_threads_per_block: u32,
+    /// Lanes of one launch that can be resident at once over the whole GPU.
+    pub max_resident_lanes: u32,
+    /// Most shared memory of one block, static and dynamic together.
+    pub shared_bytes_per_block: u32,
+    /// Device memory.
+    pub memory_bytes: u64,
+    /// Whether one seed gives one interleaving.
+    pub deterministic: bool,
+}
+
+/// Kernel source text.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// File name shown in error messages.
+    pub name: String,
+    /// CUDA C++ text.
+    pub text: String,
+}
+
+impl Source {
+    /// Source `text` that error messages call `name`.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            text: text.into(),
+        }
+    }
+}
+
+/// How a source is compiled. The crate's own [`headers`](crate::headers()) are always there.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Directories searched for `#include`, in order.
+    pub include_dirs: Vec<PathBuf>,
+    /// Extra headers as (path for `#include`, text).
+    pub headers: Vec<(String, String)>,
+    /// Macros as (name, value); without a value the macro is 1.
+    pub defines: Vec<(String, Option<String>)>,
+    /// Compile for a debugger: symbols, no optimisation.
+    pub debug: bool,
+}
+
+/// What a kernel parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ParamKind {
+    /// A signed integer.
+    Signed,
+    /// An unsigned integer, `bool` or a character.
+    Unsigned,
+    /// `float` or `double`.
+    Float,
+    /// Any other type that is passed by value: a struct, an enumeration.
+    Other,
+    /// A pointer.
+    Pointer,
+    /// A paged array that may be written.
+    PagedArray,
+    /// A read-only paged array.
+    PagedArrayConst,
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// Size in bytes.
+    pub bytes: u32,
+    /// Alignment in bytes.
+    pub align: u32,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Size of what a pointer or an array holds, in bytes; 0 for others and for `void*`.
+    pub element_bytes: u32,
+    /// Class of what a pointer or an array holds: signed, unsigned, float or other.
+    pub element_kind: ParamKind,
+    /// Alignment of what a pointer or an array holds, in bytes; 0 when unknown.
+    pub element_align: u32,
+    /// The C++ type as the compiler spells it.
+    pub type_name: String,
+}
+
+/// What is known of a compiled kernel.
+#[derive(Clone, Debug)]
+pub struct KernelInfo {
+    /// The name it was asked for by, a template-id included.
+    pub name: String,
+    /// Static shared memory of a block in bytes. On the simulated GPU that of the whole module.
+    pub static_shared_bytes: u32,
+    /// Parameters in order.
+    pub params: Vec<ParamInfo>,
+}
+
+/// The shape of a launch.
+#[derive(Clone, Debug)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub dynamic_shared_bytes: u32,
+    /// Longest time the launch may run, counted from when it starts; none: no limit.
+    pub deadline: Option<Duration>,
+}
+
+impl LaunchConfig {
+    /// `blocks` blocks of `threads` threads in x, no dynamic shared memory, no deadline.
+    pub fn linear(blocks: u32, threads: u32) -> Self {
+        Self {
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            dynamic_shared_bytes: 0,
+            deadline: None,
+        }
+    }
+
+    /// Dynamic shared memory of a block in bytes.
+    #[must_use]
+    pub fn dynamic_shared(mut self, bytes: u32) -> Self {
+        self.dynamic_shared_bytes = bytes;
+        self
+    }
+
+    /// Longest time the launch may run.
+    #[must_use]
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.deadline = Some(limit);
+        self
+    }
+}
+
+/// What a finished launch tells.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LaunchReport {
+    /// Blocks that ran to their end.
+    pub blocks: u64,
+    /// From the start of the launch to its last block's end; virtual time in the seeded mode.
+    pub elapsed: Duration,
+    /// Hash of the interleaving, in the seeded mode only.
+    pub trace_hash: Option<u64>,
+}
+
+/// How a launch ended.
+pub type LaunchOutcome = Result<LaunchReport, GpuError>;
+
+/// Called once when a launch has ended, before its waiters wake. It must not wait for that launch.
+pub type OnDone = Box<dyn FnOnce(&LaunchOutcome) + Send>;
+
+/// Called after a store into a watched page with the store's device address.
+pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// A GPU. All methods may be called from any thread.
+pub trait Gpu: Send + Sync {
+    /// What this GPU can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Zeroed device memory. `align` is a power of two; addresses are at least 256-byte aligned.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] when no hole is large enough, [`GpuError::BadAllocation`] for zero bytes or a bad alignment.
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError>;
+
+    /// Zeroed host memory that kernels can reach, page aligned. It does not count against device memory.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAllocation`] for zero bytes, [`GpuError::Io`] when the system refuses.
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError>;
+
+    /// Copies `bytes` to device address `addr`. Not ordered with running kernels.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] unless one live allocation covers all of it.
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError>;
+
+    /// Copies from device address `addr` into `out`. Not ordered with running kernels.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] unless one live allocation covers all of it.
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError>;
+
+    /// Compiles `source` and finds the kernels named. A name may be qualified and may be a template-id, `spmv<float>`.
+    ///
+    /// # Errors
+    /// [`GpuError::Compile`] with the compiler's log, [`GpuError::KernelNotFound`], [`GpuError::CompilerMissing`], [`GpuError::Io`].
+    fn compile(&self, source: &Source, kernels: &[&str], options: &CompileOptions)
+    -> Result<Arc<dyn Module>, GpuError>;
+
+    /// A new stream: its launches run in order, those of different streams beside each other.
+    ///
+    /// # Errors
+    /// [`GpuError::ShutDown`] when the GPU is gone.
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError>;
+
+    /// After a device library's register store (`gpuvm_sim::mmio_store64`) into one of `pages`, given as (first address, bytes),
+    /// calls `on_store` with the address, on the thread that runs the lane. It stays for the life of the GPU. On a GPU whose stores reach
+    /// registers by themselves this does nothing.
+    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore);
+
+    /// Adds an engine that the scheduler of a deterministic GPU steps between lanes. Other GPUs never step it.
+    fn attach(&self, actor: Arc<dyn Actor>);
+}
+
+/// An engine, such as a NIC's, that a deterministic GPU steps.
+pub trait Actor: Send + Sync {
+    /// Does at most one small piece of work; false when there was nothing to do. It must not block.
+    fn step(&self) -> bool;
+}
+
+/// A compiled source.
+pub trait Module: Send + Sync {
+    /// The kernel that was asked for at compile time as `name`.
+    ///
+    /// # Errors
+    /// [`GpuError::KernelNotFound`] for any other name.
+    fn kernel(&self, name: &str) -> Result<Arc<dyn Kernel>, GpuError>;
+}
+
+/// A kernel that can be launched on the GPU that compiled it.
+pub trait Kernel: Send + Sync {
+    /// Its name and parameters.
+    fn info(&self) -> &KernelInfo;
+
+    /// This kernel as the type of its own GPU.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Launches that run one after the other.
+pub trait Stream: Send + Sync {
+    /// Enqueues a launch. `args` holds each parameter's raw bytes; `launch_state` is what the device library's `launch_state()` returns
+    /// in it; memory that the kernel reaches must live until `on_done` was called.
+    ///
+    /// # Errors
+    /// [`GpuError::BadArguments`], [`GpuError::LaunchConfig`], [`GpuError::ShutDown`]; then `on_done` is never called.
+    fn launch(
+        &self,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+        launch_state: u64,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError>;
+
+    /// Waits until every launch of this stream has ended.
+    ///
+    /// # Errors
+    /// The first error of a launch that ended since the last call.
+    fn synchronize(&self) -> Result<(), GpuError>;
+}
+
+/// A launch that was enqueued.
+pub trait Launch: Send + Sync {
+    /// Waits for the end, at most `timeout`; none when the time was up first.
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome>;
+
+    /// Whether it has ended.
+    fn is_done(&self) -> bool;
+
+    /// Stops it: its lanes are dropped where they stand, without running destructors. Returns at once; the launch ends with
+    /// [`GpuError::Abandoned`] soon after, unless it ended first.
+    fn abandon(&self);
+}
+
+/// What gives memory back when its owner is dropped.
+pub(crate) trait Release: Send + Sync {
+    /// Gives the allocation at `addr` back.
+    fn release(&self, addr: u64);
+}
+
+/// Device memory, given back when dropped. Kernels that use it must have ended by then.
+pub struct DeviceMemory {
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    pub(crate) owner: Arc<dyn Release>,
+}
+
+impl DeviceMemory {
+    /// First device address.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Size in bytes as asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.owner.release(self.addr);
+    }
+}
+
+impl std::fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceMemory({:#x}, {} bytes)", self.addr, self.bytes)
+    }
+}
+
+/// Host memory that kernels can reach, given back when dropped. Kernels that use it must have ended by then.
+pub struct HostMemory {
+    pub(crate) host: *mut u8,
+    pub(crate) device: u64,
+    pub(crate) bytes: u64,
+    pub(crate) owner: Arc<dyn Release>,
+}
+
+// SAFETY: HostMemory is the only owner of the mapping; it hands out a raw pointer only, and who dereferences that keeps Rust's rules.
+unsafe impl Send for HostMemory {}
+// SAFETY: as for Send; no method of a shared HostMemory touches the bytes.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// First byte for the host. Valid until this value is dropped; kernels may change the bytes at any time.
+    pub fn host_ptr(&self) -> *mut u8 {
+        self.host
+    }
+
+    /// First byte for kernels.
+    pub fn device_addr(&self) -> u64 {
+        self.device
+    }
+
+    /// Size in bytes as asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.owner.release(self.device);
+    }
+}
+
+impl std::fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HostMemory({:#x}, {} bytes)", self.device, self.bytes)
+    }
+}

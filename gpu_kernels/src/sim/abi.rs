@@ -1,0 +1,150 @@
+//! What kernel modules and the simulator share; mirrors `gpuvm_sim/runtime.h` and `gpuvm/kernel_param.cuh`.
+
+use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
+
+use corosensei::Yielder;
+
+use super::warp::Warp;
+
+/// Virtual size and alignment of a lane's stack, bytes; the module learns it as GPUVM_SIM_STACK_BYTES.
+pub(crate) const STACK_BYTES: usize = 128 << 10;
+/// Offset between the tops of neighbouring stacks, so that they fall into different cache sets: three cache lines, prime to the
+/// number of sets of every common first-level cache.
+pub(crate) const COLOUR_BYTES: usize = 192;
+/// Room for a [`Lane`].
+pub(crate) const LANE_BYTES: usize = 128;
+/// Where the [`Lane`] of a stack of colour 0 lies.
+pub(crate) const LANE_OFFSET: usize = STACK_BYTES - LANE_BYTES;
+
+/// `gpuvm_sim_block`: what is the same for all lanes of a block.
+#[repr(C)]
+pub(crate) struct BlockConstants {
+    pub(crate) block_idx: [u32; 3],
+    pub(crate) block_dim: [u32; 3],
+    pub(crate) grid_dim: [u32; 3],
+    pub(crate) sm: u32,
+    pub(crate) seeded: u32,
+    pub(crate) dynamic_bytes: u32,
+    pub(crate) shared: *mut u8,
+    pub(crate) state: u64,
+}
+
+/// `gpuvm_sim_lane` and, behind it, what only the simulator uses.
+#[repr(C, align(64))]
+pub(crate) struct Lane {
+    pub(crate) block: *const BlockConstants,
+    pub(crate) thread: [u32; 3],
+    pub(crate) lane: u32,
+    pub(crate) warp_slot: u32,
+    pub(crate) note_code: u32,
+    pub(crate) warp: *mut Warp,
+    pub(crate) yielder: *const Yielder<(), ()>,
+    pub(crate) note: [u64; 2],
+    /// When a sleeping lane may run again, in the worker's nanoseconds.
+    pub(crate) wake_ns: u64,
+}
+
+const _: () = assert!(size_of::<Lane>() <= LANE_BYTES);
+const _: () = assert!(offset_of!(Lane, thread) == 8 && offset_of!(Lane, lane) == 20);
+const _: () = assert!(offset_of!(Lane, warp_slot) == 24);
+const _: () = assert!(offset_of!(BlockConstants, sm) == 36 && offset_of!(BlockConstants, shared) == 48);
+
+/// `gpuvm_sim_hooks`.
+#[repr(C)]
+pub(crate) struct Hooks {
+    pub(crate) collective: unsafe extern "C" fn(*mut Lane, u32, u32, u64, u64) -> u64,
+    pub(crate) gather: unsafe extern "C" fn(*mut Lane, *const c_void, u32, u64) -> u64,
+    pub(crate) barrier: unsafe extern "C" fn(*mut Lane, u32, u32) -> u32,
+    pub(crate) sleep: unsafe extern "C" fn(*mut Lane, u32),
+    pub(crate) mmio_store: unsafe extern "C" fn(*mut Lane, *mut u64, u64),
+    pub(crate) time_ns: unsafe extern "C" fn(*mut Lane) -> u64,
+    pub(crate) note: unsafe extern "C" fn(*mut Lane, u32, u64, u64),
+    pub(crate) print: unsafe extern "C" fn(*mut Lane, *const u8, usize),
+    pub(crate) fail: unsafe extern "C" fn(*mut Lane, u32, *const c_char, *const c_char, u32),
+    pub(crate) step: unsafe extern "C" fn(*mut Lane, u32),
+    pub(crate) event: unsafe extern "C" fn(*mut Lane) -> u32,
+}
+
+/// `enum gpuvm_sim_collective`.
+pub(crate) mod collective {
+    pub(crate) const SYNCWARP: u32 = 0;
+    pub(crate) const SHFL: u32 = 1;
+    pub(crate) const SHFL_UP: u32 = 2;
+    pub(crate) const SHFL_DOWN: u32 = 3;
+    pub(crate) const SHFL_XOR: u32 = 4;
+    pub(crate) const BALLOT: u32 = 5;
+    pub(crate) const ANY: u32 = 6;
+    pub(crate) const ALL: u32 = 7;
+    pub(crate) const MATCH_ANY: u32 = 8;
+    pub(crate) const MATCH_ALL: u32 = 9;
+    pub(crate) const REDUCE_ADD: u32 = 10;
+    pub(crate) const REDUCE_MIN_U: u32 = 11;
+    pub(crate) const REDUCE_MAX_U: u32 = 12;
+    pub(crate) const REDUCE_MIN_S: u32 = 13;
+    pub(crate) const REDUCE_MAX_S: u32 = 14;
+    pub(crate) const REDUCE_AND: u32 = 15;
+    pub(crate) const REDUCE_OR: u32 = 16;
+    pub(crate) const REDUCE_XOR: u32 = 17;
+    pub(crate) const BALLOT2: u32 = 18;
+
+    /// The CUDA name of a kind.
+    pub(crate) fn name(kind: u32) -> &'static str {
+        const NAMES: [&str; 19] = [
+            "__syncwarp",
+            "__shfl_sync",
+            "__shfl_up_sync",
+            "__shfl_down_sync",
+            "__shfl_xor_sync",
+            "__ballot_sync",
+            "__any_sync",
+            "__all_sync",
+            "__match_any_sync",
+            "__match_all_sync",
+            "__reduce_add_sync",
+            "__reduce_min_sync(unsigned)",
+            "__reduce_max_sync(unsigned)",
+            "__reduce_min_sync(int)",
+            "__reduce_max_sync(int)",
+            "__reduce_and_sync",
+            "__reduce_or_sync",
+            "__reduce_xor_sync",
+            "gpuvm_sim::ballot2",
+        ];
+        NAMES.get(kind as usize).copied().unwrap_or("an unknown collective")
+    }
+}
+
+/// `enum gpuvm_sim_barrier`.
+pub(crate) mod barrier {
+    pub(crate) const COUNT: u32 = 1;
+    pub(crate) const AND: u32 = 2;
+    pub(crate) const OR: u32 = 3;
+
+    /// The CUDA name of a kind.
+    pub(crate) fn name(kind: u32) -> &'static str {
+        match kind {
+            COUNT => "__syncthreads_count",
+            AND => "__syncthreads_and",
+            OR => "__syncthreads_or",
+            _ => "__syncthreads",
+        }
+    }
+}
+
+/// `gpuvm_sim_failure`: an assertion; everything else is a trap.
+pub(crate) const FAILURE_ASSERT: u32 = 0;
+
+/// `gpuvm_param_row`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ParamRow {
+    pub(crate) bytes: u32,
+    pub(crate) align: u32,
+    pub(crate) kind: u32,
+    pub(crate) scalar: u32,
+    pub(crate) element_bytes: u32,
+    pub(crate) element_align: u32,
+    pub(crate) element_scalar: u32,
+    pub(crate) type_name: [u8; 196],
+}

@@ -1,0 +1,118 @@
+//! Compiled kernels on disk, shared by processes.
+//!
+//! An entry is the shared object followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use sha2::{Digest, Sha256};
+use tempfile::{Builder, TempDir, TempPath};
+
+use crate::error::GpuError;
+
+const DIGEST_BYTES: usize = 32;
+
+/// A directory of compiled kernels.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    dir: PathBuf,
+}
+
+/// What an entry depends on, hashed.
+pub(crate) struct Key(Sha256);
+
+impl Key {
+    /// Depends on nothing yet.
+    pub(crate) fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    /// Depends on `part` too; parts are delimited.
+    pub(crate) fn add(&mut self, part: &str) -> &mut Self {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part.as_bytes());
+        self
+    }
+
+    /// The entry's name.
+    pub(crate) fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Cache {
+    /// `asked`, else $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm, else the system's temporary directory.
+    pub(crate) fn open(asked: Option<PathBuf>) -> Result<Self, GpuError> {
+        let var = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let dir = asked
+            .or_else(|| var("GPUVM_CACHE_DIR"))
+            .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("gpuvm")))
+            .or_else(|| var("HOME").map(|d| d.join(".cache").join("gpuvm")))
+            .unwrap_or_else(|| env::temp_dir().join("gpuvm-cache"));
+        fs::create_dir_all(&dir).map_err(|e| {
+            GpuError::io(
+                "make the kernel cache directory",
+                Some(&dir),
+                format!("{e}; set GPUVM_CACHE_DIR to a writable one"),
+            )
+        })?;
+        Ok(Self { dir })
+    }
+
+    fn fail<E: ToString>(&self, what: &str) -> impl Fn(E) -> GpuError + use<'_, E> {
+        let what = what.to_owned();
+        move |e| GpuError::io(&what, Some(&self.dir), e)
+    }
+
+    /// A fresh directory for one compilation, removed when dropped.
+    pub(crate) fn work_dir(&self) -> Result<TempDir, GpuError> {
+        Builder::new()
+            .prefix("build-")
+            .tempdir_in(&self.dir)
+            .map_err(self.fail("make a directory in"))
+    }
+
+    /// A private copy of the entry, if it is there and whole. Loading a copy of its own keeps a module's globals apart from
+    /// those of the same source loaded twice.
+    pub(crate) fn find(&self, key: &str) -> Result<Option<TempPath>, GpuError> {
+        let path = self.dir.join(key);
+        let Ok(bytes) = fs::read(&path) else { return Ok(None) };
+        let Some(split) = bytes.len().checked_sub(DIGEST_BYTES) else {
+            return Ok(None);
+        };
+        let (object, digest) = bytes.split_at(split);
+        if Sha256::digest(object)[..] != *digest {
+            // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
+            return Ok(None);
+        }
+        self.copy(object).map(Some)
+    }
+
+    /// Adds the object built at `built` as entry `key`; a private copy of it.
+    pub(crate) fn store(&self, key: &str, built: &Path) -> Result<TempPath, GpuError> {
+        let object = fs::read(built).map_err(self.fail("read a compiled kernel in"))?;
+        let mut entry = Builder::new()
+            .prefix("entry-")
+            .tempfile_in(&self.dir)
+            .map_err(self.fail("write to"))?;
+        entry.write_all(&object).map_err(self.fail("write to"))?;
+        entry
+            .write_all(&Sha256::digest(&object))
+            .map_err(self.fail("write to"))?;
+        entry
+            .persist(self.dir.join(key))
+            .map_err(|e| self.fail("rename in")(e.error))?;
+        self.copy(&object)
+    }
+
+    fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
+        let mut file = Builder::new()
+            .prefix("load-")
+            .suffix(".so")
+            .tempfile_in(&self.dir)
+            .map_err(self.fail("write to"))?;
+        file.write_all(object).map_err(self.fail("write to"))?;
+        Ok(file.into_temp_path())
+    }
+}

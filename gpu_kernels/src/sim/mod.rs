@@ -1,0 +1,353 @@
+//! A GPU simulated in this process.
+//!
+//! Kernels are compiled by the host's C++ compiler and loaded; every lane is a coroutine on a stack of its own, so lanes of a warp
+//! diverge and wait for each other as on hardware with independent thread scheduling. Warp collectives are rendezvous of the lanes that
+//! their mask names; `__shared__` variables are the module's thread-local image; device memory is a mapping of a fixed capacity.
+
+mod abi;
+mod block;
+mod cache;
+mod compile;
+mod core;
+mod hooks;
+mod launch;
+mod memory;
+mod module;
+mod preempt;
+mod report;
+mod rewrite;
+mod seeded;
+mod stacks;
+mod stream;
+mod trap;
+mod warp;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use self::compile::Preemption;
+pub use self::core::NoteFormatter;
+
+use self::cache::Cache;
+use self::compile::{Build, Compiler};
+use self::core::{Core, Options};
+use self::launch::lock;
+use self::memory::Memory;
+use self::module::{ModuleInner, SimModule};
+use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
+use self::worker::Worker;
+use crate::api::{Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, Module, OnStore, Source, Stream};
+use crate::error::GpuError;
+
+/// Device memory unless told otherwise: 1 GiB.
+const MEMORY_BYTES: u64 = 1 << 30;
+/// Lanes that a worker holds at once unless told otherwise.
+const LANES_PER_WORKER: u32 = 2048;
+
+/// How the simulated GPU runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// On all workers, as fast as they go.
+    #[default]
+    Fast,
+    /// On one thread in virtual time: one seed, one interleaving.
+    Seeded(u64),
+}
+
+/// A GPU simulated in this process; see the [module](self).
+pub struct SimGpu {
+    core: Arc<Core>,
+    build: Mutex<Option<Build>>,
+    compiler: Option<String>,
+    preemption: Preemption,
+    cache_dir: Option<PathBuf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Options of a [`SimGpu`].
+#[derive(Clone, Debug)]
+pub struct SimGpuBuilder {
+    memory_bytes: u64,
+    workers: Option<u32>,
+    lanes_per_worker: u32,
+    mode: Mode,
+    compiler: Option<String>,
+    cache_dir: Option<PathBuf>,
+    preemption: Preemption,
+    preempt_after: Duration,
+    skip_exited: bool,
+}
+
+impl SimGpuBuilder {
+    /// Capacity of device memory in bytes, 1 GiB by default.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// Worker threads of the fast mode, by default one for each processor.
+    #[must_use]
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers = Some(workers.clamp(1, 1024));
+        self
+    }
+
+    /// Lanes, in whole warps, that a worker holds at once, 2,048 by default. A block that is larger runs all the same, alone.
+    #[must_use]
+    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
+        self.lanes_per_worker = lanes.clamp(32, 1 << 16);
+        self
+    }
+
+    /// Fast by default.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The C++ compiler's command; by default $GPUVM_CXX, else g++, else clang++.
+    #[must_use]
+    pub fn compiler(mut self, command: impl Into<String>) -> Self {
+        self.compiler = Some(command.into());
+        self
+    }
+
+    /// Where compiled kernels are kept; by default $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// How a lane that never yields is stopped; by signal where that is possible.
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Self {
+        self.preemption = preemption;
+        self
+    }
+
+    /// How long one lane may hold a worker, 5 ms by default. Looked at every 2 ms.
+    #[must_use]
+    pub fn preempt_after(mut self, limit: Duration) -> Self {
+        self.preempt_after = limit;
+        self
+    }
+
+    /// Whether lanes that have returned are skipped when a mask names them, as hardware does; by default that ends the launch with an error,
+    /// because such a mask is usually a mistake.
+    #[must_use]
+    pub fn skip_exited_lanes(mut self, skip: bool) -> Self {
+        self.skip_exited = skip;
+        self
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Io`] when memory or threads cannot be had.
+    pub fn build(self) -> Result<SimGpu, GpuError> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let seed = match self.mode {
+            Mode::Fast => None,
+            Mode::Seeded(seed) => Some(seed),
+        };
+        let workers = if seed.is_some() {
+            1
+        } else {
+            self.workers.unwrap_or(processors as u32)
+        };
+        let options = Options {
+            workers,
+            lanes_per_worker: self.lanes_per_worker,
+            seed,
+            skip_exited: self.skip_exited,
+            preempt_after: self.preempt_after,
+        };
+        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?));
+        let mut gpu = SimGpu {
+            core,
+            build: Mutex::new(None),
+            compiler: self.compiler,
+            preemption: if preempt::BY_SIGNAL {
+                self.preemption
+            } else {
+                Preemption::Counter
+            },
+            cache_dir: self.cache_dir,
+            threads: Vec::new(),
+        };
+        gpu.start_threads(workers)?;
+        Ok(gpu)
+    }
+}
+
+impl SimGpu {
+    /// A GPU with all defaults, to be changed.
+    pub fn builder() -> SimGpuBuilder {
+        SimGpuBuilder {
+            memory_bytes: MEMORY_BYTES,
+            workers: None,
+            lanes_per_worker: LANES_PER_WORKER,
+            mode: Mode::Fast,
+            compiler: None,
+            cache_dir: None,
+            preemption: Preemption::Signal,
+            preempt_after: Duration::from_millis(5),
+            skip_exited: false,
+        }
+    }
+
+    /// Sets how wait notes of the device library, (code, a, b), are put into words in reports.
+    pub fn set_note_formatter(&self, formatter: NoteFormatter) {
+        self.core.set_note_formatter(formatter);
+    }
+
+    /// Hash of the seeded mode's interleaving so far: the sequence of (lane, event). 0 in the fast mode.
+    pub fn trace_hash(&self) -> u64 {
+        self.core.trace.load(Ordering::Acquire)
+    }
+
+    /// Lanes preempted so far because they did not yield.
+    pub fn preemptions(&self) -> u64 {
+        self.core
+            .signals
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|worker| worker.preempted())
+            .sum()
+    }
+
+    /// What a run depends on besides its seed: the compiler's version and its flags.
+    ///
+    /// # Errors
+    /// [`GpuError::CompilerMissing`].
+    pub fn compiler_description(&self) -> Result<String, GpuError> {
+        let build = self.build()?;
+        Ok(format!(
+            "{} {}",
+            build.compiler.version,
+            build.flags(&CompileOptions::default()).join(" ")
+        ))
+    }
+
+    fn start_threads(&mut self, workers: u32) -> Result<(), GpuError> {
+        let signals: Vec<Arc<trap::WorkerSignals>> = (0..workers).map(|_| Arc::default()).collect();
+        let _ = self.core.signals.set(signals.clone());
+        let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(work)
+                .map_err(|e| GpuError::io("start a worker thread", None, e))
+        };
+        for (number, signals) in signals.into_iter().enumerate() {
+            let core = Arc::clone(&self.core);
+            let work = move || Worker::new(core, number as u32, signals).run();
+            self.threads.push(spawn(format!("gpuvm-sm{number}"), Box::new(work))?);
+        }
+        let core = Arc::clone(&self.core);
+        self.threads.push(spawn(
+            "gpuvm-ticker".to_owned(),
+            Box::new(move || core.tick_until_shut_down()),
+        )?);
+        Ok(())
+    }
+
+    fn build(&self) -> Result<Build, GpuError> {
+        let mut build = lock(&self.build);
+        if let Some(build) = build.as_ref() {
+            return Ok(build.clone());
+        }
+        let compiler = Compiler::find(self.compiler.as_deref())?;
+        let seeded = self.core.options.seed.is_some();
+        Ok(build
+            .insert(Build {
+                compiler,
+                seeded,
+                preemption: self.preemption,
+            })
+            .clone())
+    }
+}
+
+impl Gpu for SimGpu {
+    fn capabilities(&self) -> Capabilities {
+        let options = &self.core.options;
+        Capabilities {
+            name: match options.seed {
+                None => format!("simulated GPU, {} workers", options.workers),
+                Some(seed) => format!("simulated GPU, seed {seed}"),
+            },
+            sm_count: options.workers,
+            warp_size: 32,
+            max_threads_per_block: BLOCK_THREADS_MAX,
+            max_resident_lanes: options.workers * options.lanes_per_worker,
+            shared_bytes_per_block: SHARED_BYTES_MAX,
+            memory_bytes: self.core.memory.capacity(),
+            deterministic: options.seed.is_some(),
+        }
+    }
+
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.core.memory.allocate(bytes, align)
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
+        self.core.memory.allocate_host(bytes)
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.core.memory.write(addr, bytes)
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        self.core.memory.read(addr, out)
+    }
+
+    fn compile(
+        &self,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        let build = self.build()?;
+        let cache = Cache::open(self.cache_dir.clone())?;
+        let object = build.object(&cache, source, kernels, options)?;
+        let module = ModuleInner::load(&object, &source.name, build.seeded, &hooks::HOOKS)?;
+        Ok(Arc::new(SimModule::new(module, kernels)?))
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        if self.core.is_shut_down() {
+            return Err(GpuError::ShutDown);
+        }
+        Ok(Arc::new(SimStream::new(Arc::clone(&self.core))))
+    }
+
+    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore) {
+        self.core.watch(pages, &on_store);
+    }
+
+    fn attach(&self, actor: Arc<dyn Actor>) {
+        lock(&self.core.actors).push(actor);
+    }
+}
+
+impl Drop for SimGpu {
+    fn drop(&mut self) {
+        self.core.shut_down();
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // A callback on a worker may drop the last handle; that worker ends by itself.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+}

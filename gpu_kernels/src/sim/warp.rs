@@ -1,0 +1,343 @@
+//! A warp's lanes and their rendezvous: pure bookkeeping, no switching of stacks.
+
+use std::fmt::Write as _;
+
+use super::abi::collective::{self as kind, name};
+use super::block::Block;
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// Lanes that wait for each other in one collective.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Rendezvous {
+    pub(crate) kind: u32,
+    pub(crate) mask: u32,
+    pub(crate) arrived: u32,
+}
+
+/// What a lane that arrives at a collective does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It was the last: results are there, it runs on, and these other lanes are ready.
+    Complete(u32),
+    /// It waits.
+    Wait,
+    /// The rules were broken.
+    Broken(String),
+}
+
+/// The state of a warp's lanes, a bit a lane in each mask.
+pub(crate) struct Warp {
+    /// May run now; the running lane included.
+    pub(crate) ready: u32,
+    /// Waits for something outside its block: sleeps, polls, or was preempted. Made ready again each round.
+    pub(crate) polling: u32,
+    /// Those of `polling` that must not run before their `wake_ns`.
+    pub(crate) sleeping: u32,
+    /// Parked at `__activemask()` or `match_active`.
+    pub(crate) gathering: u32,
+    /// Parked at the block's barrier.
+    pub(crate) at_barrier: u32,
+    /// Has returned from the kernel.
+    pub(crate) exited: u32,
+    /// Belongs to the block at all: the last warp of a block may be partial.
+    pub(crate) existing: u32,
+    /// Collectives that may complete before the last arriver yields, so that a loop over collectives cannot hold the worker.
+    pub(crate) fuel: i32,
+    /// Collectives completed and lanes exited, for telling work from fruitless polling.
+    pub(crate) progress: u64,
+    /// Whether exited lanes in a mask are skipped instead of refused.
+    pub(crate) skip_exited: bool,
+    /// This warp's number in its block.
+    pub(crate) index: u32,
+    pub(crate) block: *mut Block,
+    waiting: usize,
+    rendezvous: [Rendezvous; LANES],
+    a: [u64; LANES],
+    b: [u64; LANES],
+    pub(crate) results: [u64; LANES],
+    /// Call sites of gathering lanes.
+    sites: [usize; LANES],
+}
+
+/// Set bits of a mask, lowest first.
+pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest.wrapping_sub(1);
+        (lane < LANES).then_some(lane)
+    })
+}
+
+impl Warp {
+    /// A warp with no lanes; `reset` gives it some.
+    pub(crate) fn new() -> Self {
+        Self {
+            ready: 0,
+            polling: 0,
+            sleeping: 0,
+            gathering: 0,
+            at_barrier: 0,
+            exited: 0,
+            existing: 0,
+            fuel: 0,
+            progress: 0,
+            skip_exited: false,
+            index: 0,
+            block: std::ptr::null_mut(),
+            waiting: 0,
+            rendezvous: [Rendezvous::default(); LANES],
+            a: [0; LANES],
+            b: [0; LANES],
+            results: [0; LANES],
+            sites: [0; LANES],
+        }
+    }
+
+    /// Makes the lanes of `existing` ready to start.
+    pub(crate) fn reset(&mut self, existing: u32, index: u32, block: *mut Block, skip_exited: bool) {
+        (self.ready, self.existing, self.index, self.block) = (existing, existing, index, block);
+        (
+            self.polling,
+            self.sleeping,
+            self.gathering,
+            self.at_barrier,
+            self.exited,
+        ) = (0, 0, 0, 0, 0);
+        (self.waiting, self.progress, self.skip_exited) = (0, 0, skip_exited);
+    }
+
+    /// Rendezvous that are incomplete.
+    pub(crate) fn waiting(&self) -> &[Rendezvous] {
+        &self.rendezvous[..self.waiting]
+    }
+
+    /// `lane` calls collective `kind` with `mask`. Lanes outside the block are never waited for.
+    pub(crate) fn arrive(&mut self, lane: usize, kind: u32, mask: u32, a: u64, b: u64) -> Arrival {
+        let bit = 1 << lane;
+        if mask & bit == 0 {
+            return Arrival::Broken(format!(
+                "lane {lane} called {} with mask {mask:#010x}, which does not name it",
+                name(kind)
+            ));
+        }
+        let mut mask = mask & self.existing;
+        if mask & self.exited != 0 {
+            if !self.skip_exited {
+                return Arrival::Broken(self.exited_in(kind, mask));
+            }
+            mask &= !self.exited;
+        }
+        self.a[lane] = a;
+        self.b[lane] = b;
+        let found = self.rendezvous[..self.waiting]
+            .iter()
+            .position(|r| r.kind == kind && r.mask == mask);
+        let slot = match found {
+            Some(slot) => slot,
+            None if mask == bit => {
+                self.compute(kind, mask);
+                self.progress += 1;
+                return Arrival::Complete(0);
+            }
+            None => {
+                if let Some(broken) = self.conflict(lane, kind, mask) {
+                    return Arrival::Broken(broken);
+                }
+                self.rendezvous[self.waiting] = Rendezvous { kind, mask, arrived: 0 };
+                self.waiting += 1;
+                self.waiting - 1
+            }
+        };
+        self.rendezvous[slot].arrived |= bit;
+        if self.rendezvous[slot].arrived != mask {
+            self.ready &= !bit;
+            return Arrival::Wait;
+        }
+        self.finish(slot);
+        Arrival::Complete(mask & !bit)
+    }
+
+    /// Completes a rendezvous: results for all, all ready.
+    fn finish(&mut self, slot: usize) {
+        let Rendezvous { kind, mask, .. } = self.rendezvous[slot];
+        self.waiting -= 1;
+        self.rendezvous[slot] = self.rendezvous[self.waiting];
+        self.compute(kind, mask);
+        self.ready |= mask;
+        self.progress += 1;
+    }
+
+    /// Marks `lane` as exited; an error when a waiting rendezvous names it.
+    pub(crate) fn exit(&mut self, lane: usize) -> Result<(), String> {
+        let bit = 1 << lane;
+        self.exited |= bit;
+        self.ready &= !bit;
+        self.progress += 1;
+        let mut slot = 0;
+        while slot < self.waiting {
+            let r = &mut self.rendezvous[slot];
+            if r.mask & bit == 0 {
+                slot += 1;
+                continue;
+            }
+            if !self.skip_exited {
+                let (kind, mask) = (r.kind, r.mask);
+                return Err(self.exited_in(kind, mask));
+            }
+            r.mask &= !bit;
+            if r.arrived == r.mask {
+                self.finish(slot)
+            } else {
+                slot += 1
+            }
+        }
+        Ok(())
+    }
+
+    fn exited_in(&self, kind: u32, mask: u32) -> String {
+        format!(
+            "{} with mask {mask:#010x} waits for lanes that have already returned from the kernel: {}",
+            name(kind),
+            list(mask & self.exited)
+        )
+    }
+
+    /// Two lanes that wait for each other in different calls can never meet.
+    fn conflict(&self, lane: usize, kind: u32, mask: u32) -> Option<String> {
+        let other = self
+            .waiting()
+            .iter()
+            .find(|r| r.mask & (1 << lane) != 0 && r.arrived & mask != 0)?;
+        let mut text = String::new();
+        let _ = write!(
+            text,
+            "lane {lane} calls {} with mask {mask:#010x} while {} wait for it in {} with mask {:#010x}: \
+             the lanes of a mask must make the same call with the same mask",
+            name(kind),
+            list(other.arrived),
+            name(other.kind),
+            other.mask
+        );
+        Some(text)
+    }
+
+    /// Parks `lane` at a gathering call.
+    pub(crate) fn gather(&mut self, lane: usize, site: usize, key: u64) {
+        self.a[lane] = key;
+        self.sites[lane] = site;
+        self.gathering |= 1 << lane;
+        self.ready &= !(1 << lane);
+    }
+
+    /// Answers gathering lanes of `among` that are at the call site of `leader`: (matching lanes | active lanes << 32) each.
+    pub(crate) fn answer_gathering(&mut self, leader: usize, among: u32) {
+        let site = self.sites[leader];
+        let group = lanes_of(self.gathering & among)
+            .filter(|&l| self.sites[l] == site)
+            .fold(0, |m, l| m | 1u32 << l);
+        self.match_any(group);
+        for lane in lanes_of(group) {
+            self.results[lane] |= u64::from(group) << 32;
+        }
+        self.gathering &= !group;
+        self.ready |= group;
+        self.progress += 1;
+    }
+
+    /// Answers every gathering lane, by call site.
+    pub(crate) fn answer_all_gathering(&mut self) {
+        while self.gathering != 0 {
+            self.answer_gathering(self.gathering.trailing_zeros() as usize, u32::MAX);
+        }
+    }
+
+    fn match_any(&mut self, mask: u32) {
+        let mut rest = mask;
+        while rest != 0 {
+            let key = self.a[rest.trailing_zeros() as usize];
+            let same = lanes_of(rest)
+                .filter(|&l| self.a[l] == key)
+                .fold(0, |m, l| m | 1u32 << l);
+            for lane in lanes_of(same) {
+                self.results[lane] = u64::from(same);
+            }
+            rest &= !same;
+        }
+    }
+
+    fn compute(&mut self, kind: u32, mask: u32) {
+        let votes = |bit: u64| {
+            lanes_of(mask)
+                .filter(|&l| self.a[l] & bit != 0)
+                .fold(0, |m, l| m | 1u32 << l)
+        };
+        let all = match kind {
+            kind::SYNCWARP => return,
+            kind::SHFL | kind::SHFL_UP | kind::SHFL_DOWN | kind::SHFL_XOR => {
+                for lane in lanes_of(mask) {
+                    // A source outside the mask is undefined in CUDA; here it reads that lane's last value.
+                    self.results[lane] = self.a[self.b[lane] as usize % LANES];
+                }
+                return;
+            }
+            kind::MATCH_ANY => return self.match_any(mask),
+            kind::BALLOT => u64::from(votes(1)),
+            kind::ANY => u64::from(votes(1) != 0),
+            kind::ALL => u64::from(votes(1) == mask),
+            kind::BALLOT2 => u64::from(votes(1)) | u64::from(votes(2)) << 32,
+            kind::MATCH_ALL => {
+                let first = self.a[mask.trailing_zeros() as usize % LANES];
+                if lanes_of(mask).all(|l| self.a[l] == first) {
+                    u64::from(mask)
+                } else {
+                    0
+                }
+            }
+            _ => u64::from(reduce(kind, lanes_of(mask).map(|l| self.a[l] as u32))),
+        };
+        for lane in lanes_of(mask) {
+            self.results[lane] = all;
+        }
+    }
+}
+
+fn reduce(kind: u32, values: impl Iterator<Item = u32>) -> u32 {
+    let signed = |pick: fn(i32, i32) -> i32| move |x: u32, y: u32| pick(x as i32, y as i32) as u32;
+    let folded = match kind {
+        kind::REDUCE_ADD => values.reduce(u32::wrapping_add),
+        kind::REDUCE_MIN_U => values.reduce(u32::min),
+        kind::REDUCE_MAX_U => values.reduce(u32::max),
+        kind::REDUCE_MIN_S => values.reduce(signed(i32::min)),
+        kind::REDUCE_MAX_S => values.reduce(signed(i32::max)),
+        kind::REDUCE_AND => values.reduce(|x, y| x & y),
+        kind::REDUCE_OR => values.reduce(|x, y| x | y),
+        _ => values.reduce(|x, y| x ^ y),
+    };
+    folded.unwrap_or(0)
+}
+
+/// "lanes 0-3, 7" for a mask.
+pub(crate) fn list(mask: u32) -> String {
+    let mut text = String::from(if mask.count_ones() == 1 { "lane " } else { "lanes " });
+    let mut first = true;
+    let mut lane = 0;
+    while lane < LANES {
+        if mask >> lane & 1 == 0 {
+            lane += 1;
+            continue;
+        }
+        let run = (mask >> lane).trailing_ones() as usize;
+        let comma = if first { "" } else { ", " };
+        let _ = if run == 1 {
+            write!(text, "{comma}{lane}")
+        } else {
+            write!(text, "{comma}{lane}-{}", lane + run - 1)
+        };
+        first = false;
+        lane += run;
+    }
+    text
+}
