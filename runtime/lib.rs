@@ -1,1 +1,74 @@
-//! gpuvm
+//! Arrays larger than GPU memory for CUDA kernels: GPU threads serve their own page faults through NIC queues that they
+//! drive themselves.
+//!
+//! A [`Region`] is an array whose home is host memory. A kernel takes it as `gpuvm::array<T>` and indexes it; a thread
+//! that touches a page that is not in GPU memory takes a frame, posts an RDMA READ to a NIC queue pair, rings its
+//! doorbell, polls the completion and goes on. Pages that were written go home by RDMA WRITE when their frame is needed.
+//!
+//! ```
+//! use gpuvm::{LaunchConfig, Vm};
+//!
+//! const SOURCE: &str = r"
+//! #include <gpuvm/gpuvm.cuh>
+//! __global__ void scale(gpuvm::array<float> a, float factor) {
+//!     unsigned long long i = blockIdx.x * 1ull * blockDim.x + threadIdx.x;
+//!     if (i < a.size()) a[i] *= factor;
+//! }";
+//!
+//! # fn main() -> Result<(), gpuvm::Error> {
+//! let vm = Vm::builder().frame_memory(1 << 20).build()?; // 256 frames of 4 KiB
+//! let n = 1 << 20; // 4 MiB of floats: four times the frames
+//! let data = vm.region::<f32>(n).name("data").from_iter((0..n).map(|i| i as f32))?;
+//! let scale = vm.compile("scale.cu", SOURCE, &["scale"])?.kernel("scale")?;
+//! scale.launch(LaunchConfig::new(n as u32 / 256, 256), (&data, 2.0f32))?.sync()?;
+//! let mut few = [0.0; 3];
+//! data.read(1000, &mut few)?;
+//! assert_eq!(few, [2000.0, 2002.0, 2004.0]);
+//! assert!(vm.stats()?.pages_fetched >= 1024);
+//! # Ok(()) }
+//! ```
+//!
+//! | with CUDA's managed memory | here |
+//! |---|---|
+//! | `cudaMallocManaged` | [`Vm::region`] |
+//! | a pointer argument | `gpuvm::array<T>` (paged), `T*` ([`Buffer`], not paged) |
+//! | a fault served by the CPU | a fault served by the warp that missed |
+//! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
+//! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
+//! | `cudaDeviceSynchronize`, then a host access | [`Launch::sync`], then [`Region::read`] or [`Region::to_vec`] |
+//! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
+//!
+//! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region
+//! waits for its launches, and a virtual memory ends with its last handle.
+//!
+//! This version has one GPU, the simulated one, and one transport, the software NIC; see the README for what that means.
+
+mod args;
+mod buffer;
+mod builder;
+mod device;
+mod error;
+mod fault;
+mod kernel;
+mod launch;
+mod queues;
+mod recovery;
+mod region;
+mod scope;
+mod stats;
+mod support;
+mod vm;
+
+pub use args::{KernelArg, KernelArgs, Value};
+pub use buffer::Buffer;
+pub use builder::{GpuKind, Transport, VmBuilder};
+pub use error::{Error, Result};
+pub use fault::{Fault, FaultKind};
+pub use gpuvm_gpu::{CompileOptions, GpuError, KernelInfo, LaunchReport};
+pub use gpuvm_nic::{NicError, SoftNic, soft};
+pub use kernel::{Kernel, Module};
+pub use launch::{Launch, LaunchConfig, StreamHandle};
+pub use region::{Region, RegionBuilder};
+pub use scope::{Scope, ScopedRegion};
+pub use stats::Stats;
+pub use vm::Vm;

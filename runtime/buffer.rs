@@ -1,0 +1,123 @@
+//! Plain device memory: a kernel's `T*`.
+
+use std::{
+    marker::PhantomData,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use bytemuck::Pod;
+
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+    launch::InFlight,
+    vm::Vm,
+};
+
+/// Shared by the handle and the launches that name it.
+pub(crate) struct BufferInner<T> {
+    pub memory: DeviceArray<T>,
+    pub launches: Mutex<Vec<Weak<InFlight>>>,
+}
+
+/// Device memory of a fixed number of elements, the argument for a pointer parameter. It is not paged and kernels'
+/// accesses to it are not checked. Dropping it while a launch uses it is safe: the memory goes when the launch ends.
+pub struct Buffer<T> {
+    pub(crate) vm: Vm,
+    pub(crate) inner: Arc<BufferInner<T>>,
+    length: u64,
+    _elements: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    pub(crate) fn zeroed(vm: Vm, length: u64) -> Result<Self> {
+        let memory = DeviceArray::zeroed(&*vm.inner.gpu, length)
+            .doing(|| format!("allocating a buffer of {length} elements"))?;
+        let inner = Arc::new(BufferInner {
+            memory,
+            launches: Mutex::default(),
+        });
+        Ok(Self {
+            vm,
+            inner,
+            length,
+            _elements: PhantomData,
+        })
+    }
+
+    /// Elements.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Stores `values` from element 0 on, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    pub fn write(&self, values: &[T]) -> Result<()> {
+        self.check(values.len())?;
+        self.settle();
+        self.inner
+            .memory
+            .write(&*self.vm.inner.gpu, 0, values)
+            .doing(|| "writing a buffer".into())
+    }
+
+    /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    pub fn read(&self, out: &mut [T]) -> Result<()> {
+        self.check(out.len())?;
+        self.settle();
+        let values = self
+            .inner
+            .memory
+            .read(&*self.vm.inner.gpu, 0, out.len())
+            .doing(|| "reading a buffer".into())?;
+        out.copy_from_slice(&values);
+        Ok(())
+    }
+
+    /// All elements, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        self.settle();
+        self.inner
+            .memory
+            .read(&*self.vm.inner.gpu, 0, self.length as usize)
+            .doing(|| "reading a buffer".into())
+    }
+
+    fn check(&self, count: usize) -> Result<()> {
+        if count as u64 > self.length {
+            return Err(Error::OutOfRange {
+                name: "buffer".into(),
+                first: 0,
+                end: count as u64,
+                length: self.length,
+            });
+        }
+        Ok(())
+    }
+
+    fn settle(&self) {
+        let launches = std::mem::take(&mut *self.inner.launches.lock().unwrap_or_else(PoisonError::into_inner));
+        for launch in launches.iter().filter_map(Weak::upgrade) {
+            launch.settle();
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} elements of {} bytes)", self.length, size_of::<T>())
+    }
+}

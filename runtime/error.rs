@@ -1,0 +1,165 @@
+//! What can go wrong, typed.
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use gpuvm_gpu::GpuError;
+use gpuvm_nic::NicError;
+
+use crate::fault::Fault;
+
+/// Everything the runtime reports. Each error names the thing and the cause, and keeps what lies below as its source.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting of [`crate::VmBuilder`] that cannot be.
+    #[error("{setting} is {value}: {reason}")]
+    Setting {
+        /// The setting's name.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What it has to be.
+        reason: String,
+    },
+    /// A GPU or a transport that this build cannot drive.
+    #[error("{what} is not available: {reason}")]
+    Unavailable {
+        /// The GPU or transport.
+        what: String,
+        /// Why, and what to use instead.
+        reason: String,
+    },
+    /// The GPU refused.
+    #[error("the GPU failed while {doing}")]
+    Gpu {
+        /// What the runtime was doing.
+        doing: String,
+        /// The GPU's reason.
+        #[source]
+        source: GpuError,
+    },
+    /// The NIC refused.
+    #[error("the NIC failed while {doing}")]
+    Nic {
+        /// What the runtime was doing.
+        doing: String,
+        /// The NIC's reason.
+        #[source]
+        source: NicError,
+    },
+    /// A region's description that cannot be.
+    #[error("region `{region}`: {reason}")]
+    Region {
+        /// The region's name.
+        region: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Data for a region could not be read.
+    #[error("region `{region}`: cannot read {from}")]
+    Data {
+        /// The region's name.
+        region: String,
+        /// The file or stream.
+        from: String,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two writable regions over the same memory: each would write its own pages over the other's.
+    #[error("region `{region}` overlaps region `{other}` in host memory; make both read-only, or use one region")]
+    Overlap {
+        /// The new region.
+        region: String,
+        /// The one that is there.
+        other: String,
+    },
+    /// An access of the host past a region's or a buffer's end.
+    #[error("elements {first}..{end} of `{name}` are out of range: it has {length}")]
+    OutOfRange {
+        /// The region or buffer.
+        name: String,
+        /// First element.
+        first: u64,
+        /// One past the last.
+        end: u64,
+        /// Its length in elements.
+        length: u64,
+    },
+    /// Arguments that do not fit the kernel.
+    #[error("kernel `{kernel}`: {reason}")]
+    Arguments {
+        /// The kernel.
+        kernel: String,
+        /// Which argument, what was given, what is wanted.
+        reason: String,
+    },
+    /// The launch declares more spans than the frames can carry: it could end with every frame pinned.
+    #[error(
+        "kernel `{kernel}` may hold {spans} spans at once in each of {holders} {holder}s, which needs {needed} frames; \
+         there are {frames} of {} each: give the Vm more frame memory, launch fewer {holder}s, or hold fewer spans",
+        ByteSize(*page_bytes).display().iec()
+    )]
+    Spans {
+        /// The kernel.
+        kernel: String,
+        /// Spans a holder.
+        spans: u64,
+        /// Holders that can be resident at once.
+        holders: u64,
+        /// `lane` or `warp`.
+        holder: &'static str,
+        /// Frames needed.
+        needed: u64,
+        /// Frames there are.
+        frames: u64,
+        /// Bytes a frame.
+        page_bytes: u64,
+    },
+    /// Accesses of a kernel, or a flush, could not be served.
+    #[error("{kernel}: {fault}{}", if *later > 0 { format!(" ({later} more faults followed)") } else { String::new() })]
+    Fault {
+        /// The kernel, or the runtime's operation.
+        kernel: String,
+        /// The first fault.
+        fault: Box<Fault>,
+        /// Faults after it.
+        later: u32,
+    },
+    /// Nothing more can be done with this virtual memory.
+    #[error("this Vm cannot be used any more: {reason}")]
+    Poisoned {
+        /// What happened to it.
+        reason: String,
+    },
+    /// A file of the caller's.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The runtime's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Says what was being done when the GPU or the NIC refused.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Doing<T> for std::result::Result<T, GpuError> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Gpu { doing: what(), source })
+    }
+}
+
+impl<T> Doing<T> for std::result::Result<T, NicError> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Nic { doing: what(), source })
+    }
+}

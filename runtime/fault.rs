@@ -1,0 +1,228 @@
+//! The first fault of a launch, as the device library recorded it.
+
+use std::{fmt, time::Duration};
+
+use gpuvm_layouts as layout;
+use gpuvm_nic::wire::mlx5::Syndrome;
+
+/// Why an access could not be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// An index at or past the array's length.
+    OutOfRange {
+        /// The index.
+        index: u64,
+        /// The array's length in elements.
+        length: u64,
+    },
+    /// A pin or a prefetch that reaches past the array's end.
+    SpanOutOfRange {
+        /// The first index past the end that was asked for.
+        index: u64,
+        /// The array's length in elements.
+        length: u64,
+    },
+    /// The fetch of the page completed with an error.
+    Fetch,
+    /// The page is in the error state: an earlier fetch failed.
+    PageError,
+    /// The write-back of the page completed with an error; the page is dirty in its frame still.
+    WriteBack,
+    /// Every frame stayed in use until the wait limit.
+    FramesPinned {
+        /// Frames of the virtual memory.
+        frames: u64,
+        /// Frames that lanes had pinned.
+        pinned: u32,
+        /// Frames whose page was being written back.
+        written_back: u32,
+        /// Frames whose page was being fetched.
+        fetching: u32,
+        /// Frames in the pool.
+        free: u32,
+    },
+    /// A completion did not come within the wait limit.
+    CompletionTimeout,
+    /// Another warp's fetch of the page did not end within the wait limit.
+    PageTimeout,
+    /// No ring slot came free within the wait limit.
+    QueueTimeout,
+    /// Every queue pair that reaches the region's home is in the error state.
+    QueuesFailed,
+    /// More lanes hold the page than its word can count.
+    TooManyPins,
+    /// A code that this version does not know.
+    Unknown {
+        /// The code.
+        code: u32,
+    },
+}
+
+/// The first fault of a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Why.
+    pub kind: FaultKind,
+    /// The region's name.
+    pub region: String,
+    /// The page of the region.
+    pub page: u64,
+    /// The transport that serves it.
+    pub transport: &'static str,
+    /// Queue pair, by its index in the virtual memory.
+    pub queue: u32,
+    /// The 64-bit index of the request, where one was posted.
+    pub request: u64,
+    /// Syndrome of the completion, or 0.
+    pub syndrome: u8,
+    /// The vendor's syndrome, or 0.
+    pub vendor_syndrome: u8,
+    /// How long the lane waited.
+    pub waited: Duration,
+    /// The lane's block, linear in the grid.
+    pub block: u64,
+    /// The lane's thread, linear in the block.
+    pub thread: u32,
+    /// The multiprocessor it ran on.
+    pub multiprocessor: u32,
+}
+
+impl Fault {
+    pub(crate) fn from_record(record: &layout::FaultRecord, region: String, transport: &'static str) -> Self {
+        let kind = match record.code {
+            layout::FAULT_OUT_OF_RANGE => FaultKind::OutOfRange {
+                index: record.index,
+                length: record.size,
+            },
+            layout::FAULT_OUT_OF_RANGE_SPAN => FaultKind::SpanOutOfRange {
+                index: record.index,
+                length: record.size,
+            },
+            layout::FAULT_FETCH => FaultKind::Fetch,
+            layout::FAULT_PAGE_ERROR => FaultKind::PageError,
+            layout::FAULT_WRITE_BACK => FaultKind::WriteBack,
+            layout::FAULT_FRAMES_PINNED => FaultKind::FramesPinned {
+                frames: record.size,
+                pinned: record.frames_pinned,
+                written_back: record.frames_written_back,
+                fetching: record.frames_fetching,
+                free: record.frames_free,
+            },
+            layout::FAULT_COMPLETION_TIMEOUT => FaultKind::CompletionTimeout,
+            layout::FAULT_PAGE_TIMEOUT => FaultKind::PageTimeout,
+            layout::FAULT_QUEUE_TIMEOUT => FaultKind::QueueTimeout,
+            layout::FAULT_QUEUES_FAILED => FaultKind::QueuesFailed,
+            layout::FAULT_TOO_MANY_PINS => FaultKind::TooManyPins,
+            code => FaultKind::Unknown { code },
+        };
+        Self {
+            kind,
+            region,
+            page: record.page,
+            transport,
+            queue: record.queue,
+            request: record.index,
+            syndrome: record.syndrome as u8,
+            vendor_syndrome: record.vendor_syndrome as u8,
+            waited: Duration::from_nanos(record.waited_ns),
+            block: record.block,
+            thread: record.thread,
+            multiprocessor: record.multiprocessor,
+        }
+    }
+
+    /// Whether the queue pairs or pages need the host before another launch can use them.
+    pub(crate) fn needs_recovery(&self) -> bool {
+        !matches!(
+            self.kind,
+            FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. } | FaultKind::TooManyPins
+        )
+    }
+
+    fn cause(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            region,
+            page,
+            transport,
+            queue,
+            request,
+            ..
+        } = self;
+        let syndrome = Syndrome::from(self.syndrome);
+        match self.kind {
+            FaultKind::OutOfRange { index, length } => {
+                write!(
+                    f,
+                    "index {index} of region `{region}` is out of range: it has {length} elements"
+                )
+            }
+            FaultKind::SpanOutOfRange { index, length } => {
+                write!(
+                    f,
+                    "a pin or prefetch of region `{region}` reaches index {index}: it has {length} elements"
+                )
+            }
+            FaultKind::Fetch => write!(
+                f,
+                "page {page} of region `{region}` could not be fetched over {transport}: {syndrome} on queue pair {queue}"
+            ),
+            FaultKind::PageError => write!(
+                f,
+                "page {page} of region `{region}` is in error since an earlier fetch over {transport} failed: {syndrome} on queue pair {queue}"
+            ),
+            FaultKind::WriteBack => write!(
+                f,
+                "page {page} of region `{region}` could not be written home over {transport}: {syndrome} on queue pair {queue}; it stays in GPU memory"
+            ),
+            FaultKind::FramesPinned {
+                frames,
+                pinned,
+                written_back,
+                fetching,
+                free,
+            } => write!(
+                f,
+                "no frame for page {page} of region `{region}` within {:?}: of {frames} frames {pinned} are pinned, {written_back} being written back, \
+                 {fetching} being filled, {free} free; hold fewer spans at once or give the Vm more frame memory",
+                self.waited
+            ),
+            FaultKind::CompletionTimeout => write!(
+                f,
+                "request {request} for page {page} of region `{region}` on queue pair {queue} did not complete over {transport} within {:?}",
+                self.waited
+            ),
+            FaultKind::PageTimeout => {
+                write!(
+                    f,
+                    "the fetch of page {page} of region `{region}` by another warp did not end within {:?}",
+                    self.waited
+                )
+            }
+            FaultKind::QueueTimeout => {
+                write!(
+                    f,
+                    "no ring slot for page {page} of region `{region}` came free within {:?}; use more or deeper queue pairs",
+                    self.waited
+                )
+            }
+            FaultKind::QueuesFailed => write!(
+                f,
+                "page {page} of region `{region}` cannot be reached: all its queue pairs over {transport} are in the error state"
+            ),
+            FaultKind::TooManyPins => write!(
+                f,
+                "page {page} of region `{region}` is held by more than {} lanes",
+                layout::PINS_MAX
+            ),
+            FaultKind::Unknown { code } => write!(f, "fault {code} at page {page} of region `{region}`"),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause(f)?;
+        write!(f, " (block {}, thread {})", self.block, self.thread)
+    }
+}

@@ -1,0 +1,106 @@
+//! The host's pass over a virtual memory that no launch uses: after a launch was stopped where it stood, or
+//! left pages or queue pairs in the error state.
+
+use std::sync::Weak;
+
+use gpuvm_layouts::{self as layout, PageWord};
+
+use crate::{
+    error::{Doing, Result},
+    vm::{State, VmInner},
+};
+
+impl VmInner {
+    /// Takes the queue pairs through reset, makes every page absent or resident, unpinned and never "being written
+    /// back", and rebuilds owners and pool from the page table. Dirty pages keep their frames: nothing is lost.
+    pub fn recover(&self, state: &mut State) -> Result<()> {
+        tracing::info!("mending the virtual memory after a launch that did not end well");
+        let outcome = self.rebuild(state);
+        if let Err(error) = &outcome {
+            state.poisoned = Some(format!("it could not be mended after a failed launch: {error}"));
+        }
+        state.needs_recovery = false;
+        outcome
+    }
+
+    fn rebuild(&self, state: &State) -> Result<()> {
+        // First, so that no request in flight writes a frame or reads one afterwards.
+        self.queues.reset(&*self.gpu)?;
+        let mut owners = vec![0u64; self.frame_count as usize];
+        for region in state.regions.iter().flatten().filter_map(Weak::upgrade) {
+            let mut words = region.read_words()?;
+            for (page, bits) in words.iter_mut().enumerate() {
+                let word = mended(PageWord::from_bits(*bits));
+                *bits = word.to_bits();
+                if u64::from(word.state) == layout::STATE_RESIDENT {
+                    owners[word.frame as usize] = layout::owner_of(region.id, page as u64);
+                }
+            }
+            region.write_words(&words)?;
+        }
+        let free: Vec<u32> = (0..self.frame_count)
+            .filter(|&frame| owners[frame as usize] == 0)
+            .collect();
+        self.owners
+            .write(&*self.gpu, 0, &owners)
+            .doing(|| "rebuilding the frames' owners".into())?;
+        self.write_pool(&free)
+    }
+}
+
+/// A word as nobody but its page needs it.
+fn mended(word: PageWord) -> PageWord {
+    let resident = u64::from(word.state) == layout::STATE_RESIDENT;
+    PageWord {
+        pins: 0,
+        // A write-back that was dropped on its way: the frame is newer than the home still.
+        dirty: resident && (word.dirty || word.write_back),
+        version: word.version,
+        frame: if resident { word.frame } else { 0 },
+        state: if resident {
+            layout::STATE_RESIDENT as u8
+        } else {
+            layout::STATE_ABSENT as u8
+        },
+        write_back: false,
+        referenced: resident && word.referenced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_write_back_leaves_its_page_dirty() {
+        let word = PageWord {
+            state: layout::STATE_RESIDENT as u8,
+            frame: 7,
+            write_back: true,
+            pins: 3,
+            ..Default::default()
+        };
+        let word = mended(word);
+        assert!(word.dirty && !word.write_back && word.pins == 0 && word.frame == 7);
+    }
+
+    #[test]
+    fn claims_and_errors_become_absent_and_keep_their_version() {
+        for state in [layout::STATE_FETCHING, layout::STATE_ERROR] {
+            let word = mended(PageWord {
+                state: state as u8,
+                frame: 9,
+                version: 5,
+                pins: 1,
+                ..Default::default()
+            });
+            assert_eq!(
+                word,
+                PageWord {
+                    version: 5,
+                    ..Default::default()
+                }
+            );
+        }
+    }
+}

@@ -1,0 +1,677 @@
+//! Regions: arrays in host memory whose pages kernels fetch.
+
+use std::{
+    io::Read,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ops::Range,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytemuck::Pod;
+use gpuvm_layouts::{self as layout, RegionDesc};
+use gpuvm_nic::{Access, MemoryKey};
+
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+    launch::InFlight,
+    vm::{Vm, VmInner},
+};
+
+/// The host memory behind a region. `base` is valid for `bytes` until `owner` is dropped, or, for borrowed memory,
+/// until the scope that lent it ends.
+struct Home {
+    base: *mut u8,
+    bytes: u64,
+    /// The `Vec` that owns the memory, or nothing when it is borrowed.
+    owner: Option<Box<dyn Send + Sync>>,
+}
+
+/// A vector given away as raw parts, so that no reference to its elements exists while the NIC writes them.
+struct OwnedVec<T> {
+    base: *mut T,
+    length: usize,
+    capacity: usize,
+}
+
+// SAFETY: an OwnedVec is the vector it was made of, whose elements are Pod: Copy, so dropping them does nothing; it hands out nothing.
+unsafe impl<T: Pod> Send for OwnedVec<T> {}
+// SAFETY: as for Send: a shared OwnedVec has no methods.
+unsafe impl<T: Pod> Sync for OwnedVec<T> {}
+
+impl<T> Drop for OwnedVec<T> {
+    fn drop(&mut self) {
+        // SAFETY: the parts are those of the vector that `Home::of_vec` took apart, and this runs once.
+        drop(unsafe { Vec::from_raw_parts(self.base, self.length, self.capacity) });
+    }
+}
+
+impl Home {
+    fn of_vec<T: Pod>(data: Vec<T>) -> Self {
+        let mut data = ManuallyDrop::new(data);
+        let owned = OwnedVec {
+            base: data.as_mut_ptr(),
+            length: data.len(),
+            capacity: data.capacity(),
+        };
+        Self {
+            base: owned.base.cast(),
+            bytes: (owned.length * size_of::<T>()) as u64,
+            owner: Some(Box::new(owned)),
+        }
+    }
+}
+
+/// What a region is to the machine; its handle and the launches that name it share it.
+pub(crate) struct RegionInner {
+    pub vm: Arc<VmInner>,
+    pub id: u32,
+    pub name: String,
+    pub pages: u64,
+    pub read_only: bool,
+    pub element_bytes: u32,
+    pub length: u64,
+    home: Home,
+    key: Option<MemoryKey>,
+    words: DeviceArray<u64>,
+    /// Launches that name the region. Held while the host reads or writes the home, so that none begins meanwhile.
+    pub launches: Mutex<Vec<Weak<InFlight>>>,
+    closed: AtomicBool,
+}
+
+// SAFETY: `home.base` is the only field that is not Send. It is dereferenced only by `copy_out` and `copy_in`, under
+// the `launches` lock and after a flush, and by the NIC, which synchronises through completions.
+unsafe impl Send for RegionInner {}
+// SAFETY: as for Send; every access through a shared RegionInner takes that lock.
+unsafe impl Sync for RegionInner {}
+
+impl RegionInner {
+    /// Makes a region of memory that stays valid as `Home` says.
+    fn create(
+        vm: &Vm,
+        name: String,
+        read_only: bool,
+        length: u64,
+        element_bytes: u32,
+        home: Home,
+    ) -> Result<Arc<Self>> {
+        let inner = &vm.inner;
+        let pages = home.bytes.div_ceil(1 << inner.page_shift);
+        let refuse = |reason: String| {
+            Err(Error::Region {
+                region: name.clone(),
+                reason,
+            })
+        };
+        if pages >= layout::REGION_PAGES_MAX {
+            return refuse(format!("{pages} pages are too many: at most 2^44 less one"));
+        }
+        let words = DeviceArray::zeroed(&*inner.gpu, pages)
+            .doing(|| format!("allocating the page table of region `{name}`"))?;
+        let access = if read_only {
+            Access::REMOTE_READ
+        } else {
+            Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
+        };
+        let key = if home.bytes == 0 {
+            None
+        } else {
+            // SAFETY: `home` outlives the key: `close` deregisters first, and when that fails the memory is leaked
+            // (owned) or the process ends (borrowed). No Rust reference to it exists until then.
+            Some(
+                unsafe { inner.nic.register(home.base as u64, home.bytes, access) }
+                    .doing(|| format!("registering region `{name}`"))?,
+            )
+        };
+        let mut state = inner.lock();
+        for other in state.regions.iter().flatten().filter_map(Weak::upgrade) {
+            let apart = other.home_end() <= home.base as u64 || home.base as u64 + home.bytes <= other.home.base as u64;
+            if !apart && !(read_only && other.read_only) && other.home.bytes > 0 && home.bytes > 0 {
+                if let Some(key) = key {
+                    inner
+                        .nic
+                        .deregister(key)
+                        .doing(|| format!("deregistering region `{name}`"))?;
+                }
+                return Err(Error::Overlap {
+                    region: name,
+                    other: other.name.clone(),
+                });
+            }
+        }
+        let Some(id) = state
+            .regions
+            .iter()
+            .position(|slot| slot.as_ref().is_none_or(|weak| weak.strong_count() == 0))
+        else {
+            let limit = state.regions.len();
+            if let Some(key) = key {
+                inner
+                    .nic
+                    .deregister(key)
+                    .doing(|| format!("deregistering region `{name}`"))?;
+            }
+            return refuse(format!(
+                "all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"
+            ));
+        };
+        let region = Arc::new(Self {
+            vm: Arc::clone(inner),
+            id: id as u32,
+            name,
+            pages,
+            read_only,
+            element_bytes,
+            length,
+            home,
+            key,
+            words,
+            launches: Mutex::default(),
+            closed: AtomicBool::new(false),
+        });
+        inner
+            .regions
+            .write(&*inner.gpu, id as u64, &[region.desc()])
+            .doing(|| format!("describing region `{}`", region.name))?;
+        state.regions[id] = Some(Arc::downgrade(&region));
+        Ok(region)
+    }
+
+    fn desc(&self) -> RegionDesc {
+        RegionDesc {
+            words: self.words.addr(),
+            home: self.home.base as u64,
+            bytes: self.home.bytes,
+            pages: self.pages,
+            rkey: self.key.map_or(0, |key| key.rkey),
+            flags: layout::REGION_LIVE | self.flags(),
+            queue_first: 0,
+            queue_count: self.vm.queues.count(),
+            reserved: [0; 2],
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        if self.read_only { layout::REGION_READ_ONLY } else { 0 }
+    }
+
+    fn home_end(&self) -> u64 {
+        self.home.base as u64 + self.home.bytes
+    }
+
+    /// The kernel argument.
+    pub fn array(&self) -> layout::ArrayDesc {
+        layout::ArrayDesc {
+            words: self.words.addr(),
+            frames: self.vm.frames.as_ref().map_or(0, gpuvm_gpu::DeviceMemory::addr),
+            length: self.length,
+            vm: self.vm.desc.addr(),
+            page_shift: self.vm.page_shift,
+            region: self.id,
+            flags: self.flags(),
+            element_bytes: self.element_bytes,
+        }
+    }
+
+    pub fn read_words(&self) -> Result<Vec<u64>> {
+        self.words
+            .read(&*self.vm.gpu, 0, self.pages as usize)
+            .doing(|| format!("reading the page table of `{}`", self.name))
+    }
+
+    pub fn write_words(&self, words: &[u64]) -> Result<()> {
+        self.words
+            .write(&*self.vm.gpu, 0, words)
+            .doing(|| format!("writing the page table of `{}`", self.name))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
+        self.launches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the launches that name the region and keeps others from beginning while the guard lives.
+    fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
+        let mut launches = self.lock();
+        for launch in launches.drain(..).filter_map(|launch| launch.upgrade()) {
+            launch.settle();
+        }
+        launches
+    }
+
+    fn flush_pages(&self) -> Result<()> {
+        if self.read_only || self.pages == 0 {
+            return Ok(());
+        }
+        self.vm.support.flush(&self.vm, self.id, self.pages, &self.name)
+    }
+
+    fn release_pages(&self, discard: bool) -> Result<()> {
+        if self.pages == 0 {
+            return Ok(());
+        }
+        self.vm
+            .support
+            .release(&self.vm, self.id, self.pages, discard, &self.name)
+    }
+
+    /// Ends the region: its launches, its dirty pages, its frames, its key. The first error is returned; what could
+    /// be done is done all the same. `borrowed` memory must not be returned to its owner while the NIC may reach it.
+    pub fn close(&self, borrowed: bool) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let guard = self.quiesce();
+        let flushed = self.flush_pages();
+        let released = self.release_pages(flushed.is_err());
+        let mut gone = self.deregister();
+        for _ in 0..100 {
+            if gone.is_ok() || !borrowed {
+                break;
+            }
+            gone = self.deregister();
+        }
+        if gone.is_err() && borrowed {
+            // The lender gets its memory back on return, and the NIC would still write to it.
+            tracing::error!("the NIC does not let go of borrowed region `{}`", self.name);
+            std::process::abort();
+        }
+        drop(guard);
+        // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
+        self.vm.prune();
+        flushed.and(released).and(gone)
+    }
+
+    fn deregister(&self) -> Result<()> {
+        match self.key {
+            Some(key) => match self.vm.nic.deregister(key) {
+                // A call that timed out has killed the key: the next one finds it unknown when work has ended.
+                Ok(()) | Err(gpuvm_nic::NicError::UnknownKey { .. }) => Ok(()),
+                Err(source) => Err(source).doing(|| format!("deregistering region `{}`", self.name)),
+            },
+            None => Ok(()),
+        }
+    }
+
+    fn check_range(&self, range: &Range<u64>) -> Result<()> {
+        if range.start > range.end || range.end > self.length {
+            return Err(Error::OutOfRange {
+                name: self.name.clone(),
+                first: range.start,
+                end: range.end,
+                length: self.length,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            // Only reached when creation failed half-way: no kernel ever saw the region.
+            if let Err(error) = self.deregister() {
+                tracing::error!(%error, "region `{}` could not be deregistered; its memory is leaked", self.name);
+                std::mem::forget(self.home.owner.take());
+            }
+        }
+    }
+}
+
+/// An array in host memory that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
+///
+/// Dropping it waits for the launches that name it, writes its dirty pages home and gives its frames back; use
+/// [`close`](Self::close) to see whether that worked.
+pub struct Region<T> {
+    pub(crate) inner: Arc<RegionInner>,
+    borrowed: bool,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Pod> Region<T> {
+    /// Elements.
+    pub fn len(&self) -> u64 {
+        self.inner.length
+    }
+
+    /// Whether it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.inner.length == 0
+    }
+
+    /// The name that errors use.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Whether kernels may only read it.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.read_only
+    }
+
+    /// Pages, the last one perhaps not whole.
+    pub fn pages(&self) -> u64 {
+        self.inner.pages
+    }
+
+    /// Writes home what the launches that were enqueued before this call, and that name the region, wrote.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
+    /// flush tries again.
+    pub fn flush(&self) -> Result<()> {
+        let _guard = self.inner.quiesce();
+        self.inner.flush_pages()
+    }
+
+    /// The same without waiting for launches: it covers the writes that happened before it, and ends although kernels
+    /// write on.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_beside(&self) -> Result<()> {
+        self.inner.flush_pages()
+    }
+
+    /// Copies elements from `first` on into `out`, after a flush.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], and as [`flush`](Self::flush).
+    pub fn read(&self, first: u64, out: &mut [T]) -> Result<()> {
+        self.inner
+            .check_range(&(first..first.saturating_add(out.len() as u64)))?;
+        let _guard = self.inner.quiesce();
+        self.inner.flush_pages()?;
+        // SAFETY: the range was checked; the home is valid while `inner` lives, no launch names the region while the
+        // guard is held, and the flush has waited for its last WRITE. T is Pod, so any bytes are a value.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.inner.home.base.cast::<T>().add(first as usize),
+                out.as_mut_ptr(),
+                out.len(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Stores `values` from element `first` on. Kernels launched later see them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Region`] when it is read-only, and as [`flush`](Self::flush).
+    pub fn write(&self, first: u64, values: &[T]) -> Result<()> {
+        self.inner
+            .check_range(&(first..first.saturating_add(values.len() as u64)))?;
+        if self.inner.read_only {
+            return Err(Error::Region {
+                region: self.inner.name.clone(),
+                reason: "it is read-only".into(),
+            });
+        }
+        let _guard = self.inner.quiesce();
+        self.inner.release_pages(false)?;
+        // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the
+        // home until a launch that begins after the guard is gone.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr(),
+                self.inner.home.base.cast::<T>().add(first as usize),
+                values.len(),
+            );
+        }
+        Ok(())
+    }
+
+    /// All elements, after a flush.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::zeroed(); self.len() as usize];
+        self.read(0, &mut out)?;
+        Ok(out)
+    }
+
+    /// Ends the region and says whether every page reached its home.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region.
+    pub fn close(self) -> Result<()> {
+        self.inner.close(self.borrowed)
+    }
+}
+
+impl<T> Drop for Region<T> {
+    fn drop(&mut self) {
+        if let Err(error) = self.inner.close(self.borrowed) {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "region `{}` did not end well",
+                self.inner.name
+            );
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Region<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Region({:?}, {} elements of {} bytes)",
+            self.inner.name, self.inner.length, self.inner.element_bytes
+        )
+    }
+}
+
+/// A region to be: name and kind first, then the data.
+#[must_use]
+pub struct RegionBuilder<T> {
+    vm: Vm,
+    length: u64,
+    name: Option<String>,
+    read_only: bool,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Pod> RegionBuilder<T> {
+    pub(crate) fn new(vm: Vm, length: u64) -> Self {
+        Self {
+            vm,
+            length,
+            name: None,
+            read_only: false,
+            _elements: PhantomData,
+        }
+    }
+
+    /// The name that errors use. Default: the element's type.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    fn label(&self) -> String {
+        self.name
+            .clone()
+            .unwrap_or_else(|| std::any::type_name::<T>().to_owned())
+    }
+
+    /// Checks the element's size and the length before any memory is taken.
+    fn check(&self) -> Result<usize> {
+        let refuse = |reason: String| {
+            Err(Error::Region {
+                region: self.label(),
+                reason,
+            })
+        };
+        let size = size_of::<T>() as u64;
+        if size == 0 || self.vm.page_size() % size != 0 {
+            return refuse(format!(
+                "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
+                self.vm.page_size()
+            ));
+        }
+        match self.length.checked_mul(size) {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(self.length as usize),
+            _ => refuse(format!(
+                "{} elements of {size} bytes are more than an address space holds",
+                self.length
+            )),
+        }
+    }
+
+    fn finish(self, data: Vec<T>) -> Result<Region<T>> {
+        if data.len() as u64 != self.length {
+            let reason = format!("{} elements were given for a length of {}", data.len(), self.length);
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        let name = self.label();
+        let inner = RegionInner::create(
+            &self.vm,
+            name,
+            self.read_only,
+            self.length,
+            size_of::<T>() as u32,
+            Home::of_vec(data),
+        )?;
+        Ok(Region {
+            inner,
+            borrowed: false,
+            _elements: PhantomData,
+        })
+    }
+
+    /// An empty vector with room for every element, or the reason why not.
+    fn room(&self) -> Result<Vec<T>> {
+        let length = self.check()?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(length).map_err(|source| Error::Data {
+            region: self.label(),
+            from: format!("{length} elements into host memory"),
+            source: std::io::Error::other(source),
+        })?;
+        Ok(data)
+    }
+
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
+    pub fn zeroed(self) -> Result<Region<T>> {
+        let mut data = self.room()?;
+        data.resize(self.length as usize, T::zeroed());
+        self.finish(data)
+    }
+
+    /// A copy of `values`, whose number must be the length.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number.
+    pub fn from_slice(self, values: &[T]) -> Result<Region<T>> {
+        self.check()?;
+        self.finish(values.to_vec())
+    }
+
+    /// The elements of `values`, which the region takes over without a copy.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    pub fn from_vec(self, values: Vec<T>) -> Result<Region<T>> {
+        self.check()?;
+        self.finish(values)
+    }
+
+    /// What `values` yields: neither more nor fewer than the length.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it is a builder's last call, not a conversion"
+    )]
+    pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Region<T>> {
+        let mut data = self.room()?;
+        // One more than wanted shows an iterator that is too long without running it to its end.
+        data.extend(values.into_iter().take(self.length as usize + 1));
+        self.finish(data)
+    }
+
+    /// The bytes that `reader` gives, in this machine's byte order. It is read to the region's length, no further.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Data`] when reading fails or ends early.
+    pub fn from_reader(self, reader: impl Read) -> Result<Region<T>> {
+        self.read_from(reader, "the reader".into())
+    }
+
+    fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<T>> {
+        let mut data = self.room()?;
+        data.resize(self.length as usize, T::zeroed());
+        reader
+            .read_exact(bytemuck::cast_slice_mut(&mut data))
+            .map_err(|source| Error::Data {
+                region: self.label(),
+                from,
+                source,
+            })?;
+        self.finish(data)
+    }
+
+    /// The bytes of a file, which must be exactly as long as the region.
+    ///
+    /// # Errors
+    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
+    pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        let path = path.as_ref();
+        let length = self.check()?;
+        let wrap = |source| Error::Data {
+            region: self.label(),
+            from: path.display().to_string(),
+            source,
+        };
+        let file = std::fs::File::open(path).map_err(wrap)?;
+        let bytes = file.metadata().map_err(wrap)?.len();
+        let wanted = (length * size_of::<T>()) as u64;
+        if bytes != wanted {
+            let reason = format!("{} has {bytes} bytes, the region {wanted}", path.display());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        self.read_from(file, path.display().to_string())
+    }
+
+    /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
+    /// region is closed; while it is open the memory is reached through the region only.
+    pub(crate) unsafe fn over(self, base: *mut T) -> Result<Region<T>> {
+        let length = self.check()?;
+        let home = Home {
+            base: base.cast(),
+            bytes: (length * size_of::<T>()) as u64,
+            owner: None,
+        };
+        let name = self.label();
+        let inner = RegionInner::create(&self.vm, name, self.read_only, self.length, size_of::<T>() as u32, home)?;
+        Ok(Region {
+            inner,
+            borrowed: true,
+            _elements: PhantomData,
+        })
+    }
+}

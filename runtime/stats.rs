@@ -1,0 +1,149 @@
+//! What the device library counted.
+
+use gpuvm_layouts::{Counters, LATENCY_BUCKETS, LATENCY_SUB_BITS};
+
+use crate::{
+    error::{Doing, Result},
+    vm::VmInner,
+};
+
+/// Counts since the virtual memory began. `difference` gives those of a span of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Lanes whose access found its page not resident.
+    pub missed_lanes: u64,
+    /// Demand fetches posted: one for each group of lanes that won a page.
+    pub faults: u64,
+    /// Lanes that missed and were served by another lane's fetch.
+    pub coalesced: u64,
+    /// Pages fetched, prefetches included.
+    pub pages_fetched: u64,
+    /// Pages written home.
+    pub pages_written_back: u64,
+    /// Bytes fetched.
+    pub bytes_fetched: u64,
+    /// Bytes written home.
+    pub bytes_written_back: u64,
+    /// Pages that left their frame.
+    pub evictions: u64,
+    /// Prefetches posted.
+    pub prefetches: u64,
+    /// Doorbells rung by GPU threads.
+    pub doorbells: u64,
+    /// Work requests posted by GPU threads.
+    pub requests: u64,
+    /// Completions handled by a lane that had not posted the request.
+    pub helped: u64,
+    /// Completions with an error.
+    pub errors: u64,
+    /// Times that a lane found the frame pool empty.
+    pub pool_dry: u64,
+    /// Times that a lane found every ring full.
+    pub queue_full: u64,
+    /// Demand fetches by latency: see [`Stats::fault_ns`].
+    pub latencies: [u64; LATENCY_BUCKETS],
+}
+
+impl Stats {
+    pub(crate) fn read(vm: &VmInner) -> Result<Self> {
+        let doing = || "reading counters".to_owned();
+        let shards = vm
+            .counters
+            .read(&*vm.gpu, 0, crate::vm::COUNTER_SHARDS as usize)
+            .doing(doing)?;
+        let histogram = vm.latencies.read(&*vm.gpu, 0, 1).doing(doing)?;
+        let sum = |field: fn(&Counters) -> u64| shards.iter().map(field).sum();
+        Ok(Self {
+            missed_lanes: sum(|c| c.missed_lanes),
+            faults: sum(|c| c.faults),
+            coalesced: sum(|c| c.coalesced),
+            pages_fetched: sum(|c| c.pages_fetched),
+            pages_written_back: sum(|c| c.pages_written_back),
+            bytes_fetched: sum(|c| c.bytes_fetched),
+            bytes_written_back: sum(|c| c.bytes_written_back),
+            evictions: sum(|c| c.evictions),
+            prefetches: sum(|c| c.prefetches),
+            doorbells: sum(|c| c.doorbells),
+            requests: sum(|c| c.requests),
+            helped: sum(|c| c.helped),
+            errors: sum(|c| c.errors),
+            pool_dry: sum(|c| c.pool_dry),
+            queue_full: sum(|c| c.queue_full),
+            latencies: histogram[0].buckets,
+        })
+    }
+
+    /// The time from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed, in
+    /// nanoseconds: the upper end of its bucket, at most an eighth too much. 0 when there was no fetch.
+    pub fn fault_ns(&self, quantile: f64) -> u64 {
+        let total: u64 = self.latencies.iter().sum();
+        let wanted = ((total as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (bucket, count) in self.latencies.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return bucket_end(bucket as u64);
+            }
+        }
+        0
+    }
+
+    /// Counts between `earlier` and this.
+    #[must_use]
+    pub fn difference(&self, earlier: &Self) -> Self {
+        Self {
+            missed_lanes: self.missed_lanes - earlier.missed_lanes,
+            faults: self.faults - earlier.faults,
+            coalesced: self.coalesced - earlier.coalesced,
+            pages_fetched: self.pages_fetched - earlier.pages_fetched,
+            pages_written_back: self.pages_written_back - earlier.pages_written_back,
+            bytes_fetched: self.bytes_fetched - earlier.bytes_fetched,
+            bytes_written_back: self.bytes_written_back - earlier.bytes_written_back,
+            evictions: self.evictions - earlier.evictions,
+            prefetches: self.prefetches - earlier.prefetches,
+            doorbells: self.doorbells - earlier.doorbells,
+            requests: self.requests - earlier.requests,
+            helped: self.helped - earlier.helped,
+            errors: self.errors - earlier.errors,
+            pool_dry: self.pool_dry - earlier.pool_dry,
+            queue_full: self.queue_full - earlier.queue_full,
+            latencies: std::array::from_fn(|n| self.latencies[n] - earlier.latencies[n]),
+        }
+    }
+}
+
+/// Upper end in nanoseconds of a bucket of the latency histogram.
+fn bucket_end(bucket: u64) -> u64 {
+    let sub = 1 << LATENCY_SUB_BITS;
+    if bucket < 2 * sub {
+        return bucket;
+    }
+    let octave_shift = (bucket >> LATENCY_SUB_BITS) - 1;
+    ((sub + (bucket & (sub - 1)) + 1) << octave_shift) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The device's rule, as report.cuh has it.
+    fn bucket(ns: u64) -> u64 {
+        if ns < 2 << LATENCY_SUB_BITS {
+            return ns;
+        }
+        let octave = 63 - u64::from(ns.leading_zeros());
+        let sub = ns >> (octave - u64::from(LATENCY_SUB_BITS)) & ((1 << LATENCY_SUB_BITS) - 1);
+        ((octave - u64::from(LATENCY_SUB_BITS) + 1) << LATENCY_SUB_BITS) + sub
+    }
+
+    #[test]
+    fn a_bucket_ends_where_the_next_begins() {
+        for ns in (0..10_000).chain([1 << 20, (1 << 20) + 12345, 10_000_000_000 - 1]) {
+            let b = bucket(ns);
+            assert!(bucket_end(b) >= ns, "{ns}");
+            assert_eq!(bucket(bucket_end(b)), b, "{ns}");
+            assert_eq!(bucket(bucket_end(b) + 1), b + 1, "{ns}");
+            assert!(bucket_end(b) as f64 <= (ns as f64) * 1.125 + 1.0, "{ns}");
+        }
+    }
+}

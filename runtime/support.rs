@@ -1,0 +1,103 @@
+//! The runtime's own kernels: whole-region flush and release, from the same device library that user kernels use.
+
+use std::sync::Arc;
+
+use gpuvm_gpu::{CompileOptions, Gpu, Kernel, Source, Stream};
+use gpuvm_layouts as layout;
+
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+    vm::VmInner,
+};
+
+const SOURCE: &str = include_str!("support.cu");
+
+pub(crate) struct Support {
+    version: Arc<dyn Kernel>,
+    flush: Arc<dyn Kernel>,
+    release: Arc<dyn Kernel>,
+    stream: Arc<dyn Stream>,
+}
+
+impl Support {
+    pub fn compile(gpu: &dyn Gpu) -> Result<Self> {
+        let doing = || "compiling the runtime's own kernels".to_owned();
+        let names = ["gpuvm_version", "gpuvm_flush", "gpuvm_release"];
+        let module = gpu
+            .compile(
+                &Source::new("gpuvm_support.cu", SOURCE),
+                &names,
+                &CompileOptions::default(),
+            )
+            .doing(doing)?;
+        let kernel = |name| module.kernel(name).doing(doing);
+        Ok(Self {
+            version: kernel(names[0])?,
+            flush: kernel(names[1])?,
+            release: kernel(names[2])?,
+            stream: gpu.stream().doing(doing)?,
+        })
+    }
+
+    /// Runs a kernel on this GPU and compares the layouts it was compiled with to the runtime's.
+    pub fn check_version(&self, vm: &VmInner) -> Result<()> {
+        let out = DeviceArray::<u32>::zeroed(&*vm.gpu, 1).doing(|| "checking the device library".into())?;
+        let args = [out.addr().to_ne_bytes().to_vec()];
+        vm.launcher().run(
+            &self.stream,
+            &self.version,
+            vm.service_config(1),
+            &args,
+            "checking the device library",
+        )?;
+        let found = out
+            .read(&*vm.gpu, 0, 1)
+            .doing(|| "checking the device library".into())?[0];
+        if found != layout::LAYOUT_VERSION {
+            return Err(Error::Unavailable {
+                what: "the device library".into(),
+                reason: format!(
+                    "its layouts have version {found}, the runtime's {}; rebuild gpuvm",
+                    layout::LAYOUT_VERSION
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes the dirty pages of a region home.
+    pub fn flush(&self, vm: &VmInner, region: u32, pages: u64, name: &str) -> Result<()> {
+        let args = [
+            vm.desc.addr().to_ne_bytes().to_vec(),
+            region.to_ne_bytes().to_vec(),
+            0u64.to_ne_bytes().to_vec(),
+            pages.to_ne_bytes().to_vec(),
+        ];
+        vm.launcher().run(
+            &self.stream,
+            &self.flush,
+            vm.service_config(pages),
+            &args,
+            &format!("flush of region `{name}`"),
+        )
+    }
+
+    /// Gives the frames of a region back, dropping what is dirty still if `discard`.
+    pub fn release(&self, vm: &VmInner, region: u32, pages: u64, discard: bool, name: &str) -> Result<()> {
+        let args = [
+            vm.desc.addr().to_ne_bytes().to_vec(),
+            region.to_ne_bytes().to_vec(),
+            0u64.to_ne_bytes().to_vec(),
+            pages.to_ne_bytes().to_vec(),
+            u32::from(discard).to_ne_bytes().to_vec(),
+        ];
+        vm.launcher().run(
+            &self.stream,
+            &self.release,
+            vm.service_config(pages),
+            &args,
+            &format!("release of region `{name}`"),
+        )
+    }
+}

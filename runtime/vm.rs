@@ -1,0 +1,364 @@
+//! The virtual memory: frames, their pool, queue pairs, and what is in flight over them.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use bytemuck::Pod;
+use gpuvm_gpu::{CompileOptions, DeviceMemory, Gpu, Source, Stream, sim::SimGpu};
+use gpuvm_layouts::{self as layout, Counters, LatencyHistogram, PoolState, RegionDesc, VmDesc};
+use gpuvm_nic::{Access, MemoryKey, Nic, SoftNic};
+
+use crate::{
+    buffer::Buffer,
+    builder::{Transport, VmBuilder},
+    device::{DeviceArray, zero},
+    error::{Doing, Error, Result},
+    kernel::Module,
+    launch::{InFlight, LaunchConfig, Launcher},
+    queues::Queues,
+    region::{RegionBuilder, RegionInner},
+    scope::Scope,
+    stats::Stats,
+    support::Support,
+};
+
+/// Shards of the device's counters, so that multiprocessors do not share lines.
+pub(crate) const COUNTER_SHARDS: u32 = 64;
+/// The pool is refilled while it holds less than this share of the frames.
+const LOW_WATER_SHARE: u32 = 8;
+/// A pool need not hold more than this, whatever the number of frames.
+const LOW_WATER_MAX: u32 = 16_384;
+
+/// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory, which ends with the last of
+/// its handles, regions, buffers, modules and launches.
+#[derive(Clone)]
+pub struct Vm {
+    pub(crate) inner: Arc<VmInner>,
+}
+
+/// What changes while the virtual memory lives.
+pub(crate) struct State {
+    pub regions: Vec<Option<Weak<RegionInner>>>,
+    pub in_flight: Vec<Arc<InFlight>>,
+    /// A launch was stopped, or left pages or queue pairs in the error state: the host mends them before the next one.
+    pub needs_recovery: bool,
+    pub poisoned: Option<String>,
+}
+
+pub(crate) struct VmInner {
+    // Dropped in this order: queue pairs before the memory that they reach.
+    pub queues: Queues,
+    pub nic: Arc<dyn Nic>,
+    pub soft_nic: Arc<SoftNic>,
+    pub frame_key: MemoryKey,
+    pub frames: Option<DeviceMemory>,
+    pub frame_count: u32,
+    pub owners: DeviceArray<u64>,
+    pub pool_ring: DeviceArray<u64>,
+    pub pool: DeviceArray<PoolState>,
+    pub regions: DeviceArray<RegionDesc>,
+    pub counters: DeviceArray<Counters>,
+    pub latencies: DeviceArray<LatencyHistogram>,
+    pub desc: DeviceArray<VmDesc>,
+    pub support: Support,
+    pub stream: Arc<dyn Stream>,
+    pub state: Mutex<State>,
+    pub page_shift: u32,
+    pub transport: Transport,
+    pub settings: VmBuilder,
+    pub gpu: Arc<dyn Gpu>,
+}
+
+impl Vm {
+    /// Settings of a new virtual memory.
+    pub fn builder() -> VmBuilder {
+        VmBuilder::default()
+    }
+
+    pub(crate) fn bring_up(settings: VmBuilder, sim: Arc<SimGpu>, soft_nic: Arc<SoftNic>) -> Result<Self> {
+        let gpu: Arc<dyn Gpu> = sim.clone();
+        let nic: Arc<dyn Nic> = soft_nic.clone();
+        connect_machines(&sim, &soft_nic);
+        let frame_count = settings.frames() as u32;
+        let page_shift = settings.page_size.trailing_zeros();
+        let frame_bytes = u64::from(frame_count) << page_shift;
+        let frames = gpu
+            .allocate(frame_bytes, settings.page_size)
+            .doing(|| format!("allocating {frame_count} frames"))?;
+        // SAFETY: the frames stay allocated until `VmInner::drop` has deregistered them (else they are leaked), and
+        // kernels and host reach them by raw addresses only.
+        let frame_key = unsafe { nic.register(frames.addr(), frame_bytes, Access::LOCAL_WRITE) }
+            .doing(|| "registering the frames".into())?;
+        let doing = || "allocating the frames' bookkeeping".to_owned();
+        let queues = Queues::create(
+            &*gpu,
+            nic.clone(),
+            settings.queue_pairs,
+            settings.queue_depth,
+            frame_key.lkey,
+        )?;
+        let owners = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
+        let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
+        let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
+        let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
+        let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
+        let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
+        let desc = VmDesc {
+            layout_version: layout::LAYOUT_VERSION,
+            page_shift,
+            frames: frames.addr(),
+            frame_count,
+            frames_low: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_MAX),
+            owners: owners.addr(),
+            pool_ring: pool_ring.addr(),
+            pool: pool.addr(),
+            regions: regions.addr(),
+            region_count: settings.regions_max,
+            queue_count: queues.count(),
+            queues: queues.table_addr(),
+            counters: counters.addr(),
+            counter_shards: COUNTER_SHARDS,
+            latencies: latencies.addr(),
+            wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
+            ..zero()
+        };
+        let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
+        let inner = VmInner {
+            support: Support::compile(&*gpu)?,
+            stream: gpu.stream().doing(|| "creating the default stream".into())?,
+            state: Mutex::new(State {
+                regions: vec![None; settings.regions_max as usize],
+                in_flight: Vec::new(),
+                needs_recovery: false,
+                poisoned: None,
+            }),
+            queues,
+            nic,
+            soft_nic,
+            frame_key,
+            frames: Some(frames),
+            frame_count,
+            owners,
+            pool_ring,
+            pool,
+            regions,
+            counters,
+            latencies,
+            desc,
+            page_shift,
+            transport: Transport::Soft,
+            settings,
+            gpu,
+        };
+        inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
+        let vm = Self { inner: Arc::new(inner) };
+        vm.inner.support.check_version(&vm.inner)?;
+        Ok(vm)
+    }
+
+    /// A region of `length` elements, to be given its data by one of the builder's last calls.
+    pub fn region<T: Pod>(&self, length: u64) -> RegionBuilder<T> {
+        RegionBuilder::new(self.clone(), length)
+    }
+
+    /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] when device memory is short.
+    pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>> {
+        Buffer::zeroed(self.clone(), length)
+    }
+
+    /// Compiles CUDA C++ source text, which error messages call `name`, and finds `kernels` in it.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] with the compiler's log, an unknown kernel, or no compiler.
+    pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module> {
+        self.compile_with(name, source, kernels, &CompileOptions::default())
+    }
+
+    /// The same with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(&self, name: &str, source: &str, kernels: &[&str], options: &CompileOptions) -> Result<Module> {
+        let module = self
+            .inner
+            .gpu
+            .compile(&Source::new(name, source), kernels, options)
+            .doing(|| format!("compiling {name}"))?;
+        Ok(Module::new(self.clone(), module))
+    }
+
+    /// Compiles the CUDA C++ file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::File`], and as [`compile`](Self::compile).
+    pub fn compile_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        let path = path.as_ref();
+        let source = std::fs::read_to_string(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        self.compile(&path.display().to_string(), &source, kernels)
+    }
+
+    /// A further stream: launches of one stream run in order, those of different streams beside each other.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn stream(&self) -> Result<crate::launch::StreamHandle> {
+        let stream = self.inner.gpu.stream().doing(|| "creating a stream".into())?;
+        Ok(crate::launch::StreamHandle { stream })
+    }
+
+    /// Runs `body` with a scope in which regions may borrow host memory. Before this returns every region of the scope
+    /// has waited for its launches, has written its dirty pages home and has left the NIC, whatever `body` did with
+    /// the handles.
+    ///
+    /// # Errors
+    /// What `body` returns, else the first error of a region that could not write its pages home.
+    pub fn scope<'env, R>(&self, body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>) -> Result<R> {
+        Scope::run(self, body)
+    }
+
+    /// What the device library counted since the virtual memory began. Exact when no launch runs.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn stats(&self) -> Result<Stats> {
+        Stats::read(&self.inner)
+    }
+
+    /// Bytes of a page.
+    pub fn page_size(&self) -> u64 {
+        1 << self.inner.page_shift
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u64 {
+        u64::from(self.inner.frame_count)
+    }
+
+    /// The transport that fills the frames.
+    pub fn transport(&self) -> Transport {
+        self.inner.transport
+    }
+
+    /// The GPU's name.
+    pub fn gpu_name(&self) -> String {
+        self.inner.gpu.capabilities().name
+    }
+
+    /// The software NIC that fills the frames, for its statistics and its fault injection.
+    pub fn soft_nic(&self) -> &Arc<SoftNic> {
+        &self.inner.soft_nic
+    }
+
+    /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        let state = self.inner.lock();
+        let pages: u64 = state
+            .regions
+            .iter()
+            .flatten()
+            .filter_map(Weak::upgrade)
+            .map(|region| region.pages)
+            .sum();
+        pages * 8 + self.frames() * 16
+    }
+}
+
+/// Doorbell stores of the simulated GPU wake the NIC; in seeded mode the GPU's scheduler steps it.
+fn connect_machines(gpu: &SimGpu, nic: &Arc<SoftNic>) {
+    struct Engine(Weak<SoftNic>);
+    impl gpuvm_gpu::Actor for Engine {
+        fn step(&self) -> bool {
+            self.0.upgrade().is_some_and(|nic| nic.step())
+        }
+    }
+    let woken = Arc::downgrade(nic);
+    gpu.watch_stores(
+        &nic.doorbell_pages(),
+        Arc::new(move |address| {
+            if let Some(nic) = woken.upgrade() {
+                nic.doorbell_written(address);
+            }
+        }),
+    );
+    gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
+    gpu.set_note_formatter(Arc::new(|code, a, b| match code {
+        1 => format!("completion of request {b} on queue pair {a}"),
+        2 => format!("page {} of region {}", page_of(a), region_of(a)),
+        3 => format!("a frame for page {} of region {}", page_of(a), region_of(a)),
+        4 => format!("a slot of queue pair {a} or its neighbours"),
+        5 => format!("the write-back of page {} of region {}", page_of(a), region_of(a)),
+        _ => format!("wait {code} ({a:#x}, {b:#x})"),
+    }));
+}
+
+fn page_of(owner: u64) -> u64 {
+    owner & (layout::REGION_PAGES_MAX - 1)
+}
+
+fn region_of(owner: u64) -> u64 {
+    (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT
+}
+
+impl VmInner {
+    /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn launcher(&self) -> Launcher<'_> {
+        Launcher { vm: self }
+    }
+
+    pub fn service_config(&self, pages: u64) -> LaunchConfig {
+        let threads = 64;
+        let blocks = pages.div_ceil(u64::from(threads)).clamp(1, 8) as u32;
+        LaunchConfig::new(blocks, threads).deadline(self.settings.launch_deadline.max(Duration::from_secs(60)))
+    }
+
+    /// Fills the pool with `free`, in lap 0.
+    pub fn write_pool(&self, free: &[u32]) -> Result<()> {
+        let doing = || "filling the frame pool".to_owned();
+        let slots: Vec<u64> = (0..self.frame_count as usize)
+            .map(|slot| free.get(slot).map_or(0, |&frame| 1 << 32 | u64::from(frame)))
+            .collect();
+        self.pool_ring.write(&*self.gpu, 0, &slots).doing(doing)?;
+        let pool = PoolState {
+            available: free.len() as u64,
+            tail: free.len() as u64,
+            ..zero()
+        };
+        self.pool.write(&*self.gpu, 0, &[pool]).doing(doing)
+    }
+
+    pub fn region_name(&self, region: u32) -> String {
+        let state = self.lock();
+        let live = state
+            .regions
+            .get(region as usize)
+            .and_then(Option::as_ref)
+            .and_then(Weak::upgrade);
+        live.map_or_else(|| format!("#{region}"), |region| region.name.clone())
+    }
+}
+
+impl Drop for VmInner {
+    fn drop(&mut self) {
+        let in_flight = std::mem::take(&mut self.lock().in_flight);
+        for launch in in_flight {
+            launch.settle();
+        }
+        if let Err(error) = self.nic.deregister(self.frame_key) {
+            tracing::error!(%error, "the frames could not be deregistered; their memory is leaked");
+            std::mem::forget(self.frames.take());
+        }
+    }
+}
