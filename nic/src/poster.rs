@@ -153,6 +153,12 @@ impl Poster {
         Ok(poster)
     }
 
+    /// Gives the queue pair up without destroying it and returns its memory, which must outlive the NIC.
+    pub fn abandon(mut self) -> Pages {
+        let pages = self.pages.take();
+        pages.expect("taken by `drop` and `abandon` only, each the last call")
+    }
+
     /// The queue pair's number.
     pub fn number(&self) -> u32 {
         self.queue_pair.number
@@ -252,6 +258,14 @@ impl Poster {
         record.store(u32::from(index).to_be(), Ordering::Release);
     }
 
+    /// Stores the completion queue's consumer index. With overrun ignored nobody needs it.
+    pub fn store_consumer(&self, index: u32) {
+        // SAFETY: `pages` holds the record, 4-aligned.
+        let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.cq_dbrec as usize) };
+        // Release: the entries were read before they are given back.
+        record.store((index & 0xff_ffff).to_be(), Ordering::Release);
+    }
+
     /// Posts receives: stores the receive queue's doorbell record.
     pub fn post_receives(&self, index: u16) {
         // SAFETY: `pages` holds the record, 4-aligned.
@@ -334,6 +348,17 @@ impl Poster {
         }
     }
 
+    /// The bytes of a block of the send queue.
+    pub fn block(&self, slot: u64) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        for (i, bytes) in block.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let address = self.memory.sq + slot * BLOCK_BYTES as u64 + i as u64 * 8;
+            // Relaxed: this side wrote it.
+            *bytes = self.word(address).load(Ordering::Relaxed).to_ne_bytes();
+        }
+        block
+    }
+
     /// The bytes of a completion queue entry.
     pub fn entry(&self, slot: u64) -> [u8; CQE_BYTES] {
         let address = self.memory.cq + slot * CQE_BYTES as u64;
@@ -361,9 +386,12 @@ impl Poster {
 
 impl Drop for Poster {
     fn drop(&mut self) {
-        if self.nic.destroy_queue_pair(self.queue_pair.number).is_err() {
+        // `None` when the poster was abandoned.
+        let Some(pages) = self.pages.take() else { return };
+        match self.nic.destroy_queue_pair(self.queue_pair.number) {
+            Ok(()) | Err(NicError::UnknownQueuePair { .. }) => drop(pages),
             // The NIC may still use the memory: better lost than freed under it.
-            std::mem::forget(self.pages.take());
+            Err(_) => std::mem::forget(pages),
         }
     }
 }

@@ -149,3 +149,39 @@ unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
     // SAFETY: the caller's promise.
     unsafe { copy_8(dst, src, bytes / 8) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every alignment of both sides with every short length, and lengths about the vector loop.
+    #[test]
+    fn copies_exactly_its_bytes() {
+        let source: Vec<u8> = (0..1024u32).map(|i| (i * 31 % 251) as u8).collect();
+        let lengths = (0..40).chain([127, 128, 129, 143, 144, 255, 256, 300, 511, 512, 640]);
+        let lengths: Vec<u64> = lengths.collect();
+        for from in 0..18u64 {
+            for to in 0..18u64 {
+                for bytes in &lengths {
+                    let mut target = vec![0xa5u8; 1024];
+                    let src = source.as_ptr().expose_provenance() as u64 + from;
+                    let dst = target.as_mut_ptr().expose_provenance() as u64 + to;
+                    // SAFETY: 18 and 640 bytes lie within both vectors, which nobody else uses.
+                    unsafe { copy(dst, src, *bytes) };
+                    let (to, from, bytes) = (to as usize, from as usize, *bytes as usize);
+                    assert_eq!(
+                        target[to..to + bytes],
+                        source[from..from + bytes],
+                        "{from} to {to}, {bytes}"
+                    );
+                    assert!(
+                        target[..to]
+                            .iter()
+                            .chain(&target[to + bytes..])
+                            .all(|byte| *byte == 0xa5)
+                    );
+                }
+            }
+        }
+    }
+}

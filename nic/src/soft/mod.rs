@@ -34,8 +34,6 @@ mod memory;
 mod pages;
 mod queue_pair;
 mod report;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
