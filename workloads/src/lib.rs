@@ -2,7 +2,7 @@
 //!
 //! [`graph`] holds compressed sparse row graphs: readers for Matrix Market files and SNAP edge
 //! lists (plain or gzip), the GAP benchmark's Kronecker and uniform generators, and a breadth-first
-//! search on the CPU that every paged result is compared with.
+//! search on the CPU that every paged result is compared with. [`bfs`] is the same search on the GPU, over a paged graph.
 //!
 //! ```
 //! use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
@@ -15,4 +15,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bfs;
 pub mod graph;

@@ -1,0 +1,209 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+use clap::{ArgAction, Args, Parser, Subcommand};
+use gpuvm::{GpuKind, Transport};
+use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
+
+/// GPU kernels over data larger than GPU memory.
+///
+/// GPU threads find the missing page, write the request into a NIC's queue pair, ring its doorbell and wait for the
+/// completion. The simulated GPU and the software NIC need no hardware.
+#[derive(Debug, Parser)]
+#[command(version, name = "gpuvm", arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs a workload and says what paging cost.
+    #[command(subcommand, arg_required_else_help = true)]
+    Run(Workload),
+}
+
+/// A workload.
+#[derive(Debug, Subcommand)]
+pub enum Workload {
+    /// Breadth-first search.
+    Bfs(BfsArgs),
+}
+
+/// Breadth-first search over a graph whose rows and distances are paged.
+#[derive(Debug, Args)]
+pub struct BfsArgs {
+    /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    pub graph: GraphSpec,
+
+    /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M).
+    #[arg(long, value_name = "SIZE", default_value = "25%")]
+    pub memory: MemorySize,
+
+    /// Bytes of a page: a power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
+    /// The vertex to start from, by its id in the file (Matrix Market counts from 1, generated graphs from 0).
+    /// Without it: the lowest one that has neighbours.
+    #[arg(long, value_name = "ID")]
+    pub source: Option<u64>,
+
+    /// Walk edges from their first to their second end only. Without it a graph is directed as its file says: general
+    /// matrices and edge lists with SNAP's "# Directed graph" are, all others are not.
+    #[arg(long, conflicts_with = "undirected")]
+    pub directed: bool,
+
+    /// Walk edges both ways, whatever the file says.
+    #[arg(long)]
+    pub undirected: bool,
+
+    /// The GPU: sim, cuda:N, or auto.
+    #[arg(long, default_value = "auto")]
+    pub gpu: GpuKind,
+
+    /// What moves the pages: soft (the software NIC), rxe, mlx5, direct, or auto.
+    #[arg(long, default_value = "auto")]
+    pub transport: Transport,
+
+    /// Make a run repeatable: the generated graph comes from this seed, and the simulated GPU and the software NIC run
+    /// in the one interleaving that it names, on one thread (slow).
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// The seed of a generated graph alone; the run stays fast.
+    #[arg(long, value_name = "N", conflicts_with = "seed", default_value_t = DEFAULT_SEED)]
+    pub graph_seed: u64,
+
+    /// Queue pairs between GPU and NIC.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub queue_pairs: u32,
+
+    /// Requests that one queue pair holds: a power of two.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_queue_depth)]
+    pub queue_depth: u32,
+
+    /// Write the distances to this file, one a line in ascending order of vertex ids, -1 where unreached.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Do not compare the distances with a search on the CPU.
+    #[arg(long = "no-check", action = ArgAction::SetFalse)]
+    pub check: bool,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Frame memory as given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemorySize {
+    /// A share of the paged data, in percent.
+    Percent(f64),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl MemorySize {
+    /// The bytes of frame memory for `data_bytes` of paged data.
+    pub fn bytes_of(self, data_bytes: u64) -> u64 {
+        match self {
+            // Rounded up: 100% holds everything. The cast saturates.
+            MemorySize::Percent(percent) => (data_bytes as f64 * percent / 100.0).ceil() as u64,
+            MemorySize::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl FromStr for MemorySize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MemorySize, String> {
+        let Some(percent) = text.strip_suffix('%') else {
+            return match parse_bytes(text)? {
+                0 => Err("no memory at all; give at least one page".to_owned()),
+                bytes => Ok(MemorySize::Bytes(bytes)),
+            };
+        };
+        match percent.trim().parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(MemorySize::Percent(percent)),
+            _ => Err("a share is a number above 0% and up to 1000%".to_owned()),
+        }
+    }
+}
+
+/// Sizes as the GNU tools take them: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB powers of 1000.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let short = text.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
+    let whole = if short { format!("{text}iB") } else { text.to_owned() };
+    whole
+        .parse::<ByteSize>()
+        .map(|size| size.as_u64())
+        .map_err(|_| format!("'{text}' is no size; write 4KiB, 64M, 2GiB"))
+}
+
+fn parse_page_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match bytes {
+        4096..=0x20_0000 if bytes.is_power_of_two() => Ok(bytes),
+        _ => Err(format!("{bytes} bytes; a page is a power of two from 4KiB to 2MiB")),
+    }
+}
+
+fn parse_queue_depth(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(depth) if depth.is_power_of_two() && (2..=32_768).contains(&depth) => Ok(depth),
+        _ => Err("a queue's depth is a power of two from 2 to 32768".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_understood() {
+        for (text, bytes) in [
+            ("4KiB", 4096),
+            ("4K", 4096),
+            ("64M", 64 << 20),
+            ("2GiB", 2 << 30),
+            ("2gb", 2_000_000_000),
+            ("8192", 8192),
+        ] {
+            assert_eq!(text.parse(), Ok(MemorySize::Bytes(bytes)), "{text}");
+        }
+        assert_eq!("12.5%".parse(), Ok(MemorySize::Percent(12.5)));
+        for text in [
+            "", "%", "0%", "-1%", "NaN%", "inf%", "1001%", "0", "-4K", "4 apples", "KiB", "M",
+        ] {
+            assert!(text.parse::<MemorySize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_of_the_data() {
+        assert_eq!(MemorySize::Percent(25.0).bytes_of(1001), 251);
+        assert_eq!(MemorySize::Percent(100.0).bytes_of(12_345_678_901), 12_345_678_901);
+        assert_eq!(MemorySize::Bytes(7).bytes_of(1001), 7);
+    }
+
+    #[test]
+    fn pages_and_depths_have_limits() {
+        assert_eq!(parse_page_bytes("4KiB"), Ok(4096));
+        assert_eq!(parse_page_bytes("2M"), Ok(2 << 20));
+        for text in ["2KiB", "4MiB", "12KiB", "4KB", "x", "18446744073709551615"] {
+            assert!(parse_page_bytes(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_queue_depth("64"), Ok(64));
+        for text in ["0", "1", "100", "65536", "-2", ""] {
+            assert!(parse_queue_depth(text).is_err(), "{text}");
+        }
+    }
+}

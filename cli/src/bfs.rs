@@ -1,0 +1,189 @@
+//! `gpuvm run bfs`.
+
+use gpuvm::{GpuKind, Transport, Vm};
+use gpuvm_workloads::bfs::{self, Outcome};
+use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, reference};
+
+use crate::args::{BfsArgs, MemorySize};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::Bars;
+use crate::report::BfsReport;
+
+/// The fewest frames that a share of a small graph is rounded up to.
+const FRAMES_MIN: u64 = 16;
+
+/// Loads the graph, searches it, compares, writes and reports.
+pub fn run(args: &BfsArgs) -> Result<(), CliError> {
+    probe(args)?;
+    let output = match &args.output {
+        None => None,
+        Some(path) => Some(Output::create(path).map_err(|source| CliError::Output {
+            path: path.clone(),
+            source,
+        })?),
+    };
+    let mut bars = Bars::new(!args.json);
+    let graph = load(args, &mut bars)?;
+    let source = source_vertex(args, &graph)?;
+    let options = bfs::Options {
+        gpu: args.gpu,
+        transport: args.transport,
+        frame_bytes: frame_bytes(args, &graph)?,
+        page_bytes: args.page_size,
+        queue_pairs: args.queue_pairs,
+        queue_depth: args.queue_depth,
+        seed: args.seed,
+    };
+    bars.working("starting");
+    let vertices = u64::from(graph.csr().vertices());
+    let outcome = bfs::run(graph.csr(), source, &options, &mut |level| {
+        bars.searching(level.level, level.reached, vertices);
+    })
+    .map_err(|source| CliError::Search {
+        graph: args.graph.to_string(),
+        source,
+    })?;
+
+    let mut compared = None;
+    if args.check {
+        bars.working("comparing");
+        compared = Some(reference::compare(
+            &reference::bfs(graph.csr(), source)?,
+            &outcome.distances,
+        ));
+    }
+    bars.clear();
+    report(
+        args,
+        &graph,
+        source,
+        &options,
+        &outcome,
+        compared.as_ref().map(Result::is_ok),
+    )
+    .print(args.json)?;
+    compared.unwrap_or(Ok(()))?;
+    if let (Some(output), Some(path)) = (output, &args.output) {
+        output.finish(&outcome.distances).map_err(|source| CliError::Output {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Asks for a GPU or a transport other than the usual ones before a graph is loaded for nothing.
+fn probe(args: &BfsArgs) -> Result<(), CliError> {
+    let usual = matches!(args.gpu, GpuKind::Auto | GpuKind::Simulated)
+        && matches!(args.transport, Transport::Auto | Transport::Soft);
+    if !usual {
+        Vm::builder()
+            .gpu(args.gpu)
+            .transport(args.transport)
+            .build()
+            .map_err(CliError::BackEnd)?;
+    }
+    Ok(())
+}
+
+fn load(args: &BfsArgs, bars: &mut Bars) -> Result<Graph, CliError> {
+    let direction = match (args.directed, args.undirected) {
+        (true, _) => Some(Direction::Directed),
+        (_, true) => Some(Direction::Undirected),
+        _ => None,
+    };
+    let options = LoadOptions {
+        direction,
+        seed: args.seed.unwrap_or(args.graph_seed),
+    };
+    args.graph
+        .load(&options, &mut |progress| bars.loading(progress))
+        .map_err(|source| CliError::Graph {
+            graph: args.graph.to_string(),
+            source,
+        })
+}
+
+fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
+    let name = args.graph.to_string();
+    let Some(id) = args.source else {
+        return graph.csr().first_connected().ok_or(CliError::NoEdges { graph: name });
+    };
+    graph.vertex_of(id).ok_or_else(|| {
+        let vertices = graph.csr().vertices();
+        let first = graph.id_of(0).unwrap_or(0);
+        let last = graph.id_of(vertices.saturating_sub(1)).unwrap_or(0);
+        let gaps = if last - first >= u64::from(vertices) {
+            ", not all of them used"
+        } else {
+            ""
+        };
+        CliError::NoSuchVertex {
+            graph: name,
+            id,
+            first,
+            last,
+            gaps,
+        }
+    })
+}
+
+/// The frame memory in whole pages. A share of a small graph is rounded up to a number of frames that can work.
+fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
+    let page_bytes = args.page_size;
+    let bytes = args.memory.bytes_of(bfs::paged_bytes(graph.csr(), args.page_size));
+    let frames = match args.memory {
+        MemorySize::Percent(_) => bytes.div_ceil(page_bytes).max(FRAMES_MIN),
+        MemorySize::Bytes(_) => bytes / page_bytes,
+    };
+    match frames {
+        0 => Err(CliError::TooLittleMemory {
+            bytes,
+            page_bytes: args.page_size,
+        }),
+        _ => Ok(frames.saturating_mul(page_bytes)),
+    }
+}
+
+fn report(
+    args: &BfsArgs,
+    graph: &Graph,
+    source: u32,
+    options: &bfs::Options,
+    outcome: &Outcome,
+    verified: Option<bool>,
+) -> BfsReport {
+    let stats = &outcome.stats;
+    // A run shorter than the clock's step must not divide by zero.
+    let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
+    BfsReport {
+        graph: args.graph.to_string(),
+        direction: match graph.direction() {
+            Direction::Directed => "directed",
+            Direction::Undirected => "undirected",
+        },
+        gpu: outcome.gpu.clone(),
+        transport: outcome.transport.to_string(),
+        vertices: u64::from(graph.csr().vertices()),
+        edges: graph.csr().edges(),
+        source: graph.id_of(source).unwrap_or(u64::from(source)),
+        data_bytes: bfs::paged_bytes(graph.csr(), args.page_size),
+        memory_bytes: options.frame_bytes,
+        page_bytes: options.page_bytes,
+        seconds,
+        vertices_reached: outcome.reached,
+        levels: outcome.levels,
+        edges_per_second: outcome.edges as f64 / seconds,
+        faults: stats.faults,
+        faults_per_second: stats.faults as f64 / seconds,
+        coalesced: stats.coalesced,
+        pages_fetched: stats.pages_fetched,
+        pages_written_back: stats.pages_written_back,
+        bytes_fetched: stats.bytes_fetched,
+        hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
+        fault_ns_p50: stats.fault_ns(0.5),
+        fault_ns_p99: stats.fault_ns(0.99),
+        verified,
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong, one sentence each; causes are printed below it.
+
+use std::io;
+use std::path::PathBuf;
+
+use gpuvm_workloads::bfs::BfsError;
+use gpuvm_workloads::graph::GraphError;
+use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
+
+/// A command that did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The graph could not be loaded.
+    #[error("cannot load the graph {graph}")]
+    Graph {
+        /// The graph as given.
+        graph: String,
+        /// Why not.
+        source: GraphError,
+    },
+    /// The source is not in the graph.
+    #[error("the graph {graph} has no vertex {id}; its ids go from {first} to {last}{gaps}")]
+    NoSuchVertex {
+        /// The graph as given.
+        graph: String,
+        /// The id asked for.
+        id: u64,
+        /// The lowest id.
+        first: u64,
+        /// The highest id.
+        last: u64,
+        /// Says that not every id between is used, or nothing.
+        gaps: &'static str,
+    },
+    /// There is no default source.
+    #[error("no vertex of the graph {graph} has a neighbour; choose a start with --source")]
+    NoEdges {
+        /// The graph as given.
+        graph: String,
+    },
+    /// A GPU or a transport that cannot be used.
+    #[error("the GPU or the transport that was asked for cannot be used")]
+    BackEnd(#[source] gpuvm::Error),
+    /// Less memory than a page.
+    #[error("--memory {bytes} bytes is less than one page of {page_bytes} bytes")]
+    TooLittleMemory {
+        /// The memory asked for.
+        bytes: u64,
+        /// The page size.
+        page_bytes: u64,
+    },
+    /// The search did not end well.
+    #[error("the search of the graph {graph} failed")]
+    Search {
+        /// The graph as given.
+        graph: String,
+        /// Why.
+        source: BfsError,
+    },
+    /// The search on the CPU has no start.
+    #[error("the search on the CPU failed")]
+    Reference(#[from] VertexOutOfRange),
+    /// The distances are wrong.
+    #[error("the distances are wrong: they differ from those of the CPU; this is a defect of gpuvm")]
+    Wrong(#[from] Mismatch),
+    /// The file of distances could not be written.
+    #[error("cannot write the distances to {}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The report could not be printed.
+    #[error("cannot print the report")]
+    Print(#[from] io::Error),
+    /// Ctrl-C could not be arranged for.
+    #[error("cannot set up the handling of signals")]
+    Signals(#[source] io::Error),
+}

@@ -1,1 +1,0 @@
-//! gpuvm-cli

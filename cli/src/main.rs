@@ -1,0 +1,52 @@
+//! The command `gpuvm`.
+
+mod args;
+mod bfs;
+mod error;
+mod output;
+mod progress;
+mod report;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command, Workload};
+use crate::error::CliError;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // RUST_LOG=gpuvm=debug shows what the library does; nothing by default.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(EnvFilter::from_default_env())
+        .init();
+    match execute(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            print_chain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(cli: &Cli) -> Result<(), CliError> {
+    output::end_on_signals().map_err(CliError::Signals)?;
+    match &cli.command {
+        Command::Run(Workload::Bfs(args)) => bfs::run(args),
+    }
+}
+
+/// Prints an error and its causes. A standard error that is closed is no reason to panic.
+fn print_chain(error: &dyn Error) {
+    let mut text = format!("error: {error}\n");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!("  caused by: {error}\n"));
+        cause = error.source();
+    }
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,161 @@
+//! What a run tells its user: a short text, or one JSON object.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use bytesize::ByteSize;
+use serde::Serialize;
+
+/// The report of a breadth-first search; the field names are the keys of the JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct BfsReport {
+    /// The graph as given.
+    pub graph: String,
+    /// `directed` or `undirected`.
+    pub direction: &'static str,
+    /// The GPU that ran the search.
+    pub gpu: String,
+    /// What moved the pages.
+    pub transport: String,
+    /// Vertices of the graph.
+    pub vertices: u64,
+    /// Stored neighbours: an undirected edge counts twice.
+    pub edges: u64,
+    /// The id of the vertex that the search began at.
+    pub source: u64,
+    /// Bytes of the paged data: row offsets, neighbours and distances, in whole pages.
+    pub data_bytes: u64,
+    /// Bytes of frames.
+    pub memory_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// From the first launch to the end of the last one.
+    pub seconds: f64,
+    /// Vertices with a distance.
+    pub vertices_reached: u64,
+    /// Different distances, the 0 of the source among them.
+    pub levels: u32,
+    /// Stored neighbours of reached vertices, a second.
+    pub edges_per_second: f64,
+    /// Demand fetches: each for all lanes of a warp that missed the same page together.
+    pub faults: u64,
+    /// Demand fetches a second.
+    pub faults_per_second: f64,
+    /// Lanes that missed and were served by another lane's fetch.
+    pub coalesced: u64,
+    /// Pages fetched.
+    pub pages_fetched: u64,
+    /// Pages written back.
+    pub pages_written_back: u64,
+    /// Bytes fetched.
+    pub bytes_fetched: u64,
+    /// Share of the accesses to paged elements that found their page.
+    pub hit_rate: f64,
+    /// Half of the faults took at most these nanoseconds from the miss to the publication.
+    pub fault_ns_p50: u64,
+    /// 99 of 100 faults took at most these nanoseconds.
+    pub fault_ns_p99: u64,
+    /// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
+    pub verified: Option<bool>,
+}
+
+impl BfsReport {
+    /// Prints the report on the standard output.
+    ///
+    /// # Errors
+    /// Where the output is closed or full.
+    pub fn print(&self, json: bool) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        if json {
+            serde_json::to_writer(&mut out, self)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{self}")?;
+        }
+        out.flush()
+    }
+}
+
+impl fmt::Display for BfsReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: u64| ByteSize::b(bytes).display().iec();
+        let share = self.memory_bytes as f64 / self.data_bytes as f64 * 100.0;
+        writeln!(
+            out,
+            "graph      {} ({}): {} vertices, {} edges, {} paged",
+            self.graph,
+            self.direction,
+            Grouped(self.vertices),
+            Grouped(self.edges),
+            size(self.data_bytes)
+        )?;
+        writeln!(
+            out,
+            "memory     {} of frames ({share:.1} %), pages of {}, {}, transport {}",
+            size(self.memory_bytes),
+            size(self.page_bytes),
+            self.gpu,
+            self.transport
+        )?;
+        writeln!(
+            out,
+            "search     from vertex {}: {} vertices in {} levels, {:.3} s, {:.1} M edges/s",
+            self.source,
+            Grouped(self.vertices_reached),
+            self.levels,
+            self.seconds,
+            self.edges_per_second / 1e6
+        )?;
+        writeln!(
+            out,
+            "faults     {} ({}/s), {} lanes coalesced, p50 {:.1} us, p99 {:.1} us, hit rate {:.3} %",
+            Grouped(self.faults),
+            Grouped(self.faults_per_second as u64),
+            Grouped(self.coalesced),
+            self.fault_ns_p50 as f64 / 1e3,
+            self.fault_ns_p99 as f64 / 1e3,
+            self.hit_rate * 100.0
+        )?;
+        writeln!(
+            out,
+            "pages      {} fetched ({}), {} written back",
+            Grouped(self.pages_fetched),
+            size(self.bytes_fetched),
+            Grouped(self.pages_written_back)
+        )?;
+        let verified = match self.verified {
+            Some(true) => "the distances equal those of a search on the CPU",
+            Some(false) => "the distances are WRONG",
+            None => "not compared with a search on the CPU",
+        };
+        write!(out, "verified   {verified}")
+    }
+}
+
+/// A count with a comma between thousands.
+struct Grouped(u64);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (index, digit) in digits.chars().enumerate() {
+            if index > 0 && (digits.len() - index) % 3 == 0 {
+                out.write_str(",")?;
+            }
+            write!(out, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(Grouped(count).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Breadth-first search on the GPU, over a graph that is paged.
+//!
+//! Row offsets, neighbours and distances are paged regions; the sets of vertices are bitmaps in plain device memory,
+//! half a byte a vertex. The kernel is `bfs.cu` beside this file.
+
+use std::time::{Duration, Instant};
+
+use gpuvm::{Buffer, GpuKind, Kernel, LaunchConfig, Region, Stats, Transport, Vm};
+
+use crate::graph::Csr;
+use crate::graph::reference::VertexOutOfRange;
+
+/// The kernel's source.
+pub const SOURCE: &str = include_str!("bfs.cu");
+
+/// Threads of a block: whole warps, as the kernel asks for.
+const BLOCK_THREADS: u32 = 128;
+
+/// Vertices that a warp takes at a time.
+const VERTICES_PER_WARP: u64 = 1024;
+
+/// Enough warps that some walk while others wait for pages; more only cost the simulated GPU's time.
+const BLOCKS_MAX: u64 = 32;
+
+/// Where and how a search runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The GPU.
+    pub gpu: GpuKind,
+    /// What moves the pages.
+    pub transport: Transport,
+    /// Bytes of frames for all pages together.
+    pub frame_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Queue pairs between GPU and NIC.
+    pub queue_pairs: u32,
+    /// Requests that one queue pair holds.
+    pub queue_depth: u32,
+    /// One interleaving, named by this seed, instead of full speed.
+    pub seed: Option<u64>,
+}
+
+/// How far a running search has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The level that was finished last; 0 holds the source alone.
+    pub level: u32,
+    /// Vertices reached so far.
+    pub reached: u64,
+}
+
+/// What a search found and what it took.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Edges from the source to every vertex, -1 where there is no path.
+    pub distances: Vec<i32>,
+    /// Distances that occur, the source's 0 among them.
+    pub levels: u32,
+    /// Vertices with a distance.
+    pub reached: u64,
+    /// Stored neighbours that were walked: each once for a row whose vertex was reached.
+    pub edges: u64,
+    /// Elements of paged regions that lanes read or wrote, counted by the kernel.
+    pub accesses: u64,
+    /// From the first launch to the end of the last one.
+    pub elapsed: Duration,
+    /// What the paging did from the first launch until the distances were home.
+    pub stats: Stats,
+    /// The GPU's name.
+    pub gpu: String,
+    /// What moved the pages.
+    pub transport: Transport,
+}
+
+/// A search that could not be run or did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum BfsError {
+    /// The source is no vertex of the graph.
+    #[error("the search has no start")]
+    Source(#[from] VertexOutOfRange),
+    /// The paging or the GPU failed.
+    #[error("{step} failed")]
+    Vm {
+        /// What was under way.
+        step: &'static str,
+        /// Why it failed.
+        source: gpuvm::Error,
+    },
+    /// More levels than vertices: the device's counters cannot be right.
+    #[error("the search went on after level {level} of a graph of {vertices} vertices; this is a defect of gpuvm")]
+    Endless {
+        /// The level.
+        level: u32,
+        /// Vertices of the graph.
+        vertices: u32,
+    },
+}
+
+/// Bytes of the pages of a graph's row offsets, neighbours and distances: frame memory for all of them.
+pub fn paged_bytes(csr: &Csr, page_bytes: u64) -> u64 {
+    let vertices = u64::from(csr.vertices());
+    [(vertices + 1) * 8, csr.edges() * 4, vertices * 4]
+        .map(|bytes| bytes.max(1).next_multiple_of(page_bytes))
+        .iter()
+        .sum()
+}
+
+/// Searches `csr` from `source` and calls `progress` after every level.
+///
+/// # Errors
+/// [`BfsError`]; the runtime's errors name region, page and cause.
+pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(Level)) -> Result<Outcome, BfsError> {
+    let vertices = csr.vertices();
+    if source >= vertices {
+        return Err(VertexOutOfRange {
+            vertex: source,
+            vertices,
+        }
+        .into());
+    }
+    let vm = start(options).map_err(|source| BfsError::Vm {
+        step: "starting the GPU and its transport",
+        source,
+    })?;
+    let search = Search::new(&vm, csr, source).map_err(|source| BfsError::Vm {
+        step: "preparing the search",
+        source,
+    })?;
+    let before = search.stats()?;
+    progress(Level { level: 0, reached: 1 });
+    let started = Instant::now();
+    let mut totals = [1, 0, 0];
+    let mut levels = 0;
+    loop {
+        levels += 1;
+        if levels > vertices {
+            return Err(BfsError::Endless {
+                level: levels,
+                vertices,
+            });
+        }
+        let reached = totals[0];
+        totals = search.level(levels)?;
+        if totals[0] == reached {
+            break;
+        }
+        progress(Level {
+            level: levels,
+            reached: totals[0],
+        });
+    }
+    let elapsed = started.elapsed();
+    let distances = search.distances.to_vec().map_err(|source| BfsError::Vm {
+        step: "reading the distances",
+        source,
+    })?;
+    let stats = search.stats()?.difference(&before);
+    let [reached, edges, accesses] = totals;
+    let (gpu, transport) = (vm.gpu_name(), vm.transport());
+    Ok(Outcome {
+        distances,
+        levels,
+        reached,
+        edges,
+        accesses,
+        elapsed,
+        stats,
+        gpu,
+        transport,
+    })
+}
+
+fn start(options: &Options) -> gpuvm::Result<Vm> {
+    let mut builder = Vm::builder()
+        .gpu(options.gpu)
+        .transport(options.transport)
+        .frame_memory(options.frame_bytes)
+        .page_size(options.page_bytes)
+        .queue_pairs(options.queue_pairs)
+        .queue_depth(options.queue_depth);
+    if let Some(seed) = options.seed {
+        builder = builder.seed(seed);
+    }
+    builder.build()
+}
+
+/// What lies in GPU reach while a search runs.
+struct Search {
+    vm: Vm,
+    kernel: Kernel,
+    offsets: Region<u64>,
+    neighbours: Region<u32>,
+    distances: Region<i32>,
+    visited: Buffer<u32>,
+    /// The frontiers of this level, the next and the previous one take turns.
+    sets: [Buffer<u32>; 3],
+    /// Vertices reached, edges walked, accesses to paged elements.
+    totals: Buffer<u64>,
+    config: LaunchConfig,
+}
+
+impl Search {
+    fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Search> {
+        let vertices = u64::from(csr.vertices());
+        let words = vertices.div_ceil(32);
+        let set_words = words + words.div_ceil(32);
+        let word = source as usize / 32;
+        let bit = |index: usize| {
+            let mut bits = vec![0_u32; index / 32 + 1];
+            bits[index / 32] = 1 << (index % 32);
+            bits
+        };
+        let visited = vm.buffer(words)?;
+        visited.write(&bit(source as usize))?;
+        let first = vm.buffer(set_words)?;
+        let mut frontier = bit(source as usize);
+        frontier.resize(words as usize, 0);
+        frontier.extend(bit(word));
+        first.write(&frontier)?;
+        let totals = vm.buffer(3)?;
+        totals.write(&[1, 0, 0])?;
+        let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
+        let warps = vertices.div_ceil(VERTICES_PER_WARP);
+        let blocks = warps.div_ceil(u64::from(BLOCK_THREADS / 32)).min(BLOCKS_MAX);
+        Ok(Search {
+            vm: vm.clone(),
+            kernel: vm.compile("bfs.cu", SOURCE, &["bfs_level"])?.kernel("bfs_level")?,
+            offsets: vm
+                .region(vertices + 1)
+                .name("row offsets")
+                .read_only()
+                .from_slice(csr.offsets())?,
+            neighbours: vm
+                .region(csr.edges())
+                .name("neighbours")
+                .read_only()
+                .from_slice(csr.neighbours())?,
+            distances: vm.region(vertices).name("distances").from_iter(distances)?,
+            visited,
+            sets: [first, vm.buffer(set_words)?, vm.buffer(set_words)?],
+            totals,
+            config: LaunchConfig::new(blocks as u32, BLOCK_THREADS),
+        })
+    }
+
+    /// Searches one level and returns the totals so far.
+    fn level(&self, level: u32) -> Result<[u64; 3], BfsError> {
+        let set = |turn: u32| &self.sets[turn as usize % 3];
+        let args = (
+            &self.offsets,
+            &self.neighbours,
+            &self.distances,
+            &self.visited,
+            set(level - 1),
+            set(level),
+            set(level + 1),
+            &self.totals,
+            level as i32,
+        );
+        let search = || {
+            self.kernel.launch(self.config.clone(), args)?.sync()?;
+            let mut totals = [0; 3];
+            self.totals.read(&mut totals)?;
+            Ok(totals)
+        };
+        search().map_err(|source| BfsError::Vm {
+            step: "searching a level",
+            source,
+        })
+    }
+
+    fn stats(&self) -> Result<Stats, BfsError> {
+        self.vm.stats().map_err(|source| BfsError::Vm {
+            step: "reading the counters",
+            source,
+        })
+    }
+}
