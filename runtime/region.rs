@@ -213,8 +213,8 @@ impl RegionInner {
             vm: self.vm.desc.addr(),
             page_shift: self.vm.page_shift,
             region: self.id,
-            flags: self.flags(),
-            element_bytes: self.element_bytes,
+            offset_mask: (1 << self.vm.page_shift) - 1,
+            frame_scale: 1 << (self.vm.page_shift - layout::FRAME_SHIFT),
         }
     }
 

@@ -44,10 +44,10 @@ pub struct ArrayDesc {
     pub page_shift: u32,
     /// The region's index in the region table.
     pub region: u32,
-    /// `REGION_*`.
-    pub flags: u32,
-    /// Bytes an element.
-    pub element_bytes: u32,
+    /// Page size less one: an element's offset in its page is its byte number under this mask.
+    pub offset_mask: u32,
+    /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
+    pub frame_scale: u32,
 }
 
 /// One region: its page table and its home.
@@ -191,7 +191,8 @@ pub struct LatencyHistogram {
 }
 
 shared_layout! {
-    ArrayDesc: 48 { words: 0, frames: 8, length: 16, vm: 24, page_shift: 32, region: 36, flags: 40, element_bytes: 44, }
+    ArrayDesc: 48 { words: 0, frames: 8, length: 16, vm: 24, page_shift: 32, region: 36, offset_mask: 40,
+        frame_scale: 44, }
     RegionDesc: 64 {
         words: 0, home: 8, bytes: 16, pages: 24, rkey: 32, flags: 36, queue_first: 40, queue_count: 44, reserved: 48,
     }

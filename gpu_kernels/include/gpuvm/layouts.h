@@ -191,10 +191,10 @@ struct alignas(16) ArrayDesc {
     unsigned int page_shift;
     /// The region's index in the region table.
     unsigned int region;
-    /// `REGION_*`.
-    unsigned int flags;
-    /// Bytes an element.
-    unsigned int element_bytes;
+    /// Page size less one: an element's offset in its page is its byte number under this mask.
+    unsigned int offset_mask;
+    /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
+    unsigned int frame_scale;
 };
 
 /// One region: its page table and its home.
@@ -501,8 +501,8 @@ static_assert(__builtin_offsetof(ArrayDesc, length) == 16, "offset of ArrayDesc:
 static_assert(__builtin_offsetof(ArrayDesc, vm) == 24, "offset of ArrayDesc::vm");
 static_assert(__builtin_offsetof(ArrayDesc, page_shift) == 32, "offset of ArrayDesc::page_shift");
 static_assert(__builtin_offsetof(ArrayDesc, region) == 36, "offset of ArrayDesc::region");
-static_assert(__builtin_offsetof(ArrayDesc, flags) == 40, "offset of ArrayDesc::flags");
-static_assert(__builtin_offsetof(ArrayDesc, element_bytes) == 44, "offset of ArrayDesc::element_bytes");
+static_assert(__builtin_offsetof(ArrayDesc, offset_mask) == 40, "offset of ArrayDesc::offset_mask");
+static_assert(__builtin_offsetof(ArrayDesc, frame_scale) == 44, "offset of ArrayDesc::frame_scale");
 static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc::words");
 static_assert(__builtin_offsetof(RegionDesc, home) == 8, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, bytes) == 16, "offset of RegionDesc::bytes");

@@ -19,10 +19,8 @@ class reader {
         } else {
             unsigned long long chunk = i / (16 / sizeof(T));
             if (chunk != chunk_ || i >= array_.length) {
-                // A chunk that the array's end cuts is read element by element.
-                if (i >= array_.length) return detail::read_element<T>(array_, i);
-                value_ = detail::read_element<detail::pair64>(whole_chunks(), chunk);
-                chunk_ = chunk;
+                if (i >= array_.length) return detail::read_slow<T>(array_, i);
+                load(chunk);
             }
             unsigned shift = static_cast<unsigned>(i * sizeof(T) & 7) * 8;
             detail::u64 half = (i * sizeof(T) & 8 ? value_.hi : value_.lo) >> shift;
@@ -35,11 +33,11 @@ class reader {
     __device__ void drop() { chunk_ = ~0ull; }
 
    private:
-    // The same pages as chunks. The last one may reach past the array's end, never past its frame.
-    __device__ layout::ArrayDesc whole_chunks() const {
-        layout::ArrayDesc chunks = array_;
-        chunks.length = (array_.length * sizeof(T) + 15) / 16;
-        return chunks;
+    // The last chunk may reach past the array's end, never past its frame.
+    __device__ void load(unsigned long long chunk) {
+        detail::Place place = detail::place_of<detail::pair64>(array_, chunk);
+        if (!detail::try_read(array_, place, &value_)) value_ = detail::read_faulting<detail::pair64>(array_, place);
+        chunk_ = chunk;
     }
 
     const layout::ArrayDesc& array_;

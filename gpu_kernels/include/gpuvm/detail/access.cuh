@@ -12,8 +12,9 @@ constexpr bool never = false;
 
 GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
 GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
+// One AND and one wide multiply-add on the word's low half.
 GPUVM_DEVICE u64 frame_at(const layout::ArrayDesc& array, u64 word) {
-    return array.frames + (static_cast<u64>(frame_of(word)) << array.page_shift);
+    return array.frames + static_cast<u64>(static_cast<u32>(word & layout::FRAME_MASK)) * array.frame_scale;
 }
 
 // Where an element lies.
@@ -24,7 +25,7 @@ struct Place {
 template <class T>
 GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
     u64 byte = index * sizeof(T);
-    return Place{byte >> array.page_shift, static_cast<u32>(byte) & ((1u << array.page_shift) - 1)};
+    return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};
 }
 
 GPUVM_NOINLINE void report_out_of_range(const layout::ArrayDesc& array, u64 index, u32 code) {
@@ -107,15 +108,21 @@ GPUVM_NOINLINE bool with_page(const layout::ArrayDesc& array, Place place, bool 
     return ok;
 }
 
+// The same for a read of an element that is in range.
+template <class T>
+GPUVM_NOINLINE T read_faulting(const layout::ArrayDesc& array, Place place) {
+    T value{};
+    with_page(array, place, false, [&value](u64 address) { value = load_strong<T>(address); });
+    return value;
+}
+
 template <class T>
 GPUVM_NOINLINE T read_slow(const layout::ArrayDesc& array, u64 index) {
-    T value{};
     if (index >= array.length) {
         report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
-        return value;
+        return T{};
     }
-    with_page(array, place_of<T>(array, index), false, [&value](u64 address) { value = load_strong<T>(address); });
-    return value;
+    return read_faulting<T>(array, place_of<T>(array, index));
 }
 
 // One optimistic try: word, element, word again.

@@ -147,16 +147,18 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
 // order, so the first that is missing ends the walk.
 GPUVM_NOINLINE u32 reap_queue(const Queue& q, u32 most) {
     layout::QueueState* s = q.state();
-    u64 start = ld_relaxed_gpu(&s->cursor);
-    u64 index = start;
+    u64 hint = ld_relaxed_gpu(&s->cursor);
     u64 end = ld_relaxed_gpu(&s->written);
+    // What lies a whole ring back is finished: its slot was written again.
+    u64 oldest = end > q.entries() ? end - q.entries() : 0;
+    u64 index = hint > oldest ? hint : oldest;
     u32 reaped = 0;
     while (index < end && reaped < most && reap(q, index, false)) {
         ++index;
         ++reaped;
     }
-    // The hint only moves forward; who loses this exchange leaves an older hint, which costs a walk, no more.
-    if (index != start) atom_cas_acquire_gpu(&s->cursor, start, index);
+    // Who loses this exchange leaves an older hint, which costs a walk, no more.
+    if (index != hint) atom_cas_acquire_gpu(&s->cursor, hint, index);
     return reaped;
 }
 
