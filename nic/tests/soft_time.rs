@@ -246,7 +246,7 @@ fn manual_mode_is_deterministic() {
             for i in 0..20u64 {
                 let at = (i * 7 + p as u64 * 1000) % 9000 * 8;
                 let bytes = 8 + (i * i * 31 + p as u64) % 4000;
-                let operation = if (i + p as u64) % 3 == 0 {
+                let operation = if (i + p as u64).is_multiple_of(3) {
                     bed.write(at)
                 } else {
                     bed.read(at)

@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes moved by one turn of the vector loop.
 const VECTOR_BYTES: usize = 128;
+/// From this length on the loop prefetches: on random 64 KiB spans it then takes 10.0 us instead of 12.8 (`memcpy`:
+/// 9.6); at 4 KiB it would cost 15 %.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const PREFETCH_BYTES_MIN: usize = 16 * 1024;
 
 macro_rules! copy_granules {
     ($name:ident, $atomic:ty, $bytes:literal) => {
@@ -95,18 +99,13 @@ pub unsafe fn copy(dst: u64, src: u64, bytes: u64) {
     }
 }
 
-/// Copies a multiple of [`VECTOR_BYTES`] bytes by 16-byte aligned moves.
-///
-/// # Safety
-/// As for [`copy`]; both sides aligned to 16.
+/// A loop of 16-byte aligned moves, 128 bytes a turn, with these prefetches at its head.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
-    // SAFETY: stays within the two spans; aligned as MOVAPS asks. No `nomem`: it writes memory the compiler may
-    // hold copies of. SSE2 is part of x86-64.
-    unsafe {
+macro_rules! vector_loop {
+    ($dst:ident, $src:ident, $bytes:ident, $($prefetch:literal),*) => {
         std::arch::asm!(
             "2:",
+            $($prefetch,)*
             "movaps {a}, [{s}]",
             "movaps {b}, [{s} + 16]",
             "movaps {c}, [{s} + 32]",
@@ -127,15 +126,42 @@ unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
             "add {t}, 128",
             "sub {n}, 128",
             "jnz 2b",
-            s = inout(reg) src => _,
-            t = inout(reg) dst => _,
-            n = inout(reg) bytes => _,
+            s = inout(reg) $src => _,
+            t = inout(reg) $dst => _,
+            n = inout(reg) $bytes => _,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
             options(nostack),
-        );
+        )
+    };
+}
+
+/// Copies a multiple of [`VECTOR_BYTES`] bytes by 16-byte aligned moves.
+///
+/// # Safety
+/// As for [`copy`]; both sides aligned to 16.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
+    // SAFETY: stays within the two spans (a prefetch is no access and never faults); aligned as MOVAPS asks. No
+    // `nomem`: it writes memory the compiler may hold copies of. SSE2 is part of x86-64, and PREFETCHW is a no-op
+    // where it is not known.
+    unsafe {
+        if bytes < PREFETCH_BYTES_MIN {
+            vector_loop!(dst, src, bytes,);
+        } else {
+            vector_loop!(
+                dst,
+                src,
+                bytes,
+                "prefetcht0 [{s} + 512]",
+                "prefetcht0 [{s} + 576]",
+                "prefetchw [{t} + 512]",
+                "prefetchw [{t} + 576]"
+            );
+        }
     }
 }
 
@@ -157,16 +183,16 @@ mod tests {
     /// Every alignment of both sides with every short length, and lengths about the vector loop.
     #[test]
     fn copies_exactly_its_bytes() {
-        let source: Vec<u8> = (0..1024u32).map(|i| (i * 31 % 251) as u8).collect();
-        let lengths = (0..40).chain([127, 128, 129, 143, 144, 255, 256, 300, 511, 512, 640]);
+        let source: Vec<u8> = (0..20_480u32).map(|i| (i * 31 % 251) as u8).collect();
+        let lengths = (0..40).chain([127, 128, 129, 143, 144, 255, 256, 300, 511, 512, 640, 20_000]);
         let lengths: Vec<u64> = lengths.collect();
         for from in 0..18u64 {
             for to in 0..18u64 {
                 for bytes in &lengths {
-                    let mut target = vec![0xa5u8; 1024];
+                    let mut target = vec![0xa5u8; 20_480];
                     let src = source.as_ptr().expose_provenance() as u64 + from;
                     let dst = target.as_mut_ptr().expose_provenance() as u64 + to;
-                    // SAFETY: 18 and 640 bytes lie within both vectors, which nobody else uses.
+                    // SAFETY: 18 and 20,000 bytes lie within both vectors, which nobody else uses.
                     unsafe { copy(dst, src, *bytes) };
                     let (to, from, bytes) = (to as usize, from as usize, *bytes as usize);
                     assert_eq!(

@@ -264,15 +264,14 @@ fn any_operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         Just(Operation::Nop),
         Just(Operation::Dump),
-        side.clone()
-            .prop_map(|(remote, rkey)| Operation::Write { remote, rkey }),
-        (side.clone(), any::<u32>()).prop_map(|((remote, rkey), immediate)| Operation::WriteImmediate {
+        side.prop_map(|(remote, rkey)| Operation::Write { remote, rkey }),
+        (side, any::<u32>()).prop_map(|((remote, rkey), immediate)| Operation::WriteImmediate {
             remote,
             rkey,
             immediate
         }),
-        side.clone().prop_map(|(remote, rkey)| Operation::Read { remote, rkey }),
-        (side.clone(), any::<u64>(), any::<u64>()).prop_map(|((remote, rkey), compare, swap)| Operation::CompareSwap {
+        side.prop_map(|(remote, rkey)| Operation::Read { remote, rkey }),
+        (side, any::<u64>(), any::<u64>()).prop_map(|((remote, rkey), compare, swap)| Operation::CompareSwap {
             remote,
             rkey,
             compare,
