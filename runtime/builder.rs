@@ -111,6 +111,7 @@ pub struct VmBuilder {
     pub(crate) launch_deadline: Duration,
     pub(crate) device_memory: Option<u64>,
     pub(crate) workers: Option<u32>,
+    pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
     pub(crate) soft_nic: Option<Arc<SoftNic>>,
     pub(crate) nic_engines: usize,
@@ -144,6 +145,7 @@ impl Default for VmBuilder {
             launch_deadline: Duration::from_secs(600),
             device_memory: None,
             workers: None,
+            lanes_per_worker: 256,
             regions_max: 256,
             soft_nic: None,
             nic_engines: 1,
@@ -215,6 +217,13 @@ impl VmBuilder {
     /// Worker threads (multiprocessors) of the simulated GPU. Default: one a core.
     pub fn workers(mut self, count: u32) -> Self {
         self.workers = Some(count);
+        self
+    }
+
+    /// Lanes that a worker of the simulated GPU keeps resident: more of them wait for pages at once, fewer stay in the
+    /// processor's caches. Default: 256.
+    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
+        self.lanes_per_worker = lanes;
         self
     }
 
@@ -303,9 +312,15 @@ impl VmBuilder {
     pub fn build(self) -> Result<Vm> {
         self.check()?;
         if let GpuKind::Cuda(ordinal) = self.gpu {
+            let found = gpuvm_gpu::cuda::presence();
+            let libraries = match (found.driver, found.nvrtc) {
+                (true, true) => "CUDA's libraries are here, but",
+                (true, false) => "libnvrtc is missing, and",
+                (false, _) => "libcuda is missing, and",
+            };
             return Err(Error::Unavailable {
                 what: format!("GPU cuda:{ordinal}"),
-                reason: "this version has the simulated GPU only; use --gpu sim".into(),
+                reason: format!("{libraries} this version drives the simulated GPU only; use --gpu sim"),
             });
         }
         if !matches!(self.transport, Transport::Auto | Transport::Soft) {
@@ -318,7 +333,7 @@ impl VmBuilder {
         let memory = self
             .device_memory
             .unwrap_or(self.frame_memory + bookkeeping + (1 << 30));
-        let mut gpu = SimGpu::builder().memory_bytes(memory);
+        let mut gpu = SimGpu::builder().memory_bytes(memory).lanes_per_worker(self.lanes_per_worker);
         if let Some(workers) = self.workers {
             gpu = gpu.workers(workers);
         }

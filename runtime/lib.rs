@@ -72,3 +72,8 @@ pub use region::{Region, RegionBuilder};
 pub use scope::{Scope, ScopedRegion};
 pub use stats::Stats;
 pub use vm::Vm;
+
+/// The README's program is compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct ReadmeIsTested;

@@ -22,6 +22,7 @@
 compile_error!("gpuvm-gpu needs Linux: its kernels are loaded ELF modules and its lanes use Linux signals");
 
 mod api;
+pub mod cuda;
 mod error;
 mod headers;
 pub mod sim;
