@@ -51,6 +51,26 @@ copy_granules!(copy_8, AtomicU64, 8);
 /// Both spans are mapped, `dst` writable, for the length of the call; nobody holds a `&mut` to either, or a `&` to
 /// plain data of `dst`.
 pub unsafe fn copy(dst: u64, src: u64, bytes: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_ahead(dst, src, bytes, None) }
+}
+
+/// Where the next copy will go: addresses to prefetch, which need not be valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// It reads from here.
+    pub src: u64,
+    /// It writes to here.
+    pub dst: u64,
+}
+
+/// [`copy`], and meanwhile fetches as much of the next copy into the cache: random pages otherwise each begin with
+/// a page walk and a wait for the first lines.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub unsafe fn copy_ahead(dst: u64, src: u64, bytes: u64, ahead: Option<Ahead>) {
     let (mut dst, mut src, mut left) = (dst as usize, src as usize, bytes as usize);
     // Widest granule to which both sides are aligned alike.
     let alike = 1usize << ((dst ^ src) | 16).trailing_zeros();
@@ -76,7 +96,7 @@ pub unsafe fn copy(dst: u64, src: u64, bytes: u64) {
         }
         if alike == 16 && left >= VECTOR_BYTES && dst % 16 == 0 {
             let body = left / VECTOR_BYTES * VECTOR_BYTES;
-            copy_vectors(dst, src, body);
+            copy_vectors(dst, src, body, ahead);
             dst += body;
             src += body;
             left -= body;
@@ -99,13 +119,20 @@ pub unsafe fn copy(dst: u64, src: u64, bytes: u64) {
     }
 }
 
-/// A loop of 16-byte aligned moves, 128 bytes a turn, with these prefetches at its head.
+/// A loop of 16-byte aligned moves, 128 bytes a turn; each turn may prefetch as much from two other addresses.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! vector_loop {
-    ($dst:ident, $src:ident, $bytes:ident, $($prefetch:literal),*) => {
+    ($dst:ident, $src:ident, $bytes:ident $(, $next_src:ident, $next_dst:ident)?) => {
         std::arch::asm!(
             "2:",
-            $($prefetch,)*
+            $(
+                vector_loop!(@asm $next_src "prefetcht0 [{p}]"),
+                "prefetcht0 [{p} + 64]",
+                "prefetchw [{q}]",
+                "prefetchw [{q} + 64]",
+                "add {p}, 128",
+                "add {q}, 128",
+            )?
             "movaps {a}, [{s}]",
             "movaps {b}, [{s} + 16]",
             "movaps {c}, [{s} + 32]",
@@ -129,12 +156,17 @@ macro_rules! vector_loop {
             s = inout(reg) $src => _,
             t = inout(reg) $dst => _,
             n = inout(reg) $bytes => _,
+            $(p = inout(reg) $next_src => _, q = inout(reg) $next_dst => _,)?
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
             options(nostack),
         )
+    };
+    // The text alone; the variable only ties it to the repetition.
+    (@asm $variable:ident $text:literal) => {
+        $text
     };
 }
 
@@ -144,23 +176,23 @@ macro_rules! vector_loop {
 /// As for [`copy`]; both sides aligned to 16.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
+unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize, ahead: Option<Ahead>) {
     // SAFETY: stays within the two spans (a prefetch is no access and never faults); aligned as MOVAPS asks. No
     // `nomem`: it writes memory the compiler may hold copies of. SSE2 is part of x86-64, and PREFETCHW is a no-op
     // where it is not known.
     unsafe {
-        if bytes < PREFETCH_BYTES_MIN {
-            vector_loop!(dst, src, bytes,);
+        if bytes >= PREFETCH_BYTES_MIN {
+            // Long enough that its own end is worth fetching.
+            let (next_src, next_dst) = (src.wrapping_add(512), dst.wrapping_add(512));
+            vector_loop!(dst, src, bytes, next_src, next_dst);
+        } else if let Some(Ahead {
+            src: next_src,
+            dst: next_dst,
+        }) = ahead
+        {
+            vector_loop!(dst, src, bytes, next_src, next_dst);
         } else {
-            vector_loop!(
-                dst,
-                src,
-                bytes,
-                "prefetcht0 [{s} + 512]",
-                "prefetcht0 [{s} + 576]",
-                "prefetchw [{t} + 512]",
-                "prefetchw [{t} + 576]"
-            );
+            vector_loop!(dst, src, bytes);
         }
     }
 }
@@ -171,7 +203,7 @@ unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
 /// As for [`copy`]; both sides aligned to 16.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
-unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize) {
+unsafe fn copy_vectors(dst: usize, src: usize, bytes: usize, _ahead: Option<Ahead>) {
     // SAFETY: the caller's promise.
     unsafe { copy_8(dst, src, bytes / 8) }
 }

@@ -11,6 +11,7 @@
 //!
 //! Of two sequentially consistent fences one comes first, so at least one side sees the other's store.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread::Thread;
@@ -43,10 +44,20 @@ pub(super) struct Context<'a> {
     pub counters: &'a Counters,
     pub max_rd_atomic: u32,
     pub shared: &'a Shared,
-    pub now_ns: u64,
+    /// The time at its first use in this round; 0 before.
+    now_ns: Cell<u64>,
 }
 
 impl Context<'_> {
+    /// The time, read once a round and only if asked for: a clock costs as much as a look at a doorbell.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        if self.now_ns.get() == 0 {
+            self.now_ns.set(self.shared.clock.now_ns());
+        }
+        self.now_ns.get()
+    }
+
     /// Whether requests take (modelled) time.
     #[inline]
     pub fn shaped(&self) -> bool {
@@ -56,8 +67,8 @@ impl Context<'_> {
     /// When a request of `bytes` bytes that starts now completes.
     pub fn due_ns(&self, inbound: bool, bytes: u64) -> u64 {
         match &self.shared.shape {
-            Some(shape) => shape.due_ns(self.now_ns, inbound, bytes),
-            None => self.now_ns,
+            Some(shape) => shape.due_ns(self.now_ns(), inbound, bytes),
+            None => self.now_ns(),
         }
     }
 }
@@ -154,7 +165,7 @@ impl Engine {
             counters: &self.counters,
             max_rd_atomic: shared.max_rd_atomic,
             shared,
-            now_ns: shared.clock.now_ns(),
+            now_ns: Cell::new(0),
         }
     }
 

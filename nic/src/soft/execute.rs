@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::completion_queue::word;
-use super::copy::copy;
+use super::copy::{Ahead, copy, copy_ahead};
 use super::memory::{MemoryTable, Side};
 use super::queue_pair::{Ends, QueuePairShared};
 use super::{lock, vendor};
@@ -24,7 +24,7 @@ fn fail<T>(syndrome: Syndrome, vendor: u8) -> Result<T, Failure> {
     Err(Failure { syndrome, vendor })
 }
 
-/// Executes `request` against `responder` and returns the bytes moved.
+/// Executes `request` against `responder` and returns the bytes moved. `ahead` is a hint at the request after it.
 ///
 /// # Safety
 /// The caller holds the lock of the engine that serves the request's queue pair, from before this call until after
@@ -35,6 +35,7 @@ pub(super) unsafe fn execute(
     memory: &MemoryTable,
     responder: Option<&QueuePairShared>,
     now_ns: u64,
+    ahead: Option<Ahead>,
 ) -> Result<u64, Failure> {
     let operation = request.operation;
     match operation {
@@ -52,8 +53,8 @@ pub(super) unsafe fn execute(
     // SAFETY: passed on from the caller.
     unsafe {
         match operation {
-            Operation::Read { remote, rkey } => read(request.segments, memory, remote, rkey),
-            Operation::Write { remote, rkey } => write(request.segments, memory, remote, rkey),
+            Operation::Read { remote, rkey } => read(request.segments, memory, remote, rkey, ahead),
+            Operation::Write { remote, rkey } => write(request.segments, memory, remote, rkey, ahead),
             Operation::WriteImmediate {
                 remote,
                 rkey,
@@ -111,7 +112,13 @@ fn check_local(memory: &MemoryTable, segments: Segments<'_>, access: Access) -> 
 /// # Safety
 /// See [`execute`].
 #[inline]
-unsafe fn read(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: u32) -> Result<u64, Failure> {
+unsafe fn read(
+    segments: Segments<'_>,
+    memory: &MemoryTable,
+    remote: u64,
+    rkey: u32,
+    ahead: Option<Ahead>,
+) -> Result<u64, Failure> {
     let total = check_local(memory, segments, Access::LOCAL_WRITE);
     // The responder refuses before any data comes back, so its refusal is what the requester hears of first.
     let asked = segments.len_bytes();
@@ -123,7 +130,7 @@ unsafe fn read(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: 
     for segment in segments.iter() {
         if let Segment::Data { address, .. } = segment {
             // SAFETY: both spans were allowed above, under the lock that the caller holds.
-            unsafe { copy(address, from, segment.len_bytes()) };
+            unsafe { copy_ahead(address, from, segment.len_bytes(), ahead) };
         }
         from += segment.len_bytes();
     }
@@ -132,7 +139,13 @@ unsafe fn read(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: 
 
 /// # Safety
 /// See [`execute`].
-unsafe fn write(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: u32) -> Result<u64, Failure> {
+unsafe fn write(
+    segments: Segments<'_>,
+    memory: &MemoryTable,
+    remote: u64,
+    rkey: u32,
+    ahead: Option<Ahead>,
+) -> Result<u64, Failure> {
     let total = check_local(memory, segments, Access::NONE)?;
     if total != 0 && !memory.allows(Side::Remote, rkey, remote, total, Access::REMOTE_WRITE) {
         return fail(Syndrome::RemoteAccess, vendor::REMOTE_KEY);
@@ -141,7 +154,7 @@ unsafe fn write(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey:
     for segment in segments.iter() {
         match segment {
             // SAFETY: both spans were allowed above, under the lock that the caller holds.
-            Segment::Data { address, .. } => unsafe { copy(to, address, segment.len_bytes()) },
+            Segment::Data { address, .. } => unsafe { copy_ahead(to, address, segment.len_bytes(), ahead) },
             // SAFETY: as above; the source is ours.
             Segment::Inline(data) => unsafe { copy_inline(to, data) },
         }
@@ -182,7 +195,7 @@ unsafe fn write_immediate(
         return fail(Syndrome::ReceiverNotReady, vendor::NO_RECEIVE);
     };
     // SAFETY: passed on from the caller.
-    let total = unsafe { write(segments, memory, remote, rkey)? };
+    let total = unsafe { write(segments, memory, remote, rkey, None)? };
     let completion = Completion {
         kind: CqeOpcode::ResponderWriteImmediate,
         opcode: Opcode::Nop,

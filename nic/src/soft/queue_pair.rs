@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::completion_queue::{CompletionQueue, half, word};
+use super::copy::Ahead;
 use super::engine::Context;
 use super::execute::{Failure, execute};
 use super::faults::Fault;
@@ -218,7 +219,7 @@ impl QueuePairEngine {
     #[inline]
     pub fn step(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
         if let Some(front) = self.pending.front()
-            && (front.due_ns <= context.now_ns || self.shared.state() == QueuePairState::Error)
+            && (front.due_ns <= context.now_ns() || self.shared.state() == QueuePairState::Error)
         {
             return Step::Did(self.retire(context));
         }
@@ -322,6 +323,32 @@ impl QueuePairEngine {
         }
     }
 
+    /// Where the next request will copy from and to, as far as that can be told without trusting it: a hint.
+    #[inline]
+    fn peek(&self) -> Option<Ahead> {
+        if self.head == self.target {
+            return None;
+        }
+        let slot = self.head & u64::from(self.memory.sq_entries - 1);
+        let block = self.memory.sq + slot * BLOCK_BYTES as u64;
+        // SAFETY: within the ring, which is valid while the queue pair lives. Relaxed: the request is fetched anew
+        // and checked when its turn comes.
+        let field = |offset| u64::from_be(unsafe { word(block + offset) }.load(Ordering::Relaxed));
+        // Remote and first local address, where READs and WRITEs of registered memory have them.
+        let (remote, local) = (field(16), field(40));
+        match Opcode::from((field(0) >> 32) as u8) {
+            Opcode::Read => Some(Ahead {
+                src: remote,
+                dst: local,
+            }),
+            Opcode::Write => Some(Ahead {
+                src: local,
+                dst: remote,
+            }),
+            _ => None,
+        }
+    }
+
     /// Starts the request at the head: executes it at once, or queues it until it is due.
     #[inline]
     fn start(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
@@ -337,8 +364,17 @@ impl QueuePairEngine {
         };
         if self.pending.is_empty() && !context.shaped() && !context.faults.armed() {
             self.head += blocks as u64;
+            let ahead = self.peek();
             // SAFETY: the engine's lock is held: `self` lives behind it.
-            let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), context.now_ns) };
+            let outcome = unsafe {
+                execute(
+                    &request,
+                    context.memory,
+                    self.responder.as_deref(),
+                    context.now_ns(),
+                    ahead,
+                )
+            };
             self.complete(context, &request, index, outcome, false);
             return Step::Did(outcome.unwrap_or(0));
         }
@@ -417,7 +453,7 @@ impl QueuePairEngine {
             syndrome: Syndrome::LocalQueuePairOperation,
             vendor,
         });
-        let (bytes, due_ns) = (bytes.to_vec(), context.now_ns);
+        let (bytes, due_ns) = (bytes.to_vec(), context.now_ns());
         self.queue(Pending {
             bytes,
             index,
@@ -452,7 +488,15 @@ impl QueuePairEngine {
             }
         };
         // SAFETY: the engine's lock is held: `self` lives behind it.
-        let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), context.now_ns) };
+        let outcome = unsafe {
+            execute(
+                &request,
+                context.memory,
+                self.responder.as_deref(),
+                context.now_ns(),
+                None,
+            )
+        };
         self.complete(context, &request, pending.index, outcome, pending.lose_completion);
         outcome.unwrap_or(0)
     }
@@ -481,7 +525,7 @@ impl QueuePairEngine {
             let detail = CompletionDetail::Success {
                 bytes: bytes as u32,
                 immediate: 0,
-                timestamp: context.now_ns,
+                timestamp: context.now_ns(),
             };
             self.push(context, CqeOpcode::Request, opcode, index, detail);
         }
