@@ -160,7 +160,7 @@ fn wait(poster: &mut Poster) {
         assert!(start.elapsed() < BOUND, "no completion within {BOUND:?}");
         // Where other work shares the cores, a poster that only spins keeps the engine from running.
         turns += 1;
-        if turns % 256 == 0 {
+        if turns.is_multiple_of(256) {
             std::thread::yield_now()
         } else {
             std::hint::spin_loop()

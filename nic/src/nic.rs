@@ -89,7 +89,7 @@ pub struct QueueMemory {
     pub cq: u64,
     /// Entries of the completion queue: a power of two.
     pub cq_entries: u32,
-    /// Doorbell record of the queue pair: two big-endian 32-bit words, [0] receive, [1] send; aligned to 8.
+    /// Doorbell record of the queue pair: two big-endian 32-bit words, first receive, then send; aligned to 8.
     pub dbrec: u64,
     /// Doorbell record of the completion queue: two big-endian 32-bit words; aligned to 8.
     pub cq_dbrec: u64,
