@@ -1,0 +1,31 @@
+//! Breadth-first search over a generated Kronecker graph, with memory for a quarter of its pages.
+
+use std::error::Error;
+
+use gpuvm::{GpuKind, Transport};
+use gpuvm_workloads::{
+    bfs::{self, Options},
+    graph::{GraphSpec, LoadOptions, reference},
+};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let graph = "kron:14".parse::<GraphSpec>()?.load(&LoadOptions::default(), &mut |_| {})?;
+    let csr = graph.csr();
+    let source = csr.first_connected().ok_or("the graph has no edge")?;
+    let options = Options {
+        gpu: GpuKind::Auto,
+        transport: Transport::Auto,
+        frame_bytes: bfs::paged_bytes(csr, 4096) / 4,
+        page_bytes: 4096,
+        queue_pairs: 4,
+        queue_depth: 256,
+        seed: None,
+    };
+    let outcome = bfs::run(csr, source, &options, &mut |level| println!("level {}: {} vertices", level.level, level.reached))?;
+    reference::compare(&reference::bfs(csr, source)?, &outcome.distances)?;
+    println!(
+        "{} vertices in {} levels, as the CPU finds them; {} faults served by GPU threads",
+        outcome.reached, outcome.levels, outcome.stats.faults
+    );
+    Ok(())
+}
