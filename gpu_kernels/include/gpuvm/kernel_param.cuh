@@ -21,12 +21,12 @@ struct gpuvm_kernel_param<T*> {
 struct gpuvm_param_row {
     unsigned bytes;
     unsigned align;
-    unsigned kind;          // gpuvm_kernel_param<T>::kind
-    unsigned scalar;        // class of T: 0 other, 1 signed, 2 unsigned, 3 floating point
-    unsigned element_bytes; // 0: no element, or void
-    unsigned element_align; // 0: unknown
+    unsigned kind;           // gpuvm_kernel_param<T>::kind
+    unsigned scalar;         // class of T: 0 other, 1 signed, 2 unsigned, 3 floating point
+    unsigned element_bytes;  // 0: no element, or void
+    unsigned element_align;  // 0: unknown
     unsigned element_scalar;
-    char type_name[196]; // zero-terminated, cut when longer
+    char type_name[196];  // zero-terminated, cut when longer
 };
 
 template <unsigned Count>
@@ -167,7 +167,7 @@ struct signature<void (*)(A...)> {
     }
 };
 
-} // namespace gpuvm_detail
+}  // namespace gpuvm_detail
 
 // GPUVM_KERNEL_TABLE(n, kernel): the table of the n-th kernel as the module symbol gpuvm_kernel_table_n.
 #ifdef GPUVM_SIM
@@ -175,8 +175,8 @@ struct signature<void (*)(A...)> {
 #else
 #define GPUVM_TABLE_STORAGE __device__
 #endif
-#define GPUVM_KERNEL_TABLE(n, ...)                                                                                     \
-    extern "C" {                                                                                                       \
-    GPUVM_TABLE_STORAGE typename gpuvm_detail::signature<decltype(&__VA_ARGS__)>::table gpuvm_kernel_table_##n =       \
-        gpuvm_detail::signature<decltype(&__VA_ARGS__)>::make();                                                       \
+#define GPUVM_KERNEL_TABLE(n, ...)                                                                               \
+    extern "C" {                                                                                                 \
+    GPUVM_TABLE_STORAGE typename gpuvm_detail::signature<decltype(&__VA_ARGS__)>::table gpuvm_kernel_table_##n = \
+        gpuvm_detail::signature<decltype(&__VA_ARGS__)>::make();                                                 \
     }

@@ -20,32 +20,32 @@ static inline T atomic_update(T* p, Next next) {
     }
 }
 
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 
 // Each function at its three scopes: on the simulated GPU all are the system's.
-#define GPUVM_SIM_SCOPES(name, T, params, body)                                                                        \
-    static inline T name params { body }                                                                               \
-    static inline T name##_block params { body }                                                                       \
+#define GPUVM_SIM_SCOPES(name, T, params, body)  \
+    static inline T name params { body }         \
+    static inline T name##_block params { body } \
     static inline T name##_system params { body }
 
-#define GPUVM_SIM_FETCH(name, T, builtin)                                                                              \
+#define GPUVM_SIM_FETCH(name, T, builtin) \
     GPUVM_SIM_SCOPES(name, T, (T * p, T v), return __atomic_fetch_##builtin(p, v, __ATOMIC_RELAXED);)
-#define GPUVM_SIM_UPDATE(name, T, Bits, expression)                                                                    \
-    GPUVM_SIM_SCOPES(name, T, (T * p, T v),                                                                            \
+#define GPUVM_SIM_UPDATE(name, T, Bits, expression) \
+    GPUVM_SIM_SCOPES(name, T, (T * p, T v),         \
                      return (gpuvm_sim::atomic_update<T, Bits>(p, [v](T old) -> T { return expression; }));)
-#define GPUVM_SIM_EXCHANGE(T)                                                                                          \
+#define GPUVM_SIM_EXCHANGE(T) \
     GPUVM_SIM_SCOPES(atomicExch, T, (T * p, T v), return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);)
-#define GPUVM_SIM_COMPARE(T)                                                                                           \
-    GPUVM_SIM_SCOPES(atomicCAS, T, (T * p, T expected, T v),                                                           \
-                     __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);          \
+#define GPUVM_SIM_COMPARE(T)                                                                                  \
+    GPUVM_SIM_SCOPES(atomicCAS, T, (T * p, T expected, T v),                                                  \
+                     __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
                      return expected;)
-#define GPUVM_SIM_INTEGER(T)                                                                                           \
-    GPUVM_SIM_FETCH(atomicAnd, T, and)                                                                                 \
-    GPUVM_SIM_FETCH(atomicOr, T, or)                                                                                   \
-    GPUVM_SIM_FETCH(atomicXor, T, xor)                                                                                 \
-    GPUVM_SIM_UPDATE(atomicMin, T, T, (old < v ? old : v))                                                             \
-    GPUVM_SIM_UPDATE(atomicMax, T, T, (old > v ? old : v))                                                             \
-    GPUVM_SIM_EXCHANGE(T)                                                                                              \
+#define GPUVM_SIM_INTEGER(T)                               \
+    GPUVM_SIM_FETCH(atomicAnd, T, and)                     \
+    GPUVM_SIM_FETCH(atomicOr, T, or)                       \
+    GPUVM_SIM_FETCH(atomicXor, T, xor)                     \
+    GPUVM_SIM_UPDATE(atomicMin, T, T, (old < v ? old : v)) \
+    GPUVM_SIM_UPDATE(atomicMax, T, T, (old > v ? old : v)) \
+    GPUVM_SIM_EXCHANGE(T)                                  \
     GPUVM_SIM_COMPARE(T)
 
 GPUVM_SIM_FETCH(atomicAdd, int, add)

@@ -32,7 +32,8 @@ __attribute__((format(printf, 1, 2), noinline)) static int device_printf(const c
     int wanted = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     if (wanted < 0) return -1;
-    unsigned long bytes = static_cast<unsigned>(wanted) < sizeof(text) ? static_cast<unsigned>(wanted) : sizeof(text) - 1;
+    unsigned long bytes =
+        static_cast<unsigned>(wanted) < sizeof(text) ? static_cast<unsigned>(wanted) : sizeof(text) - 1;
     gpuvm_sim_bound->print(lane(), text, bytes);
     return wanted;
 }
@@ -41,7 +42,7 @@ __attribute__((noinline, cold)) static void assert_failed(const char* expression
     gpuvm_sim_bound->fail(lane(), GPUVM_SIM_ASSERT, expression, file, line);
 }
 
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 
 #define printf(...) gpuvm_sim::device_printf(__VA_ARGS__)
 
@@ -49,14 +50,15 @@ __attribute__((noinline, cold)) static void assert_failed(const char* expression
 #ifdef NDEBUG
 #define assert(expression) static_cast<void>(0)
 #else
-#define assert(expression)                                                                                             \
-    (static_cast<bool>(expression) ? static_cast<void>(0)                                                              \
-                                   : gpuvm_sim::assert_failed(#expression, __FILE__, __LINE__))
+#define assert(expression) \
+    (static_cast<bool>(expression) ? static_cast<void>(0) : gpuvm_sim::assert_failed(#expression, __FILE__, __LINE__))
 #endif
 // <assert.h> included once more by the user brings the C library's macro back; this is what it calls.
 #ifdef __GLIBC__
-extern "C" __attribute__((visibility("hidden"), used, noreturn)) inline void
-__assert_fail(const char* expression, const char* file, unsigned line, const char*) noexcept {
+extern "C" __attribute__((visibility("hidden"), used, noreturn)) inline void __assert_fail(const char* expression,
+                                                                                           const char* file,
+                                                                                           unsigned line,
+                                                                                           const char*) noexcept {
     gpuvm_sim::assert_failed(expression, file, line);
     __builtin_unreachable();
 }
@@ -103,11 +105,11 @@ struct invoker<void (*)(A...), Kernel> {
     };
     static void run(void* const* arguments) { count_up<sizeof...(A)>::call(arguments); }
 };
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 
 // GPUVM_SIM_KERNEL(n, kernel): the n-th kernel's table and entry.
-#define GPUVM_SIM_KERNEL(n, ...)                                                                                       \
-    GPUVM_KERNEL_TABLE(n, __VA_ARGS__)                                                                                 \
-    extern "C" __attribute__((visibility("default"), used)) void gpuvm_kernel_entry_##n(void* const* arguments) {      \
-        gpuvm_sim::invoker<decltype(&__VA_ARGS__), &__VA_ARGS__>::run(arguments);                                      \
+#define GPUVM_SIM_KERNEL(n, ...)                                                                                  \
+    GPUVM_KERNEL_TABLE(n, __VA_ARGS__)                                                                            \
+    extern "C" __attribute__((visibility("default"), used)) void gpuvm_kernel_entry_##n(void* const* arguments) { \
+        gpuvm_sim::invoker<decltype(&__VA_ARGS__), &__VA_ARGS__>::run(arguments);                                 \
     }

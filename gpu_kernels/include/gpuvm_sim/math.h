@@ -4,12 +4,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define GPUVM_SIM_MIN_MAX(R, A, B)                                                                                     \
-    static inline constexpr R min(A a, B b) {                                                                          \
-        return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b);                          \
-    }                                                                                                                  \
-    static inline constexpr R max(A a, B b) {                                                                          \
-        return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b);                          \
+#define GPUVM_SIM_MIN_MAX(R, A, B)                                                            \
+    static inline constexpr R min(A a, B b) {                                                 \
+        return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+    }                                                                                         \
+    static inline constexpr R max(A a, B b) {                                                 \
+        return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
     }
 GPUVM_SIM_MIN_MAX(int, int, int)
 GPUVM_SIM_MIN_MAX(unsigned, unsigned, unsigned)
@@ -55,7 +55,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     unsigned r = 0;
     for (unsigned i = 0; i < 4; ++i) {
         unsigned choice = s >> (4 * i) & 0xf, byte = static_cast<unsigned>(all >> (8 * (choice & 7))) & 0xff;
-        if (choice & 8) byte = byte & 0x80 ? 0xff : 0; // the sign of that byte
+        if (choice & 8) byte = byte & 0x80 ? 0xff : 0;  // the sign of that byte
         r |= byte << (8 * i);
     }
     return r;
@@ -76,7 +76,9 @@ static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned shift)
 static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned shift) {
     return static_cast<unsigned>((static_cast<unsigned long long>(hi) << 32 | lo) >> (shift & 31));
 }
-static inline int __mul24(int a, int b) { return static_cast<int>((a << 8 >> 8) * static_cast<long long>(b << 8 >> 8)); }
+static inline int __mul24(int a, int b) {
+    return static_cast<int>((a << 8 >> 8) * static_cast<long long>(b << 8 >> 8));
+}
 static inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 static inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a > b ? a - b : b - a) + c; }
 
@@ -88,7 +90,7 @@ static inline To cast_bits(From from) {
     __builtin_memcpy(&to, &from, sizeof(To));
     return to;
 }
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 static inline int __float_as_int(float v) { return gpuvm_sim::cast_bits<int>(v); }
 static inline unsigned __float_as_uint(float v) { return gpuvm_sim::cast_bits<unsigned>(v); }
 static inline float __int_as_float(int v) { return gpuvm_sim::cast_bits<float>(v); }
@@ -122,22 +124,42 @@ static inline float __int2float_rn(int v) { return static_cast<float>(v); }
 
 // Cached loads and stores: the host's caches are coherent, so each is a plain one.
 template <class T>
-static inline T __ldg(const T* p) { return *p; }
+static inline T __ldg(const T* p) {
+    return *p;
+}
 template <class T>
-static inline T __ldcg(const T* p) { return *p; }
+static inline T __ldcg(const T* p) {
+    return *p;
+}
 template <class T>
-static inline T __ldca(const T* p) { return *p; }
+static inline T __ldca(const T* p) {
+    return *p;
+}
 template <class T>
-static inline T __ldcs(const T* p) { return *p; }
+static inline T __ldcs(const T* p) {
+    return *p;
+}
 template <class T>
-static inline T __ldlu(const T* p) { return *p; }
+static inline T __ldlu(const T* p) {
+    return *p;
+}
 template <class T>
-static inline T __ldcv(const T* p) { return *static_cast<const volatile T*>(p); }
+static inline T __ldcv(const T* p) {
+    return *static_cast<const volatile T*>(p);
+}
 template <class T>
-static inline void __stcg(T* p, T v) { *p = v; }
+static inline void __stcg(T* p, T v) {
+    *p = v;
+}
 template <class T>
-static inline void __stcs(T* p, T v) { *p = v; }
+static inline void __stcs(T* p, T v) {
+    *p = v;
+}
 template <class T>
-static inline void __stwb(T* p, T v) { *p = v; }
+static inline void __stwb(T* p, T v) {
+    *p = v;
+}
 template <class T>
-static inline void __stwt(T* p, T v) { *static_cast<volatile T*>(p) = v; }
+static inline void __stwt(T* p, T v) {
+    *static_cast<volatile T*>(p) = v;
+}

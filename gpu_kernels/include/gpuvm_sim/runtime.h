@@ -12,8 +12,8 @@ struct gpuvm_sim_block {
     unsigned sm;
     unsigned seeded;
     unsigned dynamic_bytes;
-    void* shared; // dynamic shared memory
-    void* state;  // the launch state
+    void* shared;  // dynamic shared memory
+    void* state;   // the launch state
 };
 
 // A lane's constants, at a place that follows from the stack address.
@@ -69,7 +69,6 @@ struct gpuvm_sim_hooks {
     void (*print)(gpuvm_sim_lane*, const char* text, unsigned long bytes);
     void (*fail)(gpuvm_sim_lane*, unsigned kind, const char* what, const char* file, unsigned line);
     void (*step)(gpuvm_sim_lane*, unsigned event);
-    unsigned (*event)(gpuvm_sim_lane*);
 };
 
 extern "C" {
@@ -139,7 +138,7 @@ struct dynamic_array {
     }
 };
 
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 
 #define threadIdx (gpuvm_sim::lane()->thread)
 #define blockIdx (gpuvm_sim::lane()->block->block_idx)

@@ -18,30 +18,30 @@
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
 
-#define GPUVM_SIM_VECTOR1(T, name, a)                                                                                  \
-    struct name##1 {                                                                                                   \
-        T x;                                                                                                           \
-    };                                                                                                                 \
+#define GPUVM_SIM_VECTOR1(T, name, a) \
+    struct name##1 {                  \
+        T x;                          \
+    };                                \
     static inline constexpr name##1 make_##name##1(T x) { return {x}; }
-#define GPUVM_SIM_VECTOR2(T, name, a)                                                                                  \
-    struct alignas(a) name##2 {                                                                                        \
-        T x, y;                                                                                                        \
-    };                                                                                                                 \
+#define GPUVM_SIM_VECTOR2(T, name, a) \
+    struct alignas(a) name##2 {       \
+        T x, y;                       \
+    };                                \
     static inline constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }
-#define GPUVM_SIM_VECTOR3(T, name, a)                                                                                  \
-    struct name##3 {                                                                                                   \
-        T x, y, z;                                                                                                     \
-    };                                                                                                                 \
+#define GPUVM_SIM_VECTOR3(T, name, a) \
+    struct name##3 {                  \
+        T x, y, z;                    \
+    };                                \
     static inline constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }
-#define GPUVM_SIM_VECTOR4(T, name, a)                                                                                  \
-    struct alignas(a) name##4 {                                                                                        \
-        T x, y, z, w;                                                                                                  \
-    };                                                                                                                 \
+#define GPUVM_SIM_VECTOR4(T, name, a) \
+    struct alignas(a) name##4 {       \
+        T x, y, z, w;                 \
+    };                                \
     static inline constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-#define GPUVM_SIM_VECTORS(T, name, a2, a4)                                                                             \
-    GPUVM_SIM_VECTOR1(T, name, 0)                                                                                      \
-    GPUVM_SIM_VECTOR2(T, name, a2)                                                                                     \
-    GPUVM_SIM_VECTOR3(T, name, 0)                                                                                      \
+#define GPUVM_SIM_VECTORS(T, name, a2, a4) \
+    GPUVM_SIM_VECTOR1(T, name, 0)          \
+    GPUVM_SIM_VECTOR2(T, name, a2)         \
+    GPUVM_SIM_VECTOR3(T, name, 0)          \
     GPUVM_SIM_VECTOR4(T, name, a4)
 
 GPUVM_SIM_VECTORS(signed char, char, 2, 4)

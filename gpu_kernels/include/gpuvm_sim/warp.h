@@ -25,7 +25,7 @@ static inline T shuffle(unsigned kind, unsigned mask, T value, unsigned source) 
     return from_bits<T>(collective(kind, mask, to_bits(value), source));
 }
 
-} // namespace gpuvm_sim
+}  // namespace gpuvm_sim
 
 template <class T>
 static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
@@ -72,9 +72,9 @@ static inline unsigned __match_all_sync(unsigned mask, T value, int* all) {
     return same;
 }
 
-#define GPUVM_SIM_REDUCE(name, T, kind)                                                                                \
-    static inline T name(unsigned mask, T value) {                                                                     \
-        return static_cast<T>(gpuvm_sim::collective(kind, mask, static_cast<unsigned>(value)));                        \
+#define GPUVM_SIM_REDUCE(name, T, kind)                                                         \
+    static inline T name(unsigned mask, T value) {                                              \
+        return static_cast<T>(gpuvm_sim::collective(kind, mask, static_cast<unsigned>(value))); \
     }
 GPUVM_SIM_REDUCE(__reduce_add_sync, unsigned, GPUVM_SIM_REDUCE_ADD)
 GPUVM_SIM_REDUCE(__reduce_add_sync, int, GPUVM_SIM_REDUCE_ADD)
@@ -94,8 +94,7 @@ __attribute__((noinline)) static unsigned __activemask() {
 
 static inline void __syncthreads() { gpuvm_sim_bound->barrier(gpuvm_sim::lane(), GPUVM_SIM_BARRIER, 0); }
 static inline int __syncthreads_count(int predicate) {
-    return static_cast<int>(
-        gpuvm_sim_bound->barrier(gpuvm_sim::lane(), GPUVM_SIM_BARRIER_COUNT, predicate != 0));
+    return static_cast<int>(gpuvm_sim_bound->barrier(gpuvm_sim::lane(), GPUVM_SIM_BARRIER_COUNT, predicate != 0));
 }
 static inline int __syncthreads_and(int predicate) {
     return static_cast<int>(gpuvm_sim_bound->barrier(gpuvm_sim::lane(), GPUVM_SIM_BARRIER_AND, predicate != 0));

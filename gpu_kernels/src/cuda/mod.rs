@@ -12,7 +12,10 @@ pub struct Presence {
 
 /// Looks for CUDA's libraries.
 pub fn presence() -> Presence {
-    Presence { driver: driver_is_present(), nvrtc: nvrtc_is_present() }
+    Presence {
+        driver: driver_is_present(),
+        nvrtc: nvrtc_is_present(),
+    }
 }
 
 fn driver_is_present() -> bool {

@@ -41,6 +41,8 @@ pub(crate) struct Lane {
     pub(crate) warp: *mut Warp,
     pub(crate) yielder: *const Yielder<(), ()>,
     pub(crate) note: [u64; 2],
+    /// Names the lane in the trace of the seeded mode: launch, block, thread.
+    pub(crate) id: u64,
     /// When a sleeping lane may run again, in the worker's nanoseconds.
     pub(crate) wake_ns: u64,
 }
@@ -63,7 +65,6 @@ pub(crate) struct Hooks {
     pub(crate) print: unsafe extern "C" fn(*mut Lane, *const u8, usize),
     pub(crate) fail: unsafe extern "C" fn(*mut Lane, u32, *const c_char, *const c_char, u32),
     pub(crate) step: unsafe extern "C" fn(*mut Lane, u32),
-    pub(crate) event: unsafe extern "C" fn(*mut Lane) -> u32,
 }
 
 /// `enum gpuvm_sim_collective`.

@@ -9,6 +9,7 @@ use corosensei::{Coroutine, CoroutineResult};
 
 use super::abi::{BlockConstants, Lane};
 use super::launch::LaunchState;
+use super::seeded::Chance;
 use super::stacks::{LaneStack, WarpStacks};
 use super::warp::{LANES, Warp, lanes_of};
 use crate::error::{Coordinates, GpuError};
@@ -60,12 +61,18 @@ pub(crate) struct Block {
     pub(crate) barrier_result: u32,
     pub(crate) progress: u64,
     /// The seeded scheduler that runs this block, null in the fast mode.
-    pub(crate) seeded: *mut super::seeded::Chance,
+    pub(crate) seeded: *mut Chance,
 }
 
 impl Block {
-    /// Sets up block `number` of `launch` on the given units; there is one for each warp.
-    pub(crate) fn new(launch: Arc<LaunchState>, number: u64, sm: u32, units: Vec<Box<WarpUnit>>) -> Box<Self> {
+    /// Sets up block `number` of `launch` on the given units; there is one for each warp. `seeded` is null in the fast mode.
+    pub(crate) fn new(
+        launch: Arc<LaunchState>,
+        number: u64,
+        sm: u32,
+        units: Vec<Box<WarpUnit>>,
+        seeded: *mut Chance,
+    ) -> Box<Self> {
         let config = &launch.config;
         let [gx, gy, _] = config.grid.map(u64::from);
         let block_idx = [
@@ -79,7 +86,7 @@ impl Block {
             block_dim: config.block,
             grid_dim: config.grid,
             sm,
-            seeded: 0,
+            seeded: u32::from(!seeded.is_null()),
             dynamic_bytes: config.dynamic_shared_bytes,
             shared: ptr::null_mut(),
             state: launch.state,
@@ -99,7 +106,7 @@ impl Block {
             barrier_votes: 0,
             barrier_result: 0,
             progress: 0,
-            seeded: ptr::null_mut(),
+            seeded,
         });
         block.constants.shared = block.dynamic.as_mut_ptr().cast();
         block.start_lanes();
@@ -131,6 +138,7 @@ impl Block {
                     warp,
                     yielder: ptr::null(),
                     note: [0; 2],
+                    id: (self.launch.id << 48) ^ (self.number << 10) ^ u64::from(number),
                     wake_ns: 0,
                 };
                 // SAFETY: `place` is the lane's reserved room in its own stack mapping, aligned, and no coroutine runs there yet.

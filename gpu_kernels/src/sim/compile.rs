@@ -14,6 +14,8 @@ use crate::error::GpuError;
 
 /// Name of the generated part that follows the user's source, as it shows in errors.
 const TRAILER: &str = "gpuvm-kernel-table";
+/// What makes CUDA of C++: read before every kernel source.
+const EMULATION: [&str; 2] = ["-include", "gpuvm_sim/cuda.h"];
 /// The second translation unit of seeded modules.
 const TSAN_HOOKS: &str = "gpuvm_sim/tsan_hooks.cpp";
 
@@ -195,7 +197,7 @@ impl Build {
             .args(&self.compiler.command[1..])
             .args(self.flags(options))
             .env("LC_ALL", "C");
-        command.args(["-Iinclude", "-include", "gpuvm_sim/cuda.h"]);
+        command.arg("-Iinclude");
         for dir in &options.include_dirs {
             command
                 .arg("-I")
@@ -212,7 +214,7 @@ impl Build {
         options: &CompileOptions,
     ) -> Result<String, GpuError> {
         let mut command = self.command(work, options);
-        command.args(["-E", "-x", "c++"]).arg(file);
+        command.args(EMULATION).args(["-E", "-x", "c++"]).arg(file);
         let output = run(&mut command)?;
         if !output.status.success() {
             return Err(self.refused(source, &output, &[]));
@@ -231,7 +233,7 @@ impl Build {
         let object = work.join("kernel.so");
         let mut command = self.command(work, options);
         if !(self.seeded || self.preemption == Preemption::Counter) {
-            command.args(["-shared", "-x", "c++"]).arg(file).arg("-o").arg(&object);
+            command.args(EMULATION).args(["-shared", "-x", "c++"]).arg(file).arg("-o").arg(&object);
             let output = run(&mut command)?;
             return if output.status.success() {
                 Ok(object)
@@ -239,7 +241,7 @@ impl Build {
                 Err(self.refused(source, &output, kernels))
             };
         }
-        command.args(["-c", "-x", "c++"]).arg(file).args(["-o", "kernel.o"]);
+        command.args(EMULATION).args(["-c", "-x", "c++"]).arg(file).args(["-o", "kernel.o"]);
         let output = run(&mut command)?;
         if !output.status.success() {
             return Err(self.refused(source, &output, kernels));
@@ -270,7 +272,8 @@ impl Build {
         let log = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let known = rewrite::kernel_names(&source.text);
         let errors: Vec<&str> = log.lines().filter(|l| l.contains("error:")).collect();
-        if !errors.is_empty() && errors.iter().all(|l| l.starts_with(TRAILER)) {
+        let generated = |line: &&str| line.starts_with(TRAILER) || line.starts_with("include/gpuvm");
+        if !errors.is_empty() && errors.iter().all(generated) {
             let base = |k: &str| {
                 k.split('<')
                     .next()

@@ -31,8 +31,19 @@ pub(crate) struct Options {
 pub(crate) struct Running {
     pub(crate) launches: Vec<Arc<LaunchState>>,
     pub(crate) shut_down: bool,
-    /// Host threads that wait for something, which is when the seeded scheduler runs.
-    pub(crate) drivers: u32,
+    /// What host threads wait for: while one of these is not fulfilled, the seeded scheduler runs.
+    targets: Vec<(u64, Target)>,
+    tickets: u64,
+}
+
+/// Whether what a host thread waits for has come.
+type Target = Box<dyn Fn() -> bool + Send>;
+
+impl Running {
+    /// Whether the seeded scheduler has to run.
+    pub(crate) fn wanted(&self) -> bool {
+        self.targets.iter().any(|(_, fulfilled)| !fulfilled())
+    }
 }
 
 /// The shared part of a simulated GPU.
@@ -60,7 +71,7 @@ pub(crate) struct Core {
 }
 
 /// While it lives, the seeded scheduler may run: a host thread waits.
-pub(crate) struct Driving<'a>(&'a Core);
+pub(crate) struct Driving<'a>(&'a Core, u64);
 
 impl Core {
     /// A core with nothing running.
@@ -146,13 +157,18 @@ impl Core {
         self.watchers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Lets the seeded scheduler run until the value is dropped.
-    pub(crate) fn drive(&self) -> Driving<'_> {
-        if self.options.seed.is_some() {
-            lock(&self.running).drivers += 1;
-            self.changed.notify_all();
+    /// Lets the seeded scheduler run until `fulfilled`, which is asked whenever a launch has ended, or until the value is dropped. So it stops
+    /// at the same point of the interleaving however fast the waiting thread is.
+    pub(crate) fn drive(&self, fulfilled: impl Fn() -> bool + Send + 'static) -> Driving<'_> {
+        if self.options.seed.is_none() {
+            return Driving(self, 0);
         }
-        Driving(self)
+        let mut running = lock(&self.running);
+        running.tickets += 1;
+        let ticket = running.tickets;
+        running.targets.push((ticket, Box::new(fulfilled)));
+        self.bump();
+        Driving(self, ticket)
     }
 
     /// Adds a watcher of register stores.
@@ -167,7 +183,10 @@ impl Core {
         let hit = watchers
             .iter()
             .find(|(start, bytes, _)| address.wrapping_sub(*start) < *bytes);
-        if let Some((_, _, on_store)) = hit {
+        let on_store = hit.map(|(_, _, on_store)| Arc::clone(on_store));
+        // The callback may add watchers itself.
+        drop(watchers);
+        if let Some(on_store) = on_store {
             // A panic of the watcher is its owner's mistake; it is printed by the panic hook and must not unwind into a kernel.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_store(address)));
         }
@@ -191,7 +210,17 @@ impl Core {
                 let mut running = lock(&self.running);
                 loop {
                     if running.shut_down {
-                        return;
+                        // A worker may still be inside a lane that never yields.
+                        if self
+                            .signals
+                            .get()
+                            .into_iter()
+                            .flatten()
+                            .all(|worker| worker.has_ended())
+                        {
+                            return;
+                        }
+                        break Vec::new();
                     }
                     if !running.launches.is_empty() {
                         break running.launches.clone();
@@ -219,7 +248,9 @@ impl Core {
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if self.0.options.seed.is_some() {
-            lock(&self.0.running).drivers -= 1;
+            let mut running = lock(&self.0.running);
+            running.targets.retain(|(ticket, _)| *ticket != self.1);
+            self.0.bump();
         }
     }
 }

@@ -26,7 +26,6 @@ pub(crate) static HOOKS: Hooks = Hooks {
     print,
     fail,
     step: super::seeded::step,
-    event: super::seeded::event,
 };
 
 /// Leaves the lane until the scheduler resumes it.
@@ -107,7 +106,8 @@ unsafe extern "C" fn collective(lane: *mut Lane, kind: u32, mask: u32, a: u64, b
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
         match (*warp).arrive(id, kind, mask, a, b) {
-            Arrival::Complete(_) => burn(lane),
+            Arrival::Complete(_) if (*(*warp).block).seeded.is_null() => burn(lane),
+            Arrival::Complete(_) => super::seeded::step(lane, super::seeded::COLLECTIVE),
             Arrival::Wait => suspend(lane),
             Arrival::Broken(cause) => broken(lane, cause),
         }
@@ -121,11 +121,13 @@ unsafe extern "C" fn gather(lane: *mut Lane, site: *const c_void, matching: u32,
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
         (*warp).gather(id, site as usize, if matching != 0 { key } else { 0 });
-        if (*warp).ready == 0 && (*(*warp).block).seeded.is_null() {
-            // No other lane of the warp can run: everybody who gathers gets an answer, and this lane runs on.
-            (*warp).answer_all_gathering();
-            burn(lane);
-        } else {
+        if (*warp).ready == 0 && (*warp).fuel > 0 && (*(*warp).block).seeded.is_null() {
+            // No other lane of the warp can run: who is behind gets an answer, and runs on if that is this lane. Without fuel it parks
+            // instead, so that the group stays whole over the end of the warp's turn.
+            (*warp).fuel -= 1;
+            (*warp).answer_some_gathering();
+        }
+        if (*warp).gathering >> id & 1 != 0 {
             suspend(lane);
         }
         (*warp).results[id]
@@ -166,7 +168,7 @@ unsafe extern "C" fn sleep(lane: *mut Lane, ns: u32) {
         let warp: *mut Warp = (*lane).warp;
         let chance = (*(*warp).block).seeded;
         if !chance.is_null() {
-            (*lane).wake_ns = (*chance).now_ns() + u64::from(ns);
+            (*lane).wake_ns = (*chance).sleep_until(ns);
             (*warp).sleeping |= 1 << (*lane).lane;
         } else if ns >= SLEEP_NS_MIN {
             (*lane).wake_ns = monotonic_ns() + u64::from(ns);

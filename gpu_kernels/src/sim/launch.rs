@@ -315,6 +315,10 @@ impl LaunchState {
         }
     }
 
+    fn has_outcome(&self) -> bool {
+        lock(&self.outcome).is_some()
+    }
+
     fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut outcome = lock(&self.outcome);
@@ -336,14 +340,15 @@ impl LaunchState {
 
 impl Launch for Arc<LaunchState> {
     fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
-        let waiting = self.core.drive();
+        let target = Arc::clone(self);
+        let waiting = self.core.drive(move || target.has_outcome());
         let outcome = self.wait_ended(timeout);
         drop(waiting);
         outcome
     }
 
     fn is_done(&self) -> bool {
-        lock(&self.outcome).is_some()
+        self.has_outcome()
     }
 
     fn abandon(&self) {

@@ -15,6 +15,7 @@ mod memory;
 mod module;
 mod preempt;
 mod report;
+mod resident;
 mod rewrite;
 mod seeded;
 mod stacks;
@@ -38,6 +39,7 @@ use self::core::{Core, Options};
 use self::launch::lock;
 use self::memory::Memory;
 use self::module::{ModuleInner, SimModule};
+use self::seeded::Scheduler;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use crate::api::{Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, Module, OnStore, Source, Stream};
@@ -47,6 +49,9 @@ use crate::error::GpuError;
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Lanes that a worker holds at once unless told otherwise.
 const LANES_PER_WORKER: u32 = 2048;
+
+/// Longest real time that a lane of the seeded mode may run without a load, store or call.
+const SEEDED_LANE_MAX: Duration = Duration::from_secs(10);
 
 /// How the simulated GPU runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +172,12 @@ impl SimGpuBuilder {
             lanes_per_worker: self.lanes_per_worker,
             seed,
             skip_exited: self.skip_exited,
-            preempt_after: self.preempt_after,
+            // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
+            preempt_after: if seed.is_some() {
+                SEEDED_LANE_MAX
+            } else {
+                self.preempt_after
+            },
         };
         let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?));
         let mut gpu = SimGpu {
@@ -213,6 +223,11 @@ impl SimGpu {
         self.core.trace.load(Ordering::Acquire)
     }
 
+    /// Virtual time of the seeded mode, ns, as engines that are stepped by its scheduler see it; 0 in the fast mode.
+    pub fn virtual_ns(&self) -> u64 {
+        self.core.virtual_ns.load(Ordering::Acquire)
+    }
+
     /// Lanes preempted so far because they did not yield.
     pub fn preemptions(&self) -> u64 {
         self.core
@@ -248,7 +263,11 @@ impl SimGpu {
         };
         for (number, signals) in signals.into_iter().enumerate() {
             let core = Arc::clone(&self.core);
-            let work = move || Worker::new(core, number as u32, signals).run();
+            let seeded = core.options.seed.is_some();
+            let work = move || match seeded {
+                true => Scheduler::new(core, signals).run(),
+                false => Worker::new(core, number as u32, signals).run(),
+            };
             self.threads.push(spawn(format!("gpuvm-sm{number}"), Box::new(work))?);
         }
         let core = Arc::clone(&self.core);

@@ -63,6 +63,11 @@ impl Queue {
         Core::activate(launch);
     }
 
+    fn is_empty(&self) -> bool {
+        let state = lock(&self.state);
+        !state.running && state.waiting.is_empty()
+    }
+
     fn ended(self: &Arc<Self>, outcome: &LaunchOutcome) {
         {
             let mut state = lock(&self.state);
@@ -152,12 +157,16 @@ impl Stream for SimStream {
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {
-        let driving = self.core.drive();
+        let queue = Arc::clone(&self.queue);
+        let driving = self.core.drive(move || queue.is_empty());
         let mut state = lock(&self.queue.state);
         while state.running || !state.waiting.is_empty() {
             state = self.queue.empty.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let error = state.error.take();
+        // In this order: dropping `driving` takes the lock under which the scheduler asks for this state.
+        drop(state);
         drop(driving);
-        state.error.take().map_or(Ok(()), Err)
+        error.map_or(Ok(()), Err)
     }
 }

@@ -23,7 +23,6 @@ thread_local! {
     static CURRENT: Cell<*const WorkerSignals> = const { Cell::new(ptr::null()) };
 }
 
-static PREVIOUS: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
 /// The previous handlers of `FAULTS`, for handlers, which cannot lock: 0 is the default one.
 static PREVIOUS_HANDLERS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
@@ -113,6 +112,11 @@ impl WorkerSignals {
         }
     }
 
+    /// Whether no thread is this worker: it has ended, or has not begun and will find the GPU shut down before it runs a lane.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.load(Ordering::Acquire) == 0
+    }
+
     /// Lanes that were preempted on this worker so far.
     pub(crate) fn preempted(&self) -> u64 {
         self.preempted.load(Ordering::Relaxed)
@@ -198,7 +202,6 @@ fn install() {
                 libc::sigaction(signal, ptr::null(), &raw mut old);
                 if let Some(slot) = FAULTS.iter().position(|&s| s == signal) {
                     PREVIOUS_HANDLERS[slot].store(old.sa_sigaction, Ordering::Release);
-                    lock(&PREVIOUS).push((signal, old.sa_flags as usize));
                 }
                 libc::sigaction(signal, &raw const action, ptr::null_mut());
             }

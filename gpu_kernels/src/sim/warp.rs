@@ -8,6 +8,9 @@ use super::block::Block;
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
+/// Answers that gathering lanes behind get before those ahead get theirs.
+const GATHER_ROUNDS_MAX: u32 = 64;
+
 /// Lanes that wait for each other in one collective.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rendezvous {
@@ -45,6 +48,8 @@ pub(crate) struct Warp {
     pub(crate) existing: u32,
     /// Collectives that may complete before the last arriver yields, so that a loop over collectives cannot hold the worker.
     pub(crate) fuel: i32,
+    /// Basic blocks until a lane yields, where kernels count them.
+    pub(crate) basic_blocks: i32,
     /// Collectives completed and lanes exited, for telling work from fruitless polling.
     pub(crate) progress: u64,
     /// Whether exited lanes in a mask are skipped instead of refused.
@@ -59,6 +64,8 @@ pub(crate) struct Warp {
     pub(crate) results: [u64; LANES],
     /// Call sites of gathering lanes.
     sites: [usize; LANES],
+    /// Answers given in a row while lanes at another call site waited.
+    gather_rounds: u32,
 }
 
 /// Set bits of a mask, lowest first.
@@ -83,6 +90,7 @@ impl Warp {
             exited: 0,
             existing: 0,
             fuel: 0,
+            basic_blocks: 0,
             progress: 0,
             skip_exited: false,
             index: 0,
@@ -93,6 +101,7 @@ impl Warp {
             b: [0; LANES],
             results: [0; LANES],
             sites: [0; LANES],
+            gather_rounds: 0,
         }
     }
 
@@ -106,7 +115,7 @@ impl Warp {
             self.at_barrier,
             self.exited,
         ) = (0, 0, 0, 0, 0);
-        (self.waiting, self.progress, self.skip_exited) = (0, 0, skip_exited);
+        (self.waiting, self.progress, self.skip_exited, self.gather_rounds) = (0, 0, skip_exited, 0);
     }
 
     /// Rendezvous that are incomplete.
@@ -247,10 +256,19 @@ impl Warp {
         self.progress += 1;
     }
 
-    /// Answers every gathering lane, by call site.
-    pub(crate) fn answer_all_gathering(&mut self) {
-        while self.gathering != 0 {
-            self.answer_gathering(self.gathering.trailing_zeros() as usize, u32::MAX);
+    /// Answers gathering lanes when no other lane of the warp can run: those at the lowest address first, because they are usually behind and
+    /// will join the others, but for a bounded number of rounds, because they may wait for the others.
+    pub(crate) fn answer_some_gathering(&mut self) {
+        let lowest = lanes_of(self.gathering)
+            .min_by_key(|&lane| self.sites[lane])
+            .unwrap_or(0);
+        self.answer_gathering(lowest, u32::MAX);
+        self.gather_rounds += 1;
+        if self.gathering == 0 || self.gather_rounds > GATHER_ROUNDS_MAX {
+            self.gather_rounds = 0;
+            while self.gathering != 0 {
+                self.answer_gathering(self.gathering.trailing_zeros() as usize, u32::MAX);
+            }
         }
     }
 
@@ -314,7 +332,9 @@ fn reduce(kind: u32, values: impl Iterator<Item = u32>) -> u32 {
         kind::REDUCE_MAX_S => values.reduce(signed(i32::max)),
         kind::REDUCE_AND => values.reduce(|x, y| x & y),
         kind::REDUCE_OR => values.reduce(|x, y| x | y),
-        _ => values.reduce(|x, y| x ^ y),
+        kind::REDUCE_XOR => values.reduce(|x, y| x ^ y),
+        // An unknown kind: the module is not of this version, which the cache's key rules out.
+        _ => None,
     };
     folded.unwrap_or(0)
 }
