@@ -1,35 +1,22 @@
 // Breadth-first search over a graph whose rows and distances are paged; one launch a level.
 //
-// A set of vertices is a bitmap in plain device memory: one word for 32 vertices, and behind those words a summary with
-// one bit for each word that is not zero. So a level's vertices are walked in ascending order, and the rows that lie on
-// one page are read together.
+// A set of vertices is a bitmap in plain device memory. A lane takes a word of it, so 32 neighbouring vertices, whose
+// rows are about a page: the lanes of a warp miss different pages, and those are fetched together.
 #include <gpuvm/gpuvm.cuh>
 
-// A row this long is walked by all lanes of the warp, a shorter one by one lane.
-constexpr unsigned long long kLongRow = 256;
-// Neighbours that a lane reads at once: one 16-byte chunk.
-constexpr unsigned kChunk = 4;
+// A row this long is shared by the lanes of a warp, each of which takes pieces of about a page.
+constexpr unsigned long long kLongRow = 4096;
+constexpr unsigned long long kPiece = 1024;
 constexpr unsigned kWholeWarp = 0xffffffffu;
-
-struct Found {
-    unsigned long long vertices = 0;  // reached by this lane
-    unsigned long long edges = 0;     // walked by this lane
-    unsigned long long accesses = 0;  // elements of paged arrays read or written by this lane
-};
-
-__device__ inline void insert(unsigned* set, unsigned words, unsigned vertex) {
-    unsigned word = vertex / 32;
-    // The first vertex of a word announces the word.
-    if (atomicOr(&set[word], 1u << vertex % 32) == 0) atomicOr(&set[words + word / 32], 1u << word % 32);
-}
 
 struct Search {
     gpuvm::array<int>& distances;
+    gpuvm::reader<unsigned> neighbours;
     unsigned* visited;
     unsigned* next;
-    unsigned words;
     int level;
-    Found found;
+    // Vertices reached, edges walked, elements of paged arrays read or written, all by this lane.
+    unsigned long long reached = 0, edges = 0, accesses = 0;
 
     __device__ void visit(unsigned vertex) {
         unsigned bit = 1u << vertex % 32;
@@ -37,22 +24,16 @@ struct Search {
         if (visited[vertex / 32] & bit) return;
         if (atomicOr(&visited[vertex / 32], bit) & bit) return;
         distances[vertex] = level;
-        insert(next, words, vertex);
-        ++found.vertices;
-        ++found.accesses;
+        atomicOr(&next[vertex / 32], bit);
+        ++reached;
+        ++accesses;
     }
 
-    // Walks every `stride`-th chunk of the edges from `begin` to `end`.
-    template <class Reader>
-    __device__ void walk(Reader& neighbours, unsigned long long begin, unsigned long long end, unsigned first,
-                         unsigned stride) {
-        for (unsigned long long chunk = begin / kChunk + first; chunk * kChunk < end; chunk += stride) {
-            if (gpuvm::failed()) return;
-            unsigned long long edge = chunk * kChunk < begin ? begin : chunk * kChunk;
-            unsigned long long stop = chunk * kChunk + kChunk < end ? chunk * kChunk + kChunk : end;
-            found.edges += stop - edge;
-            found.accesses += stop - edge;
-            for (; edge < stop; ++edge) visit(neighbours[edge]);
+    __device__ void walk(unsigned long long begin, unsigned long long end) {
+        for (unsigned long long edge = begin; edge < end; ++edge) {
+            visit(neighbours[edge]);
+            ++edges;
+            ++accesses;
         }
     }
 };
@@ -64,41 +45,43 @@ __global__ void bfs_level(gpuvm::array<const unsigned long long> offsets, gpuvm:
                           gpuvm::array<int> distances, unsigned* visited, const unsigned* frontier, unsigned* next,
                           unsigned* previous, unsigned long long* totals, int level) {
     unsigned words = static_cast<unsigned>((offsets.size() - 1 + 31) / 32);
-    unsigned groups = (words + 31) / 32;
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned lane = thread % 32;
-    Search search{distances, visited, next, words, level, {}};
     auto starts = offsets.reader();
-    auto rows = neighbours.reader();
+    Search search{distances, neighbours.reader(), visited, next, level};
 
-    // A warp takes 32 words, so 1024 vertices, at a time.
-    for (unsigned group = thread / 32; group < groups; group += gridDim.x * blockDim.x / 32) {
-        unsigned own = group * 32 + lane;
-        if (own < words && previous[own]) previous[own] = 0;
-        if (lane == 0) previous[words + group] = 0;
-
-        // All lanes read the same words, so they meet in the collectives. None leaves early: after a fault the accesses
-        // return at once and the rest of the level is short.
-        for (unsigned pending = frontier[words + group]; pending; pending &= pending - 1) {
-            unsigned word = group * 32 + __ffs(pending) - 1;
-            unsigned long long begin = 0, end = 0;
-            if (frontier[word] >> lane & 1) {
-                begin = starts[word * 32ull + lane];
-                end = starts[word * 32ull + lane + 1];
-                search.found.accesses += 2;
+    // A warp takes 32 words at a time. No lane leaves the loop early, since all meet in the collectives; after a fault
+    // the walks end at once, so the loop is short.
+    for (unsigned first = thread - lane; first < words; first += gridDim.x * blockDim.x) {
+        unsigned word = first + lane;
+        unsigned members = word < words ? frontier[word] : 0;
+        unsigned long_rows = 0;
+        if (word < words && previous[word]) previous[word] = 0;
+        for (; members && !gpuvm::failed(); members &= members - 1) {
+            unsigned member = __ffs(members) - 1;
+            unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
+            search.accesses += 2;
+            if (end - begin < kLongRow) {
+                search.walk(begin, end);
+            } else {
+                long_rows |= 1u << member;
             }
-            bool is_long = end - begin >= kLongRow;
-            unsigned long_rows = __ballot_sync(kWholeWarp, is_long);
-            if (!is_long) search.walk(rows, begin, end, 0, 1);
-            for (; long_rows; long_rows &= long_rows - 1) {
-                int owner = __ffs(long_rows) - 1;
-                search.walk(rows, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner), lane, 32);
+        }
+        for (unsigned owners = __ballot_sync(kWholeWarp, long_rows != 0); owners; owners &= owners - 1) {
+            unsigned owner = __ffs(owners) - 1;
+            for (unsigned rows = __shfl_sync(kWholeWarp, long_rows, owner); rows; rows &= rows - 1) {
+                unsigned long long vertex = (first + owner) * 32ull + __ffs(rows) - 1;
+                unsigned long long begin = starts[vertex], end = starts[vertex + 1];
+                search.accesses += 2;
+                for (begin += lane * kPiece; begin < end && !gpuvm::failed(); begin += 32 * kPiece) {
+                    search.walk(begin, begin + kPiece < end ? begin + kPiece : end);
+                }
             }
         }
     }
-    if (search.found.accesses) {
-        atomicAdd(&totals[0], search.found.vertices);
-        atomicAdd(&totals[1], search.found.edges);
-        atomicAdd(&totals[2], search.found.accesses);
+    if (search.accesses) {
+        atomicAdd(&totals[0], search.reached);
+        atomicAdd(&totals[1], search.edges);
+        atomicAdd(&totals[2], search.accesses);
     }
 }

@@ -14,13 +14,17 @@ use crate::graph::reference::VertexOutOfRange;
 pub const SOURCE: &str = include_str!("bfs.cu");
 
 /// Threads of a block: whole warps, as the kernel asks for.
-const BLOCK_THREADS: u32 = 128;
+const BLOCK_THREADS: u32 = 64;
 
-/// Vertices that a warp takes at a time.
-const VERTICES_PER_WARP: u64 = 1024;
+/// Vertices that a block takes at a time: a word of 32 for each thread.
+const VERTICES_PER_BLOCK: u64 = 32 * BLOCK_THREADS as u64;
 
-/// Enough warps that some walk while others wait for pages; more only cost the simulated GPU's time.
-const BLOCKS_MAX: u64 = 32;
+/// Blocks in the seeded mode, the same on every machine.
+const BLOCKS_SEEDED: usize = 8;
+
+/// Blocks a core of the simulated GPU: some walk while others wait for pages, and the stacks of all lanes stay in the
+/// cache.
+const BLOCKS_PER_CORE: usize = 4;
 
 /// Where and how a search runs.
 #[derive(Clone, Debug)]
@@ -123,7 +127,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    let search = Search::new(&vm, csr, source).map_err(|source| BfsError::Vm {
+    let search = Search::new(&vm, csr, source, options).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,
     })?;
@@ -201,28 +205,23 @@ struct Search {
 }
 
 impl Search {
-    fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Search> {
+    fn new(vm: &Vm, csr: &Csr, source: u32, options: &Options) -> gpuvm::Result<Search> {
         let vertices = u64::from(csr.vertices());
         let words = vertices.div_ceil(32);
-        let set_words = words + words.div_ceil(32);
-        let word = source as usize / 32;
-        let bit = |index: usize| {
-            let mut bits = vec![0_u32; index / 32 + 1];
-            bits[index / 32] = 1 << (index % 32);
-            bits
-        };
+        let mut start = vec![0_u32; words as usize];
+        start[source as usize / 32] = 1 << (source % 32);
         let visited = vm.buffer(words)?;
-        visited.write(&bit(source as usize))?;
-        let first = vm.buffer(set_words)?;
-        let mut frontier = bit(source as usize);
-        frontier.resize(words as usize, 0);
-        frontier.extend(bit(word));
-        first.write(&frontier)?;
+        visited.write(&start)?;
+        let frontier = vm.buffer(words)?;
+        frontier.write(&start)?;
         let totals = vm.buffer(3)?;
         totals.write(&[1, 0, 0])?;
         let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
-        let warps = vertices.div_ceil(VERTICES_PER_WARP);
-        let blocks = warps.div_ceil(u64::from(BLOCK_THREADS / 32)).min(BLOCKS_MAX);
+        let resident = match options.seed {
+            Some(_) => BLOCKS_SEEDED,
+            None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
+        };
+        let blocks = vertices.div_ceil(VERTICES_PER_BLOCK).min(resident as u64);
         Ok(Search {
             vm: vm.clone(),
             kernel: vm.compile("bfs.cu", SOURCE, &["bfs_level"])?.kernel("bfs_level")?,
@@ -238,7 +237,7 @@ impl Search {
                 .from_slice(csr.neighbours())?,
             distances: vm.region(vertices).name("distances").from_iter(distances)?,
             visited,
-            sets: [first, vm.buffer(set_words)?, vm.buffer(set_words)?],
+            sets: [frontier, vm.buffer(words)?, vm.buffer(words)?],
             totals,
             config: LaunchConfig::new(blocks as u32, BLOCK_THREADS),
         })

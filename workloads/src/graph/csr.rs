@@ -1,8 +1,5 @@
 //! Compressed sparse rows and their parallel construction.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use rayon::prelude::*;
 
 use super::error::GraphError;
@@ -10,12 +7,6 @@ use super::{Direction, Progress, ProgressFn, Stage};
 
 /// The most vertices of a graph: distances are `i32`, so the longest path still fits.
 pub const MAX_VERTICES: u32 = i32::MAX as u32;
-
-/// Edges that one task scatters between two progress reports.
-const EDGES_PER_STEP: usize = 1 << 24;
-
-/// Neighbours that one task sorts; few enough to spread, many enough to be worth a task.
-const NEIGHBOURS_PER_TASK: u64 = 1 << 16;
 
 /// A graph as compressed sparse rows: the neighbours of vertex `v` are
 /// `neighbours()[offsets()[v]..offsets()[v + 1]]`, ascending, each once, never `v` itself.
@@ -47,7 +38,7 @@ impl Csr {
                 vertices,
             });
         }
-        build(vertices, edges, direction, &mut |_| {})
+        build(vertices, edges.to_vec(), direction, &mut |_| {})
     }
 
     /// How many vertices the graph has.
@@ -93,18 +84,14 @@ impl Csr {
     }
 }
 
-/// Builds rows from edges whose ends were checked to be below `vertices`.
+/// Builds rows from edges whose ends were checked to be below `vertices`: mirrors them, sorts them, drops duplicates.
 pub(super) fn build(
     vertices: u32,
-    edges: &[(u32, u32)],
+    mut edges: Vec<(u32, u32)>,
     direction: Direction,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Csr, GraphError> {
-    let both = direction == Direction::Undirected;
-    let copies = if both { 2 } else { 1 };
-    require_memory(u64::from(vertices) * 16 + edges.len() as u64 * 4 * copies)?;
-
-    let total = edges.len() as u64 * 2;
+    let total = edges.len() as u64;
     let mut report = |done: u64| {
         progress(Progress {
             stage: Stage::Build,
@@ -113,123 +100,31 @@ pub(super) fn build(
         })
     };
     report(0);
-
-    // Relaxed throughout: the joins of the parallel loops order the passes against each other,
-    // within a pass only the sums matter.
-    let cursors: Vec<AtomicU64> = (0..=vertices as usize).map(|_| AtomicU64::new(0)).collect();
-    edges.par_iter().filter(|(u, v)| u != v).for_each(|&(u, v)| {
-        cursors[u as usize].fetch_add(1, Ordering::Relaxed);
-        if both {
-            cursors[v as usize].fetch_add(1, Ordering::Relaxed);
-        }
-    });
-    report(edges.len() as u64);
-
-    let mut offsets = Vec::with_capacity(cursors.len());
-    let mut sum = 0;
-    for cursor in &cursors {
-        offsets.push(sum);
-        sum += cursor.swap(sum, Ordering::Relaxed);
-    }
-
-    let slots: Vec<AtomicU32> = (0..sum).map(|_| AtomicU32::new(0)).collect();
-    let place = |row: u32, neighbour: u32| {
-        let slot = cursors[row as usize].fetch_add(1, Ordering::Relaxed);
-        slots[slot as usize].store(neighbour, Ordering::Relaxed);
+    edges.retain(|(u, v)| u != v);
+    let mirrored = if direction == Direction::Undirected {
+        edges.len()
+    } else {
+        0
     };
-    let mut done = edges.len() as u64;
-    for step in edges.chunks(EDGES_PER_STEP) {
-        step.par_iter().filter(|(u, v)| u != v).for_each(|&(u, v)| {
-            place(u, v);
-            if both {
-                place(v, u);
-            }
-        });
-        done += step.len() as u64;
-        report(done);
+    let stored = (edges.len() + mirrored) as u64;
+    require_memory(u64::from(vertices) * 8 + mirrored as u64 * 8 + stored * 4)?;
+    edges.reserve_exact(mirrored);
+    edges.extend_from_within(..mirrored);
+    edges[stored as usize - mirrored..]
+        .par_iter_mut()
+        .for_each(|(u, v)| std::mem::swap(u, v));
+    edges.par_sort_unstable_by_key(|&(u, v)| u64::from(u) << 32 | u64::from(v));
+    report(total / 2);
+    edges.dedup();
+    let neighbours: Vec<u32> = edges.par_iter().map(|edge| edge.1).collect();
+    let mut offsets = Vec::with_capacity(vertices as usize + 1);
+    let mut end = 0;
+    for row in 0..=vertices {
+        offsets.push(end as u64);
+        end += edges[end..].iter().take_while(|edge| edge.0 == row).count();
     }
-    drop(cursors);
-    let neighbours = slots.into_iter().map(AtomicU32::into_inner).collect();
-    Ok(sort_rows(offsets, neighbours))
-}
-
-/// Rows `rows` of a graph under construction, with their part of the neighbours.
-struct Block<'a> {
-    rows: Range<usize>,
-    neighbours: &'a mut [u32],
-}
-
-/// Sorts every row and merges its duplicates.
-fn sort_rows(mut offsets: Vec<u64>, mut neighbours: Vec<u32>) -> Csr {
-    let blocks = split_blocks(&offsets, &mut neighbours);
-    let starts: Vec<(usize, usize)> = blocks
-        .iter()
-        .map(|block| (offsets[block.rows.start] as usize, block.rows.start))
-        .collect();
-    let lengths: Vec<Vec<u64>> = blocks
-        .into_par_iter()
-        .map(|block| sort_block(&offsets, block))
-        .collect();
-
-    // Close the gaps that the duplicates left between the blocks.
-    let mut filled = 0;
-    for ((start, row), lengths) in starts.into_iter().zip(lengths) {
-        let mut length = 0;
-        for (index, row_length) in lengths.into_iter().enumerate() {
-            offsets[row + index] = (filled + length) as u64;
-            length += row_length as usize;
-        }
-        neighbours.copy_within(start..start + length, filled);
-        filled += length;
-    }
-    if let Some(last) = offsets.last_mut() {
-        *last = filled as u64;
-    }
-    neighbours.truncate(filled);
-    neighbours.shrink_to_fit();
-    Csr { offsets, neighbours }
-}
-
-/// Cuts the rows into blocks of about [`NEIGHBOURS_PER_TASK`] neighbours.
-fn split_blocks<'a>(offsets: &[u64], neighbours: &'a mut [u32]) -> Vec<Block<'a>> {
-    let mut blocks = Vec::new();
-    let mut rest = neighbours;
-    let mut first = 0;
-    for row in 1..offsets.len() {
-        let length = offsets[row] - offsets[first];
-        if length >= NEIGHBOURS_PER_TASK || row + 1 == offsets.len() {
-            let (head, tail) = rest.split_at_mut(length as usize);
-            blocks.push(Block {
-                rows: first..row,
-                neighbours: head,
-            });
-            rest = tail;
-            first = row;
-        }
-    }
-    blocks
-}
-
-/// Sorts the rows of one block, packs them at its front and returns their new lengths.
-fn sort_block(offsets: &[u64], block: Block<'_>) -> Vec<u64> {
-    let base = offsets[block.rows.start];
-    let mut filled = 0;
-    block
-        .rows
-        .map(|row| {
-            let (begin, end) = ((offsets[row] - base) as usize, (offsets[row + 1] - base) as usize);
-            block.neighbours[begin..end].sort_unstable();
-            let first = filled;
-            for index in begin..end {
-                let neighbour = block.neighbours[index];
-                if filled == first || block.neighbours[filled - 1] != neighbour {
-                    block.neighbours[filled] = neighbour;
-                    filled += 1;
-                }
-            }
-            (filled - first) as u64
-        })
-        .collect()
+    report(total);
+    Ok(Csr { offsets, neighbours })
 }
 
 /// Fails where `needed_bytes` are more than the machine has available, by `/proc/meminfo`.
@@ -284,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn many_blocks_join_as_one() {
-        // Rows of different lengths, each edge three times, over several blocks.
+    fn many_rows_with_duplicates() {
+        // Rows of different lengths, each edge three times.
         let vertices = 3000_u32;
         let mut edges = Vec::new();
         for _ in 0..3 {
@@ -293,7 +188,6 @@ mod tests {
                 edges.extend((0..u % 97).map(|k| (u, (u * 31 + k * 7) % vertices)));
             }
         }
-        assert!(edges.len() as u64 > 4 * NEIGHBOURS_PER_TASK);
         let csr = Csr::from_edges(vertices, &edges, Direction::Directed).unwrap();
         for u in 0..vertices {
             let mut row: Vec<u32> = (0..u % 97).map(|k| (u * 31 + k * 7) % vertices).collect();

@@ -107,7 +107,7 @@ impl EdgeList {
             }
         };
         let edges = renumber(self.edges, &ids);
-        let csr = csr::build(vertices, &edges, self.direction, progress)?;
+        let csr = csr::build(vertices, edges, self.direction, progress)?;
         let last = ids.last().copied().unwrap_or(0);
         let counted = last == u64::from(vertices) - 1;
         let ids = if counted {

@@ -74,7 +74,7 @@ pub(super) fn generate(
         });
     }
     drop(names);
-    let csr = csr::build(vertices, &edges, direction, progress)?;
+    let csr = csr::build(vertices, edges, direction, progress)?;
     Ok(Graph {
         csr,
         ids: VertexIds::Counted { first: 0 },

@@ -76,7 +76,7 @@ pub(super) fn read(lines: &mut Lines<'_>, direction: Option<Direction>) -> Resul
 impl Adjacency {
     /// Sorts the edges into rows.
     pub(super) fn build(self, progress: &mut super::ProgressFn<'_>) -> Result<Graph, GraphError> {
-        let csr = csr::build(self.vertices, &self.edges, self.direction, progress)?;
+        let csr = csr::build(self.vertices, self.edges, self.direction, progress)?;
         Ok(Graph {
             csr,
             ids: VertexIds::Counted { first: 1 },
