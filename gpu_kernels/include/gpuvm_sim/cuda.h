@@ -76,14 +76,23 @@ static inline long long clock64() {
 }
 static inline int clock() { return static_cast<int>(clock64()); }
 
+// The loader calls these outside lanes, so they are not instrumented.
+#if defined(__clang__)
+#define GPUVM_SIM_PLAIN __attribute__((no_sanitize("coverage", "thread")))
+#else
+#define GPUVM_SIM_PLAIN __attribute__((no_sanitize_coverage, no_sanitize_thread))
+#endif
+
 // What the loader looks for: who to call, and the thread-local image by its first variable.
 extern "C" {
 __attribute__((visibility("hidden"))) const gpuvm_sim_hooks* gpuvm_sim_bound;
 static thread_local unsigned char gpuvm_sim_tls_mark __attribute__((used));
-__attribute__((visibility("default"), used)) inline void gpuvm_sim_bind(const gpuvm_sim_hooks* hooks) {
+__attribute__((visibility("default"), used)) GPUVM_SIM_PLAIN inline void gpuvm_sim_bind(const gpuvm_sim_hooks* hooks) {
     gpuvm_sim_bound = hooks;
 }
-__attribute__((visibility("default"), used, noinline)) inline void* gpuvm_sim_tls() { return &gpuvm_sim_tls_mark; }
+__attribute__((visibility("default"), used, noinline)) GPUVM_SIM_PLAIN inline void* gpuvm_sim_tls() {
+    return &gpuvm_sim_tls_mark;
+}
 }
 
 namespace gpuvm_sim {

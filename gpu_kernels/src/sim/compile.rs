@@ -233,7 +233,12 @@ impl Build {
         let object = work.join("kernel.so");
         let mut command = self.command(work, options);
         if !(self.seeded || self.preemption == Preemption::Counter) {
-            command.args(EMULATION).args(["-shared", "-x", "c++"]).arg(file).arg("-o").arg(&object);
+            command
+                .args(EMULATION)
+                .args(["-shared", "-x", "c++"])
+                .arg(file)
+                .arg("-o")
+                .arg(&object);
             let output = run(&mut command)?;
             return if output.status.success() {
                 Ok(object)
@@ -241,7 +246,11 @@ impl Build {
                 Err(self.refused(source, &output, kernels))
             };
         }
-        command.args(EMULATION).args(["-c", "-x", "c++"]).arg(file).args(["-o", "kernel.o"]);
+        command
+            .args(EMULATION)
+            .args(["-c", "-x", "c++"])
+            .arg(file)
+            .args(["-o", "kernel.o"]);
         let output = run(&mut command)?;
         if !output.status.success() {
             return Err(self.refused(source, &output, kernels));

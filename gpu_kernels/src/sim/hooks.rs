@@ -52,7 +52,8 @@ pub(crate) unsafe fn yield_now(lane: *mut Lane) {
     }
 }
 
-/// Burns fuel and yields when it is used up, so that loops over collectives that never wait let others run.
+/// After a collective that this lane completed: burns fuel and yields when it is used up, so that loops over collectives let others run. In
+/// the seeded mode the seed decides.
 ///
 /// # Safety
 /// As for [`suspend`].
@@ -60,6 +61,9 @@ unsafe fn burn(lane: *mut Lane) {
     // SAFETY: as in `yield_now`.
     unsafe {
         let warp = &mut *(*lane).warp;
+        if !(*warp.block).seeded.is_null() {
+            return super::seeded::step(lane, super::seeded::COLLECTIVE);
+        }
         warp.fuel -= 1;
         if warp.fuel < 0 {
             yield_now(lane);
@@ -106,8 +110,7 @@ unsafe extern "C" fn collective(lane: *mut Lane, kind: u32, mask: u32, a: u64, b
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
         match (*warp).arrive(id, kind, mask, a, b) {
-            Arrival::Complete(_) if (*(*warp).block).seeded.is_null() => burn(lane),
-            Arrival::Complete(_) => super::seeded::step(lane, super::seeded::COLLECTIVE),
+            Arrival::Complete(_) => burn(lane),
             Arrival::Wait => suspend(lane),
             Arrival::Broken(cause) => broken(lane, cause),
         }

@@ -310,8 +310,8 @@ impl Scheduler {
             let next = self.chance().next_wake_ns;
             let chance = self.chance();
             chance.now_ns = chance.now_ns.max(next);
-            self.wake();
         }
+        self.wake();
         self.check_deadlines();
     }
 
