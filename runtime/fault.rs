@@ -136,7 +136,7 @@ impl Fault {
     pub(crate) fn needs_recovery(&self) -> bool {
         !matches!(
             self.kind,
-            FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. } | FaultKind::TooManyPins
+            FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. }
         )
     }
 

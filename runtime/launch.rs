@@ -329,13 +329,8 @@ impl Launcher<'_> {
     /// none of the others'.
     fn check_spans(&self, kernel: &str, config: &LaunchConfig) -> Result<()> {
         let capabilities = self.vm.gpu.capabilities();
-        let threads: u64 = config.shape.block.iter().map(|&n| u64::from(n)).product();
-        let blocks: u64 = config
-            .shape
-            .grid
-            .iter()
-            .map(|&n| u64::from(n))
-            .fold(1, u64::saturating_mul);
+        let volume = |sides: [u32; 3]| sides.into_iter().map(u64::from).fold(1, u64::saturating_mul);
+        let (threads, blocks) = (volume(config.shape.block), volume(config.shape.grid));
         // A worker or multiprocessor takes whole blocks.
         let resident_blocks = blocks.min((u64::from(capabilities.max_resident_lanes) / threads.max(1)).max(1));
         let lanes = resident_blocks.saturating_mul(threads);
@@ -398,6 +393,10 @@ impl VmInner {
             if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(self) {
                 state.needs_recovery = true;
             }
+        }
+        // A prefetch or an eviction that failed is no fault of its launch, but its queue pair works no more.
+        if !done.is_empty() && !state.needs_recovery {
+            state.needs_recovery = self.queues.any_failed(&*self.gpu).unwrap_or(true);
         }
         done
     }

@@ -82,6 +82,8 @@ pub(crate) struct RegionInner {
     /// Launches that name the region. Held while the host reads or writes the home, so that none begins meanwhile.
     pub launches: Mutex<Vec<Weak<InFlight>>>,
     closed: AtomicBool,
+    /// Why a borrowed region that was dropped did not end well: its scope returns it.
+    failure: Mutex<Option<Error>>,
 }
 
 // SAFETY: `home.base` is the only field that is not Send. It is dereferenced only by `copy_out` and `copy_in`, under
@@ -173,6 +175,7 @@ impl RegionInner {
             words,
             launches: Mutex::default(),
             closed: AtomicBool::new(false),
+            failure: Mutex::default(),
         });
         inner
             .regions
@@ -284,6 +287,12 @@ impl RegionInner {
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         self.vm.prune();
         flushed.and(released).and(gone)
+    }
+
+    /// The error of a drop that could not return it.
+    pub fn take_failure(&self) -> Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), Err)
     }
 
     fn deregister(&self) -> Result<()> {
@@ -452,6 +461,9 @@ impl<T> Drop for Region<T> {
                 "region `{}` did not end well",
                 self.inner.name
             );
+            if self.borrowed {
+                *self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
         }
     }
 }
@@ -557,12 +569,24 @@ impl<T: Pod> RegionBuilder<T> {
     fn room(&self) -> Result<Vec<T>> {
         let length = self.check()?;
         let mut data = Vec::new();
-        data.try_reserve_exact(length).map_err(|source| Error::Data {
+        data.try_reserve_exact(length)
+            .map_err(|source| self.no_room(length, std::io::Error::other(source)))?;
+        Ok(data)
+    }
+
+    /// Zeroed memory as the system gives it: pages that nobody touches take no memory.
+    fn zeros(&self) -> Result<Vec<T>> {
+        let length = self.check()?;
+        let data = bytemuck::allocation::try_zeroed_vec(length);
+        data.map_err(|()| self.no_room(length, std::io::ErrorKind::OutOfMemory.into()))
+    }
+
+    fn no_room(&self, length: usize, source: std::io::Error) -> Error {
+        Error::Data {
             region: self.label(),
             from: format!("{length} elements into host memory"),
-            source: std::io::Error::other(source),
-        })?;
-        Ok(data)
+            source,
+        }
     }
 
     /// Zeros.
@@ -570,8 +594,7 @@ impl<T: Pod> RegionBuilder<T> {
     /// # Errors
     /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
     pub fn zeroed(self) -> Result<Region<T>> {
-        let mut data = self.room()?;
-        data.resize(self.length as usize, T::zeroed());
+        let data = self.zeros()?;
         self.finish(data)
     }
 
@@ -617,8 +640,7 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<T>> {
-        let mut data = self.room()?;
-        data.resize(self.length as usize, T::zeroed());
+        let mut data = self.zeros()?;
         reader
             .read_exact(bytemuck::cast_slice_mut(&mut data))
             .map_err(|source| Error::Data {

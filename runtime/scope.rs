@@ -52,7 +52,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let regions = std::mem::take(&mut *scope.regions.lock().unwrap_or_else(PoisonError::into_inner));
         let mut closed = Ok(());
         for region in regions {
-            let ended = region.close(true);
+            let ended = region.close(true).and(region.take_failure());
             closed = closed.and(ended);
         }
         match outcome {

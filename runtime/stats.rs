@@ -92,22 +92,22 @@ impl Stats {
     #[must_use]
     pub fn difference(&self, earlier: &Self) -> Self {
         Self {
-            missed_lanes: self.missed_lanes - earlier.missed_lanes,
-            faults: self.faults - earlier.faults,
-            coalesced: self.coalesced - earlier.coalesced,
-            pages_fetched: self.pages_fetched - earlier.pages_fetched,
-            pages_written_back: self.pages_written_back - earlier.pages_written_back,
-            bytes_fetched: self.bytes_fetched - earlier.bytes_fetched,
-            bytes_written_back: self.bytes_written_back - earlier.bytes_written_back,
-            evictions: self.evictions - earlier.evictions,
-            prefetches: self.prefetches - earlier.prefetches,
-            doorbells: self.doorbells - earlier.doorbells,
-            requests: self.requests - earlier.requests,
-            helped: self.helped - earlier.helped,
-            errors: self.errors - earlier.errors,
-            pool_dry: self.pool_dry - earlier.pool_dry,
-            queue_full: self.queue_full - earlier.queue_full,
-            latencies: std::array::from_fn(|n| self.latencies[n] - earlier.latencies[n]),
+            missed_lanes: self.missed_lanes.saturating_sub(earlier.missed_lanes),
+            faults: self.faults.saturating_sub(earlier.faults),
+            coalesced: self.coalesced.saturating_sub(earlier.coalesced),
+            pages_fetched: self.pages_fetched.saturating_sub(earlier.pages_fetched),
+            pages_written_back: self.pages_written_back.saturating_sub(earlier.pages_written_back),
+            bytes_fetched: self.bytes_fetched.saturating_sub(earlier.bytes_fetched),
+            bytes_written_back: self.bytes_written_back.saturating_sub(earlier.bytes_written_back),
+            evictions: self.evictions.saturating_sub(earlier.evictions),
+            prefetches: self.prefetches.saturating_sub(earlier.prefetches),
+            doorbells: self.doorbells.saturating_sub(earlier.doorbells),
+            requests: self.requests.saturating_sub(earlier.requests),
+            helped: self.helped.saturating_sub(earlier.helped),
+            errors: self.errors.saturating_sub(earlier.errors),
+            pool_dry: self.pool_dry.saturating_sub(earlier.pool_dry),
+            queue_full: self.queue_full.saturating_sub(earlier.queue_full),
+            latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
         }
     }
 }

@@ -17,32 +17,32 @@ class reader {
         if constexpr (sizeof(T) >= 16) {
             return detail::read_element<T>(array_, i);
         } else {
-            unsigned long long chunk = i / (16 / sizeof(T));
-            if (chunk != chunk_ || i >= array_.length) {
+            if (i - first_ >= count_) {
                 if (i >= array_.length) return detail::read_slow<T>(array_, i);
-                load(chunk);
+                load(i / kPerChunk);
             }
-            unsigned shift = static_cast<unsigned>(i * sizeof(T) & 7) * 8;
-            detail::u64 half = (i * sizeof(T) & 8 ? value_.hi : value_.lo) >> shift;
-            using B = typename detail::bits_of<sizeof(T)>::type;
-            return detail::bit_cast<T>(static_cast<B>(half));
+            return detail::pick<T>(value_, static_cast<unsigned>(i - first_) * sizeof(T));
         }
     }
 
     // Forgets the chunk.
-    __device__ void drop() { chunk_ = ~0ull; }
+    __device__ void drop() { count_ = 0; }
 
    private:
+    static constexpr unsigned long long kPerChunk = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
+
     // The last chunk may reach past the array's end, never past its frame.
     __device__ void load(unsigned long long chunk) {
         detail::Place place = detail::place_of<detail::pair64>(array_, chunk);
         if (!detail::try_read(array_, place, &value_)) value_ = detail::read_faulting<detail::pair64>(array_, place);
-        chunk_ = chunk;
+        first_ = chunk * kPerChunk;
+        count_ = array_.length - first_ < kPerChunk ? array_.length - first_ : kPerChunk;
     }
 
     const layout::ArrayDesc& array_;
     detail::pair64 value_{};
-    unsigned long long chunk_ = ~0ull;
+    unsigned long long first_ = 0;  // index of the chunk's first element
+    unsigned long long count_ = 0;  // its elements, 0 for none
 };
 
 }  // namespace gpuvm

@@ -28,7 +28,7 @@ GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
     return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};
 }
 
-GPUVM_NOINLINE void report_out_of_range(const layout::ArrayDesc& array, u64 index, u32 code) {
+GPUVM_NOINLINE void report_out_of_range(layout::ArrayDesc array, u64 index, u32 code) {
     Fault fault;
     fault.code = code;
     fault.region = array.region;
@@ -87,9 +87,12 @@ GPUVM_DEVICE T load_strong(u64 address) {
     }
 }
 
+// Slow paths take the array by value: the caller's copy then never has its address taken, and its fields stay in
+// registers over the acquire loads of a loop.
+
 // Runs `use(address)` with the element's page pinned for this lane, whatever it takes. False after a fault.
 template <class Use>
-GPUVM_NOINLINE bool with_page(const layout::ArrayDesc& array, Place place, bool write, Use use) {
+GPUVM_NOINLINE bool with_page(layout::ArrayDesc array, Place place, bool write, Use use) {
     u64 started = time_ns();
     u64* word = words_of(array) + place.page;
     bool done = false, ok = false;
@@ -110,14 +113,14 @@ GPUVM_NOINLINE bool with_page(const layout::ArrayDesc& array, Place place, bool 
 
 // The same for a read of an element that is in range.
 template <class T>
-GPUVM_NOINLINE T read_faulting(const layout::ArrayDesc& array, Place place) {
+GPUVM_NOINLINE T read_faulting(layout::ArrayDesc array, Place place) {
     T value{};
     with_page(array, place, false, [&value](u64 address) { value = load_strong<T>(address); });
     return value;
 }
 
 template <class T>
-GPUVM_NOINLINE T read_slow(const layout::ArrayDesc& array, u64 index) {
+GPUVM_NOINLINE T read_slow(layout::ArrayDesc array, u64 index) {
     if (index >= array.length) {
         report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
         return T{};
@@ -135,7 +138,10 @@ GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value
     *value = load_strong<T>(frame_at(array, first) + place.offset);
     // The load above is an acquire: this one comes after it.
     u64 second = ld_relaxed_gpu(word);
-    if ((first ^ second) & kSameStay) return false;
+    // One test for both: another stay, or a page whose referenced bit is to be set.
+    u64 difference = (first | layout::REFERENCED_BIT) ^ second;
+    if (GPUVM_LIKELY(!(difference & (kSameStay | layout::REFERENCED_BIT)))) return true;
+    if (difference & kSameStay) return false;
     touch(word, second);
     return true;
 }
@@ -259,7 +265,7 @@ GPUVM_DEVICE T atomic_or(T* p, T v) {
 }
 
 // Spans hold their pin beyond this call: no lane of the round waits, so nothing is used here.
-GPUVM_NOINLINE bool pin_slow(const layout::ArrayDesc& array, u64 page, bool write, u64* address) {
+GPUVM_NOINLINE bool pin_slow(layout::ArrayDesc array, u64 page, bool write, u64* address) {
     u64 started = time_ns();
     u64* word = words_of(array) + page;
     while (true) {
@@ -308,7 +314,7 @@ GPUVM_DEVICE u64 pin_warp(const layout::ArrayDesc& array, u64 index, bool write)
 }
 
 // Posts READs for absent pages of a byte range, each with a token in the word so that anyone can finish it.
-GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count_) {
+GPUVM_NOINLINE void prefetch(layout::ArrayDesc array, u32 element_bytes, u64 first, u64 count_) {
     if (count_ == 0) return;
     if (first >= array.length || count_ > array.length - first) {
         report_out_of_range(array, first >= array.length ? first : array.length, layout::FAULT_OUT_OF_RANGE_SPAN);

@@ -244,7 +244,7 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
 }
 
 // One round for every lane that comes here together. Each returns with one pin on its page, or with the reason why not.
-GPUVM_NOINLINE Round acquire_round(const layout::ArrayDesc& array, u64 page, u64 started) {
+GPUVM_NOINLINE Round acquire_round(layout::ArrayDesc array, u64 page, u64 started) {
     const layout::VmDesc* vm = reinterpret_cast<const layout::VmDesc*>(array.vm);
     u64* word = reinterpret_cast<u64*>(array.words) + page;
     u64 owner = owner_of(array.region, page);

@@ -151,6 +151,15 @@ GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) { asm volatile("st.mmio.relaxed.sys
 
 GPUVM_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) { memcpy(to, from, bytes); }
 
+// The T at byte `offset` of a chunk, by shifts: an index would move the chunk to local memory.
+template <class T>
+GPUVM_DEVICE T pick(const pair64& chunk, u32 offset) {
+    u64 half = (offset & 8 ? chunk.hi : chunk.lo) >> (offset & 7) * 8;
+    T value;
+    memcpy(&value, &half, sizeof(T));
+    return value;
+}
+
 GPUVM_DEVICE u32 lane_id() {
     u32 v;
     asm("mov.u32 %0,%%laneid;" : "=r"(v));

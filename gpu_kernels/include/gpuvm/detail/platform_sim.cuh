@@ -104,6 +104,14 @@ GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) { gpuvm_sim::mmio_store64(p, v); }
 
 GPUVM_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) { __builtin_memcpy(to, from, bytes); }
 
+// The T at byte `offset` of a chunk: on a CPU the chunk lies on the stack.
+template <class T>
+GPUVM_DEVICE T pick(const pair64& chunk, u32 offset) {
+    T value;
+    __builtin_memcpy(&value, reinterpret_cast<const char*>(&chunk) + offset, sizeof(T));
+    return value;
+}
+
 GPUVM_DEVICE u32 lane_id() { return gpuvm_sim::lane_id(); }
 GPUVM_DEVICE u32 multiprocessor_id() { return gpuvm_sim::sm_id(); }
 GPUVM_DEVICE u32 warp_slot() { return gpuvm_sim::warp_slot(); }
