@@ -42,11 +42,14 @@ impl WarpUnit {
     }
 }
 
+/// Warps of a block. Boxed, because lanes hold their addresses.
+pub(crate) type Units = Vec<Box<WarpUnit>>;
+
 /// One block on a worker. It does not move while lanes run: they hold its address.
 pub(crate) struct Block {
     pub(crate) constants: BlockConstants,
     pub(crate) launch: Arc<LaunchState>,
-    pub(crate) units: Vec<Box<WarpUnit>>,
+    pub(crate) units: Units,
     /// Dynamic shared memory, 16-byte aligned.
     dynamic: Vec<u128>,
     /// Static shared memory while another block's is in place.
@@ -66,13 +69,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// Sets up block `number` of `launch` on the given units; there is one for each warp. `seeded` is null in the fast mode.
-    pub(crate) fn new(
-        launch: Arc<LaunchState>,
-        number: u64,
-        sm: u32,
-        units: Vec<Box<WarpUnit>>,
-        seeded: *mut Chance,
-    ) -> Box<Self> {
+    pub(crate) fn new(launch: Arc<LaunchState>, number: u64, sm: u32, units: Units, seeded: *mut Chance) -> Box<Self> {
         let config = &launch.config;
         let [gx, gy, _] = config.grid.map(u64::from);
         let block_idx = [
@@ -163,7 +160,7 @@ impl Block {
     /// into the unit or its block is held.
     pub(crate) unsafe fn resume(unit: *mut WarpUnit, lane: usize) -> bool {
         // SAFETY: the element is reached through a raw pointer, so that hooks which run inside may use the rest of the unit.
-        let coroutine = unsafe { &mut *(&raw mut (*unit).coroutines[lane]) };
+        let coroutine = unsafe { &mut (*unit).coroutines[lane] };
         match coroutine {
             Some(coroutine) => matches!(coroutine.resume(()), CoroutineResult::Return(())),
             None => true,
@@ -185,7 +182,7 @@ impl Block {
     }
 
     /// Drops every lane where it stands and gives the units back for reuse.
-    pub(crate) fn retire(mut self: Box<Self>) -> Vec<Box<WarpUnit>> {
+    pub(crate) fn retire(mut self) -> Units {
         for unit in &mut self.units {
             for slot in &mut unit.coroutines {
                 if let Some(mut coroutine) = slot.take() {
@@ -195,7 +192,7 @@ impl Block {
                 }
             }
         }
-        std::mem::take(&mut self.units)
+        self.units
     }
 
     /// Block index in the grid.

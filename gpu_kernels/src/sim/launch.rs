@@ -112,7 +112,7 @@ pub(crate) struct LaunchState {
     ended: Condvar,
     on_done: Mutex<Option<OnDone>>,
     /// Told when the launch has ended, so that the stream goes on.
-    next_in_stream: Mutex<Option<Box<dyn FnOnce(&LaunchOutcome) + Send>>>,
+    next_in_stream: Mutex<Option<OnDone>>,
 }
 
 /// What a launch is made of.
@@ -158,7 +158,7 @@ impl LaunchState {
     }
 
     /// What the stream does when this launch has ended.
-    pub(crate) fn then(&self, next: Box<dyn FnOnce(&LaunchOutcome) + Send>) {
+    pub(crate) fn then(&self, next: OnDone) {
         *lock(&self.next_in_stream) = Some(next);
     }
 

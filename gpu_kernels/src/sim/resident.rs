@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
-use super::block::{Block, WarpUnit};
+use super::block::{Block, Units, WarpUnit};
 use super::core::Core;
 use super::launch::{LaunchState, lock};
 use super::seeded::Chance;
 use super::trap::WorkerSignals;
 use crate::error::GpuError;
 
+/// Resident blocks. Boxed, because lanes hold their addresses.
+type Blocks = Vec<Box<Block>>;
+
 /// A thread's resident blocks and what it needs to run them.
 pub(crate) struct Residents {
     pub(crate) core: Arc<Core>,
     number: u32,
     pub(crate) signals: Arc<WorkerSignals>,
-    pub(crate) blocks: Vec<Box<Block>>,
-    spare: Vec<Box<WarpUnit>>,
+    pub(crate) blocks: Blocks,
+    spare: Units,
     /// The block whose static shared memory is in place, for each module that has such a block.
     in_place: Vec<*mut Block>,
     /// The chance of the seeded mode, which outlives the blocks; null in the fast mode.
@@ -115,12 +118,16 @@ impl Residents {
             }
             let module = &Block::launch_of(block).kernel.module;
             let image = module.image();
+            let saved = |block: *mut Block| {
+                let image: &mut Vec<u8> = &mut (*block).image;
+                image.as_mut_ptr()
+            };
             let same = |other: &*mut Block| Arc::ptr_eq(&Block::launch_of(*other).kernel.module, module);
             if let Some(position) = self.in_place.iter().position(same) {
                 let other = self.in_place.swap_remove(position);
-                std::ptr::copy_nonoverlapping(image, (&mut (*other).image).as_mut_ptr(), bytes);
+                std::ptr::copy_nonoverlapping(image, saved(other), bytes);
             }
-            std::ptr::copy_nonoverlapping((&(*block).image).as_ptr(), image, bytes);
+            std::ptr::copy_nonoverlapping(saved(block), image, bytes);
             self.in_place.push(block);
         }
     }

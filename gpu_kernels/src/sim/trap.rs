@@ -130,7 +130,7 @@ impl WorkerSignals {
 
     /// The running lane's unit and number, seen from a handler on this thread.
     fn running(&self) -> Option<(*const WarpUnit, usize)> {
-        if self.epoch.load(Ordering::Relaxed) % 2 == 0 {
+        if self.epoch.load(Ordering::Relaxed).is_multiple_of(2) {
             return None;
         }
         Some((self.unit.load(Ordering::Relaxed), self.lane.load(Ordering::Relaxed)))
