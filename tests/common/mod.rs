@@ -1,0 +1,192 @@
+//! Small virtual memories, the tests' kernels, and device libraries with one bug planted.
+#![allow(dead_code, reason = "every test binary uses its own part of this")]
+
+use std::time::Duration;
+
+use gpuvm::{CompileOptions, Error, Kernel, Launch, LaunchConfig, LaunchReport, Module, Vm, VmBuilder};
+
+/// The page size of tests that do not try several.
+pub const PAGE: u64 = 4096;
+/// `u32` elements of such a page.
+pub const PAGE_WORDS: u64 = PAGE / 4;
+
+/// Settings of a small virtual memory: few frames, a short queue, and bounds that end a test that would hang.
+pub fn small(frames: u64) -> VmBuilder {
+    Vm::builder()
+        .frame_memory(frames * PAGE)
+        .page_size(PAGE)
+        .queue_pairs(2)
+        .queue_depth(16)
+        .wait_limit(Duration::from_secs(10))
+        .launch_deadline(Duration::from_secs(60))
+        .device_memory(frames * PAGE + (64 << 20))
+}
+
+/// A source of kernels: its name and its text.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    name: &'static str,
+    text: &'static str,
+}
+
+/// Element-wise kernels: fill, sums, copies, updates.
+pub const BASIC: Kernels = Kernels {
+    name: "basic.cu",
+    text: include_str!("../kernels/basic.cu"),
+};
+/// Kernels that hold pages, wait for each other, prefetch.
+pub const HOLDING: Kernels = Kernels {
+    name: "holding.cu",
+    text: include_str!("../kernels/holding.cu"),
+};
+/// Kernels that do what a kernel must not.
+pub const FAULTY: Kernels = Kernels {
+    name: "faulty.cu",
+    text: include_str!("../kernels/faulty.cu"),
+};
+/// The interpreter of random programs.
+pub const PROGRAM: Kernels = Kernels {
+    name: "program.cu",
+    text: include_str!("../kernels/program.cu"),
+};
+
+impl Kernels {
+    /// Every kernel of the source that is no template, in order: one list a source, so that the cache compiles it once.
+    fn names(self) -> Vec<&'static str> {
+        let starts = self
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("__global__ void "));
+        starts
+            .map(|rest| rest.split('(').next().expect("a name before the parameters"))
+            .collect()
+    }
+
+    /// The source, compiled for `vm`.
+    pub fn compile(self, vm: &Vm) -> Module {
+        self.compile_with(vm, &CompileOptions::default())
+    }
+
+    /// The same with options.
+    pub fn compile_with(self, vm: &Vm, options: &CompileOptions) -> Module {
+        match vm.compile_with(self.name, self.text, &self.names(), options) {
+            Ok(module) => module,
+            Err(error) => panic!("{} does not compile: {}", self.name, chain(&error)),
+        }
+    }
+}
+
+/// Compiled kernels that a test launches by name.
+pub struct Bench {
+    /// The virtual memory.
+    pub vm: Vm,
+    module: Module,
+}
+
+impl Bench {
+    /// `kernels` on a virtual memory of these settings.
+    pub fn new(builder: VmBuilder, kernels: Kernels) -> Self {
+        Self::with(builder, kernels, &CompileOptions::default())
+    }
+
+    /// The same with options, such as a planted bug.
+    pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Self {
+        let vm = builder.build().unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let module = kernels.compile_with(&vm, options);
+        Self { vm, module }
+    }
+
+    /// A kernel.
+    pub fn kernel(&self, name: &str) -> Kernel {
+        self.module
+            .kernel(name)
+            .unwrap_or_else(|error| panic!("{}", chain(&error)))
+    }
+
+    /// Launches `name`.
+    pub fn launch(&self, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Launch {
+        let launched = self.kernel(name).launch(config, args);
+        launched.unwrap_or_else(|error| panic!("launch of {name}: {}", chain(&error)))
+    }
+
+    /// Launches `name` and waits for it.
+    pub fn run(&self, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Result<LaunchReport, Error> {
+        self.kernel(name).launch(config, args)?.sync()
+    }
+
+    /// Launches `name`, which must end well.
+    pub fn must(&self, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> LaunchReport {
+        let ran = self.run(name, config, args);
+        ran.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)))
+    }
+
+    /// Reads a whole other region of `pages` pages, so that what was resident leaves its frames.
+    pub fn sweep(&self, pages: u64) {
+        let other = self
+            .vm
+            .region::<u32>(pages * PAGE_WORDS)
+            .name("sweep")
+            .read_only()
+            .zeroed();
+        let other = other.expect("a region to sweep through");
+        let sink = self.vm.buffer::<u64>(1).expect("a sink");
+        self.must("sum", LaunchConfig::new(2, 64), (&other, &sink));
+    }
+
+    /// No rule of the queues was broken so far.
+    pub fn no_violations(&self) {
+        let violations = self.vm.soft_nic().violations();
+        assert!(violations.is_empty(), "{violations:?}");
+    }
+}
+
+/// An error with all its causes, as a user's program prints it.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// The message of an error that has to be there.
+pub fn refused<T>(outcome: Result<T, Error>) -> String {
+    match outcome {
+        Ok(_) => panic!("this had to be refused"),
+        Err(error) => chain(&error),
+    }
+}
+
+/// The device library with `from`, which must be in `header` exactly once, replaced by `to`: a bug that a test must
+/// find, or it finds nothing.
+pub fn planted(header: &str, from: &str, to: &str) -> CompileOptions {
+    let found = gpuvm_gpu::headers().iter().find(|(name, _)| *name == header);
+    let (_, text) = found.unwrap_or_else(|| panic!("no header {header}"));
+    assert_eq!(
+        text.matches(from).count(),
+        1,
+        "`{from}` is not in {header} exactly once: plant the bug where that code is now"
+    );
+    CompileOptions {
+        headers: vec![(header.to_owned(), text.replacen(from, to, 1))],
+        ..CompileOptions::default()
+    }
+}
+
+/// The first element in which two arrays differ, in words.
+pub fn compare<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) -> Result<(), String> {
+    if found.len() != expected.len() {
+        return Err(format!("{} elements instead of {}", found.len(), expected.len()));
+    }
+    let wrong = found.iter().zip(expected).filter(|(f, e)| f != e).count();
+    match found.iter().zip(expected).position(|(f, e)| f != e) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{wrong} elements are wrong, the first at {at}: {:?} instead of {:?}",
+            found[at], expected[at]
+        )),
+    }
+}

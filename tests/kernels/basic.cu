@@ -1,0 +1,117 @@
+// Element-wise kernels. Each takes any grid: lanes stride over the array.
+#include <gpuvm/gpuvm.cuh>
+
+typedef unsigned long long u64;
+
+__device__ inline u64 first_index() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
+__device__ inline u64 lanes() { return static_cast<u64>(gridDim.x) * blockDim.x; }
+
+// Sums what it reads, so that the reads are there.
+__global__ void sum(gpuvm::array<const unsigned> a, u64* out) {
+    u64 total = 0;
+    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) total += a[i];
+    atomicAdd(out, total);
+}
+
+// Reads one element a page.
+__global__ void touch(gpuvm::array<const unsigned> a, u64 page_words, u64* out) {
+    u64 total = 0;
+    for (u64 i = first_index() * page_words; i < a.size() && !gpuvm::failed(); i += lanes() * page_words) total += a[i];
+    atomicAdd(out, total);
+}
+
+__global__ void fill(gpuvm::array<unsigned> a, unsigned base) {
+    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] = base + static_cast<unsigned>(i);
+}
+
+__global__ void copy(gpuvm::array<const unsigned> from, gpuvm::array<unsigned> to) {
+    for (u64 i = first_index(); i < to.size() && !gpuvm::failed(); i += lanes()) to[i] = from[i];
+}
+
+// Six ways to write: assignment, update, two atomics, a lane's span, a warp's span.
+__global__ void write_by(gpuvm::array<unsigned> a, unsigned way, unsigned value) {
+    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+        if (way == 0) a[i] = value + static_cast<unsigned>(i);
+        if (way == 1) a[i] += value;
+        if (way == 2) a.atomic_add(i, value);
+        if (way == 3) a.atomic_exch(i, value + static_cast<unsigned>(i));
+        if (way == 4) {
+            auto held = a.pin(i);
+            if (held) held[0] = value + static_cast<unsigned>(i);
+        }
+        if (way == 5) {
+            auto held = a.pin_warp(i);
+            if (held) held[0] = value + static_cast<unsigned>(i);
+        }
+    }
+}
+
+// Reads each element before it writes it, so that every write meets a clean resident page.
+__global__ void read_then_write(gpuvm::array<unsigned> a, unsigned value) {
+    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+        unsigned before = a[i];
+        a[i] = before + value;
+    }
+}
+
+// Counts the elements that are not `base + index`, as each of the ways to read sees them.
+__global__ void check(gpuvm::array<const unsigned> a, unsigned base, unsigned way, u64* wrong) {
+    u64 bad = 0;
+    auto near = a.reader();
+    u64 run = way == 1 ? (a.size() + lanes() - 1) / lanes() : 1;
+    for (u64 n = first_index(); n * run < a.size() && !gpuvm::failed(); n += lanes()) {
+        for (u64 i = n * run; i < (n + 1) * run && i < a.size(); ++i) {
+            unsigned found = 0;
+            if (way == 0) found = a[i];
+            if (way == 1) found = near[i];
+            if (way == 2) {
+                auto held = a.pin(i);
+                if (held) found = held[0];
+            }
+            bad += found != base + static_cast<unsigned>(i);
+        }
+    }
+    if (bad) atomicAdd(wrong, bad);
+}
+
+// One warp reads one element of each of 32 pages at once, a page a lane.
+__global__ void gather(gpuvm::array<const unsigned> a, u64 page_words, unsigned* out) {
+    u64 i = first_index() * page_words;
+    if (i < a.size()) out[first_index()] = a[i];
+}
+
+// Elements of any place: out[n] = a[at[n]].
+__global__ void fetch(gpuvm::array<const unsigned char> a, const u64* at, unsigned n, unsigned* out) {
+    for (u64 i = first_index(); i < n; i += lanes()) out[i] = a[at[i]];
+}
+__global__ void store(gpuvm::array<unsigned char> a, const u64* at, unsigned n, unsigned char value) {
+    for (u64 i = first_index(); i < n; i += lanes()) a[at[i]] = static_cast<unsigned char>(value + i);
+}
+
+// The arithmetic between pages and owners, for pages that 32 bits cannot count.
+__global__ void owners(const u64* pages, unsigned n, unsigned region, u64* page_back, u64* bytes_at) {
+    for (u64 i = first_index(); i < n; i += lanes()) {
+        u64 owner = gpuvm::detail::owner_of(region, pages[i]);
+        page_back[i] = gpuvm::detail::page_of(owner);
+        gpuvm::layout::ArrayDesc array{};
+        array.page_shift = 12;
+        bytes_at[i] = gpuvm::detail::place_of<unsigned char>(array, pages[i] << 12 | 77).page;
+    }
+}
+
+// An unbounded loop that looks at the abort flag, and counts its turns.
+__global__ void until_stopped(gpuvm::array<unsigned> a, unsigned* turns) {
+    u64 i = first_index();
+    while (!gpuvm::failed()) {
+        if (i < a.size()) a[i] += 1;
+        atomicAdd(turns, 1u);
+    }
+}
+
+// Writes the whole array again and again until the host stores to `stop`.
+__global__ void write_until(gpuvm::array<unsigned> a, volatile unsigned* stop, unsigned* rounds) {
+    while (!*stop && !gpuvm::failed()) {
+        for (u64 i = first_index(); i < a.size(); i += lanes()) a[i] += 1;
+        if (first_index() == 0) atomicAdd(rounds, 1u);
+    }
+}

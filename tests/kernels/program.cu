@@ -1,0 +1,1 @@
+#include <gpuvm/gpuvm.cuh>
