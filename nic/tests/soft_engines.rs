@@ -106,10 +106,15 @@ fn no_ring_is_lost() {
             let bed = &bed;
             scope.spawn(move || {
                 let mut poster = bed.poster(8);
-                for i in 0..8_000u64 {
+                for i in 0..20_000u64 {
                     assert!(bed.run(&mut poster, Operation::Nop, &[]).is_success());
-                    // Pauses of many lengths, to meet the engine at each step on its way to sleep.
-                    (0..(i * 7 + lane * 3) % 400).for_each(|_| std::hint::spin_loop());
+                    // Pauses of up to a microsecond or two, to meet the engine at each step on its way to sleep.
+                    (0..(i * 7 + lane * 3) % 3_000).for_each(|turn| {
+                        std::hint::black_box(turn);
+                    });
+                    if bed.nic.stats().late_wakes != 0 {
+                        return;
+                    }
                 }
             });
         }
@@ -190,11 +195,11 @@ fn aligned_words_never_tear() {
     }
 }
 
-/// Posts READs of 32 KiB for as long as they succeed.
+/// Posts READs of the whole memory, some 100 us each, for as long as they succeed.
 fn flood(bed: &Bed, memory: &Memory, stop: &AtomicBool) -> Option<Syndrome> {
     let mut poster = bed.poster(8);
     let segment = gpuvm_nic::wire::mlx5::Segment::Data {
-        bytes: 32_768,
+        bytes: BYTES as u32,
         lkey: memory.key.lkey,
         address: memory.address(),
     };
@@ -216,14 +221,23 @@ fn flood(bed: &Bed, memory: &Memory, stop: &AtomicBool) -> Option<Syndrome> {
 #[test]
 fn memory_is_not_touched_once_its_key_is_gone() {
     let bed = Bed::new(SoftNic::builder().engines(2));
-    for _ in 0..5 {
+    for _ in 0..10 {
         let memory = Memory::new(&bed.nic, Access::LOCAL_WRITE);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let floods: Vec<_> = (0..2).map(|_| scope.spawn(|| flood(&bed, &memory, &stop))).collect();
-            thread::sleep(Duration::from_millis(5));
+            // Until copies are well under way.
+            let reads = bed.nic.stats().reads;
+            let start = Instant::now();
+            while bed.nic.stats().reads < reads + 10 {
+                assert!(start.elapsed() < BOUND, "the floods do not start");
+                std::hint::spin_loop();
+            }
             bed.nic.deregister(memory.key).expect("a live key");
-            memory.fill(|i| i);
+            // Back to front, so that a copy that still ran, front to back, would leave its words behind.
+            (0..BYTES / 8)
+                .rev()
+                .for_each(|i| memory.word(i).store(i, Ordering::Relaxed));
             for flood in floods {
                 let syndrome = flood.join().expect("no panic");
                 assert_eq!(syndrome, Some(Syndrome::LocalProtection));
