@@ -14,8 +14,16 @@ use gpuvm_workloads::{
 };
 
 const SOURCE: &str = include_str!("paging.cu");
-const KERNELS: [&str; 8] =
-    ["gather_raw", "gather_array", "walk_raw", "walk_array", "walk_reader", "walk_span", "fault_warps", "fault_lanes"];
+const KERNELS: [&str; 8] = [
+    "gather_raw",
+    "gather_array",
+    "walk_raw",
+    "walk_array",
+    "walk_reader",
+    "walk_span",
+    "fault_warps",
+    "fault_lanes",
+];
 /// Elements of the resident data: 4 MiB, so 1,024 pages of 4 KiB.
 const ELEMENTS: u64 = 1 << 20;
 const THREADS: u64 = 64 * 128;
@@ -46,13 +54,22 @@ impl Resident {
     fn new() -> AnyResult<Self> {
         let vm = Vm::builder().frame_memory(2 * ELEMENTS * 4).build()?;
         let module = vm.compile("paging.cu", SOURCE, &KERNELS)?;
-        let kernels = KERNELS.iter().map(|name| module.kernel(name)).collect::<Result<_, _>>()?;
+        let kernels = KERNELS
+            .iter()
+            .map(|name| module.kernel(name))
+            .collect::<Result<_, _>>()?;
         let data: Vec<u32> = (0..ELEMENTS).map(value).collect();
         let raw = vm.buffer(ELEMENTS)?;
         raw.write(&data)?;
         let region = vm.region(ELEMENTS).name("data").read_only().from_vec(data)?;
         let sum = vm.buffer(1)?;
-        Ok(Self { vm, kernels, region, raw, sum })
+        Ok(Self {
+            vm,
+            kernels,
+            region,
+            raw,
+            sum,
+        })
     }
 
     fn kernel(&self, name: &str) -> &Kernel {
@@ -95,18 +112,27 @@ fn best_of(rounds: usize, what: &mut [&mut dyn FnMut() -> AnyResult<Duration>]) 
 fn hits(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
     let resident = Resident::new()?;
     let each = 1024;
-    let gathered: u64 = (0..THREADS * each).map(|n| u64::from(value(mixed(n) & (ELEMENTS - 1)))).sum();
+    let gathered: u64 = (0..THREADS * each)
+        .map(|n| u64::from(value(mixed(n) & (ELEMENTS - 1))))
+        .sum();
     let walked: u64 = (0..ELEMENTS).map(|n| u64::from(value(n))).sum();
     let per_thread = ELEMENTS / THREADS;
     resident.run("walk_array", per_thread, walked)?; // fetches every page
     for (group, names, each, expected) in [
         ("gather", &["gather_raw", "gather_array"][..], each, gathered),
-        ("walk", &["walk_raw", "walk_array", "walk_reader", "walk_span"][..], per_thread, walked),
+        (
+            "walk",
+            &["walk_raw", "walk_array", "walk_reader", "walk_span"][..],
+            per_thread,
+            walked,
+        ),
     ] {
         let faults = resident.vm.stats()?.faults;
         let mut runs: Vec<_> = names.iter().map(|name| || resident.run(name, each, expected)).collect();
-        let mut runs: Vec<&mut dyn FnMut() -> AnyResult<Duration>> =
-            runs.iter_mut().map(|run| run as &mut dyn FnMut() -> AnyResult<Duration>).collect();
+        let mut runs: Vec<&mut dyn FnMut() -> AnyResult<Duration>> = runs
+            .iter_mut()
+            .map(|run| run as &mut dyn FnMut() -> AnyResult<Duration>)
+            .collect();
         let best = best_of(rounds, &mut runs)?;
         for (name, time) in names.iter().zip(&best) {
             let ratio = time.as_secs_f64() / best[0].as_secs_f64();
@@ -118,7 +144,11 @@ fn hits(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
         benches.throughput(Throughput::Elements(THREADS * each)).sample_size(10);
         for name in names {
             benches.bench_function(*name, |b| {
-                b.iter_custom(|n| (0..n).map(|_| resident.run(name, each, expected).expect("a verified run")).sum());
+                b.iter_custom(|n| {
+                    (0..n)
+                        .map(|_| resident.run(name, each, expected).expect("a verified run"))
+                        .sum()
+                });
             });
         }
         benches.finish();
@@ -133,7 +163,11 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
     for (name, blocks, threads, each) in [("fault_warps", 8u32, 32u32, 2048u64), ("fault_lanes", 8, 32, 128)] {
         let vm = Vm::builder().frame_memory(ELEMENTS).build()?;
         let kernel = vm.compile("paging.cu", SOURCE, &KERNELS)?.kernel(name)?;
-        let region = vm.region(ELEMENTS).name("data").read_only().from_iter((0..ELEMENTS).map(value))?;
+        let region = vm
+            .region(ELEMENTS)
+            .name("data")
+            .read_only()
+            .from_iter((0..ELEMENTS).map(value))?;
         let sum = vm.buffer::<u64>(1)?;
         let lanes = u64::from(blocks * threads);
         let pages = ELEMENTS / PAGE_ELEMENTS;
@@ -149,7 +183,9 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
             sum.write(&[0])?;
             let before = vm.stats()?;
             let start = Instant::now();
-            kernel.launch(LaunchConfig::new(blocks, threads), (&region, PAGE_ELEMENTS, each, &sum))?.sync()?;
+            kernel
+                .launch(LaunchConfig::new(blocks, threads), (&region, PAGE_ELEMENTS, each, &sum))?
+                .sync()?;
             let elapsed = start.elapsed();
             let found = sum.to_vec()?[0];
             if found != expected {
@@ -163,7 +199,9 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
             best = best.max(faults as f64 / elapsed.as_secs_f64());
         }
         println!("{name:14} {best:8.0} faults/s");
-        benches.bench_function(name, |b| b.iter_custom(|n| (0..n).map(|_| run().expect("a verified run").0).sum()));
+        benches.bench_function(name, |b| {
+            b.iter_custom(|n| (0..n).map(|_| run().expect("a verified run").0).sum())
+        });
     }
     benches.finish();
     Ok(())
@@ -213,7 +251,11 @@ fn bfs_bench(c: &mut Criterion, rounds: usize, spec: &str) -> AnyResult<()> {
     benches.sample_size(10);
     for (name, share) in [("quarter", 0.25), ("everything", 1.0)] {
         benches.bench_function(name, |b| {
-            b.iter_custom(|n| (0..n).map(|_| search(csr, source, share, &expected).expect("a verified run").elapsed).sum());
+            b.iter_custom(|n| {
+                (0..n)
+                    .map(|_| search(csr, source, share, &expected).expect("a verified run").elapsed)
+                    .sum()
+            });
         });
     }
     benches.finish();

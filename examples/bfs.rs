@@ -9,7 +9,9 @@ use gpuvm_workloads::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let graph = "kron:14".parse::<GraphSpec>()?.load(&LoadOptions::default(), &mut |_| {})?;
+    let graph = "kron:14"
+        .parse::<GraphSpec>()?
+        .load(&LoadOptions::default(), &mut |_| {})?;
     let csr = graph.csr();
     let source = csr.first_connected().ok_or("the graph has no edge")?;
     let options = Options {
@@ -21,7 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         queue_depth: 256,
         seed: None,
     };
-    let outcome = bfs::run(csr, source, &options, &mut |level| println!("level {}: {} vertices", level.level, level.reached))?;
+    let outcome = bfs::run(csr, source, &options, &mut |level| {
+        println!("level {}: {} vertices", level.level, level.reached)
+    })?;
     reference::compare(&reference::bfs(csr, source)?, &outcome.distances)?;
     println!(
         "{} vertices in {} levels, as the CPU finds them; {} faults served by GPU threads",

@@ -12,7 +12,11 @@ struct Matrix {
 }
 
 fn matrix(rows: u64) -> Matrix {
-    let mut matrix = Matrix { offsets: vec![0], columns: Vec::new(), values: Vec::new() };
+    let mut matrix = Matrix {
+        offsets: vec![0],
+        columns: Vec::new(),
+        values: Vec::new(),
+    };
     for row in 0..rows {
         for k in 0..1 + row * 7 % 31 {
             matrix.columns.push(((row * 2_654_435_761 + k * 40_503) % rows) as u32);
@@ -39,7 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let module = vm.compile("spmv.cu", include_str!("spmv.cu"), &["spmv<double>"])?;
     let config = LaunchConfig::new(rows.div_ceil(128) as u32, 128);
-    module.kernel("spmv<double>")?.launch(config, (&offsets, &columns, &values, &vector, &y))?.sync()?;
+    module
+        .kernel("spmv<double>")?
+        .launch(config, (&offsets, &columns, &values, &vector, &y))?
+        .sync()?;
 
     for (row, &found) in y.to_vec()?.iter().enumerate() {
         let range = a.offsets[row] as usize..a.offsets[row + 1] as usize;
@@ -50,6 +57,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let stats = vm.stats()?;
-    println!("{rows} rows with {entries} entries are right: {} faults, {} pages fetched", stats.faults, stats.pages_fetched);
+    println!(
+        "{rows} rows with {entries} entries are right: {} faults, {} pages fetched",
+        stats.faults, stats.pages_fetched
+    );
     Ok(())
 }

@@ -51,19 +51,11 @@ pub(crate) enum Kind {
 pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
     fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>>;
-    /// The region, when it is one.
-    fn region(&self) -> Option<&RegionInner> {
-        None
-    }
 }
 
 impl Memory for RegionInner {
     fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
         &self.launches
-    }
-
-    fn region(&self) -> Option<&RegionInner> {
-        Some(self)
     }
 }
 

@@ -333,7 +333,9 @@ impl VmBuilder {
         let memory = self
             .device_memory
             .unwrap_or(self.frame_memory + bookkeeping + (1 << 30));
-        let mut gpu = SimGpu::builder().memory_bytes(memory).lanes_per_worker(self.lanes_per_worker);
+        let mut gpu = SimGpu::builder()
+            .memory_bytes(memory)
+            .lanes_per_worker(self.lanes_per_worker);
         if let Some(workers) = self.workers {
             gpu = gpu.workers(workers);
         }

@@ -107,7 +107,7 @@ impl InFlight {
 
     /// The launch's shared word at `offset` of its state.
     fn word(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset + 4 <= size_of::<LaunchState>());
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= size_of::<LaunchState>());
         // SAFETY: the state is a LaunchState-sized, page-aligned allocation that lives as long as `self`; kernels and
         // host touch its words by atomics while the launch runs.
         unsafe { &*self.state.host_ptr().add(offset).cast::<AtomicU32>() }

@@ -133,7 +133,8 @@ impl RegionInner {
         let mut state = inner.lock();
         for other in state.regions.iter().flatten().filter_map(Weak::upgrade) {
             let apart = other.home_end() <= home.base as u64 || home.base as u64 + home.bytes <= other.home.base as u64;
-            if !apart && !(read_only && other.read_only) && other.home.bytes > 0 && home.bytes > 0 {
+            let harmless = apart || (read_only && other.read_only) || other.home.bytes == 0 || home.bytes == 0;
+            if !harmless {
                 if let Some(key) = key {
                     inner
                         .nic
@@ -526,7 +527,7 @@ impl<T: Pod> RegionBuilder<T> {
             })
         };
         let size = size_of::<T>() as u64;
-        if size == 0 || self.vm.page_size() % size != 0 {
+        if size == 0 || !self.vm.page_size().is_multiple_of(size) {
             return refuse(format!(
                 "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
                 self.vm.page_size()

@@ -8,7 +8,7 @@
 //! never follows one. Fields that several lanes change at once are plain integers here and are accessed
 //! through the device library's atomics only.
 
-#![forbid(unsafe_op_in_unsafe_fn)]
+#![forbid(unsafe_code)]
 
 mod facts;
 mod launch;

@@ -76,7 +76,7 @@ pub struct QueueState {
 pub struct RequestRecord {
     /// Index and phase of the slot's request.
     pub state: u64,
-    /// The page, as in the frame owner table: [`owner_of`].
+    /// The page, as in the frame owner table: [`crate::owner_of`].
     pub owner: u64,
     /// The frame that is filled or written back.
     pub frame: u32,

@@ -383,7 +383,7 @@ struct alignas(128) QueueState {
 struct alignas(32) RequestRecord {
     /// Index and phase of the slot's request.
     unsigned long long state;
-    /// The page, as in the frame owner table: [`owner_of`].
+    /// The page, as in the frame owner table: [`crate::owner_of`].
     unsigned long long owner;
     /// The frame that is filled or written back.
     unsigned int frame;
