@@ -53,12 +53,14 @@ __global__ void walk_span(gpuvm::array<const unsigned> data, u64 each, u64* sum)
 
 // One element a lane of a random page a warp, or a random page a lane: nearly every access faults.
 __global__ void fault_warps(gpuvm::array<const unsigned> data, u64 page_elements, u64 each, u64* sum) {
-    u64 warp = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x) / 32, total = 0, pages = data.size() / page_elements;
+    u64 warp = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x) / 32, total = 0,
+        pages = data.size() / page_elements;
     for (u64 n = 0; n < each; ++n) total += data[mixed(warp * each + n) % pages * page_elements + threadIdx.x % 32];
     atomicAdd(sum, total);
 }
 __global__ void fault_lanes(gpuvm::array<const unsigned> data, u64 page_elements, u64 each, u64* sum) {
-    u64 thread = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, total = 0, pages = data.size() / page_elements;
+    u64 thread = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, total = 0,
+        pages = data.size() / page_elements;
     for (u64 n = 0; n < each; ++n) total += data[mixed(thread * each + n) % pages * page_elements + threadIdx.x];
     atomicAdd(sum, total);
 }

@@ -2,8 +2,8 @@
 
 // y = A x for a matrix in CSR form; a lane a row. T is the number type.
 template <class T>
-__global__ void spmv(gpuvm::array<const unsigned long long> offsets, gpuvm::array<const unsigned> columns, gpuvm::array<const T> values,
-                     gpuvm::array<const T> x, gpuvm::array<T> y) {
+__global__ void spmv(gpuvm::array<const unsigned long long> offsets, gpuvm::array<const unsigned> columns,
+                     gpuvm::array<const T> values, gpuvm::array<const T> x, gpuvm::array<T> y) {
     unsigned long long row = blockIdx.x * 1ull * blockDim.x + threadIdx.x;
     if (row >= y.size()) return;
     auto column = columns.reader();

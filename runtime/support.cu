@@ -1,20 +1,25 @@
 // Kernels that the runtime itself launches.
-#include <gpuvm/gpuvm.cuh>
 #include <gpuvm/detail/flush.cuh>
+#include <gpuvm/gpuvm.cuh>
 
 // Layout version that this machine's device code was compiled with, and the element of a sanity check.
 __global__ void gpuvm_version(unsigned* out) { *out = gpuvm::layout::LAYOUT_VERSION; }
 
 // Writes the dirty pages [first, last) of a region home.
-__global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first, unsigned long long last) {
+__global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                            unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
-    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; page < last; page += lanes)
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
         if (!gpuvm::detail::flush_page(vm, gpuvm::detail::owner_of(region, page))) return;
 }
 
-// Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with `discard`.
-__global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first, unsigned long long last, unsigned discard) {
+// Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
+// `discard`.
+__global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                              unsigned long long last, unsigned discard) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
-    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; page < last; page += lanes)
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
         if (!gpuvm::detail::release_page(vm, gpuvm::detail::owner_of(region, page), discard != 0)) return;
 }

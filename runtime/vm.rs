@@ -27,10 +27,11 @@ use crate::{
 
 /// Shards of the device's counters, so that multiprocessors do not share lines.
 pub(crate) const COUNTER_SHARDS: u32 = 64;
-/// The pool is refilled while it holds less than this share of the frames.
+/// The pool is refilled while it holds fewer frames than this for each warp that can be resident, so that a fault
+/// finds one; more would only keep pages out of memory.
+const LOW_WATER_PER_WARP: u32 = 2;
+/// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
-/// A pool need not hold more than this, whatever the number of frames.
-const LOW_WATER_MAX: u32 = 16_384;
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory, which ends with the last of
 /// its handles, regions, buffers, modules and launches.
@@ -92,6 +93,8 @@ impl Vm {
         // kernels and host reach them by raw addresses only.
         let frame_key = unsafe { nic.register(frames.addr(), frame_bytes, Access::LOCAL_WRITE) }
             .doing(|| "registering the frames".into())?;
+        let capabilities = gpu.capabilities();
+        let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
         let queues = Queues::create(
             &*gpu,
@@ -111,7 +114,7 @@ impl Vm {
             page_shift,
             frames: frames.addr(),
             frame_count,
-            frames_low: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_MAX),
+            frames_low: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             owners: owners.addr(),
             pool_ring: pool_ring.addr(),
             pool: pool.addr(),

@@ -11,17 +11,20 @@ namespace gpuvm {
 template <class T>
 class array;
 
-
 // What `a[i]` is: a value to read, assign or combine, at once. It cannot be kept: its page may leave.
 template <class T>
 class element {
-   public:
+  public:
     __device__ element(const element&) {
-        static_assert(detail::never<T>, "gpuvm: a paged element cannot be kept: write `T x = a[i];` with the element's type, not `auto x = a[i];`");
+        static_assert(
+            detail::never<T>,
+            "gpuvm: a paged element cannot be kept: write `T x = a[i];` with the element's type, not `auto x = a[i];`");
     }
     template <class U = T>
     __device__ T* operator&() const {
-        static_assert(detail::never<U>, "gpuvm: a paged element has no address: hold its page with `auto s = a.pin(i);` and use `s.data()`");
+        static_assert(
+            detail::never<U>,
+            "gpuvm: a paged element has no address: hold its page with `auto s = a.pin(i);` and use `s.data()`");
         return nullptr;
     }
 
@@ -31,7 +34,9 @@ class element {
         detail::write_element<T>(*desc_, index_, value);
         return value;
     }
-    __device__ T operator=(element&& other) && { return static_cast<element&&>(*this) = static_cast<T>(static_cast<element&&>(other)); }
+    __device__ T operator=(element&& other) && {
+        return static_cast<element&&>(*this) = static_cast<T>(static_cast<element&&>(other));
+    }
 
     // Read, change and write back under one pin of the page. Not atomic: as `x += v` on plain memory.
     template <class U>
@@ -80,10 +85,14 @@ class element {
     __device__ T operator--() && {
         return update([](T x) { return static_cast<T>(x - 1); });
     }
-    __device__ T operator++(int) && { return static_cast<T>(update([](T x) { return static_cast<T>(x + 1); }) - 1); }
-    __device__ T operator--(int) && { return static_cast<T>(update([](T x) { return static_cast<T>(x - 1); }) + 1); }
+    __device__ T operator++(int) && {
+        return static_cast<T>(update([](T x) { return static_cast<T>(x + 1); }) - 1);
+    }
+    __device__ T operator--(int) && {
+        return static_cast<T>(update([](T x) { return static_cast<T>(x - 1); }) + 1);
+    }
 
-   private:
+  private:
     template <class>
     friend class array;
     template <class>
@@ -102,7 +111,7 @@ class element {
 // The index of `a[i]` where only a value is wanted. A class, so that both forms of `a[i]` convert their index alike
 // and the array's constness alone decides between them.
 class value_index {
-   public:
+  public:
     __device__ value_index(unsigned long long index) : value(index) {}
     unsigned long long value;
 };
@@ -111,10 +120,10 @@ class value_index {
 // `a[i]` is a reference to it and `auto x = a[i]` is a copy, which does not compile.
 template <class T>
 class element_index {
-   public:
+  public:
     __device__ element_index(unsigned long long index) : element_(index) {}
 
-   private:
+  private:
     template <class>
     friend class array;
     element<T> element_;
@@ -124,10 +133,11 @@ class element_index {
 // written. All members may be called by any lane at any time; those that may wait for a page say so.
 template <class T>
 class array {
-    static_assert((sizeof(T) & (sizeof(T) - 1)) == 0 && sizeof(T) <= layout::PAGE_BYTES_MIN,
-                  "gpuvm: the element's size must divide the page: use a type of 1, 2, 4 .. 4096 bytes (pad it with alignas)");
+    static_assert(
+        (sizeof(T) & (sizeof(T) - 1)) == 0 && sizeof(T) <= layout::PAGE_BYTES_MIN,
+        "gpuvm: the element's size must divide the page: use a type of 1, 2, 4 .. 4096 bytes (pad it with alignas)");
 
-   public:
+  public:
     // Elements.
     __device__ unsigned long long size() const { return desc_.length; }
 
@@ -163,19 +173,25 @@ class array {
 
     // Holds the page of element i for this lane: raw elements from i to the end of the page, until the span is
     // destroyed. The launch states how many spans a lane holds at once. Empty after a fault.
-    __device__ span<T> pin(unsigned long long i) const { return span<T>(desc_, i, detail::pin_lane<T>(desc_, i, true)); }
+    __device__ span<T> pin(unsigned long long i) const {
+        return span<T>(desc_, i, detail::pin_lane<T>(desc_, i, true));
+    }
     // The same with one addition to the page's word for all lanes that come here together with the same page:
     // meant for whole warps. Each lane's span counts for itself.
-    __device__ span<T> pin_warp(unsigned long long i) const { return span<T>(desc_, i, detail::pin_warp<T>(desc_, i, true)); }
+    __device__ span<T> pin_warp(unsigned long long i) const {
+        return span<T>(desc_, i, detail::pin_warp<T>(desc_, i, true));
+    }
 
     // For a lane that walks neighbouring elements.
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
 
     // Begins to fetch the pages of elements [first, first + count) that are absent, as far as frames and ring
     // slots are free. Never waits.
-    __device__ void prefetch(unsigned long long first, unsigned long long count) const { detail::prefetch(desc_, sizeof(T), first, count); }
+    __device__ void prefetch(unsigned long long first, unsigned long long count) const {
+        detail::prefetch(desc_, sizeof(T), first, count);
+    }
 
-   private:
+  private:
     template <class F>
     __device__ T atomic(unsigned long long i, F op) const {
         static_assert(sizeof(T) == 4 || sizeof(T) == 8, "gpuvm: atomics work on elements of 4 and 8 bytes");
@@ -188,18 +204,25 @@ class array {
 // Read-only: values only, no proxy, so that an assignment does not compile.
 template <class T>
 class array<const T> {
-    static_assert((sizeof(T) & (sizeof(T) - 1)) == 0 && sizeof(T) <= layout::PAGE_BYTES_MIN,
-                  "gpuvm: the element's size must divide the page: use a type of 1, 2, 4 .. 4096 bytes (pad it with alignas)");
+    static_assert(
+        (sizeof(T) & (sizeof(T) - 1)) == 0 && sizeof(T) <= layout::PAGE_BYTES_MIN,
+        "gpuvm: the element's size must divide the page: use a type of 1, 2, 4 .. 4096 bytes (pad it with alignas)");
 
-   public:
+  public:
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
-    __device__ span<const T> pin(unsigned long long i) const { return span<const T>(desc_, i, detail::pin_lane<T>(desc_, i, false)); }
-    __device__ span<const T> pin_warp(unsigned long long i) const { return span<const T>(desc_, i, detail::pin_warp<T>(desc_, i, false)); }
+    __device__ span<const T> pin(unsigned long long i) const {
+        return span<const T>(desc_, i, detail::pin_lane<T>(desc_, i, false));
+    }
+    __device__ span<const T> pin_warp(unsigned long long i) const {
+        return span<const T>(desc_, i, detail::pin_warp<T>(desc_, i, false));
+    }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
-    __device__ void prefetch(unsigned long long first, unsigned long long count) const { detail::prefetch(desc_, sizeof(T), first, count); }
+    __device__ void prefetch(unsigned long long first, unsigned long long count) const {
+        detail::prefetch(desc_, sizeof(T), first, count);
+    }
 
-   private:
+  private:
     layout::ArrayDesc desc_;
 };
 

@@ -9,7 +9,7 @@ namespace gpuvm {
 // must be seen.
 template <class T>
 class reader {
-   public:
+  public:
     __device__ explicit reader(const layout::ArrayDesc& array) : array_(array) {}
 
     // Reads one element; waits for its page when that is not resident. Past the end: a fault, and zero.
@@ -28,7 +28,7 @@ class reader {
     // Forgets the chunk.
     __device__ void drop() { count_ = 0; }
 
-   private:
+  private:
     static constexpr unsigned long long kPerChunk = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
 
     // The last chunk may reach past the array's end, never past its frame.

@@ -7,7 +7,7 @@ namespace gpuvm {
 
 template <class T>
 class span {
-   public:
+  public:
     // `address` is the element's, with one pin taken for this lane, or 0.
     __device__ span(const layout::ArrayDesc& array, unsigned long long index, unsigned long long address)
         : data_(reinterpret_cast<T*>(address)), first_(index) {
@@ -41,7 +41,7 @@ class span {
     // Raw element k of the span; k is not checked.
     __device__ T& operator[](unsigned long long k) const { return data_[k]; }
 
-   private:
+  private:
     T* data_;
     unsigned long long first_;
     unsigned long long size_ = 0;

@@ -10,7 +10,9 @@ namespace detail {
 template <class>
 constexpr bool never = false;
 
-GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
+GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
+    return reinterpret_cast<const layout::VmDesc*>(array.vm);
+}
 GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
 // One AND and one wide multiply-add on the word's low half.
 GPUVM_DEVICE u64 frame_at(const layout::ArrayDesc& array, u64 word) {
@@ -75,10 +77,12 @@ GPUVM_DEVICE T load_strong(u64 address) {
         T value;
         pair64* out = reinterpret_cast<pair64*>(&value);
         if constexpr (alignof(T) >= 16) {
-            for (unsigned n = 0; n < sizeof(T) / 16; ++n) out[n] = ld_relaxed_gpu_v2(reinterpret_cast<const pair64*>(address) + n);
+            for (unsigned n = 0; n < sizeof(T) / 16; ++n)
+                out[n] = ld_relaxed_gpu_v2(reinterpret_cast<const pair64*>(address) + n);
         } else {
             u64 words[sizeof(T) / 8];
-            for (unsigned n = 0; n < sizeof(T) / 8; ++n) words[n] = ld_relaxed_gpu(reinterpret_cast<const u64*>(address) + n);
+            for (unsigned n = 0; n < sizeof(T) / 8; ++n)
+                words[n] = ld_relaxed_gpu(reinterpret_cast<const u64*>(address) + n);
             copy_bytes(&value, words, sizeof(T));
         }
         // The data before the second look at the word.
@@ -149,7 +153,8 @@ GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value
 template <class T>
 GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
     T value;
-    if (GPUVM_LIKELY(index < array.length) && GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value))) return value;
+    if (GPUVM_LIKELY(index < array.length) && GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value)))
+        return value;
     return read_slow<T>(array, index);
 }
 

@@ -167,7 +167,7 @@ GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32
 
 // What the poster of a batch tells the other winners.
 struct Grant {
-    u32 count;   // winners, by rank, that got a frame and a slot
+    u32 count;  // winners, by rank, that got a frame and a slot
     u32 queue;
     u64 first;   // their slots
     u64 ticket;  // their pool tickets; or, with the top bit, the one frame itself
@@ -199,7 +199,8 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
 }
 
 // All winners of a round together. Returns the lane's outcome; those without a frame take their claim back.
-GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u32 won, bool may_wait, u64 started, u32* frame) {
+GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u32 won, bool may_wait,
+                               u64 started, u32* frame) {
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};

@@ -21,17 +21,21 @@ GPUVM_DEVICE u32 be32(u32 v) {
     return __byte_perm(v, 0, 0x0123);
 #endif
 }
-GPUVM_DEVICE u64 be64(u64 v) { return static_cast<u64>(be32(static_cast<u32>(v))) << 32 | be32(static_cast<u32>(v >> 32)); }
+GPUVM_DEVICE u64 be64(u64 v) {
+    return static_cast<u64>(be32(static_cast<u32>(v))) << 32 | be32(static_cast<u32>(v >> 32));
+}
 // Two 32-bit fields in memory order.
 GPUVM_DEVICE u64 fields(u32 first, u32 second) { return static_cast<u64>(be32(second)) << 32 | be32(first); }
 
 // Writes request `index` of `queue`: control, remote address and data segment, one 64-byte block.
 // Relaxed stores: `ring` has the fence that puts them before the doorbell record.
-GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, u32 opcode, u64 local, u32 bytes, u64 remote, u32 rkey) {
+GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, u32 opcode, u64 local, u32 bytes, u64 remote,
+                                u32 rkey) {
     pair64* block = reinterpret_cast<pair64*>(queue->send_ring + ((index & queue->mask) << kEntryShift));
     u32 segments = opcode == kOpcodeNop ? 1 : 3;
-    st_relaxed_sys_v2(block, pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | segments),
-                                    fields(kSignalled, 0)});
+    st_relaxed_sys_v2(block,
+                      pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | segments),
+                             fields(kSignalled, 0)});
     if (opcode == kOpcodeNop) return;
     st_relaxed_sys_v2(block + 1, pair64{be64(remote), fields(rkey, 0)});
     st_relaxed_sys_v2(block + 2, pair64{fields(bytes, queue->lkey), be64(local)});

@@ -33,7 +33,9 @@ GPUVM_DEVICE bool try_claim(u64* word, u64 seen) {
 GPUVM_DEVICE void revert_claim(u64* word) { atom_add_relaxed_gpu(word, kAbsent - kFetching); }
 
 // While FETCHING the owner alone changes the frame field, so a difference can be added.
-GPUVM_DEVICE void set_token(u64* word, u32 token) { atom_add_relaxed_gpu(word, static_cast<u64>(token) << layout::FRAME_SHIFT); }
+GPUVM_DEVICE void set_token(u64* word, u32 token) {
+    atom_add_relaxed_gpu(word, static_cast<u64>(token) << layout::FRAME_SHIFT);
+}
 
 // Publication. An ADD and never a store: pins of others come and go in every state. Release: the frame's
 // data, which the caller acquired with the completion, comes before the word for whoever acquires it.

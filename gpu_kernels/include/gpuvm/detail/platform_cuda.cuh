@@ -21,42 +21,42 @@ __device__ layout::LaunchState* gpuvm_launch_state;
 template <int Bytes>
 struct access;
 
-#define GPUVM_LOADS(BYTES, PTX, REG, TYPE)                                                       \
-    template <>                                                                                  \
-    struct access<BYTES> {                                                                       \
-        using type = TYPE;                                                                       \
-        static __device__ __forceinline__ TYPE relaxed_gpu(const void* p) {                      \
-            TYPE v;                                                                              \
+#define GPUVM_LOADS(BYTES, PTX, REG, TYPE)                                                           \
+    template <>                                                                                      \
+    struct access<BYTES> {                                                                           \
+        using type = TYPE;                                                                           \
+        static __device__ __forceinline__ TYPE relaxed_gpu(const void* p) {                          \
+            TYPE v;                                                                                  \
             asm volatile("ld.relaxed.gpu.global." PTX " %0,[%1];" : "=" REG(v) : "l"(p) : "memory"); \
-            return v;                                                                            \
-        }                                                                                        \
-        static __device__ __forceinline__ TYPE acquire_gpu(const void* p) {                      \
-            TYPE v;                                                                              \
+            return v;                                                                                \
+        }                                                                                            \
+        static __device__ __forceinline__ TYPE acquire_gpu(const void* p) {                          \
+            TYPE v;                                                                                  \
             asm volatile("ld.acquire.gpu.global." PTX " %0,[%1];" : "=" REG(v) : "l"(p) : "memory"); \
-            return v;                                                                            \
-        }                                                                                        \
-        static __device__ __forceinline__ TYPE relaxed_sys(const void* p) {                      \
-            TYPE v;                                                                              \
+            return v;                                                                                \
+        }                                                                                            \
+        static __device__ __forceinline__ TYPE relaxed_sys(const void* p) {                          \
+            TYPE v;                                                                                  \
             asm volatile("ld.relaxed.sys.global." PTX " %0,[%1];" : "=" REG(v) : "l"(p) : "memory"); \
-            return v;                                                                            \
-        }                                                                                        \
-        static __device__ __forceinline__ TYPE acquire_sys(const void* p) {                      \
-            TYPE v;                                                                              \
+            return v;                                                                                \
+        }                                                                                            \
+        static __device__ __forceinline__ TYPE acquire_sys(const void* p) {                          \
+            TYPE v;                                                                                  \
             asm volatile("ld.acquire.sys.global." PTX " %0,[%1];" : "=" REG(v) : "l"(p) : "memory"); \
-            return v;                                                                            \
-        }                                                                                        \
-        static __device__ __forceinline__ void store_relaxed_gpu(void* p, TYPE v) {              \
-            asm volatile("st.relaxed.gpu.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");  \
-        }                                                                                        \
-        static __device__ __forceinline__ void store_relaxed_sys(void* p, TYPE v) {              \
-            asm volatile("st.relaxed.sys.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");  \
-        }                                                                                        \
-        static __device__ __forceinline__ void store_release_gpu(void* p, TYPE v) {              \
-            asm volatile("st.release.gpu.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");  \
-        }                                                                                        \
-        static __device__ __forceinline__ void store_release_sys(void* p, TYPE v) {              \
-            asm volatile("st.release.sys.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");  \
-        }                                                                                        \
+            return v;                                                                                \
+        }                                                                                            \
+        static __device__ __forceinline__ void store_relaxed_gpu(void* p, TYPE v) {                  \
+            asm volatile("st.relaxed.gpu.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");      \
+        }                                                                                            \
+        static __device__ __forceinline__ void store_relaxed_sys(void* p, TYPE v) {                  \
+            asm volatile("st.relaxed.sys.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");      \
+        }                                                                                            \
+        static __device__ __forceinline__ void store_release_gpu(void* p, TYPE v) {                  \
+            asm volatile("st.release.gpu.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");      \
+        }                                                                                            \
+        static __device__ __forceinline__ void store_release_sys(void* p, TYPE v) {                  \
+            asm volatile("st.release.sys.global." PTX " [%0],%1;" ::"l"(p), REG(v) : "memory");      \
+        }                                                                                            \
     };
 // A byte travels in a 16-bit register: PTX has no 8-bit ones.
 GPUVM_LOADS(1, "u8", "h", u16)
@@ -106,16 +106,16 @@ GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0],{%1,%2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");
 }
 
-#define GPUVM_ATOM(NAME, PTX)                                                                                     \
-    GPUVM_DEVICE u64 NAME(u64* p, u64 v) {                                                                        \
-        u64 old;                                                                                                  \
-        asm volatile("atom." PTX "64 %0,[%1],%2;" : "=l"(old) : "l"(p), "l"(v) : "memory");                       \
-        return old;                                                                                               \
-    }                                                                                                             \
-    GPUVM_DEVICE u32 NAME(u32* p, u32 v) {                                                                        \
-        u32 old;                                                                                                  \
-        asm volatile("atom." PTX "32 %0,[%1],%2;" : "=r"(old) : "l"(p), "r"(v) : "memory");                       \
-        return old;                                                                                               \
+#define GPUVM_ATOM(NAME, PTX)                                                               \
+    GPUVM_DEVICE u64 NAME(u64* p, u64 v) {                                                  \
+        u64 old;                                                                            \
+        asm volatile("atom." PTX "64 %0,[%1],%2;" : "=l"(old) : "l"(p), "l"(v) : "memory"); \
+        return old;                                                                         \
+    }                                                                                       \
+    GPUVM_DEVICE u32 NAME(u32* p, u32 v) {                                                  \
+        u32 old;                                                                            \
+        asm volatile("atom." PTX "32 %0,[%1],%2;" : "=r"(old) : "l"(p), "r"(v) : "memory"); \
+        return old;                                                                         \
     }
 GPUVM_ATOM(atom_add_relaxed_gpu, "add.relaxed.gpu.global.u")
 GPUVM_ATOM(atom_add_acquire_gpu, "add.acquire.gpu.global.u")
@@ -127,16 +127,22 @@ GPUVM_ATOM(atom_or_acq_rel_gpu, "or.acq_rel.gpu.global.b")
 GPUVM_ATOM(atom_exch_acq_rel_gpu, "exch.acq_rel.gpu.global.b")
 #undef GPUVM_ATOM
 
-#define GPUVM_CAS(NAME, PTX)                                                                                             \
-    GPUVM_DEVICE u64 NAME(u64* p, u64 expected, u64 desired) {                                                           \
-        u64 old;                                                                                                         \
-        asm volatile("atom.cas." PTX "64 %0,[%1],%2,%3;" : "=l"(old) : "l"(p), "l"(expected), "l"(desired) : "memory");  \
-        return old;                                                                                                      \
-    }                                                                                                                    \
-    GPUVM_DEVICE u32 NAME(u32* p, u32 expected, u32 desired) {                                                           \
-        u32 old;                                                                                                         \
-        asm volatile("atom.cas." PTX "32 %0,[%1],%2,%3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");  \
-        return old;                                                                                                      \
+#define GPUVM_CAS(NAME, PTX)                                   \
+    GPUVM_DEVICE u64 NAME(u64* p, u64 expected, u64 desired) { \
+        u64 old;                                               \
+        asm volatile("atom.cas." PTX "64 %0,[%1],%2,%3;"       \
+                     : "=l"(old)                               \
+                     : "l"(p), "l"(expected), "l"(desired)     \
+                     : "memory");                              \
+        return old;                                            \
+    }                                                          \
+    GPUVM_DEVICE u32 NAME(u32* p, u32 expected, u32 desired) { \
+        u32 old;                                               \
+        asm volatile("atom.cas." PTX "32 %0,[%1],%2,%3;"       \
+                     : "=r"(old)                               \
+                     : "l"(p), "r"(expected), "r"(desired)     \
+                     : "memory");                              \
+        return old;                                            \
     }
 GPUVM_CAS(atom_cas_acquire_gpu, "acquire.gpu.global.b")
 GPUVM_CAS(atom_cas_acq_rel_gpu, "acq_rel.gpu.global.b")
@@ -147,7 +153,9 @@ GPUVM_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "m
 GPUVM_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 GPUVM_DEVICE void fence_sc_gpu() { asm volatile("fence.sc.gpu;" ::: "memory"); }
 // One 8-byte transaction to a device register.
-GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) { asm volatile("st.mmio.relaxed.sys.global.u64 [%0],%1;" ::"l"(p), "l"(v) : "memory"); }
+GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) {
+    asm volatile("st.mmio.relaxed.sys.global.u64 [%0],%1;" ::"l"(p), "l"(v) : "memory");
+}
 
 GPUVM_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) { memcpy(to, from, bytes); }
 

@@ -117,12 +117,16 @@ GPUVM_DEVICE u32 multiprocessor_id() { return gpuvm_sim::sm_id(); }
 GPUVM_DEVICE u32 warp_slot() { return gpuvm_sim::warp_slot(); }
 GPUVM_DEVICE u64 time_ns() { return gpuvm_sim::globaltimer(); }
 GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
-GPUVM_DEVICE layout::LaunchState* launch_state() { return static_cast<layout::LaunchState*>(gpuvm_sim::launch_state()); }
+GPUVM_DEVICE layout::LaunchState* launch_state() {
+    return static_cast<layout::LaunchState*>(gpuvm_sim::launch_state());
+}
 GPUVM_DEVICE void note_wait(u32 what, u64 a, u64 b) { gpuvm_sim::wait_note(what, a, b); }
 
 // The lanes of this warp that are here together, and those of them with the caller's key.
 GPUVM_DEVICE u32 match_active(u64 key, u32* active) { return gpuvm_sim::match_active(key, active); }
-GPUVM_DEVICE void ballot2(u32 mask, bool a, bool b, u32* with_a, u32* with_b) { gpuvm_sim::ballot2(mask, a, b, with_a, with_b); }
+GPUVM_DEVICE void ballot2(u32 mask, bool a, bool b, u32* with_a, u32* with_b) {
+    gpuvm_sim::ballot2(mask, a, b, with_a, with_b);
+}
 
 }  // namespace detail
 }  // namespace gpuvm

@@ -8,7 +8,9 @@
 namespace gpuvm {
 namespace detail {
 
-GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) { return reinterpret_cast<layout::PoolState*>(vm->pool); }
+GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) {
+    return reinterpret_cast<layout::PoolState*>(vm->pool);
+}
 
 // Reserves up to `want` frames and returns how many: what was not there is given back at once.
 // Acquire: pairs with the release of `pool_give`, so that the slots behind the grant are filled soon.
@@ -41,7 +43,8 @@ GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
     return static_cast<u32>(seen);
 }
 
-// Gives a frame that has no page and that nobody else knows. It waits only for a taker between its ticket and its store.
+// Gives a frame that has no page and that nobody else knows. It waits only for a taker between its ticket and its
+// store.
 GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
     layout::PoolState* pool = pool_of(vm);
     u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);

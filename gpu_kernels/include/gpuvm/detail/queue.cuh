@@ -16,7 +16,8 @@ struct Queue {
     const layout::QueueDesc* desc;
     u32 number;  // index in the table of queues
 
-    GPUVM_DEVICE Queue(const layout::VmDesc* of, u32 n) : vm(of), desc(reinterpret_cast<const layout::QueueDesc*>(of->queues) + n), number(n) {}
+    GPUVM_DEVICE Queue(const layout::VmDesc* of, u32 n)
+        : vm(of), desc(reinterpret_cast<const layout::QueueDesc*>(of->queues) + n), number(n) {}
     GPUVM_DEVICE layout::QueueState* state() const { return reinterpret_cast<layout::QueueState*>(desc->state); }
     GPUVM_DEVICE layout::RequestRecord* record(u64 index) const {
         return reinterpret_cast<layout::RequestRecord*>(desc->records) + (index & desc->mask);
@@ -45,16 +46,21 @@ GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* 
     u64 whole = 1ull << vm->page_shift;
     return static_cast<u32>(rest < whole ? rest : whole);
 }
-GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, u32 frame) { return vm->frames + (static_cast<u64>(frame) << vm->page_shift); }
+GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, u32 frame) {
+    return vm->frames + (static_cast<u64>(frame) << vm->page_shift);
+}
 
 // A page error's code in the word: queue, syndrome, vendor syndrome.
-GPUVM_DEVICE u32 error_code(u32 queue, const mlx5::Completion& c) { return queue << 16 | c.syndrome << 8 | c.vendor_syndrome; }
+GPUVM_DEVICE u32 error_code(u32 queue, const mlx5::Completion& c) {
+    return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
+}
 
 constexpr u32 kSyndromeFlushed = 0x05;
 
 // Publishes the page of a completed READ with the waiter's pins, or fails it. A flushed READ says nothing of the
 // page: it is absent again, for another queue pair to fetch.
-GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done, u32 pins) {
+GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done,
+                              u32 pins) {
     const layout::VmDesc* vm = q.vm;
     u64 owner = ld_relaxed_gpu(&record->owner);
     u32 frame = ld_relaxed_gpu(&record->frame);
@@ -78,7 +84,8 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
 }
 
 // Ends the write-back of a completed WRITE; a page that was cleaned for its frame leaves it now.
-GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done, bool release_frame) {
+GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done,
+                              bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     u64 owner = ld_relaxed_gpu(&record->owner);
     u32 frame = ld_relaxed_gpu(&record->frame);
@@ -127,7 +134,8 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
         st_relaxed_gpu(&q.state()->failed, 1u);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
-    // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in `wait_outcome`.
+    // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
+    // `wait_outcome`.
     u32 waiter = atom_exch_acq_rel_gpu(&record->pins, 0u);
     u32 outcome = layout::OUTCOME_OK;
     if (kind == layout::REQUEST_FETCH) outcome = finish_fetch(q, record, done, waiter);
@@ -203,7 +211,8 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 }
 
 // Looks through the region's queues, its home queue by multiprocessor first. The queue, or none when all are full.
-GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 want, u32* queue, u64* first) {
+GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 want, u32* queue,
+                                 u64* first) {
     u32 home = (multiprocessor_id() + warp_slot()) % region->queue_count;
     for (u32 n = 0; n < region->queue_count; ++n) {
         u32 candidate = region->queue_first + (home + n) % region->queue_count;
@@ -233,7 +242,9 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     st_relaxed_gpu(&record->kind, kind);
     st_relaxed_gpu(&record->pins, pins);
     st_relaxed_gpu(&record->token, token);
-    u32 opcode = kind == layout::REQUEST_FETCH ? mlx5::kOpcodeRead : kind == layout::REQUEST_NOP ? mlx5::kOpcodeNop : mlx5::kOpcodeWrite;
+    u32 opcode = kind == layout::REQUEST_FETCH ? mlx5::kOpcodeRead
+                 : kind == layout::REQUEST_NOP ? mlx5::kOpcodeNop
+                                               : mlx5::kOpcodeWrite;
     mlx5::write_request(q.desc, index, opcode, frame_address(q.vm, frame), page_bytes(q.vm, region, page),
                         region->home + (page << q.vm->page_shift), region->rkey);
     // Release: whoever reads POSTED reads this record.
@@ -276,7 +287,8 @@ GPUVM_NOINLINE void ring(const Queue& q) {
 }
 
 // Waits for the outcome of a request that was written with `pins` not 0, finishing it when nobody else does.
-// Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first: then whoever finishes the request later does so without us.
+// Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first:
+// then whoever finishes the request later does so without us.
 GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index, u64 started) {
     layout::RequestRecord* record = q.record(index);
     Wait wait(started, q.vm->wait_limit_ns);
