@@ -238,7 +238,7 @@ impl Core {
             }
             drop(launches);
             for worker in self.signals.get().into_iter().flatten() {
-                worker.preempt_if_stuck(now, self.options.preempt_after);
+                worker.preempt_if_stuck(self.options.preempt_after);
             }
             std::thread::sleep(TICK);
         }

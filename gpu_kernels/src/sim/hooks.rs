@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::abi::{FAILURE_ASSERT, Hooks, Lane, barrier};
 use super::block::Block;
-use super::warp::{Arrival, Warp};
+use super::warp::{Arrival, Rule, Warp};
 use crate::error::GpuError;
 
 /// Sleeps below this only let others run, ns.
@@ -87,6 +87,16 @@ unsafe fn die(lane: *mut Lane, error: GpuError) -> ! {
     }
 }
 
+#[cold]
+unsafe fn broken_rule(lane: *mut Lane, rule: Rule, kind: u32, mask: u32) -> ! {
+    // SAFETY: as in `die`.
+    unsafe {
+        let cause = (*(*lane).warp).explain(rule, (*lane).lane as usize, kind, mask);
+        broken(lane, cause)
+    }
+}
+
+#[cold]
 unsafe fn broken(lane: *mut Lane, cause: String) -> ! {
     // SAFETY: the lane's constants, warp, block and launch are alive while it runs.
     unsafe {
@@ -110,9 +120,9 @@ unsafe extern "C" fn collective(lane: *mut Lane, kind: u32, mask: u32, a: u64, b
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
         match (*warp).arrive(id, kind, mask, a, b) {
-            Arrival::Complete(_) => burn(lane),
+            Arrival::Complete => burn(lane),
             Arrival::Wait => suspend(lane),
-            Arrival::Broken(cause) => broken(lane, cause),
+            Arrival::Broken(rule) => broken_rule(lane, rule, kind, mask),
         }
         (*warp).results[id]
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, Once};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::block::{Block, WarpUnit};
 use super::launch::lock;
@@ -41,8 +41,8 @@ pub(crate) struct WorkerSignals {
     fault_code: AtomicI32,
     fault_address: AtomicU64,
     stack_overflow: AtomicU32,
-    /// The epoch the ticker saw last, and when it first did.
-    seen: Mutex<Option<(u64, Instant)>>,
+    /// The epoch the ticker saw last, and the worker's processor time when it first did, ns.
+    seen: Mutex<Option<(u64, u64)>>,
     /// Lanes preempted, for tests.
     preempted: AtomicU64,
 }
@@ -95,20 +95,25 @@ impl WorkerSignals {
         Some((address, what.to_owned()))
     }
 
-    /// Called by the ticker: signals the worker when one lane has run for longer than `limit`.
-    pub(crate) fn preempt_if_stuck(&self, now: Instant, limit: Duration) {
+    /// Called by the ticker: signals the worker when one lane has used the processor for longer than `limit`. Time in which the system
+    /// ran other programs does not count.
+    pub(crate) fn preempt_if_stuck(&self, limit: Duration) {
         let thread = self.thread.load(Ordering::Acquire);
         let epoch = self.epoch.load(Ordering::Relaxed);
+        if thread == 0 {
+            return;
+        }
+        let used_ns = processor_ns(thread);
         let mut seen = lock(&self.seen);
         match *seen {
-            Some((last, since)) if last == epoch && epoch % 2 == 1 && thread != 0 => {
-                if now.saturating_duration_since(since) >= limit {
+            Some((last, since_ns)) if last == epoch && epoch % 2 == 1 => {
+                if u128::from(used_ns.saturating_sub(since_ns)) >= limit.as_nanos() {
                     // SAFETY: a signal to a thread of this process, for which a handler is installed; a thread that has just ended is an
                     // error of the call, not undefined.
                     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, preempt_signal()) };
                 }
             }
-            _ => *seen = Some((epoch, now)),
+            _ => *seen = Some((epoch, used_ns)),
         }
     }
 
@@ -135,6 +140,16 @@ impl WorkerSignals {
         }
         Some((self.unit.load(Ordering::Relaxed), self.lane.load(Ordering::Relaxed)))
     }
+}
+
+/// Processor time of a thread of this process, ns; 0 when it has ended.
+fn processor_ns(thread: i32) -> u64 {
+    // Linux's numbering of thread clocks: the inverted id, then "per thread" (4) and "scheduler time" (2).
+    let clock = (!thread << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a local; an unknown clock is an error of the call.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn preempt_signal() -> c_int {

@@ -20,14 +20,25 @@ pub(crate) struct Rendezvous {
 }
 
 /// What a lane that arrives at a collective does next.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was the last: results are there, it runs on, and these other lanes are ready.
-    Complete(u32),
+    /// It was the last: results are there, it runs on, and the others are ready.
+    Complete,
     /// It waits.
     Wait,
     /// The rules were broken.
-    Broken(String),
+    Broken(Rule),
+}
+
+/// A rule of collectives; [`Warp::explain`] says in words how it was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The mask must name its caller.
+    NamesCaller,
+    /// The mask must not name lanes that have returned.
+    NoExited,
+    /// Lanes that wait for each other must make the same call.
+    SameCall,
 }
 
 /// The state of a warp's lanes, a bit a lane in each mask.
@@ -127,15 +138,12 @@ impl Warp {
     pub(crate) fn arrive(&mut self, lane: usize, kind: u32, mask: u32, a: u64, b: u64) -> Arrival {
         let bit = 1 << lane;
         if mask & bit == 0 {
-            return Arrival::Broken(format!(
-                "lane {lane} called {} with mask {mask:#010x}, which does not name it",
-                name(kind)
-            ));
+            return Arrival::Broken(Rule::NamesCaller);
         }
         let mut mask = mask & self.existing;
         if mask & self.exited != 0 {
             if !self.skip_exited {
-                return Arrival::Broken(self.exited_in(kind, mask));
+                return Arrival::Broken(Rule::NoExited);
             }
             mask &= !self.exited;
         }
@@ -149,11 +157,11 @@ impl Warp {
             None if mask == bit => {
                 self.compute(kind, mask);
                 self.progress += 1;
-                return Arrival::Complete(0);
+                return Arrival::Complete;
             }
             None => {
-                if let Some(broken) = self.conflict(lane, kind, mask) {
-                    return Arrival::Broken(broken);
+                if self.conflict(lane, mask).is_some() {
+                    return Arrival::Broken(Rule::SameCall);
                 }
                 self.rendezvous[self.waiting] = Rendezvous { kind, mask, arrived: 0 };
                 self.waiting += 1;
@@ -166,7 +174,7 @@ impl Warp {
             return Arrival::Wait;
         }
         self.finish(slot);
-        Arrival::Complete(mask & !bit)
+        Arrival::Complete
     }
 
     /// Completes a rendezvous: results for all, all ready.
@@ -214,23 +222,29 @@ impl Warp {
         )
     }
 
-    /// Two lanes that wait for each other in different calls can never meet.
-    fn conflict(&self, lane: usize, kind: u32, mask: u32) -> Option<String> {
-        let other = self
-            .waiting()
+    /// A rendezvous that waits for `lane` while `mask` waits for its lanes: they can never meet.
+    fn conflict(&self, lane: usize, mask: u32) -> Option<Rendezvous> {
+        self.waiting()
             .iter()
-            .find(|r| r.mask & (1 << lane) != 0 && r.arrived & mask != 0)?;
-        let mut text = String::new();
-        let _ = write!(
-            text,
-            "lane {lane} calls {} with mask {mask:#010x} while {} wait for it in {} with mask {:#010x}: \
-             the lanes of a mask must make the same call with the same mask",
-            name(kind),
-            list(other.arrived),
-            name(other.kind),
-            other.mask
-        );
-        Some(text)
+            .find(|r| r.mask & (1 << lane) != 0 && r.arrived & mask != 0)
+            .copied()
+    }
+
+    /// How `lane` broke `rule` by calling `kind` with `mask`.
+    #[cold]
+    pub(crate) fn explain(&self, rule: Rule, lane: usize, kind: u32, mask: u32) -> String {
+        let call = format!("lane {lane} calls {} with mask {mask:#010x}", name(kind));
+        let mask = mask & self.existing;
+        match (rule, self.conflict(lane, mask)) {
+            (Rule::NamesCaller, _) => format!("{call}, which does not name it"),
+            (Rule::SameCall, Some(other)) => format!(
+                "{call} while {} wait for it in {} with mask {:#010x}: the lanes of a mask must make the same call with the same mask",
+                list(other.arrived),
+                name(other.kind),
+                other.mask
+            ),
+            _ => self.exited_in(kind, mask),
+        }
     }
 
     /// Parks `lane` at a gathering call.
