@@ -108,10 +108,24 @@ __global__ void until_stopped(gpuvm::array<unsigned> a, unsigned* turns) {
     }
 }
 
-// Writes the whole array again and again until the host stores to `stop`.
-__global__ void write_until(gpuvm::array<unsigned> a, volatile unsigned* stop, unsigned* rounds) {
-    while (!*stop && !gpuvm::failed()) {
-        for (u64 i = first_index(); i < a.size(); i += lanes()) a[i] += 1;
-        if (first_index() == 0) atomicAdd(rounds, 1u);
+// Counts every odd element up until the launch is stopped.
+__global__ void count_up(gpuvm::array<unsigned> a) {
+    u64 first = 2 * first_index() + 1;
+    for (unsigned round = 1; !gpuvm::failed(); ++round) {
+        for (u64 i = first; i < a.size() && !gpuvm::failed(); i += 2 * lanes()) a[i] = round;
+        __nanosleep(100);
+    }
+}
+
+// The same under spans that are held almost all the time: pages that are never clean and unpinned.
+__global__ void count_up_held(gpuvm::array<unsigned> a, u64 page_words) {
+    u64 page = first_index() / 32 % ((a.size() + page_words - 1) / page_words);
+    auto held = a.pin_warp(page * page_words);
+    if (!held) return;
+    for (unsigned round = 1; !gpuvm::failed(); ++round) {
+        for (u64 k = 2 * (threadIdx.x % 32) + 1; k < held.size(); k += 64) {
+            reinterpret_cast<volatile unsigned*>(held.data())[k] = round;
+        }
+        __nanosleep(1000);
     }
 }

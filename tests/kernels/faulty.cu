@@ -54,5 +54,5 @@ __global__ void takes_struct(pair32 p, gpuvm::array<pair32> a) {
 }
 __global__ void nothing() {}
 __global__ void count_blocks(unsigned* out) {
-    if (threadIdx.x == 0) atomicAdd(out, 1u);
+    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) atomicAdd(out, 1u);
 }
