@@ -113,6 +113,9 @@ class element {
 class value_index {
   public:
     __device__ value_index(unsigned long long index) : value(index) {}
+    // `a[b[i]]`: an element of another array is an index by its value.
+    template <class U>
+    __device__ value_index(element<U>&& index) : value(static_cast<U>(static_cast<element<U>&&>(index))) {}
     unsigned long long value;
 };
 
@@ -122,6 +125,8 @@ template <class T>
 class element_index {
   public:
     __device__ element_index(unsigned long long index) : element_(index) {}
+    template <class U>
+    __device__ element_index(element<U>&& index) : element_(static_cast<U>(static_cast<element<U>&&>(index))) {}
 
   private:
     template <class>
