@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{bed, builder};
+use gpuvm_gpu::sim::Mode;
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, LaunchConfig, ParamKind, Source};
 
 const SIMPLE: &str = "__global__ void k(unsigned* out) { out[0] = VALUE; }";
@@ -325,4 +326,26 @@ fn memory_is_counted_zeroed_and_checked() {
     let quiet = Instant::now();
     drop(gpu);
     assert!(quiet.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn the_device_library_compiles_in_both_modes() {
+    let text = r#"
+#include <gpuvm/gpuvm.cuh>
+__global__ void k(gpuvm::array<float> a, gpuvm::array<const unsigned> b, float* out) { a[threadIdx.x] = out[0] + b[0]; }
+"#;
+    for mode in [Mode::Fast, Mode::Seeded(1)] {
+        let gpu = builder().mode(mode).build().expect("a GPU");
+        let module = gpu.compile(&Source::new("k.cu", text), &["k"], &CompileOptions::default());
+        let kernel = module.unwrap_or_else(|e| panic!("{e}")).kernel("k").expect("compiled");
+        let params = &kernel.info().params;
+        assert_eq!(
+            (params[0].kind, params[0].element_kind),
+            (ParamKind::PagedArray, ParamKind::Float)
+        );
+        assert_eq!(
+            (params[1].kind, params[1].element_bytes),
+            (ParamKind::PagedArrayConst, 4)
+        );
+    }
 }

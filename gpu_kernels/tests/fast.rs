@@ -291,3 +291,58 @@ __global__ void intrinsics(unsigned* out) {
         vec![0x1ff; 4]
     );
 }
+
+/// Set for the process that `printed_lines_stay_whole` starts.
+const CHILD: &str = "GPUVM_TEST_PRINT_CHILD";
+
+#[test]
+fn printed_lines_stay_whole() {
+    if std::env::var_os(CHILD).is_some() {
+        let bed = bed(
+            r#"__global__ void hello(unsigned*) { printf("<%u.%u %s %.1f>\n", blockIdx.x, threadIdx.x, "from a lane", 0.5); }"#,
+            &["hello"],
+        );
+        bed.run("hello", &LaunchConfig::linear(20, 32), 1, &[]);
+        return;
+    }
+    let output = std::process::Command::new(std::env::current_exe().expect("this test's file"))
+        .args(["--exact", "printed_lines_stay_whole", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines: Vec<&str> = text.lines().filter(|l| l.starts_with('<')).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 640, "{text}");
+    assert!(lines.iter().all(|l| l.ends_with(" from a lane 0.5>")));
+}
+
+#[test]
+fn an_idle_gpu_uses_no_processor() {
+    // In a process of its own, so that other tests' time does not count.
+    if std::env::var_os(CHILD).is_none() {
+        let status = std::process::Command::new(std::env::current_exe().expect("this test's file"))
+            .args(["--exact", "an_idle_gpu_uses_no_processor"])
+            .env(CHILD, "1")
+            .status();
+        assert!(status.expect("it runs").success());
+        return;
+    }
+    let bed = bed("__global__ void one(unsigned* out) { out[0] = 1; }", &["one"]);
+    bed.run("one", &LaunchConfig::linear(1, 1), 1, &[]);
+    std::thread::sleep(Duration::from_millis(20));
+    let used = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a local; the clock always exists.
+        unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = used();
+    std::thread::sleep(Duration::from_millis(500));
+    let idle = used() - before;
+    assert!(
+        idle < Duration::from_millis(5),
+        "{idle:?} of processor time in half a second of idleness"
+    );
+}

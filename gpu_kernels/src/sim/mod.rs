@@ -169,7 +169,7 @@ impl SimGpuBuilder {
         };
         let options = Options {
             workers,
-            lanes_per_worker: self.lanes_per_worker,
+            lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
             seed,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
@@ -195,6 +195,15 @@ impl SimGpuBuilder {
         gpu.start_threads(workers)?;
         Ok(gpu)
     }
+}
+
+/// Lanes a worker may hold so that the stacks of all workers stay below the system's limit of mappings: each stack and its guard page are
+/// one, and a quarter is left to everybody else.
+fn lanes_that_fit(workers: u32) -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    let mappings: u64 = text.trim().parse().unwrap_or(65_530);
+    let lanes = (mappings / 4 * 3 / 2 / u64::from(workers)).clamp(32, 1 << 16) as u32;
+    lanes / 32 * 32
 }
 
 impl SimGpu {

@@ -116,26 +116,36 @@ pub(crate) fn shared_arrays(text: &str) -> String {
         .filter(|t| matches!(t.kind, Kind::Word | Kind::Punctuation | Kind::Literal))
         .collect();
     let word = |t: &Token| &text[t.start..t.end];
+    let directives = directives(&all, text);
     let mut out = String::with_capacity(text.len() + 256);
     let mut copied = 0;
     let mut scopes = Scopes::default();
     let mut at = 0;
     while at < meaningful.len() {
         let token = meaningful[at];
-        scopes.see(word(&token));
+        // A declaration in a macro ends with the macro.
+        let line_end = directives
+            .iter()
+            .find(|(from, to)| (*from..*to).contains(&token.start))
+            .map(|(_, to)| *to);
+        let reach = line_end.map_or(meaningful.len(), |to| meaningful.partition_point(|t| t.start < to));
+        let scope = &meaningful[..reach];
+        if line_end.is_none() {
+            scopes.see(word(&token));
+        }
         if matches!(word(&token), "extern" | "static") && token.kind == Kind::Word {
-            let end = meaningful[at..]
+            let end = scope[at..]
                 .iter()
                 .position(|t| matches!(word(t), ";" | "{" | "(" | "="))
                 .map(|n| n + at);
-            let end = end.map(|e| past_attributes(&meaningful, &word, at, e));
-            let is_shared = end.is_some_and(|end| meaningful[at..end].iter().any(|t| word(t) == "__shared__"));
+            let end = end.or(line_end.map(|_| reach));
+            let end = end.map(|e| past_attributes(scope, &word, at, e));
+            let is_shared = end.is_some_and(|end| scope[at..end].iter().any(|t| word(t) == "__shared__"));
             if let (true, Some(end)) = (is_shared, end) {
                 let replacement = if word(&token) == "static" {
                     Some((token.end, String::new()))
                 } else {
-                    dynamic_array(text, &meaningful[at + 1..end], scopes.in_function())
-                        .map(|new| (meaningful[end - 1].end, new))
+                    dynamic_array(text, &scope[at + 1..end], scopes.in_function()).map(|new| (scope[end - 1].end, new))
                 };
                 if let Some((until, new)) = replacement {
                     out.push_str(&text[copied..token.start]);
@@ -156,10 +166,36 @@ pub(crate) fn shared_arrays(text: &str) -> String {
     out
 }
 
+/// Where preprocessor lines lie, continued ones whole.
+fn directives(all: &[Token], text: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut begin = None;
+    let mut at_line_start = true;
+    for token in all {
+        match token.kind {
+            Kind::Newline => {
+                if let Some(begin) = begin.take() {
+                    found.push((begin, token.start));
+                }
+                at_line_start = true;
+            }
+            Kind::Blank => {}
+            _ => {
+                if at_line_start && &text[token.start..token.end] == "#" {
+                    begin = Some(token.start);
+                }
+                at_line_start = false;
+            }
+        }
+    }
+    found.extend(begin.map(|begin| (begin, text.len())));
+    found
+}
+
 /// The end of a declaration that starts at `at`, when its first bracket at `end` only belongs to an attribute.
 fn past_attributes<'a>(all: &[Token], word: &impl Fn(&Token) -> &'a str, at: usize, end: usize) -> usize {
     let mut end = end;
-    while end > at && word(&all[end]) == "(" && is_attribute(word(&all[end - 1])) {
+    while end > at && end < all.len() && word(&all[end]) == "(" && is_attribute(word(&all[end - 1])) {
         let mut depth = 0;
         let mut i = end;
         while i < all.len() {
@@ -294,4 +330,73 @@ pub(crate) fn kernel_names(text: &str) -> Vec<String> {
         }
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{kernel_names, shared_arrays};
+
+    #[test]
+    fn only_declarations_of_dynamic_arrays_change() {
+        for same in [
+            "extern int a[];\nextern \"C\" int f(int);\n",
+            "const char* s = \"extern __shared__ int a[];\"; // extern __shared__ int b[];\n/* extern __shared__ int c[]; */",
+            "auto r = R\"x(extern __shared__ int a[];)x\"; char c = '\"'; int n = 1'000;",
+            "__global__ void k() { __shared__ float a[4]; }",
+            "#define S extern __shared__\nS int a[];",
+            "extern __shared__ int a[4];",
+        ] {
+            assert_eq!(shared_arrays(same), same);
+        }
+        assert_eq!(shared_arrays("static __shared__ int a;"), " __shared__ int a;");
+    }
+
+    #[test]
+    fn lines_stay_where_they_are() {
+        let text = "namespace n {\nvoid k()\n{\n  extern\n  __shared__ __align__(8)\n  unsigned long s[]; s[0] = 1;\n}\n}\nint last;";
+        let out = shared_arrays(text);
+        assert_eq!(out.lines().count(), text.lines().count());
+        assert_eq!(out.lines().last(), Some("int last;"));
+        let wanted = "unsigned long (&s)[] = *reinterpret_cast<unsigned long (*)[]>(gpuvm_sim::dynamic_shared())";
+        assert!(out.contains(wanted), "{out}");
+    }
+
+    #[test]
+    fn scope_decides_the_form() {
+        let in_macro = shared_arrays("#define D(T) extern __shared__ T s[]\nvoid f() { D(int); }");
+        assert_eq!(
+            in_macro,
+            "#define D(T) static const gpuvm_sim::dynamic_array<T> s\nvoid f() { D(int); }"
+        );
+        let proxy = "static const gpuvm_sim::dynamic_array<float> s";
+        assert!(shared_arrays("extern __shared__ float s[];").contains(proxy));
+        assert!(shared_arrays("namespace a { namespace { extern __shared__ float s[]; } }").contains(proxy));
+        assert!(shared_arrays("namespace a { void f() {} extern __shared__ float s[]; }").contains(proxy));
+        assert!(
+            shared_arrays("struct S {}; void f() { if (1) { extern __shared__ float s[][2]; } }").contains("(&s)[][2]")
+        );
+    }
+
+    #[test]
+    fn unfinished_text_is_left_to_the_compiler() {
+        for text in [
+            "extern __shared__ int a[",
+            "extern __shared__",
+            "\"",
+            "/*",
+            "R\"",
+            "'",
+            "extern __shared__ [];",
+            "}}}}{",
+        ] {
+            let _ = (shared_arrays(text), kernel_names(text));
+        }
+    }
+
+    #[test]
+    fn kernels_are_found_by_name() {
+        let text = "template <class T>\n__global__ void __launch_bounds__(128) a(T*);\n__global__ static void b();\n// __global__ void c();\n\
+                    __global__ void b() {}";
+        assert_eq!(kernel_names(text), ["a", "b"]);
+    }
 }

@@ -375,3 +375,72 @@ pub(crate) fn list(mask: u32) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::collective::{BALLOT, SYNCWARP};
+    use super::{Arrival, Rule, Warp, list};
+
+    fn warp(existing: u32) -> Warp {
+        let mut warp = Warp::new();
+        warp.reset(existing, 0, std::ptr::null_mut(), false);
+        warp
+    }
+
+    #[test]
+    fn disjoint_masks_and_nested_waits_do_not_conflict() {
+        let mut warp = warp(0xff);
+        assert_eq!(warp.arrive(0, SYNCWARP, 0x0f, 0, 0), Arrival::Wait);
+        assert_eq!(warp.arrive(4, BALLOT, 0xf0, 1, 0), Arrival::Wait);
+        // Lane 1 is waited for by lane 0, but meets lane 2 first.
+        assert_eq!(warp.arrive(1, BALLOT, 0x06, 1, 0), Arrival::Wait);
+        assert_eq!(warp.arrive(2, BALLOT, 0x06, 0, 0), Arrival::Complete);
+        assert_eq!((warp.results[1], warp.results[2]), (2, 2));
+        for lane in 1..3 {
+            assert_eq!(warp.arrive(lane, SYNCWARP, 0x0f, 0, 0), Arrival::Wait);
+        }
+        assert_eq!(warp.arrive(3, SYNCWARP, 0x0f, 0, 0), Arrival::Complete);
+        assert_eq!(warp.waiting().len(), 1);
+        assert_eq!(warp.ready & 0x1f, 0x0f);
+    }
+
+    #[test]
+    fn broken_rules_are_told_apart() {
+        let mut warp = warp(0xff);
+        assert_eq!(warp.arrive(0, SYNCWARP, 0x02, 0, 0), Arrival::Broken(Rule::NamesCaller));
+        assert_eq!(warp.arrive(0, SYNCWARP, 0x03, 0, 0), Arrival::Wait);
+        assert_eq!(warp.arrive(1, BALLOT, 0x03, 0, 0), Arrival::Broken(Rule::SameCall));
+        assert!(warp.explain(Rule::SameCall, 1, BALLOT, 0x03).contains("__syncwarp"));
+        assert!(warp.exit(1).is_err());
+        assert_eq!(warp.arrive(2, SYNCWARP, 0x06, 0, 0), Arrival::Broken(Rule::NoExited));
+    }
+
+    #[test]
+    fn gathering_answers_by_place_and_lets_nobody_wait_for_ever() {
+        let mut warp = warp(0xff);
+        for lane in 0..8 {
+            warp.gather(lane, if lane < 4 { 0x200 } else { 0x100 }, lane as u64 % 2);
+        }
+        warp.answer_some_gathering();
+        assert_eq!((warp.gathering, warp.ready), (0x0f, 0xf0));
+        assert_eq!(warp.results[5], 0xa0 | 0xf0 << 32);
+        // The others come back to their place again and again; those who are ahead are answered all the same.
+        let mut rounds = 0;
+        while warp.gathering & 1 != 0 {
+            for lane in 4..8 {
+                warp.gather(lane, 0x100, 0);
+            }
+            warp.answer_some_gathering();
+            rounds += 1;
+            assert!(rounds < 100);
+        }
+        assert_eq!(warp.results[2], 0x05 | 0x0f << 32);
+    }
+
+    #[test]
+    fn lists_of_lanes_are_short() {
+        assert_eq!(list(1 << 7), "lane 7");
+        assert_eq!(list(0b1011_0011), "lanes 0-1, 4-5, 7");
+        assert_eq!(list(u32::MAX), "lanes 0-31");
+    }
+}

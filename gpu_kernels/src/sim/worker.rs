@@ -194,6 +194,9 @@ impl Worker {
         // SAFETY: raw pointers all along: hooks use warp and block while a lane runs; references here end before that.
         unsafe {
             (*unit).warp.fuel = FUEL;
+            // Both live longer than this turn: the worker holds the one, the resident block the other.
+            let signals: &WorkerSignals = &*Arc::as_ptr(&self.residents.signals);
+            let launch: &LaunchState = Block::launch_of(block);
             loop {
                 if (*unit).warp.ready == 0 {
                     if (*unit).warp.gathering == 0 || (*unit).warp.fuel <= 0 {
@@ -203,13 +206,13 @@ impl Worker {
                     (*unit).warp.answer_some_gathering();
                 }
                 let lane = (*unit).warp.ready.trailing_zeros() as usize;
-                self.residents.signals.enter_lane(unit, lane);
+                signals.enter_lane(unit, lane);
                 let returned = Block::resume(unit, lane);
-                self.residents.signals.leave_lane();
+                signals.leave_lane();
                 if returned && !self.residents.lane_ended(block, unit, lane) {
                     return Turn::Stopped;
                 }
-                if Block::launch_of(block).stopped() {
+                if launch.stopped() {
                     return Turn::Stopped;
                 }
             }
