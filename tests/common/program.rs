@@ -258,22 +258,34 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
     let mut model = Model::<T> {
         seed,
         written: HashMap::new(),
-        shared: (0..shape.shared).map(|i| if i % 4 == 3 { u64::MAX } else { i }).collect(),
+        shared: (0..shape.shared)
+            .map(|i| if i % 4 == 3 { u64::MAX } else { i })
+            .collect(),
         _elements: std::marker::PhantomData,
     };
     let data = (0..shape.elements).map(|i| T::make(mix(seed, i)));
     let told = |error: gpuvm::Error| chain(&error);
-    let a = bench.vm.region::<T>(shape.elements).name("elements").from_iter(data).map_err(told)?;
+    let a = bench
+        .vm
+        .region::<T>(shape.elements)
+        .name("elements")
+        .from_iter(data)
+        .map_err(told)?;
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
     let shared = shared.from_slice(&model.shared).map_err(told)?;
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
-        traces.push(launch_once(&bench, rng, shape, &mut model, (&a, &shared)).map_err(|w| format!("launch {launch}: {w}"))?);
+        traces.push(
+            launch_once(&bench, rng, shape, &mut model, (&a, &shared)).map_err(|w| format!("launch {launch}: {w}"))?,
+        );
         between(rng, shape, &mut model, &a)?;
     }
     let found = a.to_vec().map_err(told)?;
     if let Some((i, e)) = (0..).zip(&found).find(|(i, e)| **e != T::make(model.number(*i))) {
-        return Err(format!("element {i} is {e:?} instead of {:?}", T::make(model.number(i))));
+        return Err(format!(
+            "element {i} is {e:?} instead of {:?}",
+            T::make(model.number(i))
+        ));
     }
     compare(&shared.to_vec().map_err(told)?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
     let violations = bench.vm.soft_nic().violations();
@@ -312,11 +324,18 @@ fn launch_once<T: Element>(
     let config = LaunchConfig::new(shape.blocks, shape.threads)
         .lane_spans(shape.lane_spans.into())
         .warp_spans(shape.warp_spans.into());
-    let launched = bench.kernel("program").launch(config, (a, shared, &given, shape.steps, &out)).map_err(told)?;
+    let launched = bench
+        .kernel("program")
+        .launch(config, (a, shared, &given, shape.steps, &out))
+        .map_err(told)?;
     let failed = AtomicBool::new(false);
     if shape.beside {
         while !launched.is_done() {
-            let flushed = if rng.random() { a.flush_beside() } else { shared.flush_beside() };
+            let flushed = if rng.random() {
+                a.flush_beside()
+            } else {
+                shared.flush_beside()
+            };
             failed.fetch_or(flushed.is_err(), Ordering::Relaxed);
         }
     }

@@ -1,0 +1,118 @@
+//! One seed is one interleaving, of GPU, NIC and time; many seeds, with warps that split at random, find no difference
+//! to a plain array, and do find a library with a race.
+
+mod common;
+#[path = "common/program.rs"]
+mod program;
+
+use common::{Bench, HOLDING, PAGE_WORDS, planted, small};
+use gpuvm::{CompileOptions, LaunchConfig};
+use program::{Outcome, Shape, give_up, rng, run, seeds};
+
+/// A small program for one interleaving: few lanes, few frames, much paging.
+fn tiny(seed: u64, frames: u64) -> Shape {
+    Shape {
+        page: 4096,
+        frames,
+        elements: 4096 * 6 / 4 + 11,
+        shared: 700,
+        blocks: 2,
+        threads: 32,
+        steps: 12,
+        launches: 2,
+        queue_pairs: 1 + (seed % 2) as u32,
+        queue_depth: 1 << (seed % 4),
+        lane_spans: false,
+        warp_spans: frames > 2,
+        // The host's clock is no part of a seed.
+        beside: false,
+        interleaving: Some(seed),
+    }
+}
+
+fn outcome(seed: u64, options: &CompileOptions) -> Result<Outcome, String> {
+    run::<u32>(&mut rng(7), &tiny(seed, 3), options)
+}
+
+#[test]
+fn a_seed_is_one_interleaving_to_the_last_switch_and_counter() {
+    let stock = CompileOptions::default();
+    let first: Vec<Outcome> = (20..24).map(|seed| outcome(seed, &stock).unwrap()).collect();
+    let again: Vec<Outcome> = (20..24).map(|seed| outcome(seed, &stock).unwrap()).collect();
+    assert_eq!(first, again);
+    assert!(
+        first
+            .iter()
+            .all(|o| o.stats.evictions > 10 && o.traces.iter().all(Option::is_some))
+    );
+    for (n, one) in first.iter().enumerate() {
+        for other in &first[n + 1..] {
+            assert_ne!(one.traces, other.traces);
+        }
+    }
+}
+
+#[test]
+fn many_interleavings_come_to_what_a_plain_array_comes_to() {
+    for seed in seeds(100, 40) {
+        for frames in [1, 2, 3] {
+            let shape = tiny(seed, frames);
+            if let Err(wrong) = run::<u32>(&mut rng(seed), &shape, &CompileOptions::default()) {
+                let test = "many_interleavings_come_to_what_a_plain_array_comes_to";
+                give_up("seeds", test, seed, &shape, &wrong);
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_that_split_at_random_share_two_frames() {
+    for seed in seeds(200, 20) {
+        let bench = Bench::new(small(2).seed(seed), HOLDING);
+        let n = 5 * PAGE_WORDS;
+        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("two_pages", LaunchConfig::new(2, 64), (&a, PAGE_WORDS, 4u32, &out));
+        let lane = |block: u64, thread: u64| -> u64 {
+            let page = |n: u64| (block * 64 + thread) / 32 * 7 + n * 3;
+            (0..4u64)
+                .map(|n| (page(n) + 1 - thread % 2) % 5 * PAGE_WORDS + thread)
+                .sum()
+        };
+        let expected: u64 = (0..2).flat_map(|b| (0..64).map(move |t| lane(b, t))).sum();
+        assert_eq!(out.to_vec().unwrap(), [expected], "seed {seed}");
+        bench.no_violations();
+    }
+}
+
+#[test]
+fn prefetches_and_spins_end_in_every_interleaving() {
+    for seed in seeds(300, 12) {
+        let bench = Bench::new(small(2).seed(seed), HOLDING);
+        let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+        let out = bench.vm.buffer::<u32>(1).unwrap();
+        bench.must("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 4 * PAGE_WORDS));
+        bench.must("spin_on_element", LaunchConfig::new(2, 32), (&a, &out));
+        assert_eq!(out.to_vec().unwrap(), [99], "seed {seed}");
+        let sink = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", LaunchConfig::new(1, 32), (&a, &sink));
+        assert_eq!(sink.to_vec().unwrap(), [100], "seed {seed}");
+    }
+}
+
+/// How many of `count` interleavings a planted bug spoils.
+fn spoiled(bug: &CompileOptions, count: u64) -> u64 {
+    (0..count)
+        .map(|seed| u64::from(run::<u32>(&mut rng(seed), &tiny(seed, 3), bug).is_err()))
+        .sum()
+}
+
+#[test]
+fn they_find_a_read_that_is_used_without_a_second_look() {
+    let bug = planted(
+        "gpuvm/detail/access.cuh",
+        "if (difference & kSameStay) return false;",
+        "",
+    );
+    assert!(spoiled(&bug, 60) > 0);
+}
