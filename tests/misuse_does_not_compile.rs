@@ -28,13 +28,13 @@ fn refuses(vm: &Vm, body: &str, sentence: &str) {
 #[test]
 fn an_element_that_is_kept_copied_or_pointed_at() {
     let vm = small(4).build().unwrap();
-    let kept = "a paged element cannot be kept: write `T x = a[i];`";
+    let kept = "a paged element cannot be kept: write 'T x = a[i];'";
     refuses(&vm, "auto x = a[1]; *out = 1;", kept);
     refuses(&vm, "auto f = [](auto x) { return 1u; }; *out = f(a[1]);", kept);
     refuses(
         &vm,
         "auto* p = &a[1]; *out = *p;",
-        "a paged element has no address: hold its page with `auto s = a.pin(i);`",
+        "a paged element has no address: hold its page with 'auto s = a.pin(i);'",
     );
     // A reference to an element that is gone at the semicolon.
     refuses(&vm, "auto&& x = a[1]; *out = x;", "error");

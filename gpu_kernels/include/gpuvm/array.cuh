@@ -18,13 +18,13 @@ class element {
     __device__ element(const element&) {
         static_assert(
             detail::never<T>,
-            "gpuvm: a paged element cannot be kept: write `T x = a[i];` with the element's type, not `auto x = a[i];`");
+            "gpuvm: a paged element cannot be kept: write 'T x = a[i];' with the element's type, not 'auto x = a[i];'");
     }
     template <class U = T>
     __device__ T* operator&() const {
         static_assert(
             detail::never<U>,
-            "gpuvm: a paged element has no address: hold its page with `auto s = a.pin(i);` and use `s.data()`");
+            "gpuvm: a paged element has no address: hold its page with 'auto s = a.pin(i);' and use 's.data()'");
         return nullptr;
     }
 
