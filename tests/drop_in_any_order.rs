@@ -177,3 +177,76 @@ fn a_launch_killed_beside_others_fails_alone_or_says_so() {
         }
     }
 }
+
+#[test]
+fn threads_of_the_host_share_a_virtual_memory() {
+    let bench = Bench::new(small(12), BASIC);
+    let n = 10 * PAGE_WORDS + 9;
+    let rounds = 25u32;
+    std::thread::scope(|threads| {
+        for t in 0..3u32 {
+            let bench = &bench;
+            threads.spawn(move || {
+                let stream = bench.vm.stream().unwrap();
+                let a = bench
+                    .vm
+                    .region::<u32>(n)
+                    .name(format!("of thread {t}"))
+                    .zeroed()
+                    .unwrap();
+                for round in 1..=rounds {
+                    let kernel = bench.kernel("read_then_write");
+                    let launch = kernel
+                        .launch_on(&stream, LaunchConfig::new(1, 64), (&a, t + 1))
+                        .unwrap();
+                    match round % 4 {
+                        0 => a.flush().unwrap(),
+                        1 => a.flush_beside().unwrap(),
+                        2 => drop(launch.sync().unwrap()),
+                        _ => drop(launch),
+                    }
+                    let mut last = [0];
+                    a.read(n - 1, &mut last).unwrap();
+                    assert_eq!(last[0], round * (t + 1), "thread {t}, round {round}");
+                }
+                compare(&a.to_vec().unwrap(), &vec![rounds * (t + 1); n as usize]).unwrap();
+            });
+        }
+        // Regions come and go meanwhile, with pages in frames, and counters are read.
+        for round in 0..rounds {
+            let short = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+            let launch = bench.launch("fill", LaunchConfig::new(1, 32), (&short, round));
+            drop(short);
+            launch.sync().unwrap();
+            assert!(bench.vm.stats().unwrap().pages_fetched > 0 && bench.vm.bookkeeping_bytes() > 0);
+        }
+    });
+    bench.no_violations();
+}
+
+#[test]
+fn kernels_killed_at_any_moment_leave_a_sound_memory() {
+    let bench = Bench::new(small(6), BASIC);
+    let n = 40 * PAGE_WORDS;
+    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let kept = bench.vm.region::<u32>(5 * PAGE_WORDS).zeroed().unwrap();
+    let (mut low, mut high) = (0, 0);
+    for round in 0..40u64 {
+        bench.must("read_then_write", LaunchConfig::new(1, 64), (&kept, 1u32));
+        // Atomic updates, each page dirty, all frames contended.
+        let launch = bench.launch("write_by", LaunchConfig::new(4, 64), (&a, 2u32, 1u32));
+        std::thread::sleep(Duration::from_micros(round * 150));
+        launch.kill();
+        high += 1;
+        if launch.sync().is_ok() {
+            low += 1;
+        }
+        if round % 5 == 0 {
+            let found = a.to_vec().unwrap();
+            let wrong = found.iter().position(|v| !(low..=high).contains(v));
+            assert_eq!(wrong, None, "round {round}: not between {low} and {high}");
+            compare(&kept.to_vec().unwrap(), &vec![round as u32 + 1; kept.len() as usize]).unwrap();
+        }
+    }
+    assert!(low < high, "no launch was killed before its end");
+}

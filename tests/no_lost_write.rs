@@ -137,22 +137,36 @@ fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() 
     compare(&a.to_vec().unwrap(), &expected).unwrap();
 }
 
-#[test]
-fn a_write_back_that_fails_at_eviction_loses_nothing() {
-    let bench = Bench::new(small(8), BASIC);
+/// One write-back of an evictor fails; what the region holds in the end.
+fn failing_eviction(options: &CompileOptions) -> Result<(), String> {
+    let bench = Bench::with(small(8), BASIC, options);
     let n = 64 * PAGE_WORDS;
     let a = bench.vm.region::<u32>(n).zeroed().unwrap();
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
     let fault = bench.vm.soft_nic().inject(plan.opcode(Opcode::Write).skip(10));
-    // Evicting fails once on one queue pair; the other carries on, or the launch says what happened.
+    // The other queue pair carries on, or the launch says what happened; then it is done again.
     let ran = bench.run("fill", LaunchConfig::new(2, 64), (&a, 1u32));
     assert_eq!(bench.vm.soft_nic().bitten(fault), 1);
     if ran.is_err() {
         bench.must("fill", LaunchConfig::new(2, 64), (&a, 1u32));
     }
     let found = a.to_vec().or_else(|_| a.to_vec()).unwrap();
-    let expected: Vec<u32> = (0..n as u32).map(|i| i + 1).collect();
-    compare(&found, &expected).unwrap();
+    compare(&found, &(1..=n as u32).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_write_back_that_fails_at_eviction_loses_nothing() {
+    failing_eviction(&CompileOptions::default()).unwrap();
+}
+
+#[test]
+fn the_test_above_finds_a_library_that_leaves_the_page_clean() {
+    let careless = planted(
+        "gpuvm/detail/page_word.cuh",
+        "    atom_or_relaxed_gpu(word, layout::DIRTY_BIT);\n    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
+        "    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
+    );
+    failing_eviction(&careless).unwrap_err();
 }
 
 #[test]

@@ -5,30 +5,9 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
-use common::{Bench, HOLDING, PAGE_WORDS, planted, small};
+use common::{Bench, HOLDING, PAGE_WORDS, small};
 use gpuvm::{CompileOptions, LaunchConfig};
-use program::{Outcome, Shape, give_up, rng, run, seeds};
-
-/// A small program for one interleaving: few lanes, few frames, much paging.
-fn tiny(seed: u64, frames: u64) -> Shape {
-    Shape {
-        page: 4096,
-        frames,
-        elements: 4096 * 6 / 4 + 11,
-        shared: 700,
-        blocks: 2,
-        threads: 32,
-        steps: 12,
-        launches: 2,
-        queue_pairs: 1 + (seed % 2) as u32,
-        queue_depth: 1 << (seed % 4),
-        lane_spans: false,
-        warp_spans: frames > 2,
-        // The host's clock is no part of a seed.
-        beside: false,
-        interleaving: Some(seed),
-    }
-}
+use program::{Outcome, give_up, rng, run, seeds, tiny};
 
 fn outcome(seed: u64, options: &CompileOptions) -> Result<Outcome, String> {
     run::<u32>(&mut rng(7), &tiny(seed, 3), options)
@@ -98,21 +77,4 @@ fn prefetches_and_spins_end_in_every_interleaving() {
         bench.must("sum", LaunchConfig::new(1, 32), (&a, &sink));
         assert_eq!(sink.to_vec().unwrap(), [100], "seed {seed}");
     }
-}
-
-/// How many of `count` interleavings a planted bug spoils.
-fn spoiled(bug: &CompileOptions, count: u64) -> u64 {
-    (0..count)
-        .map(|seed| u64::from(run::<u32>(&mut rng(seed), &tiny(seed, 3), bug).is_err()))
-        .sum()
-}
-
-#[test]
-fn they_find_a_read_that_is_used_without_a_second_look() {
-    let bug = planted(
-        "gpuvm/detail/access.cuh",
-        "if (difference & kSameStay) return false;",
-        "",
-    );
-    assert!(spoiled(&bug, 60) > 0);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytemuck::Pod;
 use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
@@ -114,7 +115,7 @@ impl Shape {
             shared: rng.random_range(4..4 * page.min(65_536) / 8),
             blocks,
             threads,
-            steps: rng.random_range(10..60),
+            steps: rng.random_range(10..if page > 4096 { 25 } else { 60 }),
             launches: 3,
             queue_pairs: rng.random_range(1..=3),
             queue_depth: [1, 2, 4, 64][rng.random_range(0..4)],
@@ -125,14 +126,22 @@ impl Shape {
         }
     }
 
+    /// Longer than any wait that is served; in virtual time a wait that is not costs as many polls.
+    fn wait_limit(&self) -> Duration {
+        match self.interleaving {
+            Some(_) => Duration::from_millis(50),
+            None => Duration::from_secs(20),
+        }
+    }
+
     fn builder(&self) -> VmBuilder {
         let builder = Vm::builder()
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
             .queue_pairs(self.queue_pairs)
             .queue_depth(self.queue_depth)
-            .wait_limit(std::time::Duration::from_secs(20))
-            .launch_deadline(std::time::Duration::from_secs(60))
+            .wait_limit(self.wait_limit())
+            .launch_deadline(Duration::from_secs(60))
             .device_memory(self.frames * self.page + (32 << 20));
         match self.interleaving {
             Some(seed) => builder.seed(seed),
@@ -239,6 +248,27 @@ fn operation<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, lane: u64, warp_tu
         14 => (8, value % 5000, rng.random_range(0..shape.elements)),
         15 => (9 + value % 2, value, own(turn, rng)),
         _ => (1, value, own(turn, rng)),
+    }
+}
+
+/// A small program for one interleaving: few lanes, few frames, much paging.
+pub fn tiny(seed: u64, frames: u64) -> Shape {
+    Shape {
+        page: 4096,
+        frames,
+        elements: 4096 * 6 / 4 + 11,
+        shared: 700,
+        blocks: 2,
+        threads: 32,
+        steps: 12,
+        launches: 2,
+        queue_pairs: 1 + (seed % 2) as u32,
+        queue_depth: 1 << (seed % 4),
+        lane_spans: false,
+        warp_spans: frames > 2,
+        // The host's clock is no part of a seed.
+        beside: false,
+        interleaving: Some(seed),
     }
 }
 

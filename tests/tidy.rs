@@ -1,0 +1,165 @@
+//! House rules that no compiler checks.
+
+use std::path::{Path, PathBuf};
+
+/// Longest file, in lines.
+const LINES_MAX: usize = 900;
+
+/// Every text file of the repository that people write, by its path from the root.
+fn files() -> Vec<(PathBuf, String)> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        let entries = std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        for entry in entries.map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() {
+                if name != "target" && name != ".git" && name != "wip" {
+                    walk(&path, found);
+                }
+            } else if name != "Cargo.lock" {
+                found.push(path);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    walk(root, &mut found);
+    found.sort();
+    let texts = found.into_iter().filter_map(|path| {
+        let text = std::fs::read_to_string(&path).ok()?;
+        Some((path.strip_prefix(root).expect("below the root").to_owned(), text))
+    });
+    texts.collect()
+}
+
+fn is(path: &Path, extensions: &[&str]) -> bool {
+    path.extension()
+        .is_some_and(|found| extensions.iter().any(|wanted| found == *wanted))
+}
+
+/// Words that say that something is unfinished, or where somebody's machine keeps things. In pieces, since this file
+/// is looked at too.
+fn banned() -> Vec<String> {
+    let marks = [
+        ("TO", "DO"),
+        ("FIX", "ME"),
+        ("XX", "X:"),
+        ("todo", "!("),
+        ("unimpl", "emented!("),
+        ("dbg", "!("),
+        ("#[ig", "nore"),
+    ];
+    let places = [("/wo", "rk/"), ("/ro", "ot/"), ("/ho", "me/")];
+    marks.iter().chain(&places).map(|(a, b)| format!("{a}{b}")).collect()
+}
+
+fn unfinished(text: &str) -> Option<String> {
+    let banned = banned();
+    text.lines().zip(1..).find_map(|(line, number)| {
+        let word = banned.iter().find(|word| line.contains(word.as_str()))?;
+        Some(format!("line {number} has `{word}`"))
+    })
+}
+
+/// The first `unsafe` block or implementation without a SAFETY comment right above it or on its line.
+fn unexplained(text: &str) -> Option<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    (0..lines.len()).find_map(|at| {
+        let line = lines[at].split("//").next().unwrap_or_default();
+        if !line.contains("unsafe {") && !line.starts_with("unsafe impl") {
+            return None;
+        }
+        // Up through the statement's own lines and the comment above it.
+        let explained = lines[at.saturating_sub(12)..=at]
+            .iter()
+            .any(|line| line.contains("SAFETY"));
+        (!explained).then_some(at + 1)
+    })
+}
+
+/// The first instruction in device code that belongs into a platform header.
+fn bare_instruction(text: &str) -> Option<(usize, &'static str)> {
+    const INSTRUCTIONS: [&str; 7] = [
+        "__atomic_",
+        "__sync_",
+        "asm",
+        "__threadfence",
+        "volatile",
+        "__ldg",
+        "__trap",
+    ];
+    text.lines().zip(1..).find_map(|(line, number)| {
+        let code = line.split("//").next().unwrap_or_default();
+        let word = INSTRUCTIONS.into_iter().find(|word| code.contains(word))?;
+        // `__syncwarp` and friends are CUDA's own; the GNU builtins are not.
+        Some((number, word))
+    })
+}
+
+fn report(rule: &str, broken: Vec<String>) {
+    assert!(broken.is_empty(), "{rule}\n  {}", broken.join("\n  "));
+}
+
+#[test]
+fn no_file_is_long() {
+    let sources = files()
+        .into_iter()
+        .filter(|(path, _)| is(path, &["rs", "cu", "cuh", "h", "cpp", "md", "sh"]));
+    let long = sources.filter_map(|(path, text)| {
+        let lines = text.lines().count();
+        (lines > LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
+    });
+    report("a file is one room", long.collect());
+}
+
+#[test]
+fn every_unsafe_is_explained() {
+    let rust = files().into_iter().filter(|(path, _)| is(path, &["rs"]));
+    let bare = rust.filter_map(|(path, text)| unexplained(&text).map(|line| format!("{}:{line}", path.display())));
+    report("`unsafe` comes with SAFETY", bare.collect());
+    assert_eq!(unexplained("fn f() {\n    unsafe { g() }\n}"), Some(2));
+    assert_eq!(unexplained("// SAFETY: checked.\nunsafe impl Send for X {}"), None);
+}
+
+#[test]
+fn nothing_is_unfinished_and_no_path_is_absolute() {
+    let found = files()
+        .into_iter()
+        .filter_map(|(path, text)| unfinished(&text).map(|what| format!("{}: {what}", path.display())));
+    report("nothing unfinished, no path of somebody's machine", found.collect());
+    for word in banned() {
+        assert!(unfinished(&format!("a line\nwith {word} in it")).is_some());
+    }
+}
+
+#[test]
+fn device_code_orders_memory_in_platform_headers_only() {
+    let headers = files().into_iter().filter(|(path, _)| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        path.starts_with("gpu_kernels/include/gpuvm") && !name.starts_with("platform_") && name != "kernel_param.cuh"
+    });
+    let headers: Vec<_> = headers.collect();
+    assert!(headers.len() > 10, "the device library is somewhere else");
+    let bare = headers.iter().filter_map(|(path, text)| {
+        bare_instruction(text).map(|(line, word)| format!("{}:{line}: {word}", path.display()))
+    });
+    report(
+        "instructions with an order or a scope have their name in platform_*.cuh",
+        bare.collect(),
+    );
+    assert!(bare_instruction("int x;\n__atomic_thread_fence(0);").is_some());
+    assert!(bare_instruction("// no asm here").is_none());
+}
+
+#[test]
+fn tests_that_can_be_repeated_say_how() {
+    let tests = files()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("tests") && is(path, &["rs"]));
+    let silent = tests.filter(|(_, text)| text.contains("from_os_rng") || text.contains("rand::rng()"));
+    // Chance comes from seeds. This file names what it looks for.
+    let silent = silent.filter(|(path, _)| !path.ends_with("tidy.rs"));
+    report(
+        "all chance comes from a seed",
+        silent.map(|(path, _)| path.display().to_string()).collect(),
+    );
+}
