@@ -91,9 +91,9 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
             launches.push(launch.unwrap());
         }
     }
-    launches
-        .iter()
-        .for_each(|launch| drop(launch.sync().unwrap_or_else(|error| panic!("{}", chain(&error)))));
+    launches.iter().for_each(|launch| {
+        launch.sync().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    });
     for (r, region) in regions.iter().enumerate() {
         let expected: Vec<u32> = (0..n as u32).map(|i| i + 5 * (10 * r as u32 + 1)).collect();
         compare(&region.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("region {r}: {wrong}"));
@@ -202,7 +202,9 @@ fn threads_of_the_host_share_a_virtual_memory() {
                     match round % 4 {
                         0 => a.flush().unwrap(),
                         1 => a.flush_beside().unwrap(),
-                        2 => drop(launch.sync().unwrap()),
+                        2 => {
+                            launch.sync().unwrap();
+                        }
                         _ => drop(launch),
                     }
                     let mut last = [0];

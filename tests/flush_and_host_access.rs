@@ -54,7 +54,9 @@ fn reads_see_launches_and_launches_see_writes_without_a_sync() {
         }
     }
     compare(&a.to_vec().unwrap(), &model).unwrap();
-    launches.into_iter().for_each(|launch| drop(launch.sync().unwrap()));
+    launches.into_iter().for_each(|launch| {
+        launch.sync().unwrap();
+    });
 }
 
 #[test]
@@ -163,7 +165,9 @@ fn no_update_is_lost_beside_flushes() {
             a.flush_beside().unwrap();
             flushes += 1;
         }
-        launches.into_iter().for_each(|launch| drop(launch.sync().unwrap()));
+        launches.into_iter().for_each(|launch| {
+            launch.sync().unwrap();
+        });
     }
     assert!(flushes >= 6);
     compare(&a.to_vec().unwrap(), &vec![18; n as usize]).unwrap();

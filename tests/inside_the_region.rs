@@ -36,7 +36,7 @@ fn ragged(options: &CompileOptions, elements: usize) -> Result<(), String> {
         return Err("a request reached outside of registered memory".into());
     }
     let stats = bench.vm.stats().unwrap();
-    if (stats.bytes_fetched - fetched) % PAGE == 0 && !(elements * 4).is_multiple_of(PAGE as usize) {
+    if (stats.bytes_fetched - fetched).is_multiple_of(PAGE) && !(elements * 4).is_multiple_of(PAGE as usize) {
         return Err(format!("{} bytes were fetched: whole pages", stats.bytes_fetched));
     }
     Ok(())

@@ -1,4 +1,5 @@
 //! Random programs, and what they must come to.
+#![allow(dead_code, reason = "every test binary uses its own part of this")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -192,9 +193,15 @@ impl<T: Element> Model<T> {
         let atomics = size_of::<T>() == 4 || size_of::<T>() == 8;
         match kind {
             0 => return fold(hash, self.number(i)),
-            1 => drop(self.write(i, value)),
-            2 => drop(self.write(i, self.number(i).wrapping_add(value))),
-            3 if T::WRAPS => drop(self.write(i, self.number(i).wrapping_add(value))),
+            1 => {
+                self.write(i, value);
+            }
+            2 => {
+                self.write(i, self.number(i).wrapping_add(value));
+            }
+            3 if T::WRAPS => {
+                self.write(i, self.number(i).wrapping_add(value));
+            }
             4 => {
                 let cell = &mut self.shared[i as usize];
                 match i % 4 {
