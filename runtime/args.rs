@@ -22,6 +22,8 @@ pub(crate) struct Given {
     pub kind: Kind,
     /// The virtual memory that it belongs to.
     pub vm: Option<Vm>,
+    /// Index and name, when it is a region.
+    pub region: Option<(u32, String)>,
     /// Keeps the memory behind it alive and tells it of the launch.
     pub memory: Option<Arc<dyn Memory>>,
 }
@@ -128,6 +130,7 @@ fn scalar<T: Pod>(value: &T) -> Given {
         bytes: bytemuck::bytes_of(value).to_vec(),
         kind,
         vm: None,
+        region: None,
         memory: None,
     }
 }
@@ -165,6 +168,7 @@ impl<T: Pod> private::Sealed for &Buffer<T> {
                 name: std::any::type_name::<T>(),
             },
             vm: Some(self.vm.clone()),
+            region: None,
             memory: Some(self.inner.clone()),
         }
     }
@@ -184,6 +188,7 @@ impl<T: Pod> private::Sealed for &Region<T> {
                 read_only: region.read_only,
                 region: region.name.clone(),
             },
+            region: Some((region.id, region.name.clone())),
             vm: Some(Vm {
                 inner: Arc::clone(&region.vm),
             }),

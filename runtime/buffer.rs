@@ -2,7 +2,7 @@
 
 use std::{
     marker::PhantomData,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use bytemuck::Pod;
@@ -61,7 +61,7 @@ impl<T: Pod> Buffer<T> {
     /// [`Error::OutOfRange`], [`Error::Gpu`].
     pub fn write(&self, values: &[T]) -> Result<()> {
         self.check(values.len())?;
-        self.settle();
+        let _guard = self.quiesce();
         self.inner
             .memory
             .write(&*self.vm.inner.gpu, 0, values)
@@ -74,7 +74,7 @@ impl<T: Pod> Buffer<T> {
     /// [`Error::OutOfRange`], [`Error::Gpu`].
     pub fn read(&self, out: &mut [T]) -> Result<()> {
         self.check(out.len())?;
-        self.settle();
+        let _guard = self.quiesce();
         let values = self
             .inner
             .memory
@@ -89,7 +89,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        self.settle();
+        let _guard = self.quiesce();
         self.inner
             .memory
             .read(&*self.vm.inner.gpu, 0, self.length as usize)
@@ -108,11 +108,13 @@ impl<T: Pod> Buffer<T> {
         Ok(())
     }
 
-    fn settle(&self) {
-        let launches = std::mem::take(&mut *self.inner.launches.lock().unwrap_or_else(PoisonError::into_inner));
-        for launch in launches.iter().filter_map(Weak::upgrade) {
+    /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
+    fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
+        let mut launches = self.inner.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        for launch in launches.drain(..).filter_map(|launch| launch.upgrade()) {
             launch.settle();
         }
+        launches
     }
 }
 

@@ -127,6 +127,14 @@ pub enum Error {
         /// Faults after it.
         later: u32,
     },
+    /// The launch was stopped before its end, by `Launch::abort` or with another launch of the same virtual memory.
+    #[error("{kernel} was stopped: {reason}; what it wrote is incomplete")]
+    Stopped {
+        /// The kernel.
+        kernel: String,
+        /// By what.
+        reason: String,
+    },
     /// Nothing more can be done with this virtual memory.
     #[error("this Vm cannot be used any more: {reason}")]
     Poisoned {

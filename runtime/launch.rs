@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -78,9 +78,58 @@ pub struct StreamHandle {
     pub(crate) stream: Arc<dyn Stream>,
 }
 
+/// The launches of one virtual memory, for the one that must stop the others.
+#[derive(Default)]
+pub(crate) struct Peers {
+    launches: Vec<Weak<Flight>>,
+    /// Why the virtual memory must be mended before anything else runs on it.
+    pub broken: Option<String>,
+}
+
+/// What other launches may do to one: stop it. It keeps no memory alive, so that any thread may let go of it last.
+struct Flight {
+    launch: OnceLock<Arc<dyn gpuvm_gpu::Launch>>,
+    stopped: Mutex<Option<String>>,
+}
+
+impl Flight {
+    fn stop(&self, reason: &str) {
+        let Some(launch) = self.launch.get() else { return };
+        if !launch.is_done() {
+            let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            stopped.get_or_insert_with(|| reason.to_owned());
+            drop(stopped);
+            launch.abandon();
+        }
+    }
+}
+
+/// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
+/// would wait for, so they end with it. The host mends everything before the next launch.
+fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
+    if outcome.is_ok() {
+        return;
+    }
+    let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
+    let launches = {
+        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.broken.get_or_insert_with(|| reason.clone());
+        std::mem::take(&mut peers.launches)
+    };
+    let others = launches.iter().filter(|flight| !flight.ptr_eq(own));
+    for flight in others.filter_map(Weak::upgrade) {
+        flight.stop(&reason);
+    }
+}
+
 /// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
 pub(crate) struct InFlight {
-    launch: OnceLock<Arc<dyn gpuvm_gpu::Launch>>,
+    flight: Arc<Flight>,
+    /// Names of the regions that it may touch, by index.
+    regions: Vec<(u32, String)>,
+    /// Frames that its declared spans can hold at once.
+    span_frames: u64,
+    aborted: AtomicBool,
     state: HostMemory,
     kernel: Arc<dyn GpuKernel>,
     _memories: Vec<Arc<dyn Memory>>,
@@ -91,18 +140,18 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Whether it has ended. Until it is on its stream it has not.
     pub fn is_done(&self) -> bool {
-        self.launch.get().is_some_and(|launch| launch.is_done())
+        self.flight.launch.get().is_some_and(|launch| launch.is_done())
     }
 
     /// Waits for its end. Bounded by the launch's deadline.
     pub fn settle(&self) {
-        if let Some(launch) = self.launch.get() {
+        if let Some(launch) = self.flight.launch.get() {
             launch.wait(None);
         }
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
-        self.launch.get().and_then(|launch| launch.wait(timeout))
+        self.flight.launch.get().and_then(|launch| launch.wait(timeout))
     }
 
     /// The launch's shared word at `offset` of its state.
@@ -115,6 +164,10 @@ impl InFlight {
 
     /// Makes the launch's slow paths end.
     fn abort(&self) {
+        if self.is_done() {
+            return;
+        }
+        self.aborted.store(true, Ordering::Relaxed);
         // Relaxed: the flag orders nothing; lanes look at it again and again.
         self.word(core::mem::offset_of!(LaunchState, abort))
             .store(1, Ordering::Relaxed);
@@ -154,7 +207,8 @@ impl InFlight {
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
     fn outcome(&self, vm: &VmInner, outcome: LaunchOutcome) -> Result<LaunchReport> {
         if let Some((record, later)) = self.fault() {
-            let region = vm.region_name(record.region);
+            let name = self.regions.iter().find(|(id, _)| *id == record.region);
+            let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
             let fault = Box::new(Fault::from_record(&record, region, vm.transport.name()));
             return Err(Error::Fault {
                 kernel: self.label.clone(),
@@ -162,8 +216,22 @@ impl InFlight {
                 later,
             });
         }
+        let kernel = self.label.clone();
+        let stopped = self
+            .flight
+            .stopped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let (Some(reason), Err(_)) = (stopped, &outcome) {
+            return Err(Error::Stopped { kernel, reason });
+        }
+        if outcome.is_ok() && self.aborted.load(Ordering::Relaxed) {
+            let reason = "Launch::abort asked it to".into();
+            return Err(Error::Stopped { kernel, reason });
+        }
         outcome.map_err(|source| Error::Gpu {
-            doing: format!("running {}", self.label),
+            doing: format!("running {kernel}"),
             source,
         })
     }
@@ -181,7 +249,8 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::Fault`] when an access could not be served, [`Error::Gpu`] when the kernel itself failed, was stopped at
-    /// its deadline, or can never end.
+    /// its deadline, or can never end; [`Error::Stopped`] after [`abort`](Self::abort), or when another launch of this
+    /// virtual memory was stopped where it stood.
     pub fn sync(&self) -> Result<LaunchReport> {
         match self.wait(None) {
             Some(outcome) => outcome,
@@ -196,9 +265,9 @@ impl Launch {
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<LaunchReport>> {
         let outcome = self.in_flight.wait(timeout)?;
         let vm = &self.vm.inner;
-        // Before the fault's region can be dropped, and with it its name.
         let result = self.in_flight.outcome(vm, outcome);
-        vm.prune();
+        // Never waits: another thread may hold the state for as long as a launch runs.
+        vm.try_prune();
         Some(result)
     }
 
@@ -212,9 +281,10 @@ impl Launch {
         self.in_flight.abort();
     }
 
-    /// Stops the kernel where it stands. The virtual memory is mended before the next launch; no dirty page is lost.
+    /// Stops the kernel where it stands, and with it the other launches in flight over this virtual memory, which could
+    /// wait for it. The virtual memory is mended before the next launch; no dirty page is lost.
     pub fn kill(&self) {
-        if let Some(launch) = self.in_flight.launch.get() {
+        if let Some(launch) = self.in_flight.flight.launch.get() {
             launch.abandon();
         }
     }
@@ -223,6 +293,14 @@ impl Launch {
 /// Puts launches on streams.
 pub(crate) struct Launcher<'a> {
     pub vm: &'a VmInner,
+}
+
+/// Frames that a launch's declared spans can hold at once, and by whom.
+struct Spans {
+    lanes: u64,
+    warps: u64,
+    by_lane: bool,
+    frames: u64,
 }
 
 impl Launcher<'_> {
@@ -234,6 +312,7 @@ impl Launcher<'_> {
         config: &LaunchConfig,
         args: &[Vec<u8>],
         memories: Vec<Arc<dyn Memory>>,
+        regions: Vec<(u32, String)>,
         label: &str,
     ) -> Result<Arc<InFlight>> {
         let vm = self.vm;
@@ -251,8 +330,16 @@ impl Launcher<'_> {
             .iter()
             .map(|memory| memory.launches().lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        let in_flight = Arc::new(InFlight {
+        let span_frames = self.spans(config).frames;
+        let flight = Arc::new(Flight {
             launch: OnceLock::new(),
+            stopped: Mutex::default(),
+        });
+        let in_flight = Arc::new(InFlight {
+            flight: Arc::clone(&flight),
+            regions,
+            span_frames,
+            aborted: AtomicBool::new(false),
             state,
             kernel: Arc::clone(kernel),
             _memories: memories.clone(),
@@ -261,12 +348,27 @@ impl Launcher<'_> {
         });
         let mut vm_state = vm.lock();
         vm.make_ready(&mut vm_state)?;
+        let in_use = vm_state.in_flight.iter().map(|launch| launch.span_frames);
+        let others = in_use.fold(0, u64::saturating_add);
+        self.check_spans(&kernel.info().name, config, others)?;
         let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let (peers, own, name) = (Arc::clone(&vm.peers), Arc::downgrade(&flight), label.to_owned());
+        let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
         let launch = stream
-            .launch(&in_flight.kernel, &shape, &raw, state_addr, Box::new(|_| ()))
+            .launch(&in_flight.kernel, &shape, &raw, state_addr, on_done)
             .doing(doing)?;
         // The cell is new: it takes the launch.
-        let _ = in_flight.launch.set(launch);
+        let _ = flight.launch.set(launch);
+        let broken = {
+            let mut peers = vm.lock_peers();
+            peers.launches.retain(|peer| peer.strong_count() > 0);
+            peers.launches.push(Arc::downgrade(&flight));
+            peers.broken.clone()
+        };
+        if let Some(reason) = broken {
+            // A launch was stopped while this one was on its way; or this one has ended so by now.
+            flight.stop(&reason);
+        }
         vm_state.in_flight.push(Arc::clone(&in_flight));
         for launches in &mut guards {
             launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
@@ -282,9 +384,11 @@ impl Launcher<'_> {
         kernel: &Arc<dyn GpuKernel>,
         config: LaunchConfig,
         args: &[Vec<u8>],
+        region: Option<(u32, String)>,
         label: &str,
     ) -> Result<()> {
-        let in_flight = self.enqueue(stream, kernel, &config, args, Vec::new(), label)?;
+        let regions = region.into_iter().collect();
+        let in_flight = self.enqueue(stream, kernel, &config, args, Vec::new(), regions, label)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = in_flight.outcome(self.vm, outcome);
         self.vm.prune();
@@ -292,7 +396,7 @@ impl Launcher<'_> {
     }
 
     /// Checks arguments and spans against the kernel and the frames.
-    pub fn check(&self, kernel: &dyn GpuKernel, config: &LaunchConfig, given: &[Given]) -> Result<()> {
+    pub fn check(&self, kernel: &dyn GpuKernel, given: &[Given]) -> Result<()> {
         let info = kernel.info();
         let refuse = |reason: String| {
             Err(Error::Arguments {
@@ -322,26 +426,46 @@ impl Launcher<'_> {
                 ));
             }
         }
-        self.check_spans(&info.name, config)
+        Ok(())
     }
 
-    /// With at most S spans in each of H holders, H x S + 1 frames always suffice: a lane that waits for a frame holds
-    /// none of the others'.
-    fn check_spans(&self, kernel: &str, config: &LaunchConfig) -> Result<()> {
+    /// What the launch's declared spans can hold at once.
+    fn spans(&self, config: &LaunchConfig) -> Spans {
         let capabilities = self.vm.gpu.capabilities();
         let volume = |sides: [u32; 3]| sides.into_iter().map(u64::from).fold(1, u64::saturating_mul);
         let (threads, blocks) = (volume(config.shape.block), volume(config.shape.grid));
-        // A worker or multiprocessor takes whole blocks.
-        let resident_blocks = blocks.min((u64::from(capabilities.max_resident_lanes) / threads.max(1)).max(1));
+        let warp_size = u64::from(capabilities.warp_size);
+        let block_warps = threads.div_ceil(warp_size).max(1);
+        // A multiprocessor takes whole blocks, and one at least, however large.
+        let multiprocessors = u64::from(capabilities.sm_count).max(1);
+        let lanes_each = u64::from(capabilities.max_resident_lanes) / multiprocessors;
+        let blocks_each = (lanes_each / block_warps.saturating_mul(warp_size)).max(1);
+        let resident_blocks = blocks.min(multiprocessors.saturating_mul(blocks_each));
         let lanes = resident_blocks.saturating_mul(threads);
-        let warps = resident_blocks.saturating_mul(threads.div_ceil(u64::from(capabilities.warp_size)));
+        let warps = resident_blocks.saturating_mul(block_warps);
         let by_lanes = lanes.saturating_mul(config.lane_spans);
         let by_warps = warps.saturating_mul(config.warp_spans);
-        let needed = by_lanes.saturating_add(by_warps).saturating_add(1);
-        if needed == 1 || needed <= u64::from(self.vm.frame_count) {
+        Spans {
+            lanes,
+            warps,
+            by_lane: by_lanes >= by_warps,
+            frames: by_lanes.saturating_add(by_warps),
+        }
+    }
+
+    /// With at most S spans in each of H holders, H x S + 1 frames always suffice: a lane that waits for a frame holds
+    /// none of the others'. `others` are the frames of the launches in flight.
+    fn check_spans(&self, kernel: &str, config: &LaunchConfig, others: u64) -> Result<()> {
+        let Spans {
+            lanes,
+            warps,
+            by_lane,
+            frames,
+        } = self.spans(config);
+        let needed = frames.saturating_add(others).saturating_add(1);
+        if frames == 0 || needed <= u64::from(self.vm.frame_count) {
             return Ok(());
         }
-        let by_lane = by_lanes >= by_warps;
         Err(Error::Spans {
             kernel: kernel.to_owned(),
             spans: if by_lane { config.lane_spans } else { config.warp_spans },
@@ -362,15 +486,17 @@ impl Launcher<'_> {
         config: &LaunchConfig,
         given: Vec<Given>,
     ) -> Result<Launch> {
-        self.check(&**kernel, config, &given)?;
+        self.check(&**kernel, &given)?;
         let label = format!("kernel `{}`", kernel.info().name);
         let mut args = Vec::with_capacity(given.len());
         let mut memories = Vec::new();
+        let mut regions = Vec::new();
         for argument in given {
             args.push(argument.bytes);
             memories.extend(argument.memory);
+            regions.extend(argument.region);
         }
-        let in_flight = self.enqueue(stream, kernel, config, &args, memories, &label)?;
+        let in_flight = self.enqueue(stream, kernel, config, &args, memories, regions, &label)?;
         Ok(Launch {
             vm: vm.clone(),
             in_flight,
@@ -386,6 +512,16 @@ impl VmInner {
         drop(done);
     }
 
+    fn lock_peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same unless another thread is busy with the state.
+    pub fn try_prune(&self) {
+        let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
+        drop(done);
+    }
+
     fn prune_locked(&self, state: &mut State) -> Vec<Arc<InFlight>> {
         let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
         state.in_flight = running;
@@ -398,18 +534,26 @@ impl VmInner {
         if !done.is_empty() && !state.needs_recovery {
             state.needs_recovery = self.queues.any_failed(&*self.gpu).unwrap_or(true);
         }
+        if state.in_flight.is_empty() && !state.needs_recovery {
+            // No lane looks at the words of closed regions any more.
+            state.retired.clear();
+        }
         done
     }
 
     /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
     fn make_ready(&self, state: &mut State) -> Result<()> {
         let done = self.prune_locked(state);
+        // A launch that was stopped says so before it counts as ended.
+        state.needs_recovery |= self.lock_peers().broken.is_some();
         if state.needs_recovery {
             for launch in &state.in_flight {
                 launch.settle();
             }
             drop(self.prune_locked(state));
+            self.lock_peers().broken = None;
             self.recover(state)?;
+            state.retired.clear();
         }
         drop(done);
         match &state.poisoned {

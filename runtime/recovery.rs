@@ -6,7 +6,7 @@ use std::sync::Weak;
 use gpuvm_layouts::{self as layout, PageWord};
 
 use crate::{
-    error::{Doing, Result},
+    error::{Doing, Error, Result},
     vm::{State, VmInner},
 };
 
@@ -27,13 +27,20 @@ impl VmInner {
         // First, so that no request in flight writes a frame or reads one afterwards.
         self.queues.reset(&*self.gpu)?;
         let mut owners = vec![0u64; self.frame_count as usize];
-        for region in state.regions.iter().flatten().filter_map(Weak::upgrade) {
+        let regions = state.regions.iter().flatten().filter_map(Weak::upgrade);
+        // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
+        for region in regions.filter(|region| !region.has_ended()) {
             let mut words = region.read_words()?;
             for (page, bits) in words.iter_mut().enumerate() {
                 let word = mended(PageWord::from_bits(*bits));
                 *bits = word.to_bits();
                 if u64::from(word.state) == layout::STATE_RESIDENT {
-                    owners[word.frame as usize] = layout::owner_of(region.id, page as u64);
+                    let Some(owner) = owners.get_mut(word.frame as usize) else {
+                        return Err(Error::Poisoned {
+                            reason: format!("page {page} of region `{}` names frame {}", region.name, word.frame),
+                        });
+                    };
+                    *owner = layout::owner_of(region.id, page as u64);
                 }
             }
             region.write_words(&words)?;

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use bytemuck::Pod;
@@ -20,8 +21,11 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     launch::InFlight,
-    vm::{Vm, VmInner},
+    vm::{Retired, Vm, VmInner},
 };
+
+/// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
+const BORROWED_WAIT: Duration = Duration::from_secs(60);
 
 /// The host memory behind a region. `base` is valid for `bytes` until `owner` is dropped, or, for borrowed memory,
 /// until the scope that lent it ends.
@@ -78,10 +82,17 @@ pub(crate) struct RegionInner {
     pub length: u64,
     home: Home,
     key: Option<MemoryKey>,
-    words: DeviceArray<u64>,
+    words_addr: u64,
+    /// The page table, until the region has ended.
+    words: Mutex<Option<DeviceArray<u64>>>,
     /// Launches that name the region. Held while the host reads or writes the home, so that none begins meanwhile.
     pub launches: Mutex<Vec<Weak<InFlight>>>,
+    /// `close` has begun.
     closed: AtomicBool,
+    /// `close` has done what it could: no frame holds a page of the region.
+    ended: AtomicBool,
+    /// The NIC did not let go of the home: its memory is never given back.
+    leaked: AtomicBool,
     /// Why a borrowed region that was dropped did not end well: its scope returns it.
     failure: Mutex<Option<Error>>,
 }
@@ -123,49 +134,18 @@ impl RegionInner {
         let key = if home.bytes == 0 {
             None
         } else {
-            // SAFETY: `home` outlives the key: `close` deregisters first, and when that fails the memory is leaked
-            // (owned) or the process ends (borrowed). No Rust reference to it exists until then.
+            // SAFETY: `home` outlives the key: `close`, or `drop` when this function fails, deregisters first, and when
+            // that fails the memory is leaked (owned) or the process ends (borrowed). No Rust reference to it exists
+            // until then.
             Some(
                 unsafe { inner.nic.register(home.base as u64, home.bytes, access) }
                     .doing(|| format!("registering region `{name}`"))?,
             )
         };
-        let mut state = inner.lock();
-        for other in state.regions.iter().flatten().filter_map(Weak::upgrade) {
-            let apart = other.home_end() <= home.base as u64 || home.base as u64 + home.bytes <= other.home.base as u64;
-            let harmless = apart || (read_only && other.read_only) || other.home.bytes == 0 || home.bytes == 0;
-            if !harmless {
-                if let Some(key) = key {
-                    inner
-                        .nic
-                        .deregister(key)
-                        .doing(|| format!("deregistering region `{name}`"))?;
-                }
-                return Err(Error::Overlap {
-                    region: name,
-                    other: other.name.clone(),
-                });
-            }
-        }
-        let Some(id) = state
-            .regions
-            .iter()
-            .position(|slot| slot.as_ref().is_none_or(|weak| weak.strong_count() == 0))
-        else {
-            let limit = state.regions.len();
-            if let Some(key) = key {
-                inner
-                    .nic
-                    .deregister(key)
-                    .doing(|| format!("deregistering region `{name}`"))?;
-            }
-            return refuse(format!(
-                "all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"
-            ));
-        };
-        let region = Arc::new(Self {
+        // From here on dropping it gives the key back.
+        let mut region = Self {
             vm: Arc::clone(inner),
-            id: id as u32,
+            id: 0,
             name,
             pages,
             read_only,
@@ -173,22 +153,55 @@ impl RegionInner {
             length,
             home,
             key,
-            words,
+            words_addr: words.addr(),
+            words: Mutex::new(Some(words)),
             launches: Mutex::default(),
             closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            leaked: AtomicBool::new(false),
             failure: Mutex::default(),
-        });
+        };
+        let mut state = inner.lock();
+        for other in state.regions.iter().flatten().filter_map(Weak::upgrade) {
+            if region.clashes_with(&other) {
+                return Err(Error::Overlap {
+                    region: region.name.clone(),
+                    other: other.name.clone(),
+                });
+            }
+        }
+        let Some(id) = state.free_region() else {
+            let limit = state.regions.len();
+            return Err(Error::Region {
+                region: region.name.clone(),
+                reason: format!("all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"),
+            });
+        };
+        region.id = id as u32;
         inner
             .regions
             .write(&*inner.gpu, id as u64, &[region.desc()])
             .doing(|| format!("describing region `{}`", region.name))?;
+        let region = Arc::new(region);
         state.regions[id] = Some(Arc::downgrade(&region));
         Ok(region)
     }
 
+    /// Whether both lie over the same host memory and one may be written.
+    fn clashes_with(&self, other: &Self) -> bool {
+        let apart = other.home_end() <= self.home.base as u64 || self.home_end() <= other.home.base as u64;
+        let empty = self.home.bytes == 0 || other.home.bytes == 0;
+        !(apart || empty || other.has_ended() || (self.read_only && other.read_only))
+    }
+
+    /// Whether it has given its frames and its host memory back.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     fn desc(&self) -> RegionDesc {
         RegionDesc {
-            words: self.words.addr(),
+            words: self.words_addr,
             home: self.home.base as u64,
             bytes: self.home.bytes,
             pages: self.pages,
@@ -211,8 +224,8 @@ impl RegionInner {
     /// The kernel argument.
     pub fn array(&self) -> layout::ArrayDesc {
         layout::ArrayDesc {
-            words: self.words.addr(),
-            frames: self.vm.frames.as_ref().map_or(0, gpuvm_gpu::DeviceMemory::addr),
+            words: self.words_addr,
+            frames: self.vm.frames.addr(),
             length: self.length,
             vm: self.vm.desc.addr(),
             page_shift: self.vm.page_shift,
@@ -222,16 +235,28 @@ impl RegionInner {
         }
     }
 
-    pub fn read_words(&self) -> Result<Vec<u64>> {
-        self.words
-            .read(&*self.vm.gpu, 0, self.pages as usize)
-            .doing(|| format!("reading the page table of `{}`", self.name))
+    fn lock_words(&self) -> MutexGuard<'_, Option<DeviceArray<u64>>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write_words(&self, words: &[u64]) -> Result<()> {
-        self.words
-            .write(&*self.vm.gpu, 0, words)
-            .doing(|| format!("writing the page table of `{}`", self.name))
+    /// The page table; empty once the region has ended.
+    pub fn read_words(&self) -> Result<Vec<u64>> {
+        match &*self.lock_words() {
+            Some(words) => words
+                .read(&*self.vm.gpu, 0, self.pages as usize)
+                .doing(|| format!("reading the page table of `{}`", self.name)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Replaces the page table. No kernel may run.
+    pub fn write_words(&self, new: &[u64]) -> Result<()> {
+        match &*self.lock_words() {
+            Some(words) => words
+                .write(&*self.vm.gpu, 0, new)
+                .doing(|| format!("writing the page table of `{}`", self.name)),
+            None => Ok(()),
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
@@ -270,24 +295,46 @@ impl RegionInner {
             return Ok(());
         }
         let guard = self.quiesce();
-        let flushed = self.flush_pages();
+        // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then.
+        let flushed = self.flush_pages().or_else(|_| self.flush_pages());
         let released = self.release_pages(flushed.is_err());
-        let mut gone = self.deregister();
-        for _ in 0..100 {
-            if gone.is_ok() || !borrowed {
-                break;
-            }
-            gone = self.deregister();
-        }
-        if gone.is_err() && borrowed {
-            // The lender gets its memory back on return, and the NIC would still write to it.
-            tracing::error!("the NIC does not let go of borrowed region `{}`", self.name);
-            std::process::abort();
-        }
+        let gone = self.let_go(borrowed);
+        self.retire(released.is_err());
         drop(guard);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         self.vm.prune();
         flushed.and(released).and(gone)
+    }
+
+    /// Takes the home away from the NIC. Owned memory that it holds on to is leaked.
+    fn let_go(&self, borrowed: bool) -> Result<()> {
+        let deadline = Instant::now() + BORROWED_WAIT;
+        let mut gone = self.deregister();
+        while gone.is_err() && borrowed {
+            if Instant::now() > deadline {
+                // The lender gets its memory back on return, and the NIC would still write to it.
+                tracing::error!("the NIC does not let go of borrowed region `{}`", self.name);
+                std::process::abort();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            gone = self.deregister();
+        }
+        self.leaked.store(gone.is_err(), Ordering::Release);
+        gone
+    }
+
+    /// Hands the page table to whoever gives it back once no lane can look at it any more.
+    fn retire(&self, frames_left: bool) {
+        let mut state = self.vm.lock();
+        // Frames of the region that are left, if any, are found by the host's pass.
+        state.needs_recovery |= frames_left;
+        self.ended.store(true, Ordering::Release);
+        if let Some(words) = self.lock_words().take() {
+            state.retired.push(Retired {
+                id: self.id,
+                _words: words,
+            });
+        }
     }
 
     /// The error of a drop that could not return it.
@@ -298,11 +345,10 @@ impl RegionInner {
 
     fn deregister(&self) -> Result<()> {
         match self.key {
-            Some(key) => match self.vm.nic.deregister(key) {
-                // A call that timed out has killed the key: the next one finds it unknown when work has ended.
-                Ok(()) | Err(gpuvm_nic::NicError::UnknownKey { .. }) => Ok(()),
-                Err(source) => Err(source).doing(|| format!("deregistering region `{}`", self.name)),
-            },
+            Some(key) => {
+                let gone = self.vm.nic.deregister(key);
+                gone.doing(|| format!("deregistering region `{}`", self.name))
+            }
             None => Ok(()),
         }
     }
@@ -322,12 +368,14 @@ impl RegionInner {
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
-            // Only reached when creation failed half-way: no kernel ever saw the region.
-            if let Err(error) = self.deregister() {
-                tracing::error!(%error, "region `{}` could not be deregistered; its memory is leaked", self.name);
-                std::mem::forget(self.home.owner.take());
-            }
+        // Not closed: creation failed half-way, and no kernel ever saw the region.
+        let closed = *self.closed.get_mut();
+        if *self.leaked.get_mut() || (!closed && self.deregister().is_err()) {
+            tracing::error!(
+                "the NIC does not let go of region `{}`; its memory is leaked",
+                self.name
+            );
+            std::mem::forget(self.home.owner.take());
         }
     }
 }

@@ -49,6 +49,7 @@ impl Support {
             &self.version,
             vm.service_config(1),
             &args,
+            None,
             "checking the device library",
         )?;
         let found = out
@@ -79,6 +80,7 @@ impl Support {
             &self.flush,
             vm.service_config(pages),
             &args,
+            Some((region, name.to_owned())),
             &format!("flush of region `{name}`"),
         )
     }
@@ -97,6 +99,7 @@ impl Support {
             &self.release,
             vm.service_config(pages),
             &args,
+            Some((region, name.to_owned())),
             &format!("release of region `{name}`"),
         )
     }

@@ -1,6 +1,7 @@
 //! The virtual memory: frames, their pool, queue pairs, and what is in flight over them.
 
 use std::{
+    mem::ManuallyDrop,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
@@ -17,7 +18,7 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     kernel::Module,
-    launch::{InFlight, LaunchConfig, Launcher},
+    launch::{InFlight, LaunchConfig, Launcher, Peers},
     queues::Queues,
     region::{RegionBuilder, RegionInner},
     scope::Scope,
@@ -47,6 +48,54 @@ pub(crate) struct State {
     /// A launch was stopped, or left pages or queue pairs in the error state: the host mends them before the next one.
     pub needs_recovery: bool,
     pub poisoned: Option<String>,
+    /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the frames' owners,
+    /// not only their own regions. Given back when no launch is in flight.
+    pub retired: Vec<Retired>,
+}
+
+/// A closed region's place in the region table and its page table.
+pub(crate) struct Retired {
+    pub id: u32,
+    pub _words: DeviceArray<u64>,
+}
+
+/// The frames, registered with the NIC.
+pub(crate) struct FrameMemory {
+    memory: ManuallyDrop<DeviceMemory>,
+    key: MemoryKey,
+    nic: Arc<dyn Nic>,
+}
+
+impl FrameMemory {
+    fn new(gpu: &dyn Gpu, nic: Arc<dyn Nic>, count: u32, page_size: u64) -> Result<Self> {
+        let bytes = u64::from(count) * page_size;
+        let memory = gpu
+            .allocate(bytes, page_size)
+            .doing(|| format!("allocating {count} frames"))?;
+        // SAFETY: the frames stay allocated until `drop` has deregistered them (else they are leaked), and kernels and
+        // host reach them by raw addresses only.
+        let key = unsafe { nic.register(memory.addr(), bytes, Access::LOCAL_WRITE) }
+            .doing(|| "registering the frames".into())?;
+        Ok(Self {
+            memory: ManuallyDrop::new(memory),
+            key,
+            nic,
+        })
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.memory.addr()
+    }
+}
+
+impl Drop for FrameMemory {
+    fn drop(&mut self) {
+        match self.nic.deregister(self.key) {
+            // SAFETY: dropped once, here.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
+            Err(error) => tracing::error!(%error, "the frames could not be deregistered; their memory is leaked"),
+        }
+    }
 }
 
 pub(crate) struct VmInner {
@@ -54,8 +103,7 @@ pub(crate) struct VmInner {
     pub queues: Queues,
     pub nic: Arc<dyn Nic>,
     pub soft_nic: Arc<SoftNic>,
-    pub frame_key: MemoryKey,
-    pub frames: Option<DeviceMemory>,
+    pub frames: FrameMemory,
     pub frame_count: u32,
     pub owners: DeviceArray<u64>,
     pub pool_ring: DeviceArray<u64>,
@@ -67,6 +115,7 @@ pub(crate) struct VmInner {
     pub support: Support,
     pub stream: Arc<dyn Stream>,
     pub state: Mutex<State>,
+    pub peers: Arc<Mutex<Peers>>,
     pub page_shift: u32,
     pub transport: Transport,
     pub settings: VmBuilder,
@@ -85,14 +134,7 @@ impl Vm {
         connect_machines(&sim, &soft_nic);
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
-        let frame_bytes = u64::from(frame_count) << page_shift;
-        let frames = gpu
-            .allocate(frame_bytes, settings.page_size)
-            .doing(|| format!("allocating {frame_count} frames"))?;
-        // SAFETY: the frames stay allocated until `VmInner::drop` has deregistered them (else they are leaked), and
-        // kernels and host reach them by raw addresses only.
-        let frame_key = unsafe { nic.register(frames.addr(), frame_bytes, Access::LOCAL_WRITE) }
-            .doing(|| "registering the frames".into())?;
+        let frames = FrameMemory::new(&*gpu, nic.clone(), frame_count, settings.page_size)?;
         let capabilities = gpu.capabilities();
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
@@ -101,7 +143,7 @@ impl Vm {
             nic.clone(),
             settings.queue_pairs,
             settings.queue_depth,
-            frame_key.lkey,
+            frames.key.lkey,
         )?;
         let owners = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
@@ -137,12 +179,13 @@ impl Vm {
                 in_flight: Vec::new(),
                 needs_recovery: false,
                 poisoned: None,
+                retired: Vec::new(),
             }),
+            peers: Arc::default(),
             queues,
             nic,
             soft_nic,
-            frame_key,
-            frames: Some(frames),
+            frames,
             frame_count,
             owners,
             pool_ring,
@@ -269,6 +312,7 @@ impl Vm {
             .iter()
             .flatten()
             .filter_map(Weak::upgrade)
+            .filter(|region| !region.has_ended())
             .map(|region| region.pages)
             .sum();
         pages * 8 + self.frames() * 16
@@ -311,6 +355,19 @@ fn region_of(owner: u64) -> u64 {
     (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT
 }
 
+impl State {
+    /// A place in the region table that no lane can look at.
+    pub fn free_region(&self) -> Option<usize> {
+        self.regions.iter().enumerate().position(|(id, slot)| {
+            let live = slot
+                .as_ref()
+                .and_then(Weak::upgrade)
+                .is_some_and(|region| !region.has_ended());
+            !live && !self.retired.iter().any(|retired| retired.id as usize == id)
+        })
+    }
+}
+
 impl VmInner {
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -341,16 +398,6 @@ impl VmInner {
         };
         self.pool.write(&*self.gpu, 0, &[pool]).doing(doing)
     }
-
-    pub fn region_name(&self, region: u32) -> String {
-        let state = self.lock();
-        let live = state
-            .regions
-            .get(region as usize)
-            .and_then(Option::as_ref)
-            .and_then(Weak::upgrade);
-        live.map_or_else(|| format!("#{region}"), |region| region.name.clone())
-    }
 }
 
 impl Drop for VmInner {
@@ -358,10 +405,6 @@ impl Drop for VmInner {
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
             launch.settle();
-        }
-        if let Err(error) = self.nic.deregister(self.frame_key) {
-            tracing::error!(%error, "the frames could not be deregistered; their memory is leaked");
-            std::mem::forget(self.frames.take());
         }
     }
 }

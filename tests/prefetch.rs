@@ -126,7 +126,8 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
             assert_eq!(sum(&other)?, total(20));
         }
         assert_eq!(bench.vm.soft_nic().bitten(fault), 2);
-        assert_eq!(bench.vm.stats()?.errors, bench.vm.soft_nic().stats().errors);
+        // Requests behind a failed one are flushed, and heard of too.
+        assert!(bench.vm.stats()?.errors >= 2);
         // The page itself: an error that names it, or, mended, its data.
         if let Err(error) = sum(&a) {
             let message = chain(&error);

@@ -27,7 +27,10 @@ fn sources(root: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_device_source_compiles_for_nvidia_gpus() {
     if !gpuvm_gpu::cuda::presence().nvrtc {
-        assert!(std::env::var_os("GPUVM_REQUIRE_NVRTC").is_none(), "libnvrtc cannot be loaded");
+        assert!(
+            std::env::var_os("GPUVM_REQUIRE_NVRTC").is_none(),
+            "libnvrtc cannot be loaded"
+        );
         eprintln!("SKIPPED: libnvrtc is not on the loader's path; `./test` brings it");
         return;
     }
@@ -55,7 +58,10 @@ fn a_misused_element_is_refused_by_nvrtc_too() {
         eprintln!("SKIPPED: libnvrtc is not on the loader's path; `./test` brings it");
         return;
     }
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include").display().to_string();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("include")
+        .display()
+        .to_string();
     let options = CompileOptions {
         include_paths: vec![include],
         options: vec!["--std=c++17".into()],

@@ -56,7 +56,8 @@ pub struct QueueState {
     pub pad1: [u64; 15],
     /// Taken (1) by the one lane that may store the doorbell record and ring.
     pub ringer: u32,
-    /// The pair completed a request with an error and takes no more.
+    /// Not 0: a request completed with an error and the pair takes no more. 1, the first error's syndrome from bit 8
+    /// and the vendor's from bit 16.
     pub failed: u32,
     /// Every request below this index was rung. Written by the ringer alone.
     pub posted: u64,

@@ -134,8 +134,10 @@ pub struct PoolState {
     pub pad2: [u64; 15],
     /// The clock's hand: frames passed since the start.
     pub hand: u64,
+    /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
+    pub turnover: u64,
     /// Unused, to the end of the line.
-    pub pad3: [u64; 15],
+    pub pad3: [u64; 14],
 }
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -201,7 +203,8 @@ shared_layout! {
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
         reserved: 84, latencies: 88, wait_limit_ns: 96, reserved_tail: 104,
     }
-    PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, pad3: 392, }
+    PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
+        pad3: 400, }
     Counters: 128 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,

@@ -249,7 +249,8 @@ pub trait Nic: Send + Sync {
     /// access error.
     ///
     /// # Errors
-    /// An unknown key; a bound that ran out: the key is dead then, but the memory must stay valid.
+    /// An unknown key; a bound that ran out: the key is dead then, but the memory must stay valid until a repeated call
+    /// has returned `Ok`.
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError>;
 
     /// Creates a queue pair in state reset and sets all its completion queue entries to invalid (0xf0).

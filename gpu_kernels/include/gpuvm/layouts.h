@@ -275,8 +275,10 @@ struct alignas(128) PoolState {
     unsigned long long pad2[15];
     /// The clock's hand: frames passed since the start.
     unsigned long long hand;
+    /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
+    unsigned long long turnover;
     /// Unused, to the end of the line.
-    unsigned long long pad3[15];
+    unsigned long long pad3[14];
 };
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -365,7 +367,8 @@ struct alignas(128) QueueState {
     unsigned long long pad1[15];
     /// Taken (1) by the one lane that may store the doorbell record and ring.
     unsigned int ringer;
-    /// The pair completed a request with an error and takes no more.
+    /// Not 0: a request completed with an error and the pair takes no more. 1, the first error's syndrome from bit 8
+    /// and the vendor's from bit 16.
     unsigned int failed;
     /// Every request below this index was rung. Written by the ringer alone.
     unsigned long long posted;
@@ -537,7 +540,8 @@ static_assert(__builtin_offsetof(PoolState, pad1) == 136, "offset of PoolState::
 static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::tail");
 static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
 static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
-static_assert(__builtin_offsetof(PoolState, pad3) == 392, "offset of PoolState::pad3");
+static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
+static_assert(__builtin_offsetof(PoolState, pad3) == 400, "offset of PoolState::pad3");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");

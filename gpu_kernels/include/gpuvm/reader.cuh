@@ -39,7 +39,7 @@ class reader {
         count_ = array_.length - first_ < kPerChunk ? array_.length - first_ : kPerChunk;
     }
 
-    const layout::ArrayDesc& array_;
+    layout::ArrayDesc array_;
     detail::pair64 value_{};
     unsigned long long first_ = 0;  // index of the chunk's first element
     unsigned long long count_ = 0;  // its elements, 0 for none

@@ -130,6 +130,8 @@ pub struct SoftNic {
     registers: Pages,
     owners: Owners,
     threads: Vec<JoinHandle<()>>,
+    /// Keys that are dead already while an engine may be at work on their memory still.
+    dying: Mutex<Vec<(MemoryKey, u32)>>,
     manual: bool,
     bound: Duration,
 }
@@ -163,6 +165,7 @@ impl SoftNic {
             }),
             registers: Pages::new(QUEUE_PAIRS_MAX * REGISTER_STRIDE),
             owners: Owners::new(QUEUE_PAIRS_MAX),
+            dying: Mutex::default(),
             threads: Vec::new(),
             manual,
             bound: settings.bound,
@@ -280,12 +283,27 @@ impl Nic for SoftNic {
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
-        let slot = self.shared.memory.clear(key)?;
+        let slot = {
+            let mut dying = lock(&self.dying);
+            match dying.iter().find(|(earlier, _)| *earlier == key) {
+                // An earlier call killed the key and ran out of time: this one waits on.
+                Some((_, slot)) => *slot,
+                None => {
+                    let slot = self.shared.memory.clear(key)?;
+                    dying.push((key, slot));
+                    slot
+                }
+            }
+        };
         for (index, engine) in self.shared.engines.iter().enumerate() {
             // Held once, every later request of the engine finds the key cleared.
             drop(engine.lock_for_caller("deregister", index, self.bound)?);
         }
-        self.shared.memory.release(slot);
+        let mut dying = lock(&self.dying);
+        if let Some(position) = dying.iter().position(|(earlier, _)| *earlier == key) {
+            dying.swap_remove(position);
+            self.shared.memory.release(slot);
+        }
         Ok(())
     }
 

@@ -48,8 +48,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
                 break;
             }
         } else if (try_evict(word, seen)) {
-            count(&counters(vm)->evictions, 1);
-            st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+            frame_left(vm, frame);
             if (direct && found == 0)
                 *direct = frame;
             else
@@ -88,21 +87,31 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 wai
     report(fault);
 }
 
-// One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` after
-// the limit, or at once when the launch was aborted.
-GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner, u64 started) {
+// One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` once the limit has
+// passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
+// more.
+GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
-    Wait wait(started, vm->wait_limit_ns);
+    Wait wait(vm->wait_limit_ns);
     note_wait(kWaitFrame, owner, 0);
+    u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
         if (turn_clock(vm, 1, &frame)) break;
         reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
+        frame = kNoFrame;
+        if (all_queues_failed(vm, region_of(vm, owner))) {
+            report_queues_failed(vm, owner);
+            break;
+        }
+        // Frames that others got meanwhile: this is contention, not a lack of frames.
+        u64 now_taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
+        if (now_taken != taken) wait.restart();
+        taken = now_taken;
         if (!wait.again()) {
             if (!aborted()) report_no_frame(vm, owner, wait.waited());
-            frame = kNoFrame;
             break;
         }
     }

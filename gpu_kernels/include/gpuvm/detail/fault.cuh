@@ -41,17 +41,6 @@ GPUVM_NOINLINE void report_page_error(u64 owner, u64 word, u32 fault_code) {
     report(fault);
 }
 
-GPUVM_DEVICE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 started) {
-    Fault fault;
-    fault.code = fault_code;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
-    fault.page = page_of(owner);
-    fault.queue = queue;
-    fault.index = index;
-    fault.waited_ns = time_ns() - started;
-    report(fault);
-}
-
 // Takes `count` pins of a resident page or claims an absent one.
 GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
     while (true) {
@@ -65,7 +54,7 @@ GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
             }
             undo_pins(word, count_);
             if (is_resident(old)) {
-                report_wait(layout::FAULT_TOO_MANY_PINS, owner, 0, pins_of(old), time_ns());
+                report_wait(layout::FAULT_TOO_MANY_PINS, owner, 0, pins_of(old), 0);
                 return kFailed;
             }
         } else if (state_of(seen) == kAbsent) {
@@ -80,8 +69,8 @@ GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
 }
 
 // Waits until another's fetch of the page has ended, finishing it when its poster has left. False at the limit.
-GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner, u64 started) {
-    Wait wait(started, vm->wait_limit_ns);
+GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner) {
+    Wait wait(vm->wait_limit_ns);
     const layout::RegionDesc* region = region_of(vm, owner);
     note_wait(kWaitPage, owner, 0);
     bool ended;
@@ -95,7 +84,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
         else if ((wait.turns & 7) == 7)  // a demand fetch whose poster gave up has no token
             for (u32 n = 0; n < region->queue_count; ++n) reap_queue(Queue(vm, region->queue_first + n), kClockWindow);
         if (!wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, started);
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             break;
         }
     }
@@ -104,21 +93,21 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
 }
 
 // Waits until one slot of the region's queues is free and reserves it. False at the limit or when every queue failed.
-GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u64 started, u32* queue, u64* index) {
+GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queue, u64* index) {
     const layout::RegionDesc* region = region_of(vm, owner);
     if (try_reserve_any(vm, region, 1, queue, index)) return true;
-    Wait wait(started, vm->wait_limit_ns);
+    Wait wait(vm->wait_limit_ns);
     note_wait(kWaitQueue, region->queue_first, owner);
     bool got = false;
     while (!got) {
         if (all_queues_failed(vm, region)) {
-            report_wait(layout::FAULT_QUEUES_FAILED, owner, region->queue_first, 0, started);
+            report_queues_failed(vm, owner);
             break;
         }
         for (u32 n = 0; n < region->queue_count; ++n) reap_queue(Queue(vm, region->queue_first + n), kClockWindow);
         got = try_reserve_any(vm, region, 1, queue, index) != 0;
         if (!got && !wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, region->queue_first, 0, started);
+            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, region->queue_first, 0, wait.waited());
             break;
         }
     }
@@ -128,7 +117,8 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u64 start
 
 // Turns the end of a demand fetch into the lane's outcome.
 GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, u64 started) {
-    u32 outcome = wait_outcome(q, index, started) & 0xff;
+    u64 posted = time_ns();
+    u32 outcome = wait_outcome(q, index) & 0xff;
     if (outcome == layout::OUTCOME_OK) {
         count_latency(q.vm, time_ns() - started);
         return kRoundHeld;
@@ -137,20 +127,20 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(owner, ld_relaxed_gpu(word), layout::FAULT_FETCH);
     else if (!aborted())
-        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, started);
+        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, time_ns() - posted);
     return kRoundFailed;
 }
 
 // The common case: all gathered lanes miss one page, and the leader does everything alone.
 GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u64 started, u32* frame) {
-    u32 got = wait_for_frame(vm, owner, started);
+    u32 got = wait_for_frame(vm, owner);
     u32 queue;
     u64 index;
     if (got == kNoFrame) {
         revert_claim(word);
         return kRoundFailed;
     }
-    if (!wait_for_slot(vm, owner, started, &queue, &index)) {
+    if (!wait_for_slot(vm, owner, &queue, &index)) {
         pool_give(vm, got);
         revert_claim(word);
         return kRoundFailed;
@@ -176,18 +166,18 @@ constexpr u64 kDirectFrame = 1ull << 63;
 
 // The poster takes frames and slots for up to `want` winners: what there is, at least one unless a lane of the
 // warp holds something (`may_wait` false).
-GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, bool may_wait, u64 started) {
+GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, bool may_wait) {
     Grant grant{0, 0, 0, 0};
     u32 frames = pool_reserve(vm, want);
     u32 direct = kNoFrame;
     if (frames == 0) {
         if (!may_wait) return grant;
-        direct = wait_for_frame(vm, owner, started);
+        direct = wait_for_frame(vm, owner);
         if (direct == kNoFrame) return grant;
         frames = 1;
     }
     grant.count = try_reserve_any(vm, region_of(vm, owner), frames, &grant.queue, &grant.first);
-    if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, started, &grant.queue, &grant.first)) grant.count = 1;
+    if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, &grant.queue, &grant.first)) grant.count = 1;
     if (direct != kNoFrame) {
         if (grant.count == 0) pool_give(vm, direct);
         grant.ticket = kDirectFrame | direct;
@@ -204,7 +194,7 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};
-    if (lane_id() == poster) grant = take_grant(vm, owner, __popc(won), may_wait, started);
+    if (lane_id() == poster) grant = take_grant(vm, owner, __popc(won), may_wait);
     u64 packed = __shfl_sync(won, grant.first << 18 | grant.queue << 6 | grant.count, poster);
     grant.ticket = __shfl_sync(won, grant.ticket, poster);
     grant.count = packed & 63;
@@ -268,7 +258,7 @@ GPUVM_NOINLINE Round acquire_round(layout::ArrayDesc array, u64 page, u64 starte
         may_wait = may_wait && won == 0;
         round.mixed = true;
     }
-    if (status == kBusy && may_wait && !wait_for_page(vm, word, owner, started)) outcome = kRoundFailed;
+    if (status == kBusy && may_wait && !wait_for_page(vm, word, owner)) outcome = kRoundFailed;
     if (leads && outcome == kRoundHeld) {
         count(&counters(vm)->missed_lanes, lanes);
         count(&counters(vm)->coalesced, status == kWon ? lanes - 1 : lanes);
@@ -276,6 +266,9 @@ GPUVM_NOINLINE Round acquire_round(layout::ArrayDesc array, u64 page, u64 starte
     u64 result = __shfl_sync(group, static_cast<u64>(round.frame) << 2 | outcome, leader);
     round.outcome = result & 3;
     round.frame = static_cast<u32>(result >> 2);
+    // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
+    // publication itself, so that its weak accesses to the frame come after the fill.
+    if (!leads && round.outcome == kRoundHeld) ld_acquire_gpu(word);
     return round;
 }
 

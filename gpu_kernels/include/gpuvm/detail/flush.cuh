@@ -21,8 +21,7 @@ GPUVM_DEVICE u32 begin_flush(u64* word, u64 seen) {
 // the page is dirty then.
 GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
     u64* word = word_of(vm, owner);
-    u64 started = time_ns();
-    Wait wait(started, vm->wait_limit_ns);
+    Wait wait(vm->wait_limit_ns);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         if (seen & layout::WRITE_BACK_BIT) {
@@ -30,17 +29,22 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
             note_wait(kWaitWriteBack, owner, 0);
             reap_all(vm, kClockWindow);
             if (!wait.again()) {
-                if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, 0, 0, started);
+                if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, 0, 0, wait.waited());
                 return false;
             }
             continue;
         }
         if (!is_resident(seen) || !(seen & layout::DIRTY_BIT)) return true;
         u32 frame = begin_flush(word, seen);
-        if (frame == kNoFrame) continue;
+        if (frame == kNoFrame) {
+            // Holders come and go: bounded like any wait.
+            if (wait.again()) continue;
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
+            return false;
+        }
         u32 queue;
         u64 index;
-        if (!wait_for_slot(vm, owner, started, &queue, &index)) {
+        if (!wait_for_slot(vm, owner, &queue, &index)) {
             write_back_failed(word);
             return false;
         }
@@ -48,11 +52,12 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         write_slot(q, index, layout::REQUEST_FLUSH, owner, frame, 1, 0);
         commit(q, index, 1);
         ring(q);
-        u32 outcome = wait_outcome(q, index, started);
+        u64 posted = time_ns();
+        u32 outcome = wait_outcome(q, index);
         if ((outcome & 0xff) == layout::OUTCOME_OK) return true;
         if ((outcome & 0xff) == layout::OUTCOME_FLUSHED) continue;
         if (outcome == 0) {
-            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, started);
+            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, time_ns() - posted);
             return false;
         }
         Fault fault;
@@ -72,8 +77,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
 // `discard`. False after a fault.
 GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool discard) {
     u64* word = word_of(vm, owner);
-    u64 started = time_ns();
-    Wait wait(started, vm->wait_limit_ns);
+    Wait wait(vm->wait_limit_ns);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         bool busy = state_of(seen) == kFetching || (seen & layout::WRITE_BACK_BIT) || pins_of(seen);
@@ -83,7 +87,7 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
             if (state_of(seen) == kAbsent) return true;
             if (!try_evict(word, seen)) continue;
             if (is_resident(seen)) {
-                st_relaxed_gpu(owner_slot(vm, frame_of(seen)), u64{0});
+                frame_left(vm, frame_of(seen));
                 pool_give(vm, frame_of(seen));
             }
             return true;
@@ -91,7 +95,7 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
         note_wait(kWaitPage, owner, 0);
         reap_all(vm, kClockWindow);
         if (!wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, started);
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             return false;
         }
     }

@@ -37,7 +37,7 @@ GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
     u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
     u64 seen;
     // Acquire: whatever the giver did to the frame comes before our use of it.
-    while ((seen = ld_acquire_gpu(slot)) >> 32 != 2 * lap + 1) sleep_ns(32);
+    while ((seen = ld_acquire_gpu(slot)) >> 32 != static_cast<u32>(2 * lap + 1)) sleep_ns(32);
     // Release: the slot is read before the giver of the next lap may fill it.
     st_release_gpu(slot, (2 * lap + 2) << 32);
     return static_cast<u32>(seen);
@@ -50,7 +50,7 @@ GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
     u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);
     u64 lap = ticket / vm->frame_count;
     u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
-    while (ld_acquire_gpu(slot) >> 32 != 2 * lap) sleep_ns(32);
+    while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
     st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
     atom_add_release_gpu(&pool->available, 1ull);
 }
@@ -64,6 +64,13 @@ GPUVM_DEVICE bool pool_pop(const layout::VmDesc* vm, u32* frame) {
 
 // The page that a frame belongs to, or 0. Relaxed: a hint that the page's word confirms.
 GPUVM_DEVICE u64* owner_slot(const layout::VmDesc* vm, u32 frame) { return reinterpret_cast<u64*>(vm->owners) + frame; }
+
+// After an eviction: the frame has no page, and whoever waits for a frame sees that frames do turn over.
+GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
+    count(&counters(vm)->evictions, 1);
+    st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+    atom_add_relaxed_gpu(&pool_of(vm)->turnover, 1ull);
+}
 
 }  // namespace detail
 }  // namespace gpuvm

@@ -103,8 +103,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     bool idle = is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
                 !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
     if (idle && try_evict(word, seen)) {
-        count(&c->evictions, 1);
-        st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+        frame_left(vm, frame);
         pool_give(vm, frame);
     }
     return layout::OUTCOME_OK;
@@ -131,7 +130,8 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
     if (!own) count(&c->helped, 1);
     if (!done.ok) {
         count(&c->errors, 1);
-        st_relaxed_gpu(&q.state()->failed, 1u);
+        // The first error stays: what follows it is flushed.
+        atom_cas_acquire_gpu(&q.state()->failed, 0u, 1u | done.syndrome << 8 | done.vendor_syndrome << 16);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
     // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
@@ -286,12 +286,37 @@ GPUVM_NOINLINE void ring(const Queue& q) {
     }
 }
 
+GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
+    Fault fault;
+    fault.code = fault_code;
+    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.page = page_of(owner);
+    fault.queue = queue;
+    fault.index = index;
+    fault.waited_ns = waited_ns;
+    report(fault);
+}
+
+// Every queue pair of the page's region is in the error state. The first one's own error says why.
+GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u32 first = ld_relaxed_gpu(&Queue(vm, region->queue_first).state()->failed);
+    Fault fault;
+    fault.code = layout::FAULT_QUEUES_FAILED;
+    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.page = page_of(owner);
+    fault.queue = region->queue_first;
+    fault.syndrome = first >> 8 & 0xff;
+    fault.vendor_syndrome = first >> 16 & 0xff;
+    report(fault);
+}
+
 // Waits for the outcome of a request that was written with `pins` not 0, finishing it when nobody else does.
 // Returns OUTCOME_* with the syndrome in bits 8 to 15 and the vendor's in 16 to 23, or 0 when the wait ended first:
 // then whoever finishes the request later does so without us.
-GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index, u64 started) {
+GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     layout::RequestRecord* record = q.record(index);
-    Wait wait(started, q.vm->wait_limit_ns);
+    Wait wait(q.vm->wait_limit_ns);
     note_wait(kWaitCompletion, q.number, index);
     bool given_up = false;
     // Acquire: pairs with the handler's release of the outcome and, through it, with the publication.

@@ -92,9 +92,12 @@ struct Wait {
     u32 turns = 0;
     u32 pause_ns = 64;
 
-    GPUVM_DEVICE Wait(u64 started_ns, u64 limit) : started(started_ns), limit_ns(limit) {}
+    GPUVM_DEVICE explicit Wait(u64 limit) : started(time_ns()), limit_ns(limit) {}
 
     GPUVM_DEVICE u64 waited() const { return time_ns() - started; }
+
+    // Others got on: the limit counts from here.
+    GPUVM_DEVICE void restart() { started = time_ns(); }
 
     // One turn. False when the wait must end: the launch was aborted or the limit is reached.
     GPUVM_DEVICE bool again() {
