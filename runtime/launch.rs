@@ -295,6 +295,13 @@ pub(crate) struct Launcher<'a> {
     pub vm: &'a VmInner,
 }
 
+/// The memory that a launch names: what must live until it has ended, and its regions' names for reports.
+#[derive(Default)]
+pub(crate) struct Named {
+    memories: Vec<Arc<dyn Memory>>,
+    regions: Vec<(u32, String)>,
+}
+
 /// Frames that a launch's declared spans can hold at once, and by whom.
 struct Spans {
     lanes: u64,
@@ -311,11 +318,11 @@ impl Launcher<'_> {
         kernel: &Arc<dyn GpuKernel>,
         config: &LaunchConfig,
         args: &[Vec<u8>],
-        memories: Vec<Arc<dyn Memory>>,
-        regions: Vec<(u32, String)>,
+        named: Named,
         label: &str,
     ) -> Result<Arc<InFlight>> {
         let vm = self.vm;
+        let Named { memories, regions } = named;
         let doing = || format!("launching {label}");
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(vm.settings.launch_deadline);
@@ -387,8 +394,11 @@ impl Launcher<'_> {
         region: Option<(u32, String)>,
         label: &str,
     ) -> Result<()> {
-        let regions = region.into_iter().collect();
-        let in_flight = self.enqueue(stream, kernel, &config, args, Vec::new(), regions, label)?;
+        let named = Named {
+            regions: region.into_iter().collect(),
+            ..Named::default()
+        };
+        let in_flight = self.enqueue(stream, kernel, &config, args, named, label)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = in_flight.outcome(self.vm, outcome);
         self.vm.prune();
@@ -489,14 +499,13 @@ impl Launcher<'_> {
         self.check(&**kernel, &given)?;
         let label = format!("kernel `{}`", kernel.info().name);
         let mut args = Vec::with_capacity(given.len());
-        let mut memories = Vec::new();
-        let mut regions = Vec::new();
+        let mut named = Named::default();
         for argument in given {
             args.push(argument.bytes);
-            memories.extend(argument.memory);
-            regions.extend(argument.region);
+            named.memories.extend(argument.memory);
+            named.regions.extend(argument.region);
         }
-        let in_flight = self.enqueue(stream, kernel, config, &args, memories, regions, &label)?;
+        let in_flight = self.enqueue(stream, kernel, config, &args, named, &label)?;
         Ok(Launch {
             vm: vm.clone(),
             in_flight,
