@@ -173,6 +173,36 @@ fn spans_of_warps_count_by_warp() {
 }
 
 #[test]
+fn spans_of_launches_in_flight_count_together() {
+    let bench = Bench::new(small(20), HOLDING);
+    let a = pages(&bench, 20);
+    let (flag, arrived) = (bench.vm.buffer::<u32>(1).unwrap(), bench.vm.buffer::<u32>(1).unwrap());
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    let config = || LaunchConfig::new(1, 16).lane_spans(1);
+    // It holds nothing, but says that it may, and runs until it is stopped.
+    let first = bench.launch("wait_for_ever", config().deadline(Duration::from_secs(20)), (&flag,));
+    let other = bench.vm.stream().unwrap();
+    let arguments = (&a, PAGE_WORDS, &arrived, &out);
+    let kernel = bench.kernel("pin_and_touch");
+    let error = kernel.launch_on(&other, config(), arguments).err();
+    assert!(
+        matches!(
+            error,
+            Some(Error::Spans {
+                needed: 33,
+                frames: 20,
+                ..
+            })
+        ),
+        "{error:?}"
+    );
+    first.kill();
+    refused(first.sync());
+    let second = kernel.launch_on(&other, config(), arguments).unwrap();
+    second.sync().unwrap();
+}
+
+#[test]
 fn a_declaration_that_overflows_is_refused() {
     let bench = Bench::new(small(8), HOLDING);
     let a = pages(&bench, 2);

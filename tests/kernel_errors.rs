@@ -139,6 +139,18 @@ fn a_trap_is_an_error_and_loses_nothing() {
 }
 
 #[test]
+fn a_kernel_that_fails_at_once_reports_its_own_cause() {
+    let bench = bench();
+    let a = region(&bench);
+    for round in 0..200 {
+        // The launch may have ended before the host has seen it begin.
+        let message = refused(bench.run("traps", LaunchConfig::new(1, 3), (&a,)));
+        assert!(message.contains("called __trap()"), "round {round}: {message}");
+    }
+    works(&bench, &a);
+}
+
+#[test]
 fn a_compile_error_shows_the_users_file_and_line() {
     let vm = small(4).build().unwrap();
     let source =
