@@ -90,12 +90,15 @@ pub(crate) struct Peers {
 struct Flight {
     launch: OnceLock<Arc<dyn gpuvm_gpu::Launch>>,
     stopped: Mutex<Option<String>>,
+    /// It has ended, perhaps before its waiters know: what became of it is its own doing.
+    ended: AtomicBool,
 }
 
 impl Flight {
     fn stop(&self, reason: &str) {
         let Some(launch) = self.launch.get() else { return };
-        if !launch.is_done() {
+        // Acquire: pairs with `stop_peers`. Who has read that the virtual memory is broken reads here whose doing it was.
+        if !self.ended.load(Ordering::Acquire) && !launch.is_done() {
             let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
             stopped.get_or_insert_with(|| reason.to_owned());
             drop(stopped);
@@ -107,6 +110,9 @@ impl Flight {
 /// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
 /// would wait for, so they end with it. The host mends everything before the next launch.
 fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
+    if let Some(own) = own.upgrade() {
+        own.ended.store(true, Ordering::Release);
+    }
     if outcome.is_ok() {
         return;
     }
@@ -341,6 +347,7 @@ impl Launcher<'_> {
         let flight = Arc::new(Flight {
             launch: OnceLock::new(),
             stopped: Mutex::default(),
+            ended: AtomicBool::new(false),
         });
         let in_flight = Arc::new(InFlight {
             flight: Arc::clone(&flight),
