@@ -28,16 +28,16 @@ macro_rules! tests {
     )*};
 }
 tests! {
-    bytes_in_pages_of_4_kib: u8, 4 << 10, 1000, 12;
-    halves_in_pages_of_4_kib: u16, 4 << 10, 2000, 12;
-    words_in_pages_of_4_kib: u32, 4 << 10, 3000, 24;
-    long_words_in_pages_of_4_kib: u64, 4 << 10, 4000, 12;
-    floats_in_pages_of_4_kib: f32, 4 << 10, 5000, 12;
-    doubles_in_pages_of_4_kib: f64, 4 << 10, 6000, 12;
-    structures_of_16_bytes_in_pages_of_4_kib: [u64; 2], 4 << 10, 7000, 12;
-    structures_of_32_bytes_in_pages_of_4_kib: [u64; 4], 4 << 10, 8000, 12;
-    words_in_pages_of_64_kib: u32, 64 << 10, 9000, 8;
-    structures_of_32_bytes_in_pages_of_64_kib: [u64; 4], 64 << 10, 10_000, 6;
+    bytes_in_pages_of_4_kib: u8, 4 << 10, 1000, 7;
+    halves_in_pages_of_4_kib: u16, 4 << 10, 2000, 7;
+    words_in_pages_of_4_kib: u32, 4 << 10, 3000, 14;
+    long_words_in_pages_of_4_kib: u64, 4 << 10, 4000, 7;
+    floats_in_pages_of_4_kib: f32, 4 << 10, 5000, 7;
+    doubles_in_pages_of_4_kib: f64, 4 << 10, 6000, 7;
+    structures_of_16_bytes_in_pages_of_4_kib: [u64; 2], 4 << 10, 7000, 7;
+    structures_of_32_bytes_in_pages_of_4_kib: [u64; 4], 4 << 10, 8000, 7;
+    words_in_pages_of_64_kib: u32, 64 << 10, 9000, 5;
+    structures_of_32_bytes_in_pages_of_64_kib: [u64; 4], 64 << 10, 10_000, 5;
     long_words_in_pages_of_2_mib: u64, 2 << 20, 11_000, 4;
     words_in_pages_of_2_mib: u32, 2 << 20, 12_000, 4;
 }

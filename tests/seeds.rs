@@ -33,7 +33,7 @@ fn a_seed_is_one_interleaving_to_the_last_switch_and_counter() {
 
 #[test]
 fn many_interleavings_come_to_what_a_plain_array_comes_to() {
-    for seed in seeds(100, 40) {
+    for seed in seeds(100, 24) {
         for frames in [1, 2, 3] {
             let shape = tiny(seed, frames);
             if let Err(wrong) = run::<u32>(&mut rng(seed), &shape, &CompileOptions::default()) {
