@@ -338,11 +338,11 @@ fn connect_machines(gpu: &SimGpu, nic: &Arc<SoftNic>) {
     );
     gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
     gpu.set_note_formatter(Arc::new(|code, a, b| match code {
-        1 => format!("completion of request {b} on queue pair {a}"),
-        2 => format!("page {} of region {}", page_of(a), region_of(a)),
-        3 => format!("a frame for page {} of region {}", page_of(a), region_of(a)),
-        4 => format!("a slot of queue pair {a} or its neighbours"),
-        5 => format!("the write-back of page {} of region {}", page_of(a), region_of(a)),
+        layout::WAIT_COMPLETION => format!("completion of request {b} on queue pair {a}"),
+        layout::WAIT_PAGE => format!("page {} of region {}", page_of(a), region_of(a)),
+        layout::WAIT_FRAME => format!("a frame for page {} of region {}", page_of(a), region_of(a)),
+        layout::WAIT_QUEUE => format!("a slot of queue pair {a} or its neighbours"),
+        layout::WAIT_WRITE_BACK => format!("the write-back of page {} of region {}", page_of(a), region_of(a)),
         _ => format!("wait {code} ({a:#x}, {b:#x})"),
     }));
 }

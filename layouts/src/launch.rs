@@ -29,6 +29,19 @@ pub const FAULT_WRITE_BACK: u32 = 10;
 /// A prefetch, a pin or a slice that reaches past the array's end.
 pub const FAULT_OUT_OF_RANGE_SPAN: u32 = 11;
 
+/// What a lane waits for, as it tells the simulated GPU's watchdog: nothing.
+pub const WAIT_NOTHING: u32 = 0;
+/// The completion of a request: queue pair, index.
+pub const WAIT_COMPLETION: u32 = 1;
+/// Another warp's fetch of a page: owner value.
+pub const WAIT_PAGE: u32 = 2;
+/// A frame for a page: owner value.
+pub const WAIT_FRAME: u32 = 3;
+/// A ring slot: first queue pair of the region.
+pub const WAIT_QUEUE: u32 = 4;
+/// The write-back of a page: owner value.
+pub const WAIT_WRITE_BACK: u32 = 5;
+
 /// The first fault of a launch: written once, by the lane that won `claim`, read by the host.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]

@@ -45,6 +45,24 @@ constexpr const unsigned int FAULT_WRITE_BACK = 10;
 /// A prefetch, a pin or a slice that reaches past the array's end.
 constexpr const unsigned int FAULT_OUT_OF_RANGE_SPAN = 11;
 
+/// What a lane waits for, as it tells the simulated GPU's watchdog: nothing.
+constexpr const unsigned int WAIT_NOTHING = 0;
+
+/// The completion of a request: queue pair, index.
+constexpr const unsigned int WAIT_COMPLETION = 1;
+
+/// Another warp's fetch of a page: owner value.
+constexpr const unsigned int WAIT_PAGE = 2;
+
+/// A frame for a page: owner value.
+constexpr const unsigned int WAIT_FRAME = 3;
+
+/// A ring slot: first queue pair of the region.
+constexpr const unsigned int WAIT_QUEUE = 4;
+
+/// The write-back of a page: owner value.
+constexpr const unsigned int WAIT_WRITE_BACK = 5;
+
 /// The page has no frame.
 constexpr const unsigned long long STATE_ABSENT = 0ULL;
 
@@ -313,8 +331,8 @@ struct alignas(128) Counters {
     unsigned long long pool_dry;
     /// Times that a lane found every ring it may use full.
     unsigned long long queue_full;
-    /// Optimistic reads that were taken again because the page changed meanwhile.
-    unsigned long long reread;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved;
 };
 
 /// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
@@ -557,7 +575,7 @@ static_assert(__builtin_offsetof(Counters, helped) == 88, "offset of Counters::h
 static_assert(__builtin_offsetof(Counters, errors) == 96, "offset of Counters::errors");
 static_assert(__builtin_offsetof(Counters, pool_dry) == 104, "offset of Counters::pool_dry");
 static_assert(__builtin_offsetof(Counters, queue_full) == 112, "offset of Counters::queue_full");
-static_assert(__builtin_offsetof(Counters, reread) == 120, "offset of Counters::reread");
+static_assert(__builtin_offsetof(Counters, reserved) == 120, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

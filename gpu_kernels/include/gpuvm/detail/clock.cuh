@@ -95,7 +95,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
     Wait wait(vm->wait_limit_ns);
-    note_wait(kWaitFrame, owner, 0);
+    note_wait(layout::WAIT_FRAME, owner, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
         if (turn_clock(vm, 1, &frame)) break;
@@ -115,7 +115,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
             break;
         }
     }
-    note_wait(kWaitNothing, 0, 0);
+    note_wait(layout::WAIT_NOTHING, 0, 0);
     return frame;
 }
 

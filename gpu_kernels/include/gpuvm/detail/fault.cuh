@@ -72,7 +72,7 @@ GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner) {
     Wait wait(vm->wait_limit_ns);
     const layout::RegionDesc* region = region_of(vm, owner);
-    note_wait(kWaitPage, owner, 0);
+    note_wait(layout::WAIT_PAGE, owner, 0);
     bool ended;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
@@ -88,7 +88,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
             break;
         }
     }
-    note_wait(kWaitNothing, 0, 0);
+    note_wait(layout::WAIT_NOTHING, 0, 0);
     return ended;
 }
 
@@ -97,7 +97,7 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queu
     const layout::RegionDesc* region = region_of(vm, owner);
     if (try_reserve_any(vm, region, 1, queue, index)) return true;
     Wait wait(vm->wait_limit_ns);
-    note_wait(kWaitQueue, region->queue_first, owner);
+    note_wait(layout::WAIT_QUEUE, region->queue_first, owner);
     bool got = false;
     while (!got) {
         if (all_queues_failed(vm, region)) {
@@ -111,7 +111,7 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queu
             break;
         }
     }
-    note_wait(kWaitNothing, 0, 0);
+    note_wait(layout::WAIT_NOTHING, 0, 0);
     return got;
 }
 

@@ -26,7 +26,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         u64 seen = ld_acquire_gpu(word);
         if (seen & layout::WRITE_BACK_BIT) {
             // A WRITE that may have begun before those writes: it ends first, then the page is looked at again.
-            note_wait(kWaitWriteBack, owner, 0);
+            note_wait(layout::WAIT_WRITE_BACK, owner, 0);
             reap_all(vm, kClockWindow);
             if (!wait.again()) {
                 if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, 0, 0, wait.waited());
@@ -92,7 +92,7 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
             }
             return true;
         }
-        note_wait(kWaitPage, owner, 0);
+        note_wait(layout::WAIT_PAGE, owner, 0);
         reap_all(vm, kClockWindow);
         if (!wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());

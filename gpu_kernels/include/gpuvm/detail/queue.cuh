@@ -317,7 +317,7 @@ GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
 GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     layout::RequestRecord* record = q.record(index);
     Wait wait(q.vm->wait_limit_ns);
-    note_wait(kWaitCompletion, q.number, index);
+    note_wait(layout::WAIT_COMPLETION, q.number, index);
     bool given_up = false;
     // Acquire: pairs with the handler's release of the outcome and, through it, with the publication.
     while (ld_acquire_gpu(&record->state) != record_state(index, layout::RECORD_DONE)) {
@@ -327,7 +327,7 @@ GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
             sleep_ns(32);
         } else if (!wait.again()) {
             if (atom_exch_acq_rel_gpu(&record->pins, 0u) != 0) {
-                note_wait(kWaitNothing, 0, 0);
+                note_wait(layout::WAIT_NOTHING, 0, 0);
                 return 0;
             }
             given_up = true;
@@ -335,7 +335,7 @@ GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     }
     u32 outcome = ld_relaxed_gpu(&record->token);
     free_slot(q, index);
-    note_wait(kWaitNothing, 0, 0);
+    note_wait(layout::WAIT_NOTHING, 0, 0);
     return outcome;
 }
 

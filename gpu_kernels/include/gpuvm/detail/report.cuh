@@ -6,14 +6,6 @@
 namespace gpuvm {
 namespace detail {
 
-// What a lane waits for, for the simulated GPU's watchdog.
-constexpr u32 kWaitNothing = 0;
-constexpr u32 kWaitCompletion = 1;  // queue, index
-constexpr u32 kWaitPage = 2;        // owner value
-constexpr u32 kWaitFrame = 3;       // owner value
-constexpr u32 kWaitQueue = 4;       // queue
-constexpr u32 kWaitWriteBack = 5;   // owner value
-
 GPUVM_DEVICE bool aborted() { return ld_relaxed_sys(&launch_state()->abort) != 0; }
 
 GPUVM_DEVICE u64 linear_block() {
