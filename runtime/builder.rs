@@ -5,11 +5,11 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use gpuvm_gpu::sim::Mode;
 use gpuvm_gpu::sim::SimGpu;
 use gpuvm_layouts as layout;
-use gpuvm_nic::SoftNic;
+use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
 
 use crate::{
     error::{Doing, Error, Result},
-    vm::Vm,
+    vm::{TransportNic, Vm},
 };
 
 /// Which GPU runs the kernels.
@@ -53,7 +53,7 @@ pub enum Transport {
     Auto,
     /// The software NIC: mlx5 work requests executed in this process.
     Soft,
-    /// Linux SoftRoCE. Not in this version.
+    /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call.
     Rxe,
     /// A ConnectX NIC. Not in this version.
     Mlx5,
@@ -114,6 +114,9 @@ pub struct VmBuilder {
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
     pub(crate) soft_nic: Option<Arc<SoftNic>>,
+    pub(crate) rdma_device: Option<String>,
+    pub(crate) rdma_retries: u8,
+    pub(crate) rdma_ack_timeout: u8,
     pub(crate) nic_engines: usize,
 }
 
@@ -148,6 +151,9 @@ impl Default for VmBuilder {
             lanes_per_worker: 256,
             regions_max: 256,
             soft_nic: None,
+            rdma_device: None,
+            rdma_retries: RxeOptions::default().retry_count,
+            rdma_ack_timeout: RxeOptions::default().ack_timeout,
             nic_engines: 1,
         }
     }
@@ -245,6 +251,26 @@ impl VmBuilder {
         self
     }
 
+    /// The RDMA device, such as `rxe0`. Default: the first that the transport can drive.
+    pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
+        self.rdma_device = Some(name.into());
+        self
+    }
+
+    /// How often the RDMA device sends a request again that was not answered, 0 to 6; 7 is for ever, and only the wait
+    /// limit ends it. Default: 6.
+    pub fn rdma_retries(mut self, count: u8) -> Self {
+        self.rdma_retries = count;
+        self
+    }
+
+    /// How long the RDMA device waits for an answer before it sends again: 4.096 us doubled this many times, 1 to 31.
+    /// Default: 14 (67 ms).
+    pub fn rdma_ack_timeout(mut self, code: u8) -> Self {
+        self.rdma_ack_timeout = code;
+        self
+    }
+
     /// Frames that the settings give.
     pub(crate) fn frames(&self) -> u64 {
         self.frame_memory / self.page_size.max(1)
@@ -323,12 +349,17 @@ impl VmBuilder {
                 reason: format!("{libraries} this version drives the simulated GPU only; use --gpu sim"),
             });
         }
-        if !matches!(self.transport, Transport::Auto | Transport::Soft) {
+        if matches!(self.transport, Transport::Mlx5 | Transport::Direct) {
             return Err(Error::Unavailable {
                 what: format!("transport {}", self.transport),
-                reason: "this version has the software NIC only; use --transport soft".into(),
+                reason: "this version has the software NIC and SoftRoCE; use --transport soft or rxe".into(),
             });
         }
+        // Before the GPU, whose start takes longer.
+        let rxe = match self.transport {
+            Transport::Rxe => Some(Arc::new(self.open_rxe()?)),
+            _ => None,
+        };
         let bookkeeping = self.frames() * 16 + u64::from(self.queue_pairs) * u64::from(self.queue_depth) * 256;
         let memory = self
             .device_memory
@@ -343,17 +374,46 @@ impl VmBuilder {
             gpu = gpu.mode(Mode::Seeded(seed));
         }
         let gpu = Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?);
-        let nic = match &self.soft_nic {
-            Some(nic) => Arc::clone(nic),
-            None => {
+        let nic = match (rxe, &self.soft_nic) {
+            (Some(nic), _) => TransportNic::Rxe(nic),
+            (None, Some(nic)) => TransportNic::Soft(Arc::clone(nic)),
+            (None, None) => {
                 let engines = if self.seed.is_some() { 0 } else { self.nic_engines };
                 let mut builder = SoftNic::builder().engines(engines);
                 if self.seed.is_some() {
                     builder = builder.clock(Arc::new(gpuvm_nic::soft::VirtualClock::new(0)));
                 }
-                Arc::new(builder.build().doing(|| "starting the software NIC".into())?)
+                TransportNic::Soft(Arc::new(builder.build().doing(|| "starting the software NIC".into())?))
             }
         };
         Vm::bring_up(self, gpu, nic)
+    }
+
+    fn open_rxe(&self) -> Result<RxeNic> {
+        let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
+        if let Some(seed) = self.seed {
+            let reason = "the kernel's driver does not follow a seed; use the software NIC".into();
+            return refuse("seed", seed.to_string(), reason);
+        }
+        let nic = RxeNic::open(RxeOptions {
+            device: self.rdma_device.clone(),
+            ack_timeout: self.rdma_ack_timeout,
+            retry_count: self.rdma_retries,
+        });
+        let nic = match nic {
+            Err(NicError::NoDevice { reason }) => {
+                return Err(Error::Unavailable {
+                    what: "transport rxe".into(),
+                    reason,
+                });
+            }
+            other => other.doing(|| "opening the SoftRoCE device".into())?,
+        };
+        let limits = nic.capabilities();
+        if self.queue_depth > limits.sq_entries_max {
+            let reason = format!("{} takes at most {}", limits.name, limits.sq_entries_max);
+            return refuse("queue depth", self.queue_depth.to_string(), reason);
+        }
+        Ok(nic)
     }
 }

@@ -1,23 +1,51 @@
-//! The queue pairs of a virtual memory: rings in GPU memory, connected to the homes' side through the NIC.
+//! The queue pairs of a virtual memory: rings that GPU threads fill, connected to the homes' side through the NIC.
 
 use std::sync::Arc;
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
-use gpuvm_nic::{Nic, QueueMemory, QueuePair};
+use gpuvm_nic::{Nic, QueueFormat, QueueMemory, QueuePair, QueueRings};
 
 use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Result},
 };
 
-/// One queue pair's memory and number.
-struct Pair {
-    pair: QueuePair,
-    send_ring: DeviceArray<[u64; 8]>,
-    completion_ring: DeviceArray<[u64; 8]>,
+/// Rings in GPU memory, for a NIC that does not make its own.
+struct GivenRings {
+    send: DeviceArray<[u64; 8]>,
+    completion: DeviceArray<[u64; 8]>,
     /// [0], [1]: the pair's record (receive, send); [2], [3]: the completion queue's.
     doorbell_records: DeviceArray<[u32; 16]>,
+}
+
+impl GivenRings {
+    fn allocate(gpu: &dyn Gpu, depth: u32) -> Result<Self, gpuvm_gpu::GpuError> {
+        Ok(Self {
+            send: DeviceArray::zeroed(gpu, u64::from(depth))?,
+            completion: DeviceArray::zeroed(gpu, u64::from(depth))?,
+            doorbell_records: DeviceArray::zeroed(gpu, 1)?,
+        })
+    }
+
+    fn memory(&self, depth: u32) -> QueueMemory {
+        QueueMemory {
+            sq: self.send.addr(),
+            sq_entries: depth,
+            cq: self.completion.addr(),
+            cq_entries: depth,
+            dbrec: self.doorbell_records.addr(),
+            cq_dbrec: self.doorbell_records.addr() + 8,
+            collapsed: false,
+        }
+    }
+}
+
+/// One queue pair's memory and number.
+struct Pair {
+    number: u32,
+    /// Kept while the queue pair lives.
+    _rings: Option<GivenRings>,
     state: DeviceArray<QueueState>,
     records: DeviceArray<RequestRecord>,
 }
@@ -28,6 +56,8 @@ pub(crate) struct Queues {
     pairs: Vec<Pair>,
     table: DeviceArray<QueueDesc>,
     depth: u32,
+    /// Local key of the frames.
+    lkey: u32,
 }
 
 impl Queues {
@@ -38,68 +68,75 @@ impl Queues {
             pairs: Vec::new(),
             table: table(gpu, count)?,
             depth,
+            lkey,
         };
         for index in 0..count {
             let doing = || format!("creating queue pair {index}");
-            let send_ring = DeviceArray::zeroed(gpu, u64::from(depth)).doing(doing)?;
-            let completion_ring = DeviceArray::zeroed(gpu, u64::from(depth)).doing(doing)?;
-            let doorbell_records = DeviceArray::<[u32; 16]>::zeroed(gpu, 1).doing(doing)?;
+            let rings = match queues.nic.capabilities().makes_rings {
+                true => None,
+                false => Some(GivenRings::allocate(gpu, depth).doing(doing)?),
+            };
             let state = DeviceArray::zeroed(gpu, 1).doing(doing)?;
             let records = DeviceArray::zeroed(gpu, u64::from(depth)).doing(doing)?;
-            let memory = QueueMemory {
-                sq: send_ring.addr(),
-                sq_entries: depth,
-                cq: completion_ring.addr(),
-                cq_entries: depth,
-                dbrec: doorbell_records.addr(),
-                cq_dbrec: doorbell_records.addr() + 8,
-                collapsed: false,
+            let wanted = match &rings {
+                Some(rings) => QueueRings::Given(rings.memory(depth)),
+                None => QueueRings::Own { depth },
             };
-            // SAFETY: the rings and records stay allocated in `self.pairs`, which `drop` empties only after
-            // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach them by atomics alone.
-            let pair = unsafe { queues.nic.create_queue_pair(memory) }.doing(doing)?;
+            // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
+            // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach all rings by atomics alone, and none
+            // after that.
+            let pair = unsafe { queues.nic.create_queue_pair(wanted) }.doing(doing)?;
             queues.pairs.push(Pair {
-                pair,
-                send_ring,
-                completion_ring,
-                doorbell_records,
+                number: pair.number,
+                _rings: rings,
                 state,
                 records,
             });
         }
-        for pair in &queues.pairs {
-            // Loopback: the pair answers its own requests from the memory that regions register.
-            queues
-                .nic
-                .connect(pair.pair.number, pair.pair.number)
-                .doing(|| "connecting queue pairs".into())?;
-        }
-        queues.write(gpu, lkey)?;
+        queues.connect(gpu)?;
         Ok(queues)
     }
 
-    fn write(&self, gpu: &dyn Gpu, lkey: u32) -> Result<()> {
+    /// Takes reset queue pairs to ready and describes them to the GPU.
+    fn connect(&self, gpu: &dyn Gpu) -> Result<()> {
         for (index, pair) in self.pairs.iter().enumerate() {
-            let desc = QueueDesc {
-                kind: layout::QUEUE_KIND_MLX5,
-                number: pair.pair.number,
-                send_ring: pair.send_ring.addr(),
-                completion_ring: pair.completion_ring.addr(),
-                // The send half of the pair's record.
-                doorbell_record: pair.doorbell_records.addr() + 4,
-                doorbell: pair.pair.doorbell,
-                mask: self.depth - 1,
-                completion_mask: self.depth - 1,
-                lkey,
-                state: pair.state.addr(),
-                records: pair.records.addr(),
-                ..zero()
-            };
+            let number = pair.number;
+            let doing = || format!("connecting queue pair {number:#x}");
+            let ready = self.nic.queue_pair(number).doing(doing)?;
             self.table
-                .write(gpu, index as u64, &[desc])
-                .doing(|| "describing queue pairs".into())?;
+                .write(gpu, index as u64, &[self.describe(pair, &ready)])
+                .doing(doing)?;
+            // Loopback: the pair answers its own requests from the memory that regions register.
+            self.nic.connect(number, number).doing(doing)?;
         }
         self.clear_software_state(gpu)
+    }
+
+    fn describe(&self, pair: &Pair, ready: &QueuePair) -> QueueDesc {
+        QueueDesc {
+            kind: match ready.format {
+                QueueFormat::Mlx5 => layout::QUEUE_KIND_MLX5,
+                QueueFormat::Rxe => layout::QUEUE_KIND_RXE,
+            },
+            number: ready.number,
+            send_ring: ready.send.address,
+            completion_ring: ready.completion.address,
+            doorbell_record: ready.doorbell_record,
+            doorbell: ready.doorbell,
+            mask: self.depth - 1,
+            send_mask: ready.send.slots - 1,
+            completion_mask: ready.completion.slots - 1,
+            send_shift: ready.send.shift,
+            completion_shift: ready.completion.shift,
+            send_start: ready.send.start,
+            completion_start: ready.completion.start,
+            lkey: self.lkey,
+            state: pair.state.addr(),
+            records: pair.records.addr(),
+            completion_produced: ready.completion_produced,
+            completion_consumed: ready.completion_consumed,
+            ..zero()
+        }
     }
 
     /// Indexes at 0, every slot free for the request of its own number.
@@ -121,19 +158,12 @@ impl Queues {
     /// Takes every queue pair through reset to ready again. No kernel may run. Requests in flight are dropped.
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
         for pair in &self.pairs {
-            let number = pair.pair.number;
+            let number = pair.number;
             self.nic
                 .reset(number)
                 .doing(|| format!("resetting queue pair {number:#x}"))?;
         }
-        self.clear_software_state(gpu)?;
-        for pair in &self.pairs {
-            let number = pair.pair.number;
-            self.nic
-                .connect(number, number)
-                .doing(|| format!("connecting queue pair {number:#x} again"))?;
-        }
-        Ok(())
+        self.connect(gpu)
     }
 
     /// Whether any queue pair completed a request with an error since the last reset.
@@ -163,7 +193,7 @@ fn table(gpu: &dyn Gpu, count: u32) -> Result<DeviceArray<QueueDesc>> {
 impl Drop for Queues {
     fn drop(&mut self) {
         for pair in self.pairs.drain(..) {
-            if let Err(error) = self.nic.destroy_queue_pair(pair.pair.number) {
+            if let Err(error) = self.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");
                 std::mem::forget(pair);
             }

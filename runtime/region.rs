@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytemuck::Pod;
-use gpuvm_layouts::{self as layout, RegionDesc};
+use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
 use gpuvm_nic::{Access, MemoryKey};
 
 use crate::{
@@ -178,6 +178,7 @@ impl RegionInner {
             });
         };
         region.id = id as u32;
+        region.write_stripes()?;
         inner
             .regions
             .write(&*inner.gpu, id as u64, &[region.desc()])
@@ -202,15 +203,33 @@ impl RegionInner {
     fn desc(&self) -> RegionDesc {
         RegionDesc {
             words: self.words_addr,
-            home: self.home.base as u64,
             bytes: self.home.bytes,
             pages: self.pages,
-            rkey: self.key.map_or(0, |key| key.rkey),
+            stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
+            stripe_count: 1,
             flags: layout::REGION_LIVE | self.flags(),
+            reserved: [0; 3],
+        }
+    }
+
+    /// Tells the device where the pages live.
+    fn write_stripes(&self) -> Result<()> {
+        let stripe = StripeDesc {
+            home: self.home.base as u64,
+            rkey: self.key.map_or(0, |key| key.rkey),
             queue_first: 0,
             queue_count: self.vm.queues.count(),
-            reserved: [0; 2],
-        }
+            reserved: [0; 3],
+        };
+        self.vm
+            .stripes
+            .write(&*self.vm.gpu, self.first_stripe(), &[stripe])
+            .doing(|| format!("describing region `{}`", self.name))
+    }
+
+    /// Its place in the table of stripes.
+    fn first_stripe(&self) -> u64 {
+        u64::from(self.id) * self.vm.stripes_a_region
     }
 
     fn flags(&self) -> u32 {

@@ -30,6 +30,9 @@ pub struct Stats {
     pub prefetches: u64,
     /// Doorbells rung by GPU threads.
     pub doorbells: u64,
+    /// Doorbell calls that a proxy made for GPU threads: the only processor work on a fault's way. 0 where the NIC sees
+    /// the doorbells by itself.
+    pub doorbell_calls: u64,
     /// Work requests posted by GPU threads.
     pub requests: u64,
     /// Completions handled by a lane that had not posted the request.
@@ -64,6 +67,7 @@ impl Stats {
             evictions: sum(|c| c.evictions),
             prefetches: sum(|c| c.prefetches),
             doorbells: sum(|c| c.doorbells),
+            doorbell_calls: vm.nic.doorbell_calls(),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),
             errors: sum(|c| c.errors),
@@ -102,6 +106,7 @@ impl Stats {
             evictions: self.evictions.saturating_sub(earlier.evictions),
             prefetches: self.prefetches.saturating_sub(earlier.prefetches),
             doorbells: self.doorbells.saturating_sub(earlier.doorbells),
+            doorbell_calls: self.doorbell_calls.saturating_sub(earlier.doorbell_calls),
             requests: self.requests.saturating_sub(earlier.requests),
             helped: self.helped.saturating_sub(earlier.helped),
             errors: self.errors.saturating_sub(earlier.errors),

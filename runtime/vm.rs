@@ -9,8 +9,8 @@ use std::{
 
 use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, DeviceMemory, Gpu, Source, Stream, sim::SimGpu};
-use gpuvm_layouts::{self as layout, Counters, LatencyHistogram, PoolState, RegionDesc, VmDesc};
-use gpuvm_nic::{Access, MemoryKey, Nic, SoftNic};
+use gpuvm_layouts::{self as layout, Counters, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
+use gpuvm_nic::{Access, MemoryKey, Nic, RxeNic, SoftNic};
 
 use crate::{
     buffer::Buffer,
@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub retired: Vec<Retired>,
 }
 
-/// A closed region's place in the region table and its page table.
+/// A closed region's place in the region table, and its page table.
 pub(crate) struct Retired {
     pub id: u32,
     pub _words: DeviceArray<u64>,
@@ -102,13 +102,16 @@ pub(crate) struct VmInner {
     // Dropped in this order: queue pairs before the memory that they reach.
     pub queues: Queues,
     pub nic: Arc<dyn Nic>,
-    pub soft_nic: Arc<SoftNic>,
+    pub soft_nic: Option<Arc<SoftNic>>,
     pub frames: FrameMemory,
     pub frame_count: u32,
     pub owners: DeviceArray<u64>,
     pub pool_ring: DeviceArray<u64>,
     pub pool: DeviceArray<PoolState>,
     pub regions: DeviceArray<RegionDesc>,
+    /// `stripes_a_region` for each place in the region table.
+    pub stripes: DeviceArray<StripeDesc>,
+    pub stripes_a_region: u64,
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
     pub desc: DeviceArray<VmDesc>,
@@ -128,10 +131,11 @@ impl Vm {
         VmBuilder::default()
     }
 
-    pub(crate) fn bring_up(settings: VmBuilder, sim: Arc<SimGpu>, soft_nic: Arc<SoftNic>) -> Result<Self> {
+    pub(crate) fn bring_up(settings: VmBuilder, sim: Arc<SimGpu>, nic: TransportNic) -> Result<Self> {
         let gpu: Arc<dyn Gpu> = sim.clone();
-        let nic: Arc<dyn Nic> = soft_nic.clone();
-        connect_machines(&sim, &soft_nic);
+        let transport = nic.transport();
+        let (nic, soft_nic) = nic.parts();
+        connect_machines(&sim, &nic);
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
         let frames = FrameMemory::new(&*gpu, nic.clone(), frame_count, settings.page_size)?;
@@ -149,6 +153,8 @@ impl Vm {
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
+        let stripes_a_region = 1;
+        let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
         let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let desc = VmDesc {
@@ -166,6 +172,7 @@ impl Vm {
             queues: queues.table_addr(),
             counters: counters.addr(),
             counter_shards: COUNTER_SHARDS,
+            queue_groups: 1,
             latencies: latencies.addr(),
             wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
             ..zero()
@@ -191,11 +198,13 @@ impl Vm {
             pool_ring,
             pool,
             regions,
+            stripes,
+            stripes_a_region,
             counters,
             latencies,
             desc,
             page_shift,
-            transport: Transport::Soft,
+            transport,
             settings,
             gpu,
         };
@@ -299,9 +308,9 @@ impl Vm {
         self.inner.gpu.capabilities().name
     }
 
-    /// The software NIC that fills the frames, for its statistics and its fault injection.
-    pub fn soft_nic(&self) -> &Arc<SoftNic> {
-        &self.inner.soft_nic
+    /// The software NIC, for its statistics and its fault injection; none when another NIC fills the frames.
+    pub fn soft_nic(&self) -> Option<&Arc<SoftNic>> {
+        self.inner.soft_nic.as_ref()
     }
 
     /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame.
@@ -319,9 +328,32 @@ impl Vm {
     }
 }
 
+/// The NIC that a transport drives.
+pub(crate) enum TransportNic {
+    Soft(Arc<SoftNic>),
+    Rxe(Arc<RxeNic>),
+}
+
+impl TransportNic {
+    fn transport(&self) -> Transport {
+        match self {
+            Self::Soft(_) => Transport::Soft,
+            Self::Rxe(_) => Transport::Rxe,
+        }
+    }
+
+    /// As every NIC, and as what only the software NIC can do.
+    fn parts(self) -> (Arc<dyn Nic>, Option<Arc<SoftNic>>) {
+        match self {
+            Self::Soft(nic) => (nic.clone(), Some(nic)),
+            Self::Rxe(nic) => (nic, None),
+        }
+    }
+}
+
 /// Doorbell stores of the simulated GPU wake the NIC; in seeded mode the GPU's scheduler steps it.
-fn connect_machines(gpu: &SimGpu, nic: &Arc<SoftNic>) {
-    struct Engine(Weak<SoftNic>);
+fn connect_machines(gpu: &SimGpu, nic: &Arc<dyn Nic>) {
+    struct Engine(Weak<dyn Nic>);
     impl gpuvm_gpu::Actor for Engine {
         fn step(&self) -> bool {
             self.0.upgrade().is_some_and(|nic| nic.step())

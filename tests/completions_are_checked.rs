@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, small};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -34,7 +34,7 @@ fn numbered(bench: &Bench) -> gpuvm::Region<u32> {
 
 #[test]
 fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
-    let bench = Bench::new(small(8), BASIC);
+    let bench = Bench::new(small_soft(8), BASIC);
     let a = numbered(&bench);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     for (syndrome, words) in [
@@ -43,9 +43,9 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
         (Syndrome::TransportRetryExceeded, "retr"),
     ] {
         let plan = soft::FaultPlan::new(soft::Fault::Fail(syndrome));
-        let fault = bench.vm.soft_nic().inject(plan.opcode(Opcode::Read).skip(7));
+        let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7));
         let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
-        assert_eq!(bench.vm.soft_nic().bitten(fault), 1);
+        assert_eq!(bench.soft_nic().bitten(fault), 1);
         let message = common::chain(&error);
         assert!(
             message.contains("kernel `sum`") && message.contains("page"),
@@ -61,17 +61,17 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
         assert_eq!(found.syndrome, u8::from(syndrome));
         copies_right(&bench, &a).unwrap();
     }
-    assert_eq!(bench.vm.soft_nic().stats().errors, 3);
+    assert_eq!(bench.soft_nic().stats().errors, 3);
 }
 
 #[test]
 fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
-    let bench = Bench::new(small(8).wait_limit(Duration::from_millis(300)), BASIC);
+    let bench = Bench::new(small_soft(8).wait_limit(Duration::from_millis(300)), BASIC);
     let a = numbered(&bench);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     for opcode in [Opcode::Read, Opcode::Write] {
         let plan = soft::FaultPlan::new(soft::Fault::LoseCompletion);
-        let fault = bench.vm.soft_nic().inject(plan.opcode(opcode).skip(5));
+        let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(5));
         let started = Instant::now();
         let outcome = match opcode {
             Opcode::Read => bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).map(|_| ()),
@@ -79,7 +79,7 @@ fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
                 .run("read_then_write", LaunchConfig::new(2, 64), (&a, 0u32))
                 .and_then(|_| a.flush()),
         };
-        assert_eq!(bench.vm.soft_nic().bitten(fault), 1, "{opcode}");
+        assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
         let took = started.elapsed();
         assert!(took < Duration::from_secs(20), "{opcode}: {took:?}");
         let error = outcome.expect_err("a lost completion cannot go unnoticed");
@@ -100,17 +100,17 @@ fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
 #[test]
 fn a_late_completion_after_a_timeout_corrupts_nothing() {
     for opcode in [Opcode::Read, Opcode::Write] {
-        let bench = Bench::new(small(8).wait_limit(Duration::from_millis(300)), BASIC);
+        let bench = Bench::new(small_soft(8).wait_limit(Duration::from_millis(300)), BASIC);
         let a = numbered(&bench);
         let delay = Duration::from_millis(1500);
         let plan = soft::FaultPlan::new(soft::Fault::Delay {
             ns: delay.as_nanos() as u64,
         });
-        let fault = bench.vm.soft_nic().inject(plan.opcode(opcode).skip(3));
+        let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(3));
         let started = Instant::now();
         let outcome = bench.run("read_then_write", LaunchConfig::new(2, 64), (&a, 0u32));
         let outcome = outcome.and_then(|_| a.flush());
-        assert_eq!(bench.vm.soft_nic().bitten(fault), 1, "{opcode}");
+        assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
         let message = refused(outcome);
         assert!(
             message.contains("within") && started.elapsed() < delay,
@@ -129,7 +129,7 @@ fn a_late_completion_after_a_timeout_corrupts_nothing() {
 /// Requests take half a millisecond: who looks at the frame before the completion sees what was there before.
 fn slow_requests(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(500_000).build().unwrap();
-    let builder = small(8).wait_limit(Duration::from_secs(2)).soft_nic(nic.into());
+    let builder = small_soft(8).wait_limit(Duration::from_secs(2)).soft_nic(nic.into());
     let bench = Bench::with(builder, BASIC, options);
     let a = numbered(&bench);
     copies_right(&bench, &a)?;
@@ -159,10 +159,10 @@ fn an_error_completion_that_counts_as_success_would_be_found() {
         "out.ok = opcode == kCompletionRequest;",
         "out.ok = true;",
     );
-    let bench = Bench::with(small(8), BASIC, &trusting);
+    let bench = Bench::with(small_soft(8), BASIC, &trusting);
     let a = numbered(&bench);
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
-    bench.vm.soft_nic().inject(plan.opcode(Opcode::Read).skip(7));
+    bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7));
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     // Without the check the launch ends well, or hangs until its bound; it does not report the syndrome.
     let outcome = bench.run(

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, small};
+use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, small, small_soft};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -40,12 +40,12 @@ fn the_evictor_passes_over_a_pinned_page() {
 #[test]
 fn the_evictor_does_not_wait_for_a_busy_page() {
     // One fetch takes long; the other warp turns over all other frames meanwhile, on the other queue pair.
-    let bench = Bench::new(small(4).workers(1), HOLDING);
+    let bench = Bench::new(small_soft(4).workers(1), HOLDING);
     let mut home: Vec<u32> = (0..64 * PAGE_WORDS as u32).collect();
     let page = home.as_ptr() as u64;
     let delay = soft::Fault::Delay { ns: 400_000_000 };
     let slow = soft::FaultPlan::new(delay).opcode(Opcode::Read).remote(page..page + 1);
-    let fault = bench.vm.soft_nic().inject(slow);
+    let fault = bench.soft_nic().inject(slow);
     let done_at = bench.vm.buffer::<u64>(2).unwrap();
     let outcome = bench.vm.scope(|scope| {
         let a = scope.region("pages", &mut home)?;
@@ -56,7 +56,7 @@ fn the_evictor_does_not_wait_for_a_busy_page() {
         )
     });
     outcome.unwrap();
-    assert_eq!(bench.vm.soft_nic().bitten(fault), 1);
+    assert_eq!(bench.soft_nic().bitten(fault), 1);
     let done_at = done_at.to_vec().unwrap();
     assert!(
         done_at[1] < done_at[0],
@@ -319,7 +319,7 @@ fn launches_of_different_streams_run_beside_each_other() {
 
 #[test]
 fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
-    let bench = Bench::new(small(4), HOLDING);
+    let bench = Bench::new(small_soft(4), HOLDING);
     let flag = bench.vm.buffer::<u32>(1).unwrap();
     let config = |threads| LaunchConfig::new(1, threads).deadline(Duration::from_millis(300));
     let error = bench.run("wait_for_ever", config(32), (&flag,)).unwrap_err();
@@ -347,10 +347,7 @@ fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
 
     // A lane that waits inside the library is reported with what it waits for.
     let slow = soft::Fault::Delay { ns: 3_000_000_000 };
-    bench
-        .vm
-        .soft_nic()
-        .inject(soft::FaultPlan::new(slow).opcode(Opcode::Read));
+    bench.soft_nic().inject(soft::FaultPlan::new(slow).opcode(Opcode::Read));
     let a = pages(&bench, 2);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     let started = Instant::now();

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, planted, refused, small};
+use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, planted, refused, small, small_soft};
 use gpuvm::{CompileOptions, LaunchConfig};
 
 const GUARD: u32 = 0xdead_beef;
 
 /// Kernels write and read a lent slice whose end is inside a page and whose neighbours belong to somebody else.
 fn ragged(options: &CompileOptions, elements: usize) -> Result<(), String> {
-    let bench = Bench::with(small(4), BASIC, options);
+    let bench = Bench::with(small_soft(4), BASIC, options);
     let (before, after) = (37, 2 * PAGE_WORDS as usize);
     let mut memory = vec![GUARD; before + elements + after];
     let fetched = bench.vm.stats().unwrap().bytes_fetched;
@@ -31,7 +31,7 @@ fn ragged(options: &CompileOptions, elements: usize) -> Result<(), String> {
     if strangers.copied().any(|word| word != GUARD) {
         return Err("memory beside the region was written".into());
     }
-    let nic = bench.vm.soft_nic();
+    let nic = bench.soft_nic();
     if nic.stats().errors != 0 {
         return Err("a request reached outside of registered memory".into());
     }
@@ -77,8 +77,8 @@ fn single_bytes_beside_each_other_keep_their_neighbours() {
 
 #[test]
 fn elements_beyond_2_to_the_32_are_themselves() {
-    let bench = Bench::new(small(8), BASIC);
-    // 5 GiB that nobody touches but for a few pages.
+    // 5 GiB that nobody touches but for a few pages: an RDMA device would pin them all.
+    let bench = Bench::new(small_soft(8), BASIC);
     let n = 5u64 << 30;
     let a = bench.vm.region::<u8>(n).name("five GiB").zeroed().unwrap();
     let at = [

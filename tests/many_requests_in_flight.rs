@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, small};
+use common::{BASIC, Bench, PAGE_WORDS, compare, small, small_soft};
 use gpuvm::{LaunchConfig, SoftNic};
 
 fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
@@ -15,7 +15,10 @@ fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
 #[test]
 fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
     for max_rd_atomic in [16, 64] {
-        let builder = small(64).queue_pairs(1).queue_depth(64).soft_nic(slow(max_rd_atomic));
+        let builder = small_soft(64)
+            .queue_pairs(1)
+            .queue_depth(64)
+            .soft_nic(slow(max_rd_atomic));
         let bench = Bench::new(builder, BASIC);
         let n = 32 * PAGE_WORDS;
         let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
@@ -26,7 +29,7 @@ fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
         assert_eq!(out.to_vec().unwrap(), expected);
         let stats = bench.vm.stats().unwrap().difference(&before);
         assert_eq!(stats.faults, 32);
-        let depth = bench.vm.soft_nic().stats().read_depth_max;
+        let depth = bench.soft_nic().stats().read_depth_max;
         // Not 1, and not a few: as many as the device allows, or nearly all of the warp.
         assert!(
             depth >= u64::from(max_rd_atomic.min(24)),
@@ -39,13 +42,17 @@ fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
 
 #[test]
 fn the_faults_of_several_warps_are_in_flight_together_on_one_queue_pair() {
-    let builder = small(64).queue_pairs(1).queue_depth(64).workers(2).soft_nic(slow(16));
+    let builder = small_soft(64)
+        .queue_pairs(1)
+        .queue_depth(64)
+        .workers(2)
+        .soft_nic(slow(16));
     let bench = Bench::new(builder, BASIC);
     let a = bench.vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     // One lane a warp has an element: 16 blocks, one page each.
     bench.must("touch", LaunchConfig::new(16, 1), (&a, PAGE_WORDS, &sink));
-    let depth = bench.vm.soft_nic().stats().read_depth_max;
+    let depth = bench.soft_nic().stats().read_depth_max;
     assert!(depth >= 8, "{depth} READs in flight");
 }
 
@@ -68,7 +75,7 @@ fn rings_of_every_depth_wrap_and_keep_every_request_apart() {
 
 #[test]
 fn more_than_65536_requests_pass_through_one_queue_pair() {
-    let bench = Bench::new(small(32).queue_pairs(1).queue_depth(32), BASIC);
+    let bench = Bench::new(small_soft(32).queue_pairs(1).queue_depth(32), BASIC);
     let pages = 2048;
     let a = bench
         .vm
@@ -84,7 +91,7 @@ fn more_than_65536_requests_pass_through_one_queue_pair() {
         assert!(rounds < 100);
     }
     assert_eq!(sink.to_vec().unwrap(), [one_page_each * rounds]);
-    assert_eq!(bench.vm.soft_nic().stats().errors, 0);
+    assert_eq!(bench.soft_nic().stats().errors, 0);
     bench.no_violations();
 }
 
@@ -93,7 +100,7 @@ fn numbers_of_queue_pairs_need_not_follow_each_other() {
     // Two virtual memories make their queue pairs on one NIC by turns, so neither has a run of numbers of its own.
     let nic = Arc::new(SoftNic::builder().engines(2).build().unwrap());
     let benches: Vec<Bench> = (0..3)
-        .map(|_| Bench::new(small(8).queue_pairs(5).soft_nic(Arc::clone(&nic)), BASIC))
+        .map(|_| Bench::new(small_soft(8).queue_pairs(5).soft_nic(Arc::clone(&nic)), BASIC))
         .collect();
     let n = 100 * PAGE_WORDS;
     let launches: Vec<_> = benches

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, refused, small};
+use common::{BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, refused, small, small_soft};
 use gpuvm::{CompileOptions, LaunchConfig, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -114,14 +114,14 @@ fn dirty_pages_reach_the_home_when_a_region_is_closed_or_dropped() {
 
 #[test]
 fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() {
-    let bench = Bench::new(small(64), BASIC);
+    let bench = Bench::new(small_soft(64), BASIC);
     let n = 6 * PAGE_WORDS;
     let a = bench.vm.region::<u32>(n).name("precious").zeroed().unwrap();
     bench.must("fill", LaunchConfig::new(1, 64), (&a, 5u32));
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
-    let fault = bench.vm.soft_nic().inject(plan.opcode(Opcode::Write).times(3));
+    let fault = bench.soft_nic().inject(plan.opcode(Opcode::Write).times(3));
     let message = refused(a.flush());
-    assert!(bench.vm.soft_nic().bitten(fault) > 0);
+    assert!(bench.soft_nic().bitten(fault) > 0);
     assert!(
         message.contains("`precious`") && message.contains("could not be written home"),
         "{message}"
@@ -132,21 +132,21 @@ fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() 
         tries += 1;
         assert!(tries < 5, "the flush never worked again");
     }
-    assert_eq!(bench.vm.soft_nic().bitten(fault), 3);
+    assert_eq!(bench.soft_nic().bitten(fault), 3);
     let expected: Vec<u32> = (0..n as u32).map(|i| i + 5).collect();
     compare(&a.to_vec().unwrap(), &expected).unwrap();
 }
 
 /// One write-back of an evictor fails; what the region holds in the end.
 fn failing_eviction(options: &CompileOptions) -> Result<(), String> {
-    let bench = Bench::with(small(8), BASIC, options);
+    let bench = Bench::with(small_soft(8), BASIC, options);
     let n = 64 * PAGE_WORDS;
     let a = bench.vm.region::<u32>(n).zeroed().unwrap();
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
-    let fault = bench.vm.soft_nic().inject(plan.opcode(Opcode::Write).skip(10));
+    let fault = bench.soft_nic().inject(plan.opcode(Opcode::Write).skip(10));
     // The other queue pair carries on, or the launch says what happened; then it is done again.
     let ran = bench.run("fill", LaunchConfig::new(2, 64), (&a, 1u32));
-    assert_eq!(bench.vm.soft_nic().bitten(fault), 1);
+    assert_eq!(bench.soft_nic().bitten(fault), 1);
     if ran.is_err() {
         bench.must("fill", LaunchConfig::new(2, 64), (&a, 1u32));
     }
@@ -171,9 +171,9 @@ fn the_test_above_finds_a_library_that_leaves_the_page_clean() {
 
 #[test]
 fn the_error_of_a_scoped_region_that_was_dropped_early_comes_out_of_the_scope() {
-    let bench = Bench::new(small(64), BASIC);
+    let bench = Bench::new(small_soft(64), BASIC);
     let mut home = vec![0u32; 2 * PAGE_WORDS as usize];
-    let nic = bench.vm.soft_nic();
+    let nic = bench.soft_nic();
     let outcome = bench.vm.scope(|scope| {
         let a = scope.region("lent", &mut home)?;
         bench.launch("fill", LaunchConfig::new(1, 64), (&a, 1u32)).sync()?;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, planted, refused, small};
+use common::{Bench, HOLDING, PAGE_WORDS, chain, planted, refused, small, small_soft};
 use gpuvm::{CompileOptions, LaunchConfig, Region, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -18,7 +18,7 @@ fn total(pages: u64) -> u64 {
 /// The kernel that asked is gone before the data comes; another one uses the pages.
 fn prefetch_and_leave(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(5_000_000).build().unwrap();
-    let builder = small(32)
+    let builder = small_soft(32)
         .wait_limit(std::time::Duration::from_secs(2))
         .soft_nic(nic.into());
     let bench = Bench::with(builder, HOLDING, options);
@@ -51,7 +51,7 @@ fn the_test_above_finds_a_library_without_helpers() {
 #[test]
 fn a_region_can_be_read_closed_and_dropped_while_its_prefetches_are_on_their_way() {
     let nic = SoftNic::builder().latency_ns(5_000_000).build().unwrap();
-    let bench = Bench::new(small(32).soft_nic(nic.into()), HOLDING);
+    let bench = Bench::new(small_soft(32).soft_nic(nic.into()), HOLDING);
     for end in 0..4 {
         let a = pages(&bench, 10);
         let launch = bench.launch("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 10 * PAGE_WORDS));
@@ -105,13 +105,13 @@ fn many_warps_that_prefetch_and_leave_do_not_starve_each_other() {
 
 #[test]
 fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
-    let bench = Bench::new(small(16), HOLDING);
+    let bench = Bench::new(small_soft(16), HOLDING);
     let other = pages(&bench, 40);
     let mut home: Vec<u32> = (0..4 * PAGE_WORDS as u32).collect();
     let homes = home.as_ptr() as u64..home.as_ptr_range().end as u64;
     // Bites one prefetch on each queue pair, so that both end in the error state.
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess)).opcode(Opcode::Read);
-    let fault = bench.vm.soft_nic().inject(plan.remote(homes).times(2));
+    let fault = bench.soft_nic().inject(plan.remote(homes).times(2));
     let sum = |a: &Region<u32>| {
         let sink = bench.vm.buffer::<u64>(1)?;
         bench.run("sum", LaunchConfig::new(1, 64), (a, &sink))?;
@@ -125,7 +125,7 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
             bench.must("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 4 * PAGE_WORDS));
             // Launches that have nothing to do with it may help it to its end; they are not failed by it.
             assert_eq!(sum(&other)?, total(40));
-            if bench.vm.soft_nic().bitten(fault) == 2 {
+            if bench.soft_nic().bitten(fault) == 2 {
                 break;
             }
         }

@@ -10,6 +10,9 @@ pub const QUEUE_KIND_MLX5: u32 = 1;
 pub const QUEUE_KIND_RXE: u32 = 2;
 
 /// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
+///
+/// Request `i` lies in slot `(send_start + i) & send_mask` of the send ring and completes in slot
+/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]
 pub struct QueueDesc {
@@ -17,28 +20,41 @@ pub struct QueueDesc {
     pub kind: u32,
     /// Queue pair number, 24 bits.
     pub number: u32,
-    /// Address of the send ring: `mask + 1` blocks of 64 bytes.
+    /// Address of slot 0 of the send ring.
     pub send_ring: u64,
-    /// Address of the completion ring: `completion_mask + 1` entries of 64 bytes.
+    /// Address of slot 0 of the completion ring.
     pub completion_ring: u64,
-    /// Address of the send doorbell record, a big-endian 32-bit word.
+    /// Address of the 32-bit word that tells the NIC how far the send ring is written. mlx5: the send doorbell
+    /// record, big-endian. rxe: the send ring's producer index.
     pub doorbell_record: u64,
-    /// Address of the 8-byte doorbell register.
+    /// Address of the 8-byte doorbell: the NIC's register, or a word that a doorbell proxy watches.
     pub doorbell: u64,
-    /// Send ring entries less one; a power of two less one.
+    /// Requests in flight less one; a power of two less one.
     pub mask: u32,
-    /// Completion ring entries less one; at least `mask`, so that request `i` completes in slot `i`.
+    /// Send ring slots less one; a power of two less one, at least `mask`.
+    pub send_mask: u32,
+    /// Completion ring slots less one; at least `mask` (mlx5), or twice as many slots as requests (rxe).
     pub completion_mask: u32,
+    /// Base-two logarithm of a send slot's bytes.
+    pub send_shift: u32,
+    /// Base-two logarithm of a completion slot's bytes.
+    pub completion_shift: u32,
+    /// Position of request 0 in the send ring.
+    pub send_start: u32,
+    /// Position of request 0's completion.
+    pub completion_start: u32,
     /// Local key of the frame memory.
     pub lkey: u32,
-    /// Unused.
-    pub reserved: u32,
     /// Address of the pair's [`QueueState`].
     pub state: u64,
     /// Address of `mask + 1` [`RequestRecord`]s.
     pub records: u64,
+    /// rxe: address of the completion ring's 32-bit producer index, which the NIC advances.
+    pub completion_produced: u64,
+    /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
+    pub completion_consumed: u64,
     /// Unused, to 128 bytes.
-    pub reserved_tail: [u64; 7],
+    pub reserved_tail: [u64; 3],
 }
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -109,8 +125,6 @@ pub const OUTCOME_FAILED: u32 = 2;
 /// The request was flushed because its queue pair had failed before: another queue pair may serve it.
 pub const OUTCOME_FLUSHED: u32 = 3;
 
-/// A request that moves no page (a reserved slot that was given up).
-pub const REQUEST_NOP: u32 = 0;
 /// A READ that fills a frame.
 pub const REQUEST_FETCH: u32 = 1;
 /// A WRITE of a cleaned page, whose frame goes to the pool afterwards.
@@ -128,7 +142,8 @@ pub const RING_ENTRIES_MAX: u32 = 1 << 15;
 shared_layout! {
     QueueDesc: 128 {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
-        completion_mask: 44, lkey: 48, reserved: 52, state: 56, records: 64, reserved_tail: 72,
+        send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
+        lkey: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, reserved_tail: 104,
     }
     QueueState: 512 {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,

@@ -50,28 +50,41 @@ pub struct ArrayDesc {
     pub frame_scale: u32,
 }
 
-/// One region: its page table and its home.
+/// One region: its page table and where its pages live. Page `p` is page `p / stripe_count` of stripe
+/// `p % stripe_count`.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct RegionDesc {
     /// Address of the page table words.
     pub words: u64,
-    /// Address of page 0 at the home, as the NIC's remote address.
-    pub home: u64,
     /// Exact length in bytes; the last page may be shorter than the others.
     pub bytes: u64,
     /// Pages.
     pub pages: u64,
-    /// Remote key of the home.
-    pub rkey: u32,
+    /// Address of `stripe_count` [`StripeDesc`]s.
+    pub stripes: u64,
+    /// Stripes: 1, or one a memory node.
+    pub stripe_count: u32,
     /// `REGION_*`.
     pub flags: u32,
+    /// Unused, to 64 bytes.
+    pub reserved: [u64; 3],
+}
+
+/// One stripe of a region: memory at one home, and the queue pairs that reach it.
+#[repr(C, align(32))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct StripeDesc {
+    /// Address of the stripe's page 0 at the home, as the NIC's remote address.
+    pub home: u64,
+    /// Remote key of the home.
+    pub rkey: u32,
     /// First queue pair that reaches the home.
     pub queue_first: u32,
     /// Queue pairs that reach the home.
     pub queue_count: u32,
-    /// Unused, to 64 bytes.
-    pub reserved: [u64; 2],
+    /// Unused, to 32 bytes.
+    pub reserved: [u32; 3],
 }
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -106,8 +119,8 @@ pub struct VmDesc {
     pub counters: u64,
     /// Number of counter shards, a power of two.
     pub counter_shards: u32,
-    /// Unused.
-    pub reserved: u32,
+    /// Groups of queue pairs: the queues of one group reach the same homes.
+    pub queue_groups: u32,
     /// Address of the [`LatencyHistogram`] of demand fetches.
     pub latencies: u64,
     /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
@@ -195,13 +208,12 @@ pub struct LatencyHistogram {
 shared_layout! {
     ArrayDesc: 48 { words: 0, frames: 8, length: 16, vm: 24, page_shift: 32, region: 36, offset_mask: 40,
         frame_scale: 44, }
-    RegionDesc: 64 {
-        words: 0, home: 8, bytes: 16, pages: 24, rkey: 32, flags: 36, queue_first: 40, queue_count: 44, reserved: 48,
-    }
+    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, stripe_count: 32, flags: 36, reserved: 40, }
+    StripeDesc: 32 { home: 0, rkey: 8, queue_first: 12, queue_count: 16, reserved: 20, }
     VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
-        reserved: 84, latencies: 88, wait_limit_ns: 96, reserved_tail: 104,
+        queue_groups: 84, latencies: 88, wait_limit_ns: 96, reserved_tail: 104,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         pad3: 400, }

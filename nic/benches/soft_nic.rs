@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
+use gpuvm_nic::Pages;
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
-use gpuvm_nic::soft::Pages;
 use gpuvm_nic::wire::mlx5::{Operation, Segment};
 use gpuvm_nic::{Access, MemoryKey, Nic, SoftNic};
 use rand::{RngExt, SeedableRng};

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`wire`] | who writes or reads queues: the formats, as checked views and representations, safe code only |
 //! | [`Nic`] | who sets queues up: memory keys, queue pairs, doorbell pages |
+//! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
 //! | `poster` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust |
 //!
@@ -15,11 +16,23 @@
 //! [`Syndrome`](wire::mlx5::Syndrome). All types may be used from several threads.
 #![deny(missing_docs)]
 
+mod doorbell_proxy;
 mod nic;
+mod pages;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod poster;
+#[cfg(target_os = "linux")]
+pub mod rxe;
+mod sleeper;
 pub mod soft;
 pub mod wire;
 
-pub use nic::{Access, MemoryKey, Nic, NicCapabilities, NicError, QueueMemory, QueuePair, QueuePairState};
+pub use doorbell_proxy::{DoorbellProxy, ProxySlot};
+pub use nic::{
+    Access, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory, QueuePair,
+    QueuePairState, QueueRings, RingSpan,
+};
+pub use pages::{PAGE_BYTES, Pages};
+#[cfg(target_os = "linux")]
+pub use rxe::RxeNic;
 pub use soft::SoftNic;

@@ -78,7 +78,19 @@ pub struct MemoryKey {
     pub rkey: u32,
 }
 
-/// Where the rings and doorbell records of a queue pair lie: addresses in this process.
+/// Who makes the rings of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueRings {
+    /// The caller: mlx5's formats.
+    Given(QueueMemory),
+    /// The NIC's driver, for this many requests in flight, a power of two: SoftRoCE's formats.
+    Own {
+        /// Requests in flight.
+        depth: u32,
+    },
+}
+
+/// Where the rings and doorbell records of a queue pair lie that the caller made: addresses in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueMemory {
     /// Send queue: `sq_entries` blocks of 64 bytes, aligned to 64.
@@ -97,13 +109,85 @@ pub struct QueueMemory {
     pub collapsed: bool,
 }
 
-/// A queue pair as its poster needs it.
+/// Format of the work requests and completions of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QueueFormat {
+    /// [`crate::wire::mlx5`].
+    Mlx5,
+    /// [`crate::wire::rxe`].
+    Rxe,
+}
+
+/// A ring in memory: `slots` entries of `1 << shift` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingSpan {
+    /// Address of slot 0, in this process.
+    pub address: u64,
+    /// Slots: a power of two.
+    pub slots: u32,
+    /// Base-two logarithm of a slot's bytes.
+    pub shift: u32,
+    /// Slot of the next request, or of its completion, when nothing is in flight.
+    pub start: u32,
+}
+
+/// A queue pair as its poster needs it. Positions change with [`Nic::reset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePair {
     /// Its 24-bit number. Numbers of successive queue pairs do not follow each other.
     pub number: u32,
-    /// Address of its 8-byte doorbell register, in this process.
+    /// What the rings hold.
+    pub format: QueueFormat,
+    /// Address of its 8-byte doorbell, in this process: a register, or the word that a doorbell proxy watches.
     pub doorbell: u64,
+    /// Address of the 32-bit word that is stored before the doorbell: mlx5's send doorbell record, or the send ring's
+    /// producer index.
+    pub doorbell_record: u64,
+    /// Send ring.
+    pub send: RingSpan,
+    /// Completion ring.
+    pub completion: RingSpan,
+    /// rxe: address of the completion ring's producer index; 0 otherwise.
+    pub completion_produced: u64,
+    /// rxe: address of the completion ring's consumer index; 0 otherwise.
+    pub completion_consumed: u64,
+}
+
+/// What takes a queue pair from one state to the next, as `ibv_modify_qp` has it: only the fields whose bit of
+/// `enum ibv_qp_attr_mask` is set in `mask` mean something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(
+    missing_docs,
+    reason = "the fields are those of struct ibv_qp_attr and struct ibv_ah_attr"
+)]
+pub struct QueueAttributes {
+    pub mask: u32,
+    pub state: u8,
+    pub path_mtu: u8,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub access_flags: u32,
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub dlid: u16,
+    pub service_level: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: bool,
+    pub ah_port: u8,
+    pub pkey_index: u16,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port: u8,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
 }
 
 /// States of a queue pair (InfiniBand specification, 10.3.1), less the two that paging does not use.
@@ -151,8 +235,10 @@ pub struct NicCapabilities {
     pub memory_regions_max: u32,
     /// Most bytes that one request moves.
     pub message_bytes_max: u64,
-    /// Whether [`Nic::doorbell_written`] must follow each store to a doorbell register. Real NICs see the store.
+    /// Whether [`Nic::doorbell_written`] must follow each store to a doorbell. Real NICs see the store.
     pub needs_doorbell_call: bool,
+    /// Whether the driver makes the rings ([`QueueRings::Own`]).
+    pub makes_rings: bool,
 }
 
 /// What a NIC refused, and why.
@@ -213,11 +299,38 @@ pub enum NicError {
         /// How long, in milliseconds.
         waited_ms: u64,
     },
-    /// An engine thread could not be started.
-    #[error("cannot start NIC engine thread {engine}; lower the number of engines or raise the process limit")]
+    /// The system refused a call.
+    #[error("{doing} on {device}{}", if hint.is_empty() { String::new() } else { format!(" ({hint})") })]
+    System {
+        /// The RDMA device.
+        device: String,
+        /// What was being done.
+        doing: String,
+        /// What to do about it, if that is known.
+        hint: &'static str,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No device to open.
+    #[error("{reason}")]
+    NoDevice {
+        /// What was looked for, what is there, and what to do.
+        reason: String,
+    },
+    /// The NIC cannot do this at all.
+    #[error("the {nic} NIC cannot {what}")]
+    Unsupported {
+        /// The NIC.
+        nic: &'static str,
+        /// The call.
+        what: &'static str,
+    },
+    /// A thread of the NIC could not be started.
+    #[error("cannot start thread {name} of the NIC; lower the number of engines or raise the process limit")]
     Thread {
-        /// The engine.
-        engine: usize,
+        /// The thread.
+        name: String,
         /// The system's reason.
         #[source]
         source: std::io::Error,
@@ -253,15 +366,23 @@ pub trait Nic: Send + Sync {
     /// has returned `Ok`.
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError>;
 
-    /// Creates a queue pair in state reset and sets all its completion queue entries to invalid (0xf0).
+    /// Creates a queue pair in state reset. Of given rings it sets all completion queue entries to invalid (0xf0).
     ///
     /// # Errors
-    /// A misaligned or null address, a size that is no power of two or too large; no queue pair left.
+    /// Rings that this NIC does not take; a misaligned or null address, a size that is no power of two or too large; no
+    /// queue pair left.
     ///
     /// # Safety
-    /// The memory that `mem` names must be valid and writable, and be accessed by others only by atomic or volatile
-    /// accesses, until [`destroy_queue_pair`](Self::destroy_queue_pair) has returned `Ok` or the NIC is dropped.
-    unsafe fn create_queue_pair(&self, mem: QueueMemory) -> Result<QueuePair, NicError>;
+    /// The memory that given rings name must be valid and writable, and be accessed by others only by atomic or volatile
+    /// accesses, until [`destroy_queue_pair`](Self::destroy_queue_pair) has returned `Ok` or the NIC is dropped. Rings
+    /// that the NIC made are mapped for as long, and are accessed in the same way only.
+    unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError>;
+
+    /// The queue pair as it is now.
+    ///
+    /// # Errors
+    /// An unknown queue pair.
+    fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError>;
 
     /// Takes the queue pair from reset through init and ready-to-receive to ready-to-send, with `remote`, a queue
     /// pair of this NIC, as its responder. `remote` may be `qp` itself. The responder answers only while it is ready
@@ -270,6 +391,23 @@ pub trait Nic: Send + Sync {
     /// # Errors
     /// An unknown queue pair; a queue pair that is not in state reset.
     fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError>;
+
+    /// Changes the state of a queue pair as a connection manager asks for.
+    ///
+    /// # Errors
+    /// An unknown queue pair; attributes that the state does not take; a NIC that reaches nobody else.
+    fn modify(&self, qp: u32, attributes: &QueueAttributes) -> Result<(), NicError> {
+        let _ = (qp, attributes);
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "be connected to another machine",
+        })
+    }
+
+    /// Calls that its doorbell proxy has made, where it has one: the only processor work on a request's way.
+    fn doorbell_calls(&self) -> u64 {
+        0
+    }
 
     /// The state of a queue pair.
     ///
@@ -281,7 +419,8 @@ pub trait Nic: Send + Sync {
     /// doorbell records and the doorbell register are 0, completion queue entries invalid again.
     ///
     /// # Errors
-    /// An unknown queue pair; a bound that ran out.
+    /// An unknown queue pair; a bound that ran out. Rings that the NIC made go on where they were: ask
+    /// [`queue_pair`](Self::queue_pair) for the positions.
     fn reset(&self, qp: u32) -> Result<(), NicError>;
 
     /// Destroys a queue pair; work in flight is dropped without completions. Its memory is not touched after `Ok`.

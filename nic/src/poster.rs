@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use crate::soft::Pages;
 use crate::wire::WireError;
 use crate::wire::mlx5::{
     BLOCK_BYTES, BLOCKS_MAX, CQE_BYTES, Completion, Cqe, Doorbell, Operation, Segment, Segments, WorkRequest,
 };
-use crate::{Nic, NicError, QueueMemory, QueuePair};
+use crate::{Nic, NicError, Pages, QueueMemory, QueuePair, QueueRings};
 
 /// Sizes and kind of a poster's queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +128,7 @@ impl Poster {
         };
         // SAFETY: `pages` holds all of it and is freed in `drop` after the queue pair is destroyed, or never; this
         // type accesses it by atomics only.
-        let queue_pair = unsafe { nic.create_queue_pair(memory)? };
+        let queue_pair = unsafe { nic.create_queue_pair(QueueRings::Given(memory))? };
         Ok(Poster {
             nic,
             queue_pair,

@@ -6,7 +6,7 @@ use common::{BOUND, BYTES, Bed, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig, PosterError};
 use gpuvm_nic::soft::{Fault, FaultPlan, ViolationKind, vendor};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, CqeOpcode, Opcode, Operation, Segment, Syndrome};
-use gpuvm_nic::{Access, MemoryKey, Nic, NicError, QueuePairState, SoftNic};
+use gpuvm_nic::{Access, MemoryKey, Nic, NicError, QueuePairState, QueueRings, SoftNic};
 
 /// Runs one request on a queue pair of its own; asserts the failure and that no byte moved.
 #[track_caller]
@@ -461,7 +461,7 @@ fn calls_refuse_what_cannot_be() {
         gpuvm_nic::QueueMemory { cq_entries: 3, ..good },
     ] {
         // SAFETY: what is refused is never used.
-        let error = unsafe { nic.create_queue_pair(bad) }.expect_err("it cannot be");
+        let error = unsafe { nic.create_queue_pair(QueueRings::Given(bad)) }.expect_err("it cannot be");
         assert!(matches!(error, NicError::BadArgument { .. }), "{error}");
     }
     let nobody = poster.number() ^ 1;

@@ -8,7 +8,7 @@ use common::{BOUND, Bed, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig, PosterError};
 use gpuvm_nic::soft::{ViolationKind, vendor};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Doorbell, Operation, Syndrome};
-use gpuvm_nic::{Nic, NicError, SoftNic};
+use gpuvm_nic::{Nic, NicError, QueueRings, SoftNic};
 use proptest::prelude::*;
 
 /// The kinds of rules broken on `poster`'s queue pair.
@@ -357,7 +357,7 @@ fn queue_pairs_run_out_with_an_error_and_come_back() {
     // All share the memory of one poster; none is connected.
     let memory = first.memory();
     // SAFETY: `first` lives to the end of the test.
-    let create = || unsafe { bed.nic.create_queue_pair(memory) };
+    let create = || unsafe { bed.nic.create_queue_pair(QueueRings::Given(memory)) };
     let created: Vec<_> = (1..max).map(|_| create().expect("room").number).collect();
     let error = create().expect_err("none left");
     assert!(

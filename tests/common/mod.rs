@@ -3,15 +3,31 @@
 
 use std::time::Duration;
 
-use gpuvm::{CompileOptions, Error, Kernel, Launch, LaunchConfig, LaunchReport, Module, Vm, VmBuilder};
+use gpuvm::{
+    CompileOptions, Error, Kernel, Launch, LaunchConfig, LaunchReport, Module, SoftNic, Transport, Vm, VmBuilder,
+};
 
 /// The page size of tests that do not try several.
 pub const PAGE: u64 = 4096;
 /// `u32` elements of such a page.
 pub const PAGE_WORDS: u64 = PAGE / 4;
 
-/// Settings of a small virtual memory: few frames, a short queue, and bounds that end a test that would hang.
+/// Settings of a small virtual memory: few frames, a short queue, and bounds that end a test that would hang. It uses the
+/// transport that the environment asks for.
 pub fn small(frames: u64) -> VmBuilder {
+    over_environment(small_soft(frames))
+}
+
+/// `GPUVM_TEST_RDMA=rxe0` runs tests over that SoftRoCE device instead of the software NIC.
+pub fn over_environment(builder: VmBuilder) -> VmBuilder {
+    match std::env::var("GPUVM_TEST_RDMA") {
+        Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
+        Err(_) => builder,
+    }
+}
+
+/// The same over the software NIC, for tests that plant its faults, watch its statistics or follow a seed.
+pub fn small_soft(frames: u64) -> VmBuilder {
     Vm::builder()
         .frame_memory(frames * PAGE)
         .page_size(PAGE)
@@ -133,9 +149,14 @@ impl Bench {
         self.must("sum", LaunchConfig::new(2, 64), (&other, &sink));
     }
 
-    /// No rule of the queues was broken so far.
+    /// The software NIC of a test that uses one.
+    pub fn soft_nic(&self) -> &SoftNic {
+        self.vm.soft_nic().expect("the test uses the software NIC")
+    }
+
+    /// No rule of the queues was broken so far, as far as a software NIC has watched.
     pub fn no_violations(&self) {
-        let violations = self.vm.soft_nic().violations();
+        let violations = self.vm.soft_nic().map_or(Vec::new(), |nic| nic.violations());
         assert!(violations.is_empty(), "{violations:?}");
     }
 }

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 1;
+constexpr const unsigned int LAYOUT_VERSION = 2;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -144,9 +144,6 @@ constexpr const unsigned int OUTCOME_FAILED = 2;
 /// The request was flushed because its queue pair had failed before: another queue pair may serve it.
 constexpr const unsigned int OUTCOME_FLUSHED = 3;
 
-/// A request that moves no page (a reserved slot that was given up).
-constexpr const unsigned int REQUEST_NOP = 0;
-
 /// A READ that fills a frame.
 constexpr const unsigned int REQUEST_FETCH = 1;
 
@@ -215,26 +212,37 @@ struct alignas(16) ArrayDesc {
     unsigned int frame_scale;
 };
 
-/// One region: its page table and its home.
+/// One region: its page table and where its pages live. Page `p` is page `p / stripe_count` of stripe
+/// `p % stripe_count`.
 struct alignas(64) RegionDesc {
     /// Address of the page table words.
     unsigned long long words;
-    /// Address of page 0 at the home, as the NIC's remote address.
-    unsigned long long home;
     /// Exact length in bytes; the last page may be shorter than the others.
     unsigned long long bytes;
     /// Pages.
     unsigned long long pages;
-    /// Remote key of the home.
-    unsigned int rkey;
+    /// Address of `stripe_count` [`StripeDesc`]s.
+    unsigned long long stripes;
+    /// Stripes: 1, or one a memory node.
+    unsigned int stripe_count;
     /// `REGION_*`.
     unsigned int flags;
+    /// Unused, to 64 bytes.
+    unsigned long long reserved[3];
+};
+
+/// One stripe of a region: memory at one home, and the queue pairs that reach it.
+struct alignas(32) StripeDesc {
+    /// Address of the stripe's page 0 at the home, as the NIC's remote address.
+    unsigned long long home;
+    /// Remote key of the home.
+    unsigned int rkey;
     /// First queue pair that reaches the home.
     unsigned int queue_first;
     /// Queue pairs that reach the home.
     unsigned int queue_count;
-    /// Unused, to 64 bytes.
-    unsigned long long reserved[2];
+    /// Unused, to 32 bytes.
+    unsigned int reserved[3];
 };
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -267,8 +275,8 @@ struct alignas(128) VmDesc {
     unsigned long long counters;
     /// Number of counter shards, a power of two.
     unsigned int counter_shards;
-    /// Unused.
-    unsigned int reserved;
+    /// Groups of queue pairs: the queues of one group reach the same homes.
+    unsigned int queue_groups;
     /// Address of the [`LatencyHistogram`] of demand fetches.
     unsigned long long latencies;
     /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
@@ -343,33 +351,49 @@ struct alignas(128) LatencyHistogram {
 };
 
 /// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
+///
+/// Request `i` lies in slot `(send_start + i) & send_mask` of the send ring and completes in slot
+/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`.
 struct alignas(64) QueueDesc {
     /// `QUEUE_KIND_*`: the format of work requests and completions.
     unsigned int kind;
     /// Queue pair number, 24 bits.
     unsigned int number;
-    /// Address of the send ring: `mask + 1` blocks of 64 bytes.
+    /// Address of slot 0 of the send ring.
     unsigned long long send_ring;
-    /// Address of the completion ring: `completion_mask + 1` entries of 64 bytes.
+    /// Address of slot 0 of the completion ring.
     unsigned long long completion_ring;
-    /// Address of the send doorbell record, a big-endian 32-bit word.
+    /// Address of the 32-bit word that tells the NIC how far the send ring is written. mlx5: the send doorbell
+    /// record, big-endian. rxe: the send ring's producer index.
     unsigned long long doorbell_record;
-    /// Address of the 8-byte doorbell register.
+    /// Address of the 8-byte doorbell: the NIC's register, or a word that a doorbell proxy watches.
     unsigned long long doorbell;
-    /// Send ring entries less one; a power of two less one.
+    /// Requests in flight less one; a power of two less one.
     unsigned int mask;
-    /// Completion ring entries less one; at least `mask`, so that request `i` completes in slot `i`.
+    /// Send ring slots less one; a power of two less one, at least `mask`.
+    unsigned int send_mask;
+    /// Completion ring slots less one; at least `mask` (mlx5), or twice as many slots as requests (rxe).
     unsigned int completion_mask;
+    /// Base-two logarithm of a send slot's bytes.
+    unsigned int send_shift;
+    /// Base-two logarithm of a completion slot's bytes.
+    unsigned int completion_shift;
+    /// Position of request 0 in the send ring.
+    unsigned int send_start;
+    /// Position of request 0's completion.
+    unsigned int completion_start;
     /// Local key of the frame memory.
     unsigned int lkey;
-    /// Unused.
-    unsigned int reserved;
     /// Address of the pair's [`QueueState`].
     unsigned long long state;
     /// Address of `mask + 1` [`RequestRecord`]s.
     unsigned long long records;
+    /// rxe: address of the completion ring's 32-bit producer index, which the NIC advances.
+    unsigned long long completion_produced;
+    /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
+    unsigned long long completion_consumed;
     /// Unused, to 128 bytes.
-    unsigned long long reserved_tail[7];
+    unsigned long long reserved_tail[3];
 };
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -480,6 +504,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 48, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
+static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
 static_assert(sizeof(Counters) == 128, "size of Counters");
@@ -494,12 +519,18 @@ static_assert(__builtin_offsetof(QueueDesc, completion_ring) == 16, "offset of Q
 static_assert(__builtin_offsetof(QueueDesc, doorbell_record) == 24, "offset of QueueDesc::doorbell_record");
 static_assert(__builtin_offsetof(QueueDesc, doorbell) == 32, "offset of QueueDesc::doorbell");
 static_assert(__builtin_offsetof(QueueDesc, mask) == 40, "offset of QueueDesc::mask");
-static_assert(__builtin_offsetof(QueueDesc, completion_mask) == 44, "offset of QueueDesc::completion_mask");
-static_assert(__builtin_offsetof(QueueDesc, lkey) == 48, "offset of QueueDesc::lkey");
-static_assert(__builtin_offsetof(QueueDesc, reserved) == 52, "offset of QueueDesc::reserved");
-static_assert(__builtin_offsetof(QueueDesc, state) == 56, "offset of QueueDesc::state");
-static_assert(__builtin_offsetof(QueueDesc, records) == 64, "offset of QueueDesc::records");
-static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 72, "offset of QueueDesc::reserved_tail");
+static_assert(__builtin_offsetof(QueueDesc, send_mask) == 44, "offset of QueueDesc::send_mask");
+static_assert(__builtin_offsetof(QueueDesc, completion_mask) == 48, "offset of QueueDesc::completion_mask");
+static_assert(__builtin_offsetof(QueueDesc, send_shift) == 52, "offset of QueueDesc::send_shift");
+static_assert(__builtin_offsetof(QueueDesc, completion_shift) == 56, "offset of QueueDesc::completion_shift");
+static_assert(__builtin_offsetof(QueueDesc, send_start) == 60, "offset of QueueDesc::send_start");
+static_assert(__builtin_offsetof(QueueDesc, completion_start) == 64, "offset of QueueDesc::completion_start");
+static_assert(__builtin_offsetof(QueueDesc, lkey) == 68, "offset of QueueDesc::lkey");
+static_assert(__builtin_offsetof(QueueDesc, state) == 72, "offset of QueueDesc::state");
+static_assert(__builtin_offsetof(QueueDesc, records) == 80, "offset of QueueDesc::records");
+static_assert(__builtin_offsetof(QueueDesc, completion_produced) == 88, "offset of QueueDesc::completion_produced");
+static_assert(__builtin_offsetof(QueueDesc, completion_consumed) == 96, "offset of QueueDesc::completion_consumed");
+static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 104, "offset of QueueDesc::reserved_tail");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
@@ -525,14 +556,17 @@ static_assert(__builtin_offsetof(ArrayDesc, region) == 36, "offset of ArrayDesc:
 static_assert(__builtin_offsetof(ArrayDesc, offset_mask) == 40, "offset of ArrayDesc::offset_mask");
 static_assert(__builtin_offsetof(ArrayDesc, frame_scale) == 44, "offset of ArrayDesc::frame_scale");
 static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc::words");
-static_assert(__builtin_offsetof(RegionDesc, home) == 8, "offset of RegionDesc::home");
-static_assert(__builtin_offsetof(RegionDesc, bytes) == 16, "offset of RegionDesc::bytes");
-static_assert(__builtin_offsetof(RegionDesc, pages) == 24, "offset of RegionDesc::pages");
-static_assert(__builtin_offsetof(RegionDesc, rkey) == 32, "offset of RegionDesc::rkey");
+static_assert(__builtin_offsetof(RegionDesc, bytes) == 8, "offset of RegionDesc::bytes");
+static_assert(__builtin_offsetof(RegionDesc, pages) == 16, "offset of RegionDesc::pages");
+static_assert(__builtin_offsetof(RegionDesc, stripes) == 24, "offset of RegionDesc::stripes");
+static_assert(__builtin_offsetof(RegionDesc, stripe_count) == 32, "offset of RegionDesc::stripe_count");
 static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc::flags");
-static_assert(__builtin_offsetof(RegionDesc, queue_first) == 40, "offset of RegionDesc::queue_first");
-static_assert(__builtin_offsetof(RegionDesc, queue_count) == 44, "offset of RegionDesc::queue_count");
-static_assert(__builtin_offsetof(RegionDesc, reserved) == 48, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(RegionDesc, reserved) == 40, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(StripeDesc, home) == 0, "offset of StripeDesc::home");
+static_assert(__builtin_offsetof(StripeDesc, rkey) == 8, "offset of StripeDesc::rkey");
+static_assert(__builtin_offsetof(StripeDesc, queue_first) == 12, "offset of StripeDesc::queue_first");
+static_assert(__builtin_offsetof(StripeDesc, queue_count) == 16, "offset of StripeDesc::queue_count");
+static_assert(__builtin_offsetof(StripeDesc, reserved) == 20, "offset of StripeDesc::reserved");
 static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
@@ -547,7 +581,7 @@ static_assert(__builtin_offsetof(VmDesc, queue_count) == 60, "offset of VmDesc::
 static_assert(__builtin_offsetof(VmDesc, queues) == 64, "offset of VmDesc::queues");
 static_assert(__builtin_offsetof(VmDesc, counters) == 72, "offset of VmDesc::counters");
 static_assert(__builtin_offsetof(VmDesc, counter_shards) == 80, "offset of VmDesc::counter_shards");
-static_assert(__builtin_offsetof(VmDesc, reserved) == 84, "offset of VmDesc::reserved");
+static_assert(__builtin_offsetof(VmDesc, queue_groups) == 84, "offset of VmDesc::queue_groups");
 static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::latencies");
 static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
 static_assert(__builtin_offsetof(VmDesc, reserved_tail) == 104, "offset of VmDesc::reserved_tail");

@@ -1,20 +1,11 @@
 //! Engines: threads that serve queue pairs, or their manual counterpart.
 //!
 //! An engine finds work by looking at the doorbell registers of its queue pairs. When there is none it looks again
-//! for a short while, yields its core a few times, then sleeps. No ring is lost:
-//!
-//! | poster | engine |
-//! |---|---|
-//! | store the doorbell register | store `asleep` |
-//! | fence (SeqCst) | fence (SeqCst) |
-//! | load `asleep`; if set, wake | load the registers; if changed, do not sleep |
-//!
-//! Of two sequentially consistent fences one comes first, so at least one side sees the other's store.
+//! for a short while, yields its core a few times, then sleeps; see [`crate::sleeper`] for why no ring is lost.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::thread::Thread;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::faults::Faults;
@@ -23,6 +14,7 @@ use super::queue_pair::{QueuePairEngine, RequestBuffer, Step};
 use super::report::{Counters, ViolationKind, Violations};
 use super::{Shared, lock};
 use crate::NicError;
+use crate::sleeper::Sleeper;
 use crate::wire::mlx5::{BLOCK_BYTES, BLOCKS_MAX};
 
 /// Units of work done under one hold of the engine's lock.
@@ -80,9 +72,7 @@ pub(super) struct Engine {
     pub counters: Counters,
     /// Callers that want `core`; the engine's thread stands back for them.
     callers: AtomicU32,
-    /// The thread sleeps, or is about to: a ring must wake it.
-    asleep: AtomicBool,
-    thread: OnceLock<Thread>,
+    pub sleeper: Sleeper,
 }
 
 /// What an engine works on.
@@ -152,8 +142,7 @@ impl Engine {
             }),
             counters: Counters::default(),
             callers: AtomicU32::new(0),
-            asleep: AtomicBool::new(false),
-            thread: OnceLock::new(),
+            sleeper: Sleeper::default(),
         }
     }
 
@@ -207,29 +196,6 @@ impl Engine {
         guard
     }
 
-    /// Wakes the thread if it sleeps. To be called after a doorbell store by the same thread.
-    #[inline]
-    pub fn rung(&self) {
-        // SeqCst fence: the caller's doorbell store before, the load of `asleep` after; pairs with the fence in
-        // `sleep` (see the module's table).
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
-        if self.asleep.load(Ordering::Relaxed) {
-            self.wake();
-        }
-    }
-
-    /// Wakes the thread if it sleeps.
-    #[cold]
-    pub fn wake(&self) {
-        // Relaxed: only picks one of several wakers; the thread looks at the registers anew in any case.
-        if self.asleep.swap(false, Ordering::Relaxed)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
-        }
-    }
-
     /// Lets callers have the lock that this thread has just released; bounded, since they may be gone.
     fn stand_back(&self) {
         for _ in 0..1000 {
@@ -243,8 +209,7 @@ impl Engine {
 
     /// Body of an engine's thread.
     pub fn run(&self, shared: &Shared) {
-        // Set before the first sleep, so that whoever sees `asleep` finds it. It was not set before: `Err` is moot.
-        let _ = self.thread.set(std::thread::current());
+        self.sleeper.adopt();
         let mut idle = Idle::default();
         // Acquire: pairs with the release in `SoftNic::drop`.
         while !shared.stop.load(Ordering::Acquire) {
@@ -266,14 +231,11 @@ impl Engine {
     }
 
     fn sleep(&self, shared: &Shared) {
-        // Relaxed store, SeqCst fence, loads of the registers in `round`: see the module's table.
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.sleeper.doze();
         let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
         let bound = match round {
             Round::Worked => {
-                // Relaxed: a waker that comes between finds a thread that is awake, and unparks it in vain.
-                self.asleep.store(false, Ordering::Relaxed);
+                self.sleeper.stay_awake();
                 return;
             }
             Round::Until(due) => Duration::from_nanos(due.saturating_sub(shared.clock.now_ns())).min(SLEEP_MAX),
@@ -281,11 +243,12 @@ impl Engine {
         };
         let start = Instant::now();
         // Acquire: pairs with the release in `SoftNic::drop`, whose unpark comes after it.
-        if !shared.stop.load(Ordering::Acquire) {
-            std::thread::park_timeout(bound);
-        }
-        // Relaxed: as above.
-        let rung = !self.asleep.swap(false, Ordering::Relaxed);
+        let bound = if shared.stop.load(Ordering::Acquire) {
+            Duration::ZERO
+        } else {
+            bound
+        };
+        let rung = self.sleeper.sleep(bound);
         let mut core = lock(&self.core);
         self.counters.sleeps.add(1);
         if rung || start.elapsed() < SLEEP_MAX || round != Round::Idle {
@@ -358,5 +321,8 @@ pub(super) fn spawn(shared: &Arc<Shared>, index: usize) -> Result<std::thread::J
     std::thread::Builder::new()
         .name(format!("nic-engine-{index}"))
         .spawn(move || shared.engines[index].run(&shared))
-        .map_err(|source| NicError::Thread { engine: index, source })
+        .map_err(|source| NicError::Thread {
+            name: format!("nic-engine-{index}"),
+            source,
+        })
 }

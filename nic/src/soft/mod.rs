@@ -31,7 +31,6 @@ mod engine;
 mod execute;
 mod faults;
 mod memory;
-mod pages;
 mod queue_pair;
 mod report;
 
@@ -49,11 +48,13 @@ use report::Violations;
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use faults::{Fault, FaultId, FaultPlan};
-pub use pages::{PAGE_BYTES, Pages};
 pub use report::{SoftNicStats, Violation, ViolationKind};
 
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
-use crate::{Access, MemoryKey, Nic, NicCapabilities, NicError, QueueMemory, QueuePair, QueuePairState};
+use crate::{
+    Access, MemoryKey, Nic, NicCapabilities, NicError, Pages, QueueFormat, QueueMemory, QueuePair, QueuePairState,
+    QueueRings, RingSpan,
+};
 
 /// Most engines of one NIC.
 pub const ENGINES_MAX: usize = 64;
@@ -275,6 +276,7 @@ impl Nic for SoftNic {
             memory_regions_max: memory::REGIONS_MAX,
             message_bytes_max: MESSAGE_BYTES_MAX,
             needs_doorbell_call: !self.manual,
+            makes_rings: false,
         }
     }
 
@@ -307,7 +309,13 @@ impl Nic for SoftNic {
         Ok(())
     }
 
-    unsafe fn create_queue_pair(&self, memory: QueueMemory) -> Result<QueuePair, NicError> {
+    unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError> {
+        let QueueRings::Given(memory) = rings else {
+            return Err(NicError::Unsupported {
+                nic: "software",
+                what: "make rings: give it some",
+            });
+        };
         check_queue_memory(&memory)?;
         let mut registry = lock(&self.registry);
         let exhausted = NicError::Exhausted {
@@ -331,7 +339,13 @@ impl Nic for SoftNic {
         core.queue_pairs
             .push(QueuePairEngine::new(Arc::clone(&shared), memory, doorbell));
         registry.queue_pairs.insert(number, shared);
-        Ok(QueuePair { number, doorbell })
+        Ok(describe(number, doorbell, &memory))
+    }
+
+    fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError> {
+        self.with_engine("queue pair", qp, |queue_pair, _| {
+            describe(qp, queue_pair.doorbell(), queue_pair.memory())
+        })
     }
 
     fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
@@ -390,7 +404,7 @@ impl Nic for SoftNic {
     fn doorbell_written(&self, addr: u64) {
         let offset = addr.wrapping_sub(self.registers.address()) as usize;
         if let Some(engine) = self.owners.get(offset / REGISTER_STRIDE) {
-            self.shared.engines[engine].rung();
+            self.shared.engines[engine].sleeper.rung();
         }
     }
 
@@ -418,6 +432,27 @@ impl Drop for SoftNic {
             // An engine that panicked has ended as well; there is nobody to tell in a drop.
             let _ = thread.join();
         }
+    }
+}
+
+/// A queue pair over the caller's rings.
+fn describe(number: u32, doorbell: u64, memory: &QueueMemory) -> QueuePair {
+    let ring = |address, slots, bytes: usize| RingSpan {
+        address,
+        slots,
+        shift: bytes.trailing_zeros(),
+        start: 0,
+    };
+    QueuePair {
+        number,
+        format: QueueFormat::Mlx5,
+        doorbell,
+        // The send half of the pair's record.
+        doorbell_record: memory.dbrec + 4,
+        send: ring(memory.sq, memory.sq_entries, crate::wire::mlx5::BLOCK_BYTES),
+        completion: ring(memory.cq, memory.cq_entries, crate::wire::mlx5::CQE_BYTES),
+        completion_produced: 0,
+        completion_consumed: 0,
     }
 }
 

@@ -233,6 +233,16 @@ impl QueuePairEngine {
         self.start(context, buffer)
     }
 
+    /// Address of the doorbell register.
+    pub fn doorbell(&self) -> u64 {
+        self.register
+    }
+
+    /// The caller's rings.
+    pub fn memory(&self) -> &QueueMemory {
+        &self.memory
+    }
+
     /// When the oldest request in flight is due.
     pub fn due_ns(&self) -> Option<u64> {
         self.pending.front().map(|front| front.due_ns)

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod mlx5;
+pub mod rxe;
 
 /// Bytes that do not have the shape of the format they were read as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,9 +41,57 @@ pub(crate) fn put_bytes(buffer: &mut [u8], offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Defines a view of one structure: a checked constructor, and a getter and a setter for each big-endian field.
+/// Defines an enum over one byte in which unknown codes survive.
+macro_rules! codes {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $code:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$item_doc])* $item,)*
+            /// A code that this crate does not know.
+            Unknown(u8),
+        }
+
+        impl $name {
+            /// Every known code.
+            pub const KNOWN: &'static [$name] = &[$($name::$item),*];
+        }
+
+        impl From<u8> for $name {
+            fn from(code: u8) -> Self {
+                match code {
+                    $($code => $name::$item,)*
+                    other => $name::Unknown(other),
+                }
+            }
+        }
+
+        impl From<$name> for u8 {
+            fn from(value: $name) -> u8 {
+                match value {
+                    $($name::$item => $code,)*
+                    $name::Unknown(other) => other,
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self {
+                    $($name::$item => f.write_str($text),)*
+                    $name::Unknown(code) => write!(f, "code {code:#04x}"),
+                }
+            }
+        }
+    };
+}
+pub(crate) use codes;
+
+/// Defines a view of one structure: a checked constructor, and a getter and a setter for each field, big-endian or,
+/// with `le` first, little-endian.
 macro_rules! view {
-    ($(#[$doc:meta])* $name:ident, $bytes:expr;
+    (le $($rest:tt)*) => { $crate::wire::view! { @from_le_bytes to_le_bytes $($rest)* } };
+    (@$from:ident $to:ident $(#[$doc:meta])* $name:ident, $bytes:expr;
      $($(#[$field_doc:meta])* $get:ident, $set:ident: $ty:ty => $offset:expr;)*) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,16 +119,17 @@ macro_rules! view {
 
             $($(#[$field_doc])*
             pub fn $get(&self) -> $ty {
-                <$ty>::from_be_bytes($crate::wire::bytes_at(self.buffer.as_ref(), $offset))
+                <$ty>::$from($crate::wire::bytes_at(self.buffer.as_ref(), $offset))
             })*
         }
 
         impl<T: AsRef<[u8]> + AsMut<[u8]>> $name<T> {
             $(#[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
             pub fn $set(&mut self, value: $ty) {
-                $crate::wire::put_bytes(self.buffer.as_mut(), $offset, &value.to_be_bytes());
+                $crate::wire::put_bytes(self.buffer.as_mut(), $offset, &value.$to());
             })*
         }
     };
+    ($($rest:tt)*) => { $crate::wire::view! { @from_be_bytes to_be_bytes $($rest)* } };
 }
 pub(crate) use view;

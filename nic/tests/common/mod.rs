@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
-use gpuvm_nic::soft::{Pages, SoftNicBuilder, VirtualClock};
+use gpuvm_nic::soft::{SoftNicBuilder, VirtualClock};
 use gpuvm_nic::wire::mlx5::{Completion, Operation, Segment, Syndrome};
-use gpuvm_nic::{Access, MemoryKey, Nic, SoftNic};
+use gpuvm_nic::{Access, MemoryKey, Nic, Pages, SoftNic};
 
 /// No test waits longer than this for anything.
 pub const BOUND: Duration = Duration::from_secs(20);

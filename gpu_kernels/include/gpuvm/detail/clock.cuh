@@ -13,7 +13,7 @@ constexpr u32 kClockWindow = 32;
 GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
     u32 queue;
     u64 index;
-    if (!try_reserve_any(vm, region_of(vm, owner), 1, &queue, &index)) return false;
+    if (!try_reserve_any(vm, owner, 1, &queue, &index)) return false;
     Queue q(vm, queue);
     write_slot(q, index, kind, owner, frame, 0, 0);
     commit(q, index, 1);
@@ -102,7 +102,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
         reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
-        if (all_queues_failed(vm, region_of(vm, owner))) {
+        if (all_queues_failed(vm, owner)) {
             report_queues_failed(vm, owner);
             break;
         }

@@ -71,7 +71,6 @@ GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
 // Waits until another's fetch of the page has ended, finishing it when its poster has left. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner) {
     Wait wait(vm->wait_limit_ns);
-    const layout::RegionDesc* region = region_of(vm, owner);
     note_wait(layout::WAIT_PAGE, owner, 0);
     bool ended;
     while (true) {
@@ -82,7 +81,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
         if (token)
             reap_token(vm, token);
         else if ((wait.turns & 7) == 7)  // a demand fetch whose poster gave up has no token
-            for (u32 n = 0; n < region->queue_count; ++n) reap_queue(Queue(vm, region->queue_first + n), kClockWindow);
+            reap_queues_of(vm, owner, kClockWindow);
         if (!wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             break;
@@ -92,22 +91,23 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
     return ended;
 }
 
-// Waits until one slot of the region's queues is free and reserves it. False at the limit or when every queue failed.
+// Waits until one slot of the queues that reach the page is free and reserves it. False at the limit or when every
+// queue failed.
 GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queue, u64* index) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    if (try_reserve_any(vm, region, 1, queue, index)) return true;
+    if (try_reserve_any(vm, owner, 1, queue, index)) return true;
     Wait wait(vm->wait_limit_ns);
-    note_wait(layout::WAIT_QUEUE, region->queue_first, owner);
+    u32 first = stripe_of(vm, owner)->queue_first;
+    note_wait(layout::WAIT_QUEUE, first, owner);
     bool got = false;
     while (!got) {
-        if (all_queues_failed(vm, region)) {
+        if (all_queues_failed(vm, owner)) {
             report_queues_failed(vm, owner);
             break;
         }
-        for (u32 n = 0; n < region->queue_count; ++n) reap_queue(Queue(vm, region->queue_first + n), kClockWindow);
-        got = try_reserve_any(vm, region, 1, queue, index) != 0;
+        reap_queues_of(vm, owner, kClockWindow);
+        got = try_reserve_any(vm, owner, 1, queue, index) != 0;
         if (!got && !wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, region->queue_first, 0, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, first, 0, wait.waited());
             break;
         }
     }
@@ -176,7 +176,7 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
         if (direct == kNoFrame) return grant;
         frames = 1;
     }
-    grant.count = try_reserve_any(vm, region_of(vm, owner), frames, &grant.queue, &grant.first);
+    grant.count = try_reserve_any(vm, owner, frames, &grant.queue, &grant.first);
     if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, &grant.queue, &grant.first)) grant.count = 1;
     if (direct != kNoFrame) {
         if (grant.count == 0) pool_give(vm, direct);
@@ -188,9 +188,12 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
     return grant;
 }
 
-// All winners of a round together. Returns the lane's outcome; those without a frame take their claim back.
+// All winners of a round whose pages the same queues reach. Returns the lane's outcome; those without a frame take
+// their claim back. Winners of other queues are a group of their own: neither waits for the other before its lanes
+// have used and unpinned their pages.
 GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u32 won, bool may_wait,
                                u64 started, u32* frame) {
+    if (vm->queue_groups > 1) won = __match_any_sync(won, stripe_of(vm, owner)->queue_first);
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};
@@ -208,10 +211,7 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
     Queue q(vm, grant.queue);
     u64 index = grant.first + rank;
     u32 got = grant.ticket & kDirectFrame ? static_cast<u32>(grant.ticket) : pool_take(vm, grant.ticket + rank);
-    const layout::RegionDesc* region = region_of(vm, owner);
-    // A lane whose region is reached by other queues gives its slot up: a reserved slot is always written.
-    bool reachable = grant.queue - region->queue_first < region->queue_count;
-    write_slot(q, index, reachable ? layout::REQUEST_FETCH : layout::REQUEST_NOP, owner, got, reachable ? pins : 0, 0);
+    write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);
     u32 granted = 0, left = won;
     for (u32 n = 0; n < grant.count; ++n) {
         granted |= left & (0 - left);
@@ -224,11 +224,6 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
         ring(q);
         count(&counters(vm)->faults, grant.count);
         pay_back(vm, grant.count);
-    }
-    if (!reachable) {
-        pool_give(vm, got);
-        revert_claim(word);
-        return kRoundRetry;
     }
     *frame = got;
     return finish_demand(q, index, word, owner, started);

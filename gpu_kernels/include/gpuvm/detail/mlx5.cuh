@@ -2,17 +2,16 @@
 // Source: <infiniband/mlx5dv.h>; nic/src/wire/mlx5 has the same formats for the host, and a test compares.
 #pragma once
 
-#include "platform.cuh"
+#include "request.cuh"
 
 namespace gpuvm {
 namespace detail {
 namespace mlx5 {
 
-constexpr u32 kOpcodeNop = 0x00;
 constexpr u32 kOpcodeWrite = 0x08;
 constexpr u32 kOpcodeRead = 0x10;
 constexpr u32 kSignalled = 0x08;  // fm_ce_se: ask for a completion
-constexpr u32 kEntryShift = 6;    // 64-byte blocks
+constexpr u32 kSegments = 3;      // 16-byte units: control, remote address, data
 
 GPUVM_DEVICE u32 be32(u32 v) {
 #if defined(GPUVM_SIM)
@@ -27,18 +26,15 @@ GPUVM_DEVICE u64 be64(u64 v) {
 // Two 32-bit fields in memory order.
 GPUVM_DEVICE u64 fields(u32 first, u32 second) { return static_cast<u64>(be32(second)) << 32 | be32(first); }
 
-// Writes request `index` of `queue`: control, remote address and data segment, one 64-byte block.
-// Relaxed stores: `ring` has the fence that puts them before the doorbell record.
-GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, u32 opcode, u64 local, u32 bytes, u64 remote,
-                                u32 rkey) {
-    pair64* block = reinterpret_cast<pair64*>(queue->send_ring + ((index & queue->mask) << kEntryShift));
-    u32 segments = opcode == kOpcodeNop ? 1 : 3;
+// Control, remote address and data segment in one 64-byte block.
+GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, const Request& request) {
+    pair64* block = reinterpret_cast<pair64*>(send_slot(queue, index));
+    u32 opcode = request.write ? kOpcodeWrite : kOpcodeRead;
     st_relaxed_sys_v2(block,
-                      pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | segments),
+                      pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | kSegments),
                              fields(kSignalled, 0)});
-    if (opcode == kOpcodeNop) return;
-    st_relaxed_sys_v2(block + 1, pair64{be64(remote), fields(rkey, 0)});
-    st_relaxed_sys_v2(block + 2, pair64{fields(bytes, queue->lkey), be64(local)});
+    st_relaxed_sys_v2(block + 1, pair64{be64(request.remote), fields(request.rkey, 0)});
+    st_relaxed_sys_v2(block + 2, pair64{fields(request.bytes, queue->lkey), be64(request.local)});
 }
 
 // Index of the next block to be written, as doorbell record and doorbell register carry it.
@@ -48,20 +44,12 @@ GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
 }
 
 constexpr u32 kCompletionRequest = 0;
-constexpr u32 kCompletionRequestError = 13;
 constexpr u32 kCompletionInvalid = 15;
-
-struct Completion {
-    bool arrived;
-    bool ok;
-    u32 syndrome;
-    u32 vendor_syndrome;
-};
 
 // The completion of request `index`: its slot is its own, its owner bit is the lap's. Acquire at system
 // scope: the NIC wrote the page's data and the entry's body before the last byte, which is read first.
 GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
-    u64 entry = queue->completion_ring + ((index & queue->completion_mask) << kEntryShift);
+    u64 entry = completion_slot(queue, index);
     u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
     u32 opcode_and_owner = tail >> 24;
     u32 lap = (index & (static_cast<u64>(queue->completion_mask) + 1)) != 0;

@@ -1,11 +1,11 @@
 // Queue pairs driven by lanes: reservation, in-order hand-over to the NIC, completions that anyone may finish.
 #pragma once
 
-#include "mlx5.cuh"
 #include "page_word.cuh"
 #include "platform.cuh"
 #include "pool.cuh"
 #include "report.cuh"
+#include "wire.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -36,6 +36,12 @@ GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX -
 GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
     return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
 }
+// The stripe that holds a page.
+GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u64 stripe = region->stripe_count == 1 ? 0 : page_of(owner) % region->stripe_count;
+    return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
+}
 GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
 }
@@ -51,16 +57,13 @@ GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, u32 frame) {
 }
 
 // A page error's code in the word: queue, syndrome, vendor syndrome.
-GPUVM_DEVICE u32 error_code(u32 queue, const mlx5::Completion& c) {
+GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
     return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
 }
 
-constexpr u32 kSyndromeFlushed = 0x05;
-
 // Publishes the page of a completed READ with the waiter's pins, or fails it. A flushed READ says nothing of the
 // page: it is absent again, for another queue pair to fetch.
-GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done,
-                              u32 pins) {
+GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const Completion& done, u32 pins) {
     const layout::VmDesc* vm = q.vm;
     u64 owner = ld_relaxed_gpu(&record->owner);
     u32 frame = ld_relaxed_gpu(&record->frame);
@@ -84,7 +87,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
 }
 
 // Ends the write-back of a completed WRITE; a page that was cleaned for its frame leaves it now.
-GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const mlx5::Completion& done,
+GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const Completion& done,
                               bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     u64 owner = ld_relaxed_gpu(&record->owner);
@@ -122,7 +125,7 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
     if (state >> layout::RECORD_INDEX_SHIFT != index) return state >> layout::RECORD_INDEX_SHIFT > index;
     if (state == record_state(index, layout::RECORD_DONE)) return true;
     if (state != record_state(index, layout::RECORD_POSTED)) return false;
-    mlx5::Completion done = mlx5::completion(q.desc, index);
+    Completion done = completion(q.desc, index);
     if (!done.arrived) return false;
     // One handler: acquire, so that nothing of the handling comes before the claim.
     if (atom_cas_acq_rel_gpu(&record->state, state, record_state(index, layout::RECORD_CLAIMED)) != state) return false;
@@ -210,12 +213,13 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     return 0;
 }
 
-// Looks through the region's queues, its home queue by multiprocessor first. The queue, or none when all are full.
-GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 want, u32* queue,
-                                 u64* first) {
-    u32 home = (multiprocessor_id() + warp_slot()) % region->queue_count;
-    for (u32 n = 0; n < region->queue_count; ++n) {
-        u32 candidate = region->queue_first + (home + n) % region->queue_count;
+// Looks through the queues that reach a page, its home queue by multiprocessor first. The queue, or none when all are
+// full.
+GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, u32 want, u32* queue, u64* first) {
+    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+    u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
+    for (u32 n = 0; n < stripe->queue_count; ++n) {
+        u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;
         u32 got = try_reserve(Queue(vm, candidate), want, first);
         if (got) {
             *queue = candidate;
@@ -226,27 +230,35 @@ GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, const layout::RegionD
     return 0;
 }
 
-GPUVM_DEVICE bool all_queues_failed(const layout::VmDesc* vm, const layout::RegionDesc* region) {
-    for (u32 n = 0; n < region->queue_count; ++n)
-        if (!Queue(vm, region->queue_first + n).failed()) return false;
+GPUVM_DEVICE bool all_queues_failed(const layout::VmDesc* vm, u64 owner) {
+    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+    for (u32 n = 0; n < stripe->queue_count; ++n)
+        if (!Queue(vm, stripe->queue_first + n).failed()) return false;
     return true;
+}
+
+// Finishes what has completed on the queues that reach a page.
+GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) {
+    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+    for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
 }
 
 // Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
 GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
     const layout::RegionDesc* region = region_of(q.vm, owner);
+    const layout::StripeDesc* stripe = stripe_of(q.vm, owner);
     u64 page = page_of(owner);
+    u64 page_at_home = region->stripe_count == 1 ? page : page / region->stripe_count;
     layout::RequestRecord* record = q.record(index);
     st_relaxed_gpu(&record->owner, owner);
     st_relaxed_gpu(&record->frame, frame);
     st_relaxed_gpu(&record->kind, kind);
     st_relaxed_gpu(&record->pins, pins);
     st_relaxed_gpu(&record->token, token);
-    u32 opcode = kind == layout::REQUEST_FETCH ? mlx5::kOpcodeRead
-                 : kind == layout::REQUEST_NOP ? mlx5::kOpcodeNop
-                                               : mlx5::kOpcodeWrite;
-    mlx5::write_request(q.desc, index, opcode, frame_address(q.vm, frame), page_bytes(q.vm, region, page),
-                        region->home + (page << q.vm->page_shift), region->rkey);
+    write_request(
+        q.desc, index,
+        Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, frame),
+                stripe->home + (page_at_home << q.vm->page_shift), stripe->rkey, page_bytes(q.vm, region, page)});
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
@@ -270,12 +282,7 @@ GPUVM_NOINLINE void ring(const Queue& q) {
         if (atom_exch_acq_rel_gpu(&s->ringer, 1u) != 0) return;
         u64 written = ld_acquire_gpu(&s->written);
         if (written != ld_relaxed_gpu(&s->posted)) {
-            // The blocks before the record, at the NIC.
-            fence_acq_rel_sys();
-            st_relaxed_sys(reinterpret_cast<u32*>(q.desc->doorbell_record), mlx5::doorbell_record(written));
-            // The record before the register, at the NIC.
-            fence_acq_rel_sys();
-            st_mmio_sys(reinterpret_cast<u64*>(q.desc->doorbell), mlx5::doorbell(q.desc, written));
+            announce(q.desc, written);
             st_relaxed_gpu(&s->posted, written);
             count(&counters(q.vm)->doorbells, 1);
         }
@@ -297,15 +304,15 @@ GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index,
     report(fault);
 }
 
-// Every queue pair of the page's region is in the error state. The first one's own error says why.
+// Every queue pair that reaches the page is in the error state. The first one's own error says why.
 GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32 first = ld_relaxed_gpu(&Queue(vm, region->queue_first).state()->failed);
+    u32 queue = stripe_of(vm, owner)->queue_first;
+    u32 first = ld_relaxed_gpu(&Queue(vm, queue).state()->failed);
     Fault fault;
     fault.code = layout::FAULT_QUEUES_FAILED;
     fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
     fault.page = page_of(owner);
-    fault.queue = region->queue_first;
+    fault.queue = queue;
     fault.syndrome = first >> 8 & 0xff;
     fault.vendor_syndrome = first >> 16 & 0xff;
     report(fault);

@@ -1,51 +1,6 @@
 //! Operation, completion and error codes. A code that is not known here survives a round trip.
 
-use core::fmt;
-
-/// Defines an enum over one byte in which unknown codes survive.
-macro_rules! codes {
-    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $code:literal, $text:literal;)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$item_doc])* $item,)*
-            /// A code that this crate does not know.
-            Unknown(u8),
-        }
-
-        impl $name {
-            /// Every known code.
-            pub const KNOWN: &'static [$name] = &[$($name::$item),*];
-        }
-
-        impl From<u8> for $name {
-            fn from(code: u8) -> Self {
-                match code {
-                    $($code => $name::$item,)*
-                    other => $name::Unknown(other),
-                }
-            }
-        }
-
-        impl From<$name> for u8 {
-            fn from(value: $name) -> u8 {
-                match value {
-                    $($name::$item => $code,)*
-                    $name::Unknown(other) => other,
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self {
-                    $($name::$item => f.write_str($text),)*
-                    $name::Unknown(code) => write!(f, "code {code:#04x}"),
-                }
-            }
-        }
-    };
-}
+use crate::wire::codes;
 
 codes! {
     /// What a work request asks for (`MLX5_OPCODE_*`).

@@ -1,0 +1,523 @@
+//! Linux SoftRoCE (`rdma_rxe`): queue pairs whose rings the kernel shares with this process.
+//!
+//! A GPU thread writes its request into the send ring, stores the producer index, and reads the completion from the
+//! completion ring in place (formats: [`crate::wire::rxe`]). Only the doorbell is a system call, which the device's
+//! [`DoorbellProxy`] makes. The kernel's uverbs interface is used directly, since no library hands the rings out.
+//!
+//! Tested on Linux 6.1 under emulation; see docs/SOFTROCE.md. The driver trusts what stands in a send ring more than
+//! a real NIC would: a wild store of a kernel into it may harm the machine.
+
+mod device;
+mod ring;
+mod uverbs;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::DeviceInfo;
+use ring::Ring;
+use uverbs::Uverbs;
+
+use crate::{
+    Access, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes, QueueFormat,
+    QueuePair, QueuePairState, QueueRings,
+};
+
+/// Bytes of a request with one segment.
+const REQUEST_BYTES: u32 = 224;
+/// Bytes of a completion.
+const COMPLETION_BYTES: u32 = 48;
+/// Most requests in flight: the completion ring has two slots for each, and the driver allows 32,768.
+const DEPTH_MAX: u32 = 1 << 14;
+/// READs and atomics that the driver keeps in flight for one queue pair.
+const READS_MAX: u32 = 128;
+/// Receiver-not-ready timer and retries: nothing is received here, so they are never used.
+const RNR_TIMER: u8 = 12;
+
+/// `enum ibv_qp_attr_mask`.
+pub mod attribute_mask {
+    /// `state`.
+    pub const STATE: u32 = 1;
+    /// `access_flags`.
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    /// `pkey_index`.
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    /// `port`.
+    pub const PORT: u32 = 1 << 5;
+    /// The address.
+    pub const AV: u32 = 1 << 7;
+    /// `path_mtu`.
+    pub const PATH_MTU: u32 = 1 << 8;
+    /// `timeout`.
+    pub const TIMEOUT: u32 = 1 << 9;
+    /// `retry_count`.
+    pub const RETRY_COUNT: u32 = 1 << 10;
+    /// `rnr_retry`.
+    pub const RNR_RETRY: u32 = 1 << 11;
+    /// `rq_psn`.
+    pub const RQ_PSN: u32 = 1 << 12;
+    /// `max_rd_atomic`.
+    pub const MAX_RD_ATOMIC: u32 = 1 << 13;
+    /// `min_rnr_timer`.
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    /// `sq_psn`.
+    pub const SQ_PSN: u32 = 1 << 16;
+    /// `max_dest_rd_atomic`.
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    /// `dest_qp_num`.
+    pub const DEST_QP_NUM: u32 = 1 << 20;
+}
+use attribute_mask as mask;
+
+/// `enum ibv_qp_state`.
+mod state {
+    pub const RESET: u8 = 0;
+    pub const INIT: u8 = 1;
+    pub const READY_TO_RECEIVE: u8 = 2;
+    pub const READY_TO_SEND: u8 = 3;
+}
+
+/// How a SoftRoCE device is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RxeOptions {
+    /// The device, such as `rxe0`. Default: the first SoftRoCE device.
+    pub device: Option<String>,
+    /// How long an answer may take before the request is sent again: 4.096 us doubled this many times, 1 to 31.
+    /// Default: 14 (67 ms).
+    pub ack_timeout: u8,
+    /// How often it is sent again, 0 to 6; 7 is for ever. Default: 6.
+    pub retry_count: u8,
+}
+
+impl Default for RxeOptions {
+    fn default() -> Self {
+        Self {
+            device: None,
+            ack_timeout: 14,
+            retry_count: 6,
+        }
+    }
+}
+
+/// A SoftRoCE device, opened by this process.
+pub struct RxeNic {
+    // Dropped first: its thread makes calls on the device.
+    proxy: DoorbellProxy,
+    pairs: Mutex<HashMap<u32, Arc<Pair>>>,
+    regions: Mutex<HashMap<MemoryKey, u32>>,
+    protection_domain: u32,
+    limits: uverbs::DeviceLimits,
+    uverbs: Arc<Uverbs>,
+    info: DeviceInfo,
+    options: RxeOptions,
+}
+
+struct Pair {
+    // Dropped first: no doorbell call comes after the queue pair is destroyed.
+    slot: ProxySlot,
+    handle: u32,
+    number: u32,
+    completion_queue: u32,
+    send: Ring,
+    completion: Ring,
+    /// First packet sequence number of the requests that it sends; a new one after each reset.
+    first_psn: AtomicU32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change of the maps is complete before anything that can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names of the SoftRoCE devices of this machine.
+pub fn devices() -> Vec<String> {
+    device::rxe_devices()
+}
+
+impl RxeNic {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`NicError::NoDevice`] with what is missing; [`NicError::System`]; a timeout or retry count out of range.
+    pub fn open(options: RxeOptions) -> Result<Self, NicError> {
+        if options.retry_count > 7 || !(1..=31).contains(&options.ack_timeout) {
+            return Err(NicError::BadArgument {
+                what: "ack timeout or retry count",
+                value: u64::from(options.ack_timeout) << 8 | u64::from(options.retry_count),
+                expected: "a timeout code of 1 to 31 and at most 7 retries",
+            });
+        }
+        let info = DeviceInfo::find(options.device.as_deref())?;
+        let failed = |doing: &str, source: io::Error| NicError::System {
+            device: info.name.clone(),
+            doing: doing.to_owned(),
+            hint: match source.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => "run as root, or give this user rights on /dev/infiniband",
+                _ => "",
+            },
+            source,
+        };
+        let uverbs = Uverbs::open(&info.node).map_err(|error| failed("opening the device", error))?;
+        let protection_domain = uverbs
+            .alloc_pd()
+            .map_err(|error| failed("allocating a protection domain", error))?;
+        let limits = uverbs.limits().map_err(|error| failed("querying the device", error))?;
+        Ok(Self {
+            proxy: DoorbellProxy::start(&format!("doorbell-{}", info.name))?,
+            pairs: Mutex::default(),
+            regions: Mutex::default(),
+            protection_domain,
+            limits,
+            uverbs: Arc::new(uverbs),
+            info,
+            options,
+        })
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        &self.info.name
+    }
+
+    fn failed(&self, doing: String, source: io::Error) -> NicError {
+        NicError::System {
+            device: self.info.name.clone(),
+            doing,
+            hint: match source.raw_os_error() {
+                Some(libc::ENOMEM) => {
+                    "too little memory, or more pinned than the limit allows: raise it with `ulimit -l unlimited`"
+                }
+                Some(libc::EPERM | libc::EACCES) => "not permitted: run as root, or raise `ulimit -l`",
+                Some(libc::EFAULT) => "the memory is not mapped, or is a file that cannot be pinned",
+                _ => "",
+            },
+            source,
+        }
+    }
+
+    fn find(&self, number: u32) -> Result<Arc<Pair>, NicError> {
+        lock(&self.pairs)
+            .get(&number)
+            .cloned()
+            .ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+
+    fn create(&self, depth: u32) -> Result<Arc<Pair>, NicError> {
+        let uverbs = &self.uverbs;
+        let cq = uverbs
+            .create_cq(2 * depth - 1)
+            .map_err(|error| self.failed(format!("creating a completion queue of {}", 2 * depth - 1), error))?;
+        let made = self.create_on(depth, cq);
+        if made.is_err()
+            && let Err(error) = uverbs.destroy_cq(cq.handle)
+        {
+            tracing::warn!(%error, "a completion queue is left on {}", self.info.name);
+        }
+        made
+    }
+
+    fn create_on(&self, depth: u32, cq: uverbs::CqResponse) -> Result<Arc<Pair>, NicError> {
+        let uverbs = &self.uverbs;
+        let qp = uverbs
+            .create_qp(self.protection_domain, cq.handle, depth)
+            .map_err(|error| self.failed(format!("creating a queue pair of {depth} requests"), error))?;
+        let made = self.map_rings(depth, cq, qp);
+        if made.is_err()
+            && let Err(error) = uverbs.destroy_qp(qp.handle)
+        {
+            tracing::warn!(%error, "a queue pair is left on {}", self.info.name);
+        }
+        made
+    }
+
+    fn map_rings(&self, depth: u32, cq: uverbs::CqResponse, qp: uverbs::QpResponse) -> Result<Arc<Pair>, NicError> {
+        let file = self.uverbs.file();
+        let completion = Ring::map(file, cq.ring, COMPLETION_BYTES)
+            .map_err(|error| self.failed("mapping a completion ring".into(), error))?;
+        let send = Ring::map(file, qp.send_ring, REQUEST_BYTES)
+            .map_err(|error| self.failed("mapping a send ring".into(), error))?;
+        if send.slots() <= depth || completion.slots() < 2 * depth {
+            let sizes = format!("{} and {} slots for {depth} requests", send.slots(), completion.slots());
+            return Err(self.failed("sizing the rings".into(), io::Error::other(sizes)));
+        }
+        let (doorbell, handle) = (Arc::clone(&self.uverbs), qp.handle);
+        Ok(Arc::new(Pair {
+            slot: self.proxy.serve(move |_| doorbell.post_send(handle))?,
+            handle,
+            number: qp.number,
+            completion_queue: cq.handle,
+            send,
+            completion,
+            first_psn: AtomicU32::new(psn(qp.number)),
+        }))
+    }
+
+    fn describe(&self, pair: &Pair) -> QueuePair {
+        QueuePair {
+            number: pair.number,
+            format: QueueFormat::Rxe,
+            doorbell: pair.slot.address(),
+            doorbell_record: pair.send.producer_address(),
+            send: pair.send.span(),
+            completion: pair.completion.span(),
+            completion_produced: pair.completion.producer_address(),
+            completion_consumed: pair.completion.consumer_address(),
+        }
+    }
+
+    fn change(&self, pair: &Pair, attributes: &QueueAttributes) -> Result<(), NicError> {
+        self.uverbs.modify_qp(pair.handle, attributes).map_err(|error| {
+            let number = pair.number;
+            self.failed(
+                format!("taking queue pair {number:#x} to state {}", attributes.state),
+                error,
+            )
+        })
+    }
+}
+
+/// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
+/// earlier connection is not taken for one of the next.
+fn psn(of: u32) -> u32 {
+    of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
+}
+
+impl Nic for RxeNic {
+    fn capabilities(&self) -> NicCapabilities {
+        NicCapabilities {
+            name: self.info.name.clone(),
+            max_rd_atomic: self.limits.max_qp_rd_atom.min(READS_MAX),
+            sq_entries_max: DEPTH_MAX.min(self.limits.max_qp_wr),
+            cq_entries_max: self.limits.max_cqe,
+            queue_pairs_max: self.limits.max_qp,
+            memory_regions_max: self.limits.max_mr,
+            message_bytes_max: 1 << 31,
+            needs_doorbell_call: true,
+            makes_rings: true,
+        }
+    }
+
+    unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+        let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+        if bytes == 0 || addr.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
+            return Err(NicError::BadArgument {
+                what: "memory to register",
+                value: bytes,
+                expected: "a span that is not empty; local write access where others may write",
+            });
+        }
+        // SAFETY: the caller's promise.
+        let made = unsafe { self.uverbs.reg_mr(self.protection_domain, addr, bytes, access.bits()) };
+        let region = made.map_err(|error| self.failed(format!("registering {bytes} bytes"), error))?;
+        let key = MemoryKey {
+            lkey: region.lkey,
+            rkey: region.rkey,
+        };
+        lock(&self.regions).insert(key, region.handle);
+        Ok(key)
+    }
+
+    fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
+        let mut regions = lock(&self.regions);
+        let handle = *regions.get(&key).ok_or(NicError::UnknownKey { key })?;
+        self.uverbs
+            .dereg_mr(handle)
+            .map_err(|error| self.failed(format!("deregistering memory with lkey {:#x}", key.lkey), error))?;
+        regions.remove(&key);
+        Ok(())
+    }
+
+    unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError> {
+        let QueueRings::Own { depth } = rings else {
+            return Err(NicError::Unsupported {
+                nic: "SoftRoCE",
+                what: "use rings that the caller made",
+            });
+        };
+        if !depth.is_power_of_two() || depth > DEPTH_MAX {
+            return Err(NicError::BadArgument {
+                what: "queue depth",
+                value: u64::from(depth),
+                expected: "a power of two up to 16384",
+            });
+        }
+        let pair = self.create(depth)?;
+        let described = self.describe(&pair);
+        lock(&self.pairs).insert(pair.number, pair);
+        Ok(described)
+    }
+
+    fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError> {
+        Ok(self.describe(&*self.find(qp)?))
+    }
+
+    fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
+        let (pair, responder) = (self.find(qp)?, self.find(remote)?);
+        let outstanding = self.capabilities().max_rd_atomic as u8;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+                state: state::INIT,
+                port: 1,
+                access_flags: Access::ALL.bits(),
+                ..Default::default()
+            },
+        )?;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: mask::STATE
+                    | mask::AV
+                    | mask::PATH_MTU
+                    | mask::DEST_QP_NUM
+                    | mask::RQ_PSN
+                    | mask::MAX_DEST_RD_ATOMIC
+                    | mask::MIN_RNR_TIMER,
+                state: state::READY_TO_RECEIVE,
+                path_mtu: self.info.mtu,
+                dest_qp_num: remote,
+                // Relaxed: a number; connections are made one after the other by their owner.
+                rq_psn: responder.first_psn.load(Ordering::Relaxed),
+                dgid: self.info.gid,
+                sgid_index: self.info.gid_index,
+                hop_limit: 64,
+                is_global: true,
+                ah_port: 1,
+                max_dest_rd_atomic: outstanding,
+                min_rnr_timer: RNR_TIMER,
+                ..Default::default()
+            },
+        )?;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: mask::STATE
+                    | mask::TIMEOUT
+                    | mask::RETRY_COUNT
+                    | mask::RNR_RETRY
+                    | mask::SQ_PSN
+                    | mask::MAX_RD_ATOMIC,
+                state: state::READY_TO_SEND,
+                sq_psn: pair.first_psn.load(Ordering::Relaxed),
+                max_rd_atomic: outstanding,
+                timeout: self.options.ack_timeout,
+                retry_count: self.options.retry_count,
+                rnr_retry: 6,
+                ..Default::default()
+            },
+        )
+    }
+
+    fn modify(&self, qp: u32, attributes: &QueueAttributes) -> Result<(), NicError> {
+        self.change(&*self.find(qp)?, attributes)
+    }
+
+    fn doorbell_calls(&self) -> u64 {
+        self.proxy.calls()
+    }
+
+    fn state(&self, qp: u32) -> Result<QueuePairState, NicError> {
+        let pair = self.find(qp)?;
+        let found = self
+            .uverbs
+            .query_qp_state(pair.handle)
+            .map_err(|error| self.failed(format!("querying queue pair {qp:#x}"), error))?;
+        Ok(match found {
+            state::RESET => QueuePairState::Reset,
+            state::INIT => QueuePairState::Init,
+            state::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
+            state::READY_TO_SEND => QueuePairState::ReadyToSend,
+            _ => QueuePairState::Error,
+        })
+    }
+
+    fn reset(&self, qp: u32) -> Result<(), NicError> {
+        let pair = self.find(qp)?;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: mask::STATE,
+                state: state::RESET,
+                ..Default::default()
+            },
+        )?;
+        // The driver keeps its indexes. What was posted and not executed is taken back, and unread completions are
+        // dropped: both rings are empty where the driver stands.
+        // Acquire: the driver's last stores; release: nothing, it does not look before the next doorbell.
+        pair.send
+            .producer()
+            .store(pair.send.consumer().load(Ordering::Acquire), Ordering::Release);
+        pair.completion
+            .consumer()
+            .store(pair.completion.producer().load(Ordering::Acquire), Ordering::Release);
+        pair.slot.reset();
+        // Relaxed: see `connect`.
+        let next = psn(pair.first_psn.load(Ordering::Relaxed).wrapping_add(qp));
+        pair.first_psn.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
+        let pair = self.find(qp)?;
+        self.uverbs
+            .destroy_qp(pair.handle)
+            .map_err(|error| self.failed(format!("destroying queue pair {qp:#x}"), error))?;
+        lock(&self.pairs).remove(&qp);
+        if let Err(error) = self.uverbs.destroy_cq(pair.completion_queue) {
+            // The queue pair is gone, which is what the caller's memory depends on.
+            tracing::warn!(%error, "a completion queue is left on {}", self.info.name);
+        }
+        Ok(())
+    }
+
+    fn doorbell_pages(&self) -> Vec<(u64, u64)> {
+        vec![self.proxy.pages()]
+    }
+
+    #[inline]
+    fn doorbell_written(&self, addr: u64) {
+        let (first, bytes) = self.proxy.pages();
+        if addr.wrapping_sub(first) < bytes {
+            self.proxy.rung();
+        }
+    }
+
+    fn step(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        for (ack_timeout, retry_count) in [(0, 6), (32, 6), (14, 8)] {
+            let options = RxeOptions {
+                device: None,
+                ack_timeout,
+                retry_count,
+            };
+            assert!(matches!(RxeNic::open(options), Err(NicError::BadArgument { .. })));
+        }
+    }
+
+    #[test]
+    fn a_machine_without_the_device_says_what_to_do() {
+        let options = RxeOptions {
+            device: Some("no-such-rxe".into()),
+            ..Default::default()
+        };
+        let error = RxeNic::open(options).err().expect("there is none").to_string();
+        assert!(error.contains("modprobe rdma_rxe"), "{error}");
+    }
+
+    #[test]
+    fn sequence_numbers_have_24_bits_and_differ() {
+        assert!((0..1000).all(|of| psn(of) < 1 << 24 && psn(of) != psn(of + 1)));
+    }
+}
