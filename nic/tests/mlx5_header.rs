@@ -4,141 +4,136 @@
 //! `mlx5dv_reference.txt` is its recorded output. The codecs are always compared with the record; the record is compared
 //! with the header where the header and a C compiler are there.
 
+mod reference;
+
 use std::collections::HashMap;
-use std::io::Write as _;
-use std::process::Command;
 
 use gpuvm_nic::wire::mlx5::{
     AtomicSegment, BLOCK_BYTES, Completion, CompletionDetail, ControlSegment, Cqe, CqeOpcode, DataSegment,
     InlineHeader, Opcode, Operation, RemoteAddressSegment, Segment, Segments, Syndrome, WorkRequest, control_flags,
 };
+use reference::{Reference, check_field};
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_reference.c");
-const RECORD: &str = include_str!("mlx5dv_reference.txt");
+const REFERENCE: Reference = Reference {
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mlx5dv_reference.c"),
+    record: include_str!("mlx5dv_reference.txt"),
+    header: "infiniband/mlx5dv.h",
+    package: "libibverbs-dev",
+};
 
 fn record() -> HashMap<&'static str, &'static str> {
-    RECORD
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_once(' '))
-        .collect()
+    REFERENCE.facts()
 }
 
 fn number(name: &str) -> u64 {
-    record()[name]
-        .parse()
-        .unwrap_or_else(|_| panic!("{name} is a number in the record"))
+    REFERENCE.number(name)
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the C compiler makes of the header; `Err` tells why it makes nothing.
-fn header_output() -> Result<String, String> {
-    let folder = std::env::temp_dir().join(format!("gpuvm-mlx5-header-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let program = folder.join("reference");
-    let host = host();
-    let compiler = cc::Build::new()
-        .cargo_metadata(false)
-        .target(&host)
-        .host(&host)
-        .opt_level(1)
-        .out_dir(&folder)
-        .try_get_compiler()
-        .map_err(|error| format!("no C compiler: {error}"))?;
-    let built = compiler.to_command().arg(SOURCE).arg("-o").arg(&program).output();
-    let result = match built {
-        Err(error) => Err(format!("the C compiler does not start: {error}")),
-        Ok(output) if !output.status.success() => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        Ok(_) => Command::new(&program)
-            .output()
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .map_err(|error| error.to_string()),
-    };
-    let _ = std::fs::remove_dir_all(&folder);
-    result
-}
-
-fn host() -> String {
-    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
-}
-
 #[test]
 fn record_is_what_the_header_says() {
-    let said = match header_output() {
-        Ok(said) => said,
-        // Only a missing compiler or header may be skipped; anything else is an error of the C file.
-        Err(why)
-            if why.contains("infiniband/mlx5dv.h") && why.contains("No such file")
-                || why.contains("not found")
-                || why.contains("no C compiler")
-                || why.contains("does not start") =>
-        {
-            // Straight to stderr: the test harness hides what `eprintln!` prints when a test passes.
-            let text = "\n*** SKIPPED: record_is_what_the_header_says: <infiniband/mlx5dv.h> or a C compiler is \
-                        missing; the codecs were compared with the recorded bytes only (install libibverbs-dev)\n";
-            let _ = std::io::stderr().write_all(text.as_bytes());
-            return;
-        }
-        Err(why) => panic!("mlx5dv_reference.c does not compile:\n{why}"),
-    };
-    let recorded: Vec<_> = RECORD.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(said.lines().collect::<Vec<_>>(), recorded);
-}
-
-/// Bytes that a setter changes.
-fn touched(bytes: usize, set: impl Fn(&mut [u8])) -> Vec<usize> {
-    let mut buffer = vec![0xa5; bytes];
-    set(&mut buffer);
-    (0..bytes).filter(|i| buffer[*i] != 0xa5).collect()
-}
-
-macro_rules! check_field {
-    ($view:ident, $set:ident, $ty:ty, $structure:literal, $name:literal) => {
-        let bytes = number($structure) as usize;
-        let found = touched(bytes, |buffer| {
-            $view::new_checked(buffer).expect("its size").$set(<$ty>::MIN)
-        });
-        let offset = number(concat!($structure, ".", $name)) as usize;
-        let expected: Vec<_> = (offset..offset + size_of::<$ty>()).collect();
-        assert_eq!(found, expected, "{}.{}", $structure, $name);
-    };
+    REFERENCE.check_record("record_is_what_the_header_says");
 }
 
 #[test]
 fn offsets_are_the_headers() {
     check_field!(
+        REFERENCE,
         ControlSegment,
         set_opmod_index_opcode,
         u32,
         "mlx5_wqe_ctrl_seg",
         "opmod_idx_opcode"
     );
-    check_field!(ControlSegment, set_qpn_ds, u32, "mlx5_wqe_ctrl_seg", "qpn_ds");
-    check_field!(ControlSegment, set_signature, u8, "mlx5_wqe_ctrl_seg", "signature");
-    check_field!(ControlSegment, set_flags, u8, "mlx5_wqe_ctrl_seg", "fm_ce_se");
-    check_field!(ControlSegment, set_immediate, u32, "mlx5_wqe_ctrl_seg", "imm");
-    check_field!(RemoteAddressSegment, set_address, u64, "mlx5_wqe_raddr_seg", "raddr");
-    check_field!(RemoteAddressSegment, set_rkey, u32, "mlx5_wqe_raddr_seg", "rkey");
-    check_field!(AtomicSegment, set_swap_add, u64, "mlx5_wqe_atomic_seg", "swap_add");
-    check_field!(AtomicSegment, set_compare, u64, "mlx5_wqe_atomic_seg", "compare");
-    check_field!(Cqe, set_wqe_id, u16, "mlx5_cqe64", "wqe_id");
-    check_field!(Cqe, set_flags_rqpn, u32, "mlx5_cqe64", "flags_rqpn");
-    check_field!(Cqe, set_srqn_uidx, u32, "mlx5_cqe64", "srqn_uidx");
-    check_field!(Cqe, set_immediate, u32, "mlx5_cqe64", "imm_inval_pkey");
-    check_field!(Cqe, set_byte_count, u32, "mlx5_cqe64", "byte_cnt");
-    check_field!(Cqe, set_timestamp, u64, "mlx5_cqe64", "timestamp");
-    check_field!(Cqe, set_opcode_qpn, u32, "mlx5_cqe64", "sop_drop_qpn");
-    check_field!(Cqe, set_wqe_counter, u16, "mlx5_cqe64", "wqe_counter");
-    check_field!(Cqe, set_signature, u8, "mlx5_cqe64", "signature");
-    check_field!(Cqe, set_op_own, u8, "mlx5_cqe64", "op_own");
-    check_field!(Cqe, set_vendor_syndrome, u8, "mlx5_err_cqe", "vendor_err_synd");
-    check_field!(Cqe, set_syndrome, u8, "mlx5_err_cqe", "syndrome");
-    check_field!(Cqe, set_opcode_qpn, u32, "mlx5_err_cqe", "s_wqe_opcode_qpn");
-    check_field!(Cqe, set_wqe_counter, u16, "mlx5_err_cqe", "wqe_counter");
-    check_field!(Cqe, set_op_own, u8, "mlx5_err_cqe", "op_own");
+    check_field!(
+        REFERENCE,
+        ControlSegment,
+        set_qpn_ds,
+        u32,
+        "mlx5_wqe_ctrl_seg",
+        "qpn_ds"
+    );
+    check_field!(
+        REFERENCE,
+        ControlSegment,
+        set_signature,
+        u8,
+        "mlx5_wqe_ctrl_seg",
+        "signature"
+    );
+    check_field!(
+        REFERENCE,
+        ControlSegment,
+        set_flags,
+        u8,
+        "mlx5_wqe_ctrl_seg",
+        "fm_ce_se"
+    );
+    check_field!(
+        REFERENCE,
+        ControlSegment,
+        set_immediate,
+        u32,
+        "mlx5_wqe_ctrl_seg",
+        "imm"
+    );
+    check_field!(
+        REFERENCE,
+        RemoteAddressSegment,
+        set_address,
+        u64,
+        "mlx5_wqe_raddr_seg",
+        "raddr"
+    );
+    check_field!(
+        REFERENCE,
+        RemoteAddressSegment,
+        set_rkey,
+        u32,
+        "mlx5_wqe_raddr_seg",
+        "rkey"
+    );
+    check_field!(
+        REFERENCE,
+        AtomicSegment,
+        set_swap_add,
+        u64,
+        "mlx5_wqe_atomic_seg",
+        "swap_add"
+    );
+    check_field!(
+        REFERENCE,
+        AtomicSegment,
+        set_compare,
+        u64,
+        "mlx5_wqe_atomic_seg",
+        "compare"
+    );
+    check_field!(REFERENCE, Cqe, set_wqe_id, u16, "mlx5_cqe64", "wqe_id");
+    check_field!(REFERENCE, Cqe, set_flags_rqpn, u32, "mlx5_cqe64", "flags_rqpn");
+    check_field!(REFERENCE, Cqe, set_srqn_uidx, u32, "mlx5_cqe64", "srqn_uidx");
+    check_field!(REFERENCE, Cqe, set_immediate, u32, "mlx5_cqe64", "imm_inval_pkey");
+    check_field!(REFERENCE, Cqe, set_byte_count, u32, "mlx5_cqe64", "byte_cnt");
+    check_field!(REFERENCE, Cqe, set_timestamp, u64, "mlx5_cqe64", "timestamp");
+    check_field!(REFERENCE, Cqe, set_opcode_qpn, u32, "mlx5_cqe64", "sop_drop_qpn");
+    check_field!(REFERENCE, Cqe, set_wqe_counter, u16, "mlx5_cqe64", "wqe_counter");
+    check_field!(REFERENCE, Cqe, set_signature, u8, "mlx5_cqe64", "signature");
+    check_field!(REFERENCE, Cqe, set_op_own, u8, "mlx5_cqe64", "op_own");
+    check_field!(
+        REFERENCE,
+        Cqe,
+        set_vendor_syndrome,
+        u8,
+        "mlx5_err_cqe",
+        "vendor_err_synd"
+    );
+    check_field!(REFERENCE, Cqe, set_syndrome, u8, "mlx5_err_cqe", "syndrome");
+    check_field!(REFERENCE, Cqe, set_opcode_qpn, u32, "mlx5_err_cqe", "s_wqe_opcode_qpn");
+    check_field!(REFERENCE, Cqe, set_wqe_counter, u16, "mlx5_err_cqe", "wqe_counter");
+    check_field!(REFERENCE, Cqe, set_op_own, u8, "mlx5_err_cqe", "op_own");
 }
 
 #[test]
