@@ -209,12 +209,9 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
 
 fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs::Outcome> {
     let options = Options {
-        gpu: GpuKind::Simulated,
-        transport: Transport::Soft,
+        machine: Vm::builder().gpu(GpuKind::Simulated).transport(Transport::Soft),
         frame_bytes: (bfs::paged_bytes(csr, 4096) as f64 * share) as u64,
         page_bytes: 4096,
-        queue_pairs: 4,
-        queue_depth: 256,
         seed: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gpuvm::{GpuKind, Transport};
+use gpuvm::Vm;
 use gpuvm_workloads::{
     bfs::{self, Options},
     graph::{GraphSpec, LoadOptions, reference},
@@ -15,12 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let csr = graph.csr();
     let source = csr.first_connected().ok_or("the graph has no edge")?;
     let options = Options {
-        gpu: GpuKind::Auto,
-        transport: Transport::Auto,
+        machine: Vm::builder(),
         frame_bytes: bfs::paged_bytes(csr, 4096) / 4,
         page_bytes: 4096,
-        queue_pairs: 4,
-        queue_depth: 256,
         seed: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |level| {

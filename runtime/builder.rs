@@ -96,6 +96,13 @@ impl FromStr for Transport {
     }
 }
 
+/// Worker threads of the simulated GPU that leave a core to the doorbell proxy and the driver, which do their work on the
+/// processor as well.
+fn workers_beside_a_proxy() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    (cores - 1).max(1)
+}
+
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Clone)]
 #[must_use]
@@ -220,7 +227,7 @@ impl VmBuilder {
         self
     }
 
-    /// Worker threads (multiprocessors) of the simulated GPU. Default: one a core.
+    /// Worker threads (multiprocessors) of the simulated GPU. Default: one a core, over SoftRoCE one less.
     pub fn workers(mut self, count: u32) -> Self {
         self.workers = Some(count);
         self
@@ -367,7 +374,7 @@ impl VmBuilder {
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(self.lanes_per_worker);
-        if let Some(workers) = self.workers {
+        if let Some(workers) = self.workers.or_else(|| rxe.as_ref().map(|_| workers_beside_a_proxy())) {
             gpu = gpu.workers(workers);
         }
         if let Some(seed) = self.seed {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use gpuvm::{GpuKind, Transport};
+use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
 /// GPU kernels over data larger than GPU memory.
@@ -26,6 +26,9 @@ pub enum Command {
     /// Runs a workload and says what paging cost.
     #[command(subcommand, arg_required_else_help = true)]
     Run(Workload),
+    /// Measures what paging costs on this machine. Everything that is read is compared with what it has to be.
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(Bench),
 }
 
 /// A workload.
@@ -45,10 +48,6 @@ pub struct BfsArgs {
     #[arg(long, value_name = "SIZE", default_value = "25%")]
     pub memory: MemorySize,
 
-    /// Bytes of a page: a power of two from 4KiB to 2MiB.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
-    pub page_size: u64,
-
     /// The vertex to start from, by its id in the file (Matrix Market counts from 1, generated graphs from 0).
     /// Without it: the lowest one that has neighbours.
     #[arg(long, value_name = "ID")]
@@ -63,13 +62,9 @@ pub struct BfsArgs {
     #[arg(long)]
     pub undirected: bool,
 
-    /// The GPU: sim, cuda:N, or auto.
-    #[arg(long, default_value = "auto")]
-    pub gpu: GpuKind,
-
-    /// What moves the pages: soft (the software NIC), rxe, mlx5, direct, or auto.
-    #[arg(long, default_value = "auto")]
-    pub transport: Transport,
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
 
     /// Make a run repeatable: the generated graph comes from this seed, and the simulated GPU and the software NIC run
     /// in the one interleaving that it names, on one thread (slow).
@@ -80,6 +75,42 @@ pub struct BfsArgs {
     #[arg(long, value_name = "N", conflicts_with = "seed", default_value_t = DEFAULT_SEED)]
     pub graph_seed: u64,
 
+    /// Write the distances to this file, one a line in ascending order of vertex ids, -1 where unreached.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Do not compare the distances with a search on the CPU.
+    #[arg(long = "no-check", action = ArgAction::SetFalse)]
+    pub check: bool,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The GPU, what moves its pages, and the queues between them.
+#[derive(Clone, Debug, Args)]
+pub struct MachineArgs {
+    /// The GPU: sim, cuda:N, or auto.
+    #[arg(long, default_value = "auto")]
+    pub gpu: GpuKind,
+
+    /// What moves the pages: soft (the software NIC), rxe (Linux SoftRoCE), mlx5, direct, or auto.
+    #[arg(long, default_value = "auto")]
+    pub transport: Transport,
+
+    /// The RDMA device, such as rxe0. Without it: the first that the transport can drive.
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+
+    /// How often the RDMA device sends an unanswered request again; 7 is for ever.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub rdma_retries: u8,
+
+    /// Bytes of a page: a power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
     /// Queue pairs between GPU and NIC.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: u32,
@@ -88,13 +119,74 @@ pub struct BfsArgs {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_queue_depth)]
     pub queue_depth: u32,
 
-    /// Write the distances to this file, one a line in ascending order of vertex ids, -1 where unreached.
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    /// Worker threads of the simulated GPU. Without it: one a core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: Option<u32>,
+}
 
-    /// Do not compare the distances with a search on the CPU.
-    #[arg(long = "no-check", action = ArgAction::SetFalse)]
-    pub check: bool,
+impl MachineArgs {
+    /// The settings, without frame memory.
+    pub fn builder(&self) -> VmBuilder {
+        let mut builder = Vm::builder()
+            .gpu(self.gpu)
+            .transport(self.transport)
+            .rdma_retries(self.rdma_retries)
+            .page_size(self.page_size)
+            .queue_pairs(self.queue_pairs)
+            .queue_depth(self.queue_depth);
+        if let Some(name) = &self.rdma_device {
+            builder = builder.rdma_device(name);
+        }
+        if let Some(workers) = self.workers {
+            builder = builder.workers(workers);
+        }
+        builder
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Pages a second: every lane reads pages that are not there.
+    Faults(FaultsArgs),
+    /// The time that one lane waits for one page while nothing else is under way.
+    Latency(LatencyArgs),
+}
+
+/// Pages a second.
+#[derive(Debug, Args)]
+pub struct FaultsArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Pages to read, each once.
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..))]
+    pub pages: u64,
+
+    /// Page frames: fewer than pages, so that pages must leave.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    pub frames: u64,
+
+    /// Warps that read.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub warps: u32,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One fault at a time.
+#[derive(Debug, Args)]
+pub struct LatencyArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Faults to time.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub faults: u64,
 
     /// Print the report as one JSON object.
     #[arg(long)]

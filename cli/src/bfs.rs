@@ -1,6 +1,6 @@
 //! `gpuvm run bfs`.
 
-use gpuvm::{GpuKind, Transport, Vm};
+use gpuvm::{GpuKind, Transport};
 use gpuvm_workloads::bfs::{self, Outcome};
 use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, reference};
 
@@ -27,12 +27,9 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
     let graph = load(args, &mut bars)?;
     let source = source_vertex(args, &graph)?;
     let options = bfs::Options {
-        gpu: args.gpu,
-        transport: args.transport,
+        machine: args.machine.builder(),
         frame_bytes: frame_bytes(args, &graph)?,
-        page_bytes: args.page_size,
-        queue_pairs: args.queue_pairs,
-        queue_depth: args.queue_depth,
+        page_bytes: args.machine.page_size,
         seed: args.seed,
     };
     bars.working("starting");
@@ -75,14 +72,10 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
 
 /// Asks for a GPU or a transport other than the usual ones before a graph is loaded for nothing.
 fn probe(args: &BfsArgs) -> Result<(), CliError> {
-    let usual = matches!(args.gpu, GpuKind::Auto | GpuKind::Simulated)
-        && matches!(args.transport, Transport::Auto | Transport::Soft);
+    let usual = matches!(args.machine.gpu, GpuKind::Auto | GpuKind::Simulated)
+        && matches!(args.machine.transport, Transport::Auto | Transport::Soft);
     if !usual {
-        Vm::builder()
-            .gpu(args.gpu)
-            .transport(args.transport)
-            .build()
-            .map_err(CliError::BackEnd)?;
+        args.machine.builder().build().map_err(CliError::BackEnd)?;
     }
     Ok(())
 }
@@ -131,17 +124,16 @@ fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
 
 /// The frame memory in whole pages. A share of a small graph is rounded up to a number of frames that can work.
 fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
-    let page_bytes = args.page_size;
-    let bytes = args.memory.bytes_of(bfs::paged_bytes(graph.csr(), args.page_size));
+    let page_bytes = args.machine.page_size;
+    let bytes = args
+        .memory
+        .bytes_of(bfs::paged_bytes(graph.csr(), args.machine.page_size));
     let frames = match args.memory {
         MemorySize::Percent(_) => bytes.div_ceil(page_bytes).max(FRAMES_MIN),
         MemorySize::Bytes(_) => bytes / page_bytes,
     };
     match frames {
-        0 => Err(CliError::TooLittleMemory {
-            bytes,
-            page_bytes: args.page_size,
-        }),
+        0 => Err(CliError::TooLittleMemory { bytes, page_bytes }),
         _ => Ok(frames.saturating_mul(page_bytes)),
     }
 }
@@ -168,7 +160,7 @@ fn report(
         vertices: u64::from(graph.csr().vertices()),
         edges: graph.csr().edges(),
         source: graph.id_of(source).unwrap_or(u64::from(source)),
-        data_bytes: bfs::paged_bytes(graph.csr(), args.page_size),
+        data_bytes: bfs::paged_bytes(graph.csr(), args.machine.page_size),
         memory_bytes: options.frame_bytes,
         page_bytes: options.page_bytes,
         seconds,
@@ -184,6 +176,8 @@ fn report(
         hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
         fault_ns_p50: stats.fault_ns(0.5),
         fault_ns_p99: stats.fault_ns(0.99),
+        doorbells: stats.doorbells,
+        doorbell_calls: stats.doorbell_calls,
         verified,
     }
 }

@@ -63,6 +63,17 @@ pub enum CliError {
     /// The distances are wrong.
     #[error("the distances are wrong: they differ from those of the CPU; this is a defect of gpuvm")]
     Wrong(#[from] Mismatch),
+    /// A measurement did not end well.
+    #[error("the measurement failed")]
+    Bench(#[source] gpuvm::Error),
+    /// A measurement read wrong data: its figures mean nothing.
+    #[error("{wrong} of {pages} pages did not hold what they have to; this is a defect of gpuvm")]
+    WrongData {
+        /// Pages with wrong data.
+        wrong: u64,
+        /// Pages read.
+        pages: u64,
+    },
     /// The file of distances could not be written.
     #[error("cannot write the distances to {}", path.display())]
     Output {

@@ -1,6 +1,7 @@
 //! The command `gpuvm`.
 
 mod args;
+mod bench;
 mod bfs;
 mod error;
 mod output;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command, Workload};
+use crate::args::{Bench, Cli, Command, Workload};
 use crate::error::CliError;
 
 fn main() -> ExitCode {
@@ -37,6 +38,8 @@ fn execute(cli: &Cli) -> Result<(), CliError> {
     output::end_on_signals().map_err(CliError::Signals)?;
     match &cli.command {
         Command::Run(Workload::Bfs(args)) => bfs::run(args),
+        Command::Bench(Bench::Faults(args)) => bench::faults::run(args),
+        Command::Bench(Bench::Latency(args)) => bench::latency::run(args),
     }
 }
 

@@ -55,6 +55,10 @@ pub struct BfsReport {
     pub fault_ns_p50: u64,
     /// 99 of 100 faults took at most these nanoseconds.
     pub fault_ns_p99: u64,
+    /// Doorbells that GPU threads rang.
+    pub doorbells: u64,
+    /// Doorbell calls that the proxy made for them, where the NIC needs one.
+    pub doorbell_calls: u64,
     /// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
     pub verified: Option<bool>,
 }
@@ -118,10 +122,12 @@ impl fmt::Display for BfsReport {
         )?;
         writeln!(
             out,
-            "pages      {} fetched ({}), {} written back",
+            "pages      {} fetched ({}), {} written back; {} doorbells, {} calls for them",
             Grouped(self.pages_fetched),
             size(self.bytes_fetched),
-            Grouped(self.pages_written_back)
+            Grouped(self.pages_written_back),
+            Grouped(self.doorbells),
+            Grouped(self.doorbell_calls)
         )?;
         let verified = match self.verified {
             Some(true) => "the distances equal those of a search on the CPU",

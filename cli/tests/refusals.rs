@@ -45,7 +45,7 @@ fn wrong_flags_end_with_status_2() {
 fn back_ends_that_are_not_there_are_named() {
     for (arguments, name) in [
         ("not_here --gpu cuda:0", "GPU cuda:0"),
-        ("not_here --transport rxe", "transport rxe"),
+        ("not_here --transport rxe --rdma-device no-such-rxe", "transport rxe"),
         ("not_here --transport mlx5", "transport mlx5"),
         ("not_here --transport direct", "transport direct"),
     ] {

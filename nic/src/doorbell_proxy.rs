@@ -18,8 +18,9 @@ use crate::{NicError, Pages};
 const WORD_STRIDE: usize = 64;
 /// Words there are: queue pairs that one proxy serves.
 const WORDS: usize = 4096;
-/// How long the thread looks again before it yields.
-const SPIN: Duration = Duration::from_micros(5);
+/// How long the thread looks again before it yields: longer than the time from one fault to the next of a lane that
+/// walks, since waking up costs as much as a call.
+const SPIN: Duration = Duration::from_micros(200);
 /// How often it yields before it sleeps.
 const YIELDS: u32 = 4;
 /// Longest sleep. A ring ends it at once; it bounds the wait all the same.

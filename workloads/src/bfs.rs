@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuvm::{Buffer, GpuKind, Kernel, LaunchConfig, Region, Stats, Transport, Vm};
+use gpuvm::{Buffer, Kernel, LaunchConfig, Region, Stats, Transport, Vm, VmBuilder};
 
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
@@ -29,18 +29,12 @@ const BLOCKS_PER_CORE: usize = 4;
 /// Where and how a search runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The GPU.
-    pub gpu: GpuKind,
-    /// What moves the pages.
-    pub transport: Transport,
+    /// GPU, transport and queues.
+    pub machine: VmBuilder,
     /// Bytes of frames for all pages together.
     pub frame_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Queue pairs between GPU and NIC.
-    pub queue_pairs: u32,
-    /// Requests that one queue pair holds.
-    pub queue_depth: u32,
     /// One interleaving, named by this seed, instead of full speed.
     pub seed: Option<u64>,
 }
@@ -176,13 +170,11 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
 }
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {
-    let mut builder = Vm::builder()
-        .gpu(options.gpu)
-        .transport(options.transport)
+    let mut builder = options
+        .machine
+        .clone()
         .frame_memory(options.frame_bytes)
-        .page_size(options.page_bytes)
-        .queue_pairs(options.queue_pairs)
-        .queue_depth(options.queue_depth);
+        .page_size(options.page_bytes);
     if let Some(seed) = options.seed {
         builder = builder.seed(seed);
     }

@@ -1,17 +1,23 @@
 //! The paged search against the search on the CPU: graphs of all shapes, frames for all of it and for next to nothing.
 
-use gpuvm::{GpuKind, Transport};
+use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_workloads::bfs::{self, BfsError, Options};
 use gpuvm_workloads::graph::{Csr, Direction, GraphSpec, LoadOptions, reference};
 
+/// Two queue pairs over the transport that the environment asks for.
+fn machine() -> VmBuilder {
+    let builder = Vm::builder().gpu(GpuKind::Simulated).queue_pairs(2);
+    match std::env::var("GPUVM_TEST_RDMA") {
+        Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
+        Err(_) => builder.transport(Transport::Soft),
+    }
+}
+
 fn options(frames: u64) -> Options {
     Options {
-        gpu: GpuKind::Simulated,
-        transport: Transport::Soft,
+        machine: machine().queue_depth(64),
         frame_bytes: frames * 4096,
         page_bytes: 4096,
-        queue_pairs: 2,
-        queue_depth: 64,
         seed: None,
     }
 }
@@ -114,11 +120,11 @@ fn bad_settings_are_errors() {
             ..options(4)
         },
         Options {
-            queue_depth: 3,
+            machine: machine().queue_depth(3),
             ..options(4)
         },
         Options {
-            transport: Transport::Mlx5,
+            machine: machine().transport(Transport::Mlx5),
             ..options(4)
         },
     ] {
