@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::error::Error;
 use crate::initramfs::Archive;
@@ -63,7 +64,7 @@ impl Kernel {
         let cache = fs::canonicalize(&cache).map_err(Error::file("find the folder", &cache))?;
         // A path of a package file names its own place in the cache.
         let folder = cache.join(format!("kernel-{}", wanted.replace('/', "_")));
-        let kernel = Self { image: folder.join("vmlinuz"), initramfs: folder.join("initramfs") };
+        let kernel = Self { image: folder.join("kernel"), initramfs: folder.join("initramfs") };
         if !kernel.image.is_file() {
             unpack(&wanted, &cache, &folder)?;
         }
@@ -115,11 +116,48 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
     }
     let order_file = modules.join("order");
     fs::write(&order_file, order.join("\n") + "\n").map_err(Error::file("write", &order_file))?;
-    fs::copy(&image, ready.join("vmlinuz")).map_err(Error::file("copy", &image))?;
+    let packed = fs::read(&image).map_err(Error::file("read", &image))?;
+    // Emulated processors would take seconds to unpack it, at each start.
+    let plain = unpacked(&packed, part.path()).unwrap_or(packed);
+    let image = ready.join("kernel");
+    fs::write(&image, plain).map_err(Error::file("write", &image))?;
     match fs::rename(&ready, folder) {
-        Err(error) if !folder.join("vmlinuz").is_file() => Err(Error::file("create the folder", folder)(error)),
+        Err(error) if !folder.join("kernel").is_file() => Err(Error::file("create the folder", folder)(error)),
         _ => Ok(()),
     }
+}
+
+/// The ELF file inside a bzImage; `None` where it is not found or its compression has no tool here. Offsets are those of
+/// the kernel's Documentation/arch/x86/boot.rst.
+fn unpacked(image: &[u8], folder: &Path) -> Option<Vec<u8>> {
+    let payload = payload(image)?;
+    let (tool, package) = match payload {
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => ("xz", "xz-utils"),
+        [0x1f, 0x8b, ..] => ("gzip", "gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => ("zstd", "zstd"),
+        _ => return None,
+    };
+    let file = folder.join("payload");
+    // The last four bytes are the unpacked size, which the tools would take for damage.
+    fs::write(&file, &payload[..payload.len() - 4]).ok()?;
+    let mut command = Command::new(tools::find(tool, package).ok()?);
+    let plain = command.arg("-dc").arg(&file).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?.stdout;
+    plain.starts_with(b"\x7fELF").then_some(plain)
+}
+
+/// The compressed part of a bzImage.
+fn payload(image: &[u8]) -> Option<&[u8]> {
+    let word = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    if image.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let setup_sectors = match *image.get(0x1f1)? {
+        0 => 4,
+        sectors => usize::from(sectors),
+    };
+    let from = (setup_sectors + 1) * 512 + word(0x248)?;
+    let payload = image.get(from..from.checked_add(word(0x24c)?)?)?;
+    (payload.len() > 4).then_some(payload)
 }
 
 /// Fetches the package, or what it depends on where it is only a name for the newest one. Returns its file.
@@ -180,4 +218,39 @@ fn first(folder: &Path, fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let mut names: Vec<_> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name()).collect();
     names.sort();
     names.into_iter().find(|name| fits(&name.to_string_lossy())).map(|name| folder.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bzImage with one sector of set-up code and a payload of eight bytes after four others.
+    fn image() -> Vec<u8> {
+        let mut image = vec![0; 1024 + 12];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x248..0x24c].copy_from_slice(&4_u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&8_u32.to_le_bytes());
+        image[1028..].copy_from_slice(b"payload!");
+        image
+    }
+
+    #[test]
+    fn the_payload_of_an_image_is_found() {
+        assert_eq!(payload(&image()), Some(&b"payload!"[..]));
+    }
+
+    #[test]
+    fn a_damaged_image_has_no_payload() {
+        let whole = image();
+        for length in 0..whole.len() {
+            assert_eq!(payload(&whole[..length]), None, "of {length} bytes");
+        }
+        let mut wild = whole.clone();
+        wild[0x24c..0x250].fill(0xff);
+        assert_eq!(payload(&wild), None);
+        let mut other = whole;
+        other[0x202] = b'X';
+        assert_eq!(payload(&other), None);
+    }
 }

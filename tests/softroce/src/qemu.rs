@@ -87,7 +87,7 @@ impl Qemu {
         let mut command = Command::new(setpriv);
         command.args(["--pdeathsig", "KILL"]).arg(qemu);
         command.args(["-no-user-config", "-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-        command.args(["-machine", "q35", "-cpu", "max", "-accel", acceleration()?]);
+        command.args(["-machine", "pc", "-cpu", "max", "-accel", acceleration()?]);
         command.arg("-name").arg(format!("softroce-{}", options.name));
         command.arg("-smp").arg(options.cpus.to_string()).arg("-m").arg(format!("{}M", options.memory_mib));
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
