@@ -24,12 +24,18 @@ pub(crate) const PORT: &str = "softroce";
 /// [`Error::File`] where the port to the host is not there; what else fails is told to the host.
 pub fn serve(netdev: &str) -> Result<(), Error> {
     let path = wait_for("the port to the host", find_port)?;
-    let port = OpenOptions::new().read(true).write(true).open(&path).map_err(Error::file("open", &path))?;
+    let port = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(Error::file("open", &path))?;
     let writer = port.try_clone().map_err(Error::file("open", &path))?;
     let (events, queue) = channel();
     thread::spawn(move || write_events(writer, &queue));
     if let Err(error) = make_device(netdev) {
-        let _ = events.send(Event::Broken { reason: error.to_string() });
+        let _ = events.send(Event::Broken {
+            reason: error.to_string(),
+        });
     } else {
         let _ = events.send(Event::Ready);
     }
@@ -70,9 +76,8 @@ fn write_events(port: File, queue: &Receiver<Event>) {
 
 fn find_port() -> Option<PathBuf> {
     let ports = fs::read_dir("/sys/class/virtio-ports").ok()?.flatten();
-    let mut named = ports.filter(|port| {
-        fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)
-    });
+    let mut named =
+        ports.filter(|port| fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT));
     let path = Path::new("/dev").join(named.next()?.file_name());
     path.exists().then_some(path)
 }
@@ -80,7 +85,11 @@ fn find_port() -> Option<PathBuf> {
 /// Makes rxe0 and waits until its port is active and has the address of the network device.
 fn make_device(netdev: &str) -> Result<(), Error> {
     let rdma = tools::find("rdma", "iproute2")?;
-    tools::output(&rdma, &["link", "add", "rxe0", "type", "rxe", "netdev", netdev], Path::new("/"))?;
+    tools::output(
+        &rdma,
+        &["link", "add", "rxe0", "type", "rxe", "netdev", netdev],
+        Path::new("/"),
+    )?;
     wait_for("rxe0", || {
         let port = Path::new("/sys/class/infiniband/rxe0/ports/1");
         let active = fs::read_to_string(port.join("state")).ok()?.contains("ACTIVE");

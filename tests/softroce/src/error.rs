@@ -153,3 +153,14 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 }
+
+/// An error and its causes, on one line each.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!("\n  because: {error}"));
+        cause = error.source();
+    }
+    text
+}

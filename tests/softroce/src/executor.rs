@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,13 +34,22 @@ pub(crate) struct Executor {
 impl Executor {
     /// Events go to `events`; a receiver that is gone is no error.
     pub(crate) fn new(events: Sender<Event>) -> Self {
-        Self { running: Arc::default(), events }
+        Self {
+            running: Arc::default(),
+            events,
+        }
     }
 
     /// Does what is asked; failures become events.
     pub(crate) fn handle(&self, request: Request) {
         match request {
-            Request::Start { id, command, folder, environment, input } => {
+            Request::Start {
+                id,
+                command,
+                folder,
+                environment,
+                input,
+            } => {
                 let mut shell = Command::new("bash");
                 shell.arg("-c").arg(command).envs(environment);
                 if Path::new(&folder).is_dir() {
@@ -78,7 +87,11 @@ impl Executor {
             Ok(child) => child,
             Err(error) => {
                 let text = format!("cannot start bash: {error}");
-                let _ = self.events.send(Event::Line { id, stream: Stream::Stderr, text });
+                let _ = self.events.send(Event::Line {
+                    id,
+                    stream: Stream::Stderr,
+                    text,
+                });
                 let _ = self.events.send(Event::Exit { id, code: 127 });
                 return;
             }
@@ -101,7 +114,9 @@ impl Executor {
             let _ = kill_process_group(leader, Signal::KILL);
             lock(&running).remove(&id);
             let code = child.wait().map_or(127, |status| {
-                status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+                status
+                    .code()
+                    .unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
             });
             while readers.recv_timeout(LAST_OUTPUT).is_ok() {}
             let _ = events.send(Event::Exit { id, code });

@@ -9,7 +9,10 @@ pub(crate) struct Archive {
 
 impl Archive {
     pub(crate) fn new() -> Self {
-        Self { bytes: Vec::new(), entries: 0 }
+        Self {
+            bytes: Vec::new(),
+            entries: 0,
+        }
     }
 
     /// Adds a folder; its parent comes first.
@@ -62,9 +65,11 @@ mod tests {
         archive.folder("d").file("d/f", 0o644, b"hello");
         let bytes = archive.finish();
         let text = String::from_utf8(bytes.clone()).unwrap();
-        assert!(text.starts_with("070701\
+        assert!(text.starts_with(
+            "070701\
             00000001000041ed000000000000000000000002000000000000000000000000000000000000000000000000\
-            0000000200000000d\0"));
+            0000000200000000d\0"
+        ));
         // A header of 110 bytes and a name of 2 end at 112; the next entry begins there.
         assert_eq!(&bytes[112..118], b"070701");
         assert_eq!(&bytes[112 + 14..112 + 22], b"000081a4");

@@ -45,7 +45,12 @@ impl Output {
             return Ok(self);
         }
         let output = tail(self.lines.iter().map(|line| line.text.as_str()));
-        Err(Error::CommandFailed { machine: self.machine, command: self.command, code: self.code, output })
+        Err(Error::CommandFailed {
+            machine: self.machine,
+            command: self.command,
+            code: self.code,
+            output,
+        })
     }
 
     /// Everything it wrote, lines ended by a newline.
@@ -123,6 +128,17 @@ impl Jobs {
         }
     }
 
+    /// Kills every command that runs.
+    pub(crate) fn kill_all(&self) {
+        let ids: Vec<u64> = lock(&self.states).keys().copied().collect();
+        for id in ids {
+            let _ = self.ask(&Request::Signal {
+                id,
+                number: rustix::process::Signal::KILL.as_raw(),
+            });
+        }
+    }
+
     fn change(&self, id: u64, change: impl FnOnce(&mut Progress)) {
         let state = lock(&self.states).get(&id).cloned();
         if let Some(state) = state {
@@ -132,7 +148,10 @@ impl Jobs {
     }
 
     fn error_gone(&self, why: impl fmt::Display) -> Error {
-        Error::Gone { machine: self.machine.clone(), why: why.to_string() }
+        Error::Gone {
+            machine: self.machine.clone(),
+            why: why.to_string(),
+        }
     }
 
     fn ask(&self, request: &Request) -> Result<(), Error> {
@@ -151,10 +170,24 @@ impl Jobs {
         if let Some(why) = lock(&self.gone).clone() {
             return Err(self.error_gone(why));
         }
-        let folder = std::env::current_dir().map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+        let folder = std::env::current_dir()
+            .map(|folder| folder.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let environment = self.environment.clone();
-        self.ask(&Request::Start { id, command: command.to_owned(), folder, environment, input })?;
-        Ok(Job { jobs: self.clone(), state, id, command: command.to_owned(), seen: 0 })
+        self.ask(&Request::Start {
+            id,
+            command: command.to_owned(),
+            folder,
+            environment,
+            input,
+        })?;
+        Ok(Job {
+            jobs: self.clone(),
+            state,
+            id,
+            command: command.to_owned(),
+            seen: 0,
+        })
     }
 }
 
@@ -204,11 +237,17 @@ impl Job {
                     command: self.command.clone(),
                     wanted: wanted.to_owned(),
                     limit,
-                    ended: now.code.map_or_else(String::new, |code| format!(" and ended with status {code}")),
+                    ended: now
+                        .code
+                        .map_or_else(String::new, |code| format!(" and ended with status {code}")),
                     output: tail(now.lines.iter().map(|line| line.text.as_str())),
                 });
             }
-            now = state.changed.wait_timeout(now, left).unwrap_or_else(PoisonError::into_inner).0;
+            now = state
+                .changed
+                .wait_timeout(now, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -243,9 +282,18 @@ impl Job {
                 drop(now);
                 let _ = self.signal(rustix::process::Signal::KILL);
                 let (machine, command) = (self.jobs.machine.clone(), self.command.clone());
-                return Err(Error::CommandTimeout { machine, command, limit, output });
+                return Err(Error::CommandTimeout {
+                    machine,
+                    command,
+                    limit,
+                    output,
+                });
             }
-            now = state.changed.wait_timeout(now, left).unwrap_or_else(PoisonError::into_inner).0;
+            now = state
+                .changed
+                .wait_timeout(now, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -256,7 +304,12 @@ impl Job {
     pub fn wait(mut self, limit: Duration) -> Result<Output, Error> {
         let code = self.follow(limit, |_| {})?;
         let lines = lock(&self.state.now).lines.iter().cloned().collect();
-        Ok(Output { machine: self.jobs.machine.clone(), command: self.command.clone(), code, lines })
+        Ok(Output {
+            machine: self.jobs.machine.clone(),
+            command: self.command.clone(),
+            code,
+            lines,
+        })
     }
 
     /// Whether it has ended.
@@ -291,11 +344,17 @@ impl Job {
 
     /// The command's standard input; for commands that were started with it.
     pub fn input(&self) -> Input {
-        Input { jobs: self.jobs.clone(), id: self.id }
+        Input {
+            jobs: self.jobs.clone(),
+            id: self.id,
+        }
     }
 
     fn signal(&self, signal: rustix::process::Signal) -> Result<(), Error> {
-        self.jobs.ask(&Request::Signal { id: self.id, number: signal.as_raw() })
+        self.jobs.ask(&Request::Signal {
+            id: self.id,
+            number: signal.as_raw(),
+        })
     }
 }
 
@@ -319,7 +378,10 @@ impl Input {
     /// # Errors
     /// [`Error::Gone`].
     pub fn write(&self, text: &str) -> Result<(), Error> {
-        self.jobs.ask(&Request::Input { id: self.id, text: text.to_owned() })
+        self.jobs.ask(&Request::Input {
+            id: self.id,
+            text: text.to_owned(),
+        })
     }
 
     /// Ends it.

@@ -47,7 +47,10 @@ pub(crate) fn cache_folder() -> PathBuf {
         return PathBuf::from(folder);
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
-    let target = target.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
+    let target = target.map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+        PathBuf::from,
+    );
     target.join("softroce")
 }
 
@@ -57,14 +60,19 @@ impl Kernel {
     /// # Errors
     /// [`Error::NoKernel`] where the package cannot be had, [`Error::MissingProgram`] for a tool that unpacks it.
     pub(crate) fn get() -> Result<Self, Error> {
-        let wanted = std::env::var("GPUVM_SOFTROCE_KERNEL").ok().filter(|name| !name.is_empty());
+        let wanted = std::env::var("GPUVM_SOFTROCE_KERNEL")
+            .ok()
+            .filter(|name| !name.is_empty());
         let wanted = wanted.unwrap_or_else(|| PACKAGE.to_owned());
         let cache = cache_folder();
         fs::create_dir_all(&cache).map_err(Error::file("create the folder", &cache))?;
         let cache = fs::canonicalize(&cache).map_err(Error::file("find the folder", &cache))?;
         // A path of a package file names its own place in the cache.
         let folder = cache.join(format!("kernel-{}", wanted.replace('/', "_")));
-        let kernel = Self { image: folder.join("kernel"), initramfs: folder.join("initramfs") };
+        let kernel = Self {
+            image: folder.join("kernel"),
+            initramfs: folder.join("initramfs"),
+        };
         if !kernel.image.is_file() {
             unpack(&wanted, &cache, &folder)?;
         }
@@ -75,9 +83,15 @@ impl Kernel {
 
 /// Fills `folder` with the kernel and its modules. Another process may do the same at the same time: the first wins.
 fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
-    let no_kernel = |why: String| Error::NoKernel { package: wanted.to_owned(), why };
-    let (dpkg, depmod, modprobe) =
-        (tools::find("dpkg-deb", "dpkg")?, tools::find("depmod", "kmod")?, tools::find("modprobe", "kmod")?);
+    let no_kernel = |why: String| Error::NoKernel {
+        package: wanted.to_owned(),
+        why,
+    };
+    let (dpkg, depmod, modprobe) = (
+        tools::find("dpkg-deb", "dpkg")?,
+        tools::find("depmod", "kmod")?,
+        tools::find("modprobe", "kmod")?,
+    );
     let part = tempfile::tempdir_in(cache).map_err(Error::file("create a folder in", cache))?;
     let file = if Path::new(wanted).is_file() {
         fs::canonicalize(wanted).map_err(Error::file("find the file", wanted))?
@@ -85,11 +99,18 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
         download(wanted, part.path())?
     };
     let root = part.path().join("root");
-    tools::output(&dpkg, &["-x", &file.to_string_lossy(), &root.to_string_lossy()], part.path())?;
+    tools::output(
+        &dpkg,
+        &["-x", &file.to_string_lossy(), &root.to_string_lossy()],
+        part.path(),
+    )?;
 
     let image = first(&root.join("boot"), |name| name.starts_with("vmlinuz-"))
         .ok_or_else(|| no_kernel("it holds no boot/vmlinuz-*; name a package that holds a kernel".to_owned()))?;
-    let version = image.file_name().map(|name| name.to_string_lossy().replacen("vmlinuz-", "", 1)).unwrap_or_default();
+    let version = image
+        .file_name()
+        .map(|name| name.to_string_lossy().replacen("vmlinuz-", "", 1))
+        .unwrap_or_default();
     // Debian's newer packages keep modules below usr/lib; the tools look in lib.
     if !root.join("lib").exists() && root.join("usr/lib").exists() {
         std::os::unix::fs::symlink("usr/lib", root.join("lib")).map_err(Error::file("link", root.join("lib")))?;
@@ -102,9 +123,24 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(&modules).map_err(Error::file("create the folder", &modules))?;
     let mut order: Vec<String> = Vec::new();
     for module in MODULES {
-        let arguments = ["-C", "/dev/null", "-d", &root_text, "-S", &version, "--show-depends", module];
-        let Ok(steps) = tools::output(&modprobe, &arguments, part.path()) else { continue };
-        for path in steps.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim) {
+        let arguments = [
+            "-C",
+            "/dev/null",
+            "-d",
+            &root_text,
+            "-S",
+            &version,
+            "--show-depends",
+            module,
+        ];
+        let Ok(steps) = tools::output(&modprobe, &arguments, part.path()) else {
+            continue;
+        };
+        for path in steps
+            .lines()
+            .filter_map(|line| line.strip_prefix("insmod "))
+            .map(str::trim)
+        {
             let name = copy_module(Path::new(path), &modules)?;
             if !order.contains(&name) {
                 order.push(name);
@@ -112,7 +148,9 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
         }
     }
     if !order.iter().any(|name| name == "rdma_rxe.ko") {
-        return Err(no_kernel(format!("its kernel {version} has no module rdma_rxe (\"cloud\" flavours leave it out)")));
+        return Err(no_kernel(format!(
+            "its kernel {version} has no module rdma_rxe (\"cloud\" flavours leave it out)"
+        )));
     }
     let order_file = modules.join("order");
     fs::write(&order_file, order.join("\n") + "\n").map_err(Error::file("write", &order_file))?;
@@ -141,7 +179,14 @@ fn unpacked(image: &[u8], folder: &Path) -> Option<Vec<u8>> {
     // The last four bytes are the unpacked size, which the tools would take for damage.
     fs::write(&file, &payload[..payload.len() - 4]).ok()?;
     let mut command = Command::new(tools::find(tool, package).ok()?);
-    let plain = command.arg("-dc").arg(&file).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?.stdout;
+    let plain = command
+        .arg("-dc")
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?
+        .stdout;
     plain.starts_with(b"\x7fELF").then_some(plain)
 }
 
@@ -164,7 +209,10 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 fn download(wanted: &str, folder: &Path) -> Result<PathBuf, Error> {
     let advice = "apt must know it (apt-get update), on Debian; elsewhere set GPUVM_SOFTROCE_KERNEL to the file of a \
         Debian package linux-image-*-amd64";
-    let no_kernel = |error: Error| Error::NoKernel { package: wanted.to_owned(), why: format!("{advice}. {error}") };
+    let no_kernel = |error: Error| Error::NoKernel {
+        package: wanted.to_owned(),
+        why: format!("{advice}. {error}"),
+    };
     let (apt_get, apt_cache) = (tools::find("apt-get", "apt")?, tools::find("apt-cache", "apt")?);
     let depends = tools::output(&apt_cache, &["depends", wanted], folder).map_err(no_kernel)?;
     let real = depends
@@ -183,7 +231,9 @@ fn copy_module(source: &Path, folder: &Path) -> Result<String, Error> {
     let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let target = folder.join(&name);
     fs::copy(source, &target).map_err(Error::file("copy", source))?;
-    let Some(plain) = name.strip_suffix(".xz") else { return Ok(name) };
+    let Some(plain) = name.strip_suffix(".xz") else {
+        return Ok(name);
+    };
     let xz = tools::find("xz", "xz-utils")?;
     tools::output(&xz, &["-d", "-f", &target.to_string_lossy()], folder)?;
     Ok(plain.to_owned())
@@ -209,15 +259,23 @@ fn write_initramfs(folder: &Path) -> Result<(), Error> {
     let target = folder.join("initramfs");
     let part = tempfile::NamedTempFile::new_in(folder).map_err(Error::file("create a file in", folder))?;
     fs::write(part.path(), archive.finish()).map_err(Error::file("write", part.path()))?;
-    part.persist(&target).map_err(|error| Error::file("write", &target)(error.error))?;
+    part.persist(&target)
+        .map_err(|error| Error::file("write", &target)(error.error))?;
     Ok(())
 }
 
 /// The first file of a folder, by name, whose name fits.
 fn first(folder: &Path, fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let mut names: Vec<_> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
     names.sort();
-    names.into_iter().find(|name| fits(&name.to_string_lossy())).map(|name| folder.join(name))
+    names
+        .into_iter()
+        .find(|name| fits(&name.to_string_lossy()))
+        .map(|name| folder.join(name))
 }
 
 #[cfg(test)]

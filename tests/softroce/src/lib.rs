@@ -27,10 +27,12 @@ mod machine;
 pub mod native;
 mod protocol;
 mod qemu;
+pub mod scenarios;
+pub mod suite;
 mod tools;
 
 pub use agent::serve;
-pub use error::Error;
+pub use error::{Error, chain};
 pub use job::{Input, Job, Line, Output};
 pub use machine::{Machine, Options};
 pub use protocol::Stream;

@@ -35,7 +35,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { name: "a".into(), cpus: 2, memory_mib: 3072, boot_limit: Duration::from_secs(120), agent: None }
+        Self {
+            name: "a".into(),
+            cpus: 2,
+            memory_mib: 3072,
+            boot_limit: Duration::from_secs(120),
+            agent: None,
+        }
     }
 }
 
@@ -46,12 +52,19 @@ impl Options {
         }
         let program = std::env::current_exe().map_err(Error::file("find", "the running program"))?;
         // Test programs are in `deps`, below the folder of the programs.
-        let beside = program.ancestors().skip(1).take(2).map(|folder| folder.join("softroce"));
-        beside.into_iter().find(|file| file.is_file()).ok_or_else(|| Error::File {
-            what: "find the agent `softroce` (cargo build -p gpuvm-softroce) beside",
-            path: program,
-            source: std::io::ErrorKind::NotFound.into(),
-        })
+        let beside = program
+            .ancestors()
+            .skip(1)
+            .take(2)
+            .map(|folder| folder.join("softroce"));
+        beside
+            .into_iter()
+            .find(|file| file.is_file())
+            .ok_or_else(|| Error::File {
+                what: "find the agent `softroce` (cargo build -p gpuvm-softroce) beside",
+                path: program,
+                source: std::io::ErrorKind::NotFound.into(),
+            })
     }
 }
 
@@ -93,15 +106,21 @@ impl Machine {
     /// As [`Machine::boot`].
     pub fn boot_two(options: &Options) -> Result<[Self; 2], Error> {
         let wire = Wire::new()?;
-        let of = |end: usize| Options { name: format!("{}{}", options.name, end + 1), ..options.clone() };
+        let of = |end: usize| Options {
+            name: format!("{}{}", options.name, end + 1),
+            ..options.clone()
+        };
         let (first, second) = (of(0), of(1));
-        let starting = (Starting::begin(&first, Some((&wire, 0)))?, Starting::begin(&second, Some((&wire, 1)))?);
+        let starting = (
+            Starting::begin(&first, Some((&wire, 0)))?,
+            Starting::begin(&second, Some((&wire, 1)))?,
+        );
         let first = starting.0.finish(&first)?;
         Ok([first, starting.1.finish(&second)?])
     }
 
     /// This machine itself.
-    fn this_one(options: &Options, device: native::Device) -> Self {
+    pub(crate) fn this_one(options: &Options, device: native::Device) -> Self {
         let (events, queue) = channel();
         let executor = Executor::new(events);
         let ask = move |request: &Request| {
@@ -109,9 +128,20 @@ impl Machine {
             Ok(())
         };
         let jobs = Jobs::new(&options.name, environment(&device.name), Box::new(ask));
-        let noted = jobs.clone();
-        thread::spawn(move || queue.into_iter().for_each(|event| noted.take(event)));
-        Self { jobs, qemu: None, device, started_in: Duration::ZERO }
+        // Weak: the executor ends, and kills what runs, with the last holder of the jobs.
+        let noted = Arc::downgrade(&jobs);
+        thread::spawn(move || {
+            for event in queue {
+                let Some(jobs) = noted.upgrade() else { break };
+                jobs.take(event);
+            }
+        });
+        Self {
+            jobs,
+            qemu: None,
+            device,
+            started_in: Duration::ZERO,
+        }
     }
 
     /// Its name.
@@ -169,10 +199,26 @@ impl Machine {
     /// # Errors
     /// [`Error::Native`].
     pub fn kill(&self) -> Result<(), Error> {
-        let native = || Error::Native { what: "a power cut", device: self.device.name.clone() };
+        let native = || Error::Native {
+            what: "a power cut",
+            device: self.device.name.clone(),
+        };
         self.qemu.as_ref().ok_or_else(native)?.kill();
         self.jobs.all_gone("it was killed");
         Ok(())
+    }
+
+    /// Ends all that runs on it, virtual or not.
+    pub(crate) fn stop(&self) {
+        if self.kill().is_err() {
+            self.jobs.kill_all();
+            self.jobs.all_gone("its time was over");
+        }
+    }
+
+    /// The last lines of [`Machine::console`].
+    pub fn console_tail(&self) -> String {
+        crate::job::tail(self.console().lines())
     }
 
     /// What the kernel of a virtual machine wrote to its console; nothing in native mode.
@@ -201,7 +247,12 @@ impl Starting {
     fn begin(options: &Options, wire: Option<(&Arc<Wire>, usize)>) -> Result<Self, Error> {
         let since = Instant::now();
         let (qemu, listener) = Qemu::start(options, wire)?;
-        Ok(Self { qemu, listener, since, end: wire.map_or(0, |(_, end)| end) })
+        Ok(Self {
+            qemu,
+            listener,
+            since,
+            end: wire.map_or(0, |(_, end)| end),
+        })
     }
 
     fn finish(self, options: &Options) -> Result<Machine, Error> {
@@ -210,7 +261,7 @@ impl Starting {
             machine: options.name.clone(),
             limit: options.boot_limit,
             why: qemu.ended().unwrap_or(why),
-            log: qemu.console_tail(),
+            log: crate::job::tail(qemu.console().lines()),
         };
         let stream = qemu.accept(&self.listener, until).map_err(failed)?;
         let unusable = |error: std::io::Error| failed(format!("its port cannot be used: {error}"));
@@ -227,7 +278,10 @@ impl Starting {
                 let _ = port.shutdown(Shutdown::Both);
             })
         };
-        let device = native::Device { name: "rxe0".into(), address: Ipv4Addr::new(10, 9, 0, if self.end == 1 { 2 } else { 1 }) };
+        let device = native::Device {
+            name: "rxe0".into(),
+            address: Ipv4Addr::new(10, 9, 0, if self.end == 1 { 2 } else { 1 }),
+        };
         let jobs = Jobs::new(&options.name, environment(&device.name), Box::new(ask));
         let (first, first_word) = channel();
         let (noted, watched) = (jobs.clone(), Arc::downgrade(&qemu));
@@ -248,7 +302,12 @@ impl Starting {
         });
         match first_word.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Event::Broken { reason }) => Err(failed(reason)),
-            Ok(_) => Ok(Machine { jobs, device, started_in: self.since.elapsed(), qemu: Some(qemu.clone()) }),
+            Ok(_) => Ok(Machine {
+                jobs,
+                device,
+                started_in: self.since.elapsed(),
+                qemu: Some(qemu.clone()),
+            }),
             Err(RecvTimeoutError::Timeout) => Err(failed("its agent has not said anything".to_owned())),
             Err(RecvTimeoutError::Disconnected) => Err(failed("it has closed its port".to_owned())),
         }
@@ -257,12 +316,22 @@ impl Starting {
 
 /// What commands find in their environment: what the caller's has of meaning to tests, and the device.
 fn environment(device: &str) -> Vec<(String, String)> {
-    const NAMES: [&str; 9] = ["HOME", "PATH", "CXX", "CC", "LD_LIBRARY_PATH", "CARGO_HOME", "RUSTUP_HOME", "TERM", "XDG_CACHE_HOME"];
+    const NAMES: [&str; 9] = [
+        "HOME",
+        "PATH",
+        "CXX",
+        "CC",
+        "LD_LIBRARY_PATH",
+        "CARGO_HOME",
+        "RUSTUP_HOME",
+        "TERM",
+        "XDG_CACHE_HOME",
+    ];
     const FAMILIES: [&str; 4] = ["GPUVM_", "RUST_", "CARGO_PKG", "PROPTEST_"];
-    let kept = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let kept = kept.filter(|(name, _)| {
-        NAMES.contains(&name.as_str()) || FAMILIES.iter().any(|family| name.starts_with(family))
-    });
+    let kept =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let kept = kept
+        .filter(|(name, _)| NAMES.contains(&name.as_str()) || FAMILIES.iter().any(|family| name.starts_with(family)));
     kept.filter(|(name, _)| name != "GPUVM_TEST_RDMA")
         .chain([("GPUVM_TEST_RDMA".to_owned(), device.to_owned())])
         .collect()

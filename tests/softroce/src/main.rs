@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use softroce::Error;
+use softroce::suite::Scenario;
+use softroce::{Error, Options, scenarios};
 
 /// Runs programs that need SoftRoCE in virtual machines, or on this machine where it has a device.
 #[derive(Parser)]
@@ -20,6 +21,10 @@ struct Cli {
 enum Command {
     /// Runs shell commands in one or two virtual machines.
     Shell(ShellArgs),
+    /// Runs scenarios: all of them, or those that are named.
+    Suite(SuiteArgs),
+    /// Lists the scenarios.
+    List,
     /// What runs inside a machine.
     #[command(hide = true)]
     Agent {
@@ -44,27 +49,50 @@ struct ShellArgs {
     /// Seconds that a command may take.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
-    /// Processors of each machine.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    cpus: u32,
-    /// Memory of each machine.
-    #[arg(long, default_value_t = 3072, value_name = "MIB", value_parser = clap::value_parser!(u32).range(512..))]
-    memory: u32,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// Prints the kernel's console at the end.
     #[arg(long)]
     console: bool,
+}
+
+#[derive(Args)]
+struct SuiteArgs {
+    /// Names from `softroce list`; none means all.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Uses virtual machines even where this one has an RDMA device.
+    #[arg(long)]
+    vm: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+#[derive(Args)]
+struct MachineArgs {
+    /// Processors of each virtual machine.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: u32,
+    /// Memory of each virtual machine.
+    #[arg(long, default_value_t = 3072, value_name = "MIB", value_parser = clap::value_parser!(u32).range(512..=65536))]
+    memory: u32,
+}
+
+impl MachineArgs {
+    fn options(&self) -> Options {
+        Options {
+            cpus: self.cpus,
+            memory_mib: self.memory,
+            ..Options::default()
+        }
+    }
 }
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("softroce: {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                eprintln!("  because: {error}");
-                cause = error.source();
-            }
+            eprintln!("softroce: {}", softroce::chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -77,7 +105,34 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             end_on_signals()?;
             shell::run(&args, Duration::from_secs(args.timeout))
         }
+        Command::Suite(args) => {
+            end_on_signals()?;
+            suite(&args)
+        }
+        Command::List => {
+            for scenario in scenarios::all() {
+                println!("{:<24} {}", scenario.name, scenario.what);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
     }
+}
+
+fn suite(args: &SuiteArgs) -> Result<ExitCode, Error> {
+    let all = scenarios::all();
+    let mut chosen: Vec<&Scenario> = Vec::new();
+    for name in &args.names {
+        let found = all.iter().find(|scenario| scenario.name == name);
+        chosen.push(found.ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
+            Error::Check(format!("there is no scenario {name}; there are: {}", names.join(", ")))
+        })?);
+    }
+    if chosen.is_empty() {
+        chosen = all.iter().collect();
+    }
+    let passed = softroce::suite::run_all(&chosen, &args.machine.options(), args.vm);
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Ctrl-C and SIGTERM end the machines and their folders, too.

@@ -30,15 +30,24 @@ pub fn device() -> Result<Option<Device>, Error> {
 }
 
 fn find_rxe() -> Option<String> {
-    let mut names: Vec<_> = fs::read_dir(DEVICES).ok()?.flatten().map(|entry| entry.file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(DEVICES)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
     names.sort();
     let names = names.into_iter().map(|name| name.to_string_lossy().into_owned());
     // The driver has one parent attribute, the network device; hardware has none.
-    names.into_iter().find(|name| Path::new(DEVICES).join(name).join("parent").is_file())
+    names
+        .into_iter()
+        .find(|name| Path::new(DEVICES).join(name).join("parent").is_file())
 }
 
 fn examine(name: &str) -> Result<Device, Error> {
-    let bad = |why: &str| Error::Device { device: name.to_owned(), why: why.to_owned() };
+    let bad = |why: &str| Error::Device {
+        device: name.to_owned(),
+        why: why.to_owned(),
+    };
     let port = Path::new(DEVICES).join(name).join("ports/1");
     let state = fs::read_to_string(port.join("state"))
         .map_err(|_| bad("there is none of that name; `rdma link add rxe0 type rxe netdev eth0` makes one"))?;
@@ -46,7 +55,10 @@ fn examine(name: &str) -> Result<Device, Error> {
         return Err(bad(&format!("its port is {}; is its network device up?", state.trim())));
     }
     let address = address_of(&port).ok_or_else(|| bad("its network device has no IPv4 address"))?;
-    Ok(Device { name: name.to_owned(), address })
+    Ok(Device {
+        name: name.to_owned(),
+        address,
+    })
 }
 
 /// The first IPv4 address among a port's GIDs.
@@ -66,7 +78,10 @@ mod tests {
 
     #[test]
     fn an_address_is_read_from_a_gid() {
-        assert_eq!(parse_gid("0000:0000:0000:0000:0000:ffff:0a09:0001\n"), Some(Ipv4Addr::new(10, 9, 0, 1)));
+        assert_eq!(
+            parse_gid("0000:0000:0000:0000:0000:ffff:0a09:0001\n"),
+            Some(Ipv4Addr::new(10, 9, 0, 1))
+        );
         assert_eq!(parse_gid("fe80:0000:0000:0000:5054:00ff:fe12:3456\n"), None);
         assert_eq!(parse_gid("0000:0000:0000:0000:0000:0000:0000:0000\n"), None);
         assert_eq!(parse_gid("nothing"), None);

@@ -58,7 +58,11 @@ mod tests {
 
     #[test]
     fn a_message_is_one_line() {
-        let event = Event::Line { id: 7, stream: Stream::Stderr, text: "a\nb \u{0} \"c\" é".into() };
+        let event = Event::Line {
+            id: 7,
+            stream: Stream::Stderr,
+            text: "a\nb \u{0} \"c\" é".into(),
+        };
         let text = serde_json::to_string(&event).unwrap();
         assert!(!text.contains('\n'), "{text}");
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);

@@ -52,10 +52,18 @@ fn acceleration() -> Result<&'static str, Error> {
         "" | "tcg" => Ok("tcg,thread=multi"),
         "kvm" => {
             let device = Path::new("/dev/kvm");
-            File::options().read(true).write(true).open(device).map_err(Error::file("use", device))?;
+            File::options()
+                .read(true)
+                .write(true)
+                .open(device)
+                .map_err(Error::file("use", device))?;
             Ok("kvm")
         }
-        other => Err(Error::Setting { name, value: other.to_owned(), expected: "it may be tcg or kvm" }),
+        other => Err(Error::Setting {
+            name,
+            value: other.to_owned(),
+            expected: "it may be tcg or kvm",
+        }),
     }
 }
 
@@ -67,7 +75,10 @@ fn new_folder() -> Result<TempDir, Error> {
 
 impl Qemu {
     /// Starts the machine; `end` is its end of the wire between two.
-    pub(crate) fn start(options: &Options, wire: Option<(&Arc<Wire>, usize)>) -> Result<(Arc<Self>, UnixListener), Error> {
+    pub(crate) fn start(
+        options: &Options,
+        wire: Option<(&Arc<Wire>, usize)>,
+    ) -> Result<(Arc<Self>, UnixListener), Error> {
         let qemu = tools::find("qemu-system-x86_64", "qemu-system-x86")?;
         let setpriv = tools::find("setpriv", "util-linux")?;
         let kernel = Kernel::get()?;
@@ -75,9 +86,15 @@ impl Qemu {
         let at = |name: &str| folder.path().join(name);
         let agent_socket = at("agent");
         let listener = UnixListener::bind(&agent_socket).map_err(Error::file("listen on", &agent_socket))?;
-        listener.set_nonblocking(true).map_err(Error::file("listen on", &agent_socket))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(Error::file("listen on", &agent_socket))?;
         let initramfs = at("initramfs");
-        let address = if wire.is_some_and(|(_, end)| end == 1) { "10.9.0.2" } else { "10.9.0.1" };
+        let address = if wire.is_some_and(|(_, end)| end == 1) {
+            "10.9.0.2"
+        } else {
+            "10.9.0.1"
+        };
         settings(options, &kernel, address, &initramfs)?;
 
         let log = at("qemu.log");
@@ -86,16 +103,38 @@ impl Qemu {
         // Killed with this process, however that ends.
         let mut command = Command::new(setpriv);
         command.args(["--pdeathsig", "KILL"]).arg(qemu);
-        command.args(["-no-user-config", "-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+        command.args([
+            "-no-user-config",
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+        ]);
         command.args(["-machine", "pc", "-cpu", "max", "-accel", acceleration()?]);
         command.arg("-name").arg(format!("softroce-{}", options.name));
-        command.arg("-smp").arg(options.cpus.to_string()).arg("-m").arg(format!("{}M", options.memory_mib));
+        command
+            .arg("-smp")
+            .arg(options.cpus.to_string())
+            .arg("-m")
+            .arg(format!("{}M", options.memory_mib));
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-        command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr"]);
+        command.args([
+            "-append",
+            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check",
+        ]);
         command.arg("-serial").arg(format!("file:{}", at("console").display()));
-        command.arg("-chardev").arg(format!("socket,id=agent,path={}", escape(&agent_socket)));
-        command.args(["-device", "virtio-serial-pci", "-device"]).arg(format!("virtserialport,chardev=agent,name={PORT}"));
-        command.args(["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]);
+        command
+            .arg("-chardev")
+            .arg(format!("socket,id=agent,path={}", escape(&agent_socket)));
+        command
+            .args(["-device", "virtio-serial-pci", "-device"])
+            .arg(format!("virtserialport,chardev=agent,name={PORT}"));
+        command.args([
+            "-fsdev",
+            "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+        ]);
         command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
         if let Some((wire, end)) = wire {
             command.arg("-netdev").arg(format!(
@@ -103,13 +142,29 @@ impl Qemu {
                 wire.socket(end),
                 wire.socket(1 - end)
             ));
-            command.arg("-device").arg(format!("virtio-net-pci,netdev=wire,host_mtu=4500,mac=52:54:00:09:00:0{}", end + 1));
+            command.arg("-device").arg(format!(
+                "virtio-net-pci,netdev=wire,host_mtu=4500,mac=52:54:00:09:00:0{}",
+                end + 1
+            ));
         }
         // Its own group: Ctrl-C in a terminal reaches this process alone, which then kills it.
-        command.stdin(Stdio::null()).stdout(log_file).stderr(error_file).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(log_file)
+            .stderr(error_file)
+            .process_group(0);
         let child = spawn(command).map_err(Error::file("start QEMU for", &options.name))?;
-        let (console, folder) = (at("console"), Mutex::new(Some((folder, wire.map(|(wire, _)| wire.clone())))));
-        let machine = Arc::new(Self { name: options.name.clone(), child: Mutex::new(child), folder, console, log });
+        let (console, folder) = (
+            at("console"),
+            Mutex::new(Some((folder, wire.map(|(wire, _)| wire.clone())))),
+        );
+        let machine = Arc::new(Self {
+            name: options.name.clone(),
+            child: Mutex::new(child),
+            folder,
+            console,
+            log,
+        });
         lock(all()).push(Arc::downgrade(&machine));
         Ok((machine, listener))
     }
@@ -148,19 +203,20 @@ impl Qemu {
 
     /// What the kernel wrote to its console.
     pub(crate) fn console(&self) -> String {
-        fs::read(&self.console).map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', "")).unwrap_or_default()
-    }
-
-    /// The end of the console.
-    pub(crate) fn console_tail(&self) -> String {
-        tail(self.console().lines())
+        fs::read(&self.console)
+            .map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', ""))
+            .unwrap_or_default()
     }
 
     /// Fails where the kernel has reported a fault of its own.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let console = self.console();
         match find_fault(&console) {
-            Some((line, log)) => Err(Error::KernelFault { machine: self.name.clone(), line, log }),
+            Some((line, log)) => Err(Error::KernelFault {
+                machine: self.name.clone(),
+                line,
+                log,
+            }),
             None => Ok(()),
         }
     }
@@ -179,9 +235,18 @@ impl Drop for Qemu {
 
 /// The first line of a console that reports a kernel's fault, and the lines from there on.
 fn find_fault(console: &str) -> Option<(String, String)> {
-    const FAULTS: [&str; 7] =
-        ["BUG:", "Oops", "soft lockup", "hard LOCKUP", "Kernel panic", "general protection fault", "blocked for more than"];
-    let at = console.lines().position(|line| FAULTS.iter().any(|fault| line.contains(fault)))?;
+    const FAULTS: [&str; 7] = [
+        "BUG:",
+        "Oops",
+        "soft lockup",
+        "hard LOCKUP",
+        "Kernel panic",
+        "general protection fault",
+        "blocked for more than",
+    ];
+    let at = console
+        .lines()
+        .position(|line| FAULTS.iter().any(|fault| line.contains(fault)))?;
     let lines: Vec<_> = console.lines().skip(at).take(40).collect();
     Some((lines[0].trim().to_owned(), tail(lines.iter().copied())))
 }
@@ -252,7 +317,8 @@ mod tests {
 
     #[test]
     fn faults_of_the_kernel_are_found() {
-        let console = "[    1.0] fine\n[    2.0] watchdog: BUG: soft lockup - CPU#0 stuck\n[    2.1] Modules linked in\n";
+        let console =
+            "[    1.0] fine\n[    2.0] watchdog: BUG: soft lockup - CPU#0 stuck\n[    2.1] Modules linked in\n";
         let (line, log) = find_fault(console).unwrap();
         assert!(line.starts_with("[    2.0]") && log.contains("Modules"));
         assert!(find_fault("[ 1.0] rdma_rxe: loaded\n[ 1.1] rxe0: added dummy0\n").is_none());

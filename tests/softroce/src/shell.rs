@@ -4,16 +4,18 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use softroce::{Error, Input, Job, Line, Machine, Options, Stream};
+use softroce::{Error, Input, Job, Line, Machine, Stream};
 
 use crate::ShellArgs;
 
 pub(crate) fn run(args: &ShellArgs, limit: Duration) -> Result<ExitCode, Error> {
     if args.commands.len() > usize::from(args.machines) {
         let (commands, machines) = (args.commands.len(), args.machines);
-        return Err(Error::Check(format!("{commands} commands for {machines} machines: give at most one -c for each")));
+        return Err(Error::Check(format!(
+            "{commands} commands for {machines} machines: give at most one -c for each"
+        )));
     }
-    let options = Options { cpus: args.cpus, memory_mib: args.memory, ..Options::default() };
+    let options = args.machine.options();
     let machines = if args.machines == 2 {
         Machine::boot_two(&options)?.into()
     } else {
@@ -49,7 +51,9 @@ fn show(line: &Line) {
 
 /// Runs the last command to its end, and those before it in the machines before it meanwhile.
 fn commands(machines: &[Machine], args: &ShellArgs, limit: Duration) -> Result<i32, Error> {
-    let [background @ .., last] = &args.commands[..] else { return Ok(0) };
+    let [background @ .., last] = &args.commands[..] else {
+        return Ok(0);
+    };
     let mut jobs = Vec::new();
     for (machine, command) in machines.iter().zip(background) {
         let mut job = machine.spawn(command)?;
@@ -82,7 +86,11 @@ fn interactive(machines: &[Machine]) -> Result<i32, Error> {
     std::thread::spawn(move || {
         let mut at = 0;
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            match line.trim().strip_prefix('@').and_then(|number| number.parse::<usize>().ok()) {
+            match line
+                .trim()
+                .strip_prefix('@')
+                .and_then(|number| number.parse::<usize>().ok())
+            {
                 Some(number) if (1..=inputs.len()).contains(&number) => at = number - 1,
                 _ => drop(inputs[at].write(&format!("{line}\n"))),
             }

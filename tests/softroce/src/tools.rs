@@ -28,7 +28,11 @@ pub(crate) fn output(program: &Path, arguments: &[&str], folder: &Path) -> Resul
         let text = String::from_utf8_lossy(output);
         let mut last: Vec<&str> = text.lines().rev().take(5).collect();
         last.reverse();
-        Error::ProgramFailed { command: command(), status, output: last.join("\n") }
+        Error::ProgramFailed {
+            command: command(),
+            status,
+            output: last.join("\n"),
+        }
     };
     let output = Command::new(program)
         .args(arguments)
