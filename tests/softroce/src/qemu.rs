@@ -45,19 +45,17 @@ impl Wire {
     }
 }
 
-/// How the processor is emulated.
-fn acceleration() -> Result<&'static str, Error> {
+/// How the processor is emulated, and which one.
+fn acceleration() -> Result<[&'static str; 2], Error> {
     let name = "GPUVM_SOFTROCE_ACCEL";
     match std::env::var(name).unwrap_or_default().as_str() {
-        "" | "tcg" => Ok("tcg,thread=multi"),
+        "" | "tcg" => Ok(["tcg,thread=multi", "max"]),
         "kvm" => {
             let device = Path::new("/dev/kvm");
-            File::options()
-                .read(true)
-                .write(true)
-                .open(device)
-                .map_err(Error::file("use", device))?;
-            Ok("kvm")
+            let open = File::options().read(true).write(true).open(device);
+            open.map_err(Error::file("use", device))?;
+            // Where KVM itself runs in a virtual machine, this register may be readable and not writable.
+            Ok(["kvm", "host,-arch-capabilities"])
         }
         other => Err(Error::Setting {
             name,
@@ -100,6 +98,7 @@ impl Qemu {
         let log = at("qemu.log");
         let log_file = File::create(&log).map_err(Error::file("create", &log))?;
         let error_file = log_file.try_clone().map_err(Error::file("create", &log))?;
+        let [accelerator, cpu] = acceleration()?;
         // Killed with this process, however that ends.
         let mut command = Command::new(setpriv);
         command.args(["--pdeathsig", "KILL"]).arg(qemu);
@@ -112,7 +111,7 @@ impl Qemu {
             "-monitor",
             "none",
         ]);
-        command.args(["-machine", "pc", "-cpu", "max", "-accel", acceleration()?]);
+        command.args(["-machine", "pc", "-cpu", cpu, "-accel", accelerator]);
         command.arg("-name").arg(format!("softroce-{}", options.name));
         command
             .arg("-smp")
