@@ -19,8 +19,8 @@ pub(super) fn rping_with_loss(server: &Machine, client: &Machine) -> Result<(), 
             .success()?;
     }
     // Few enough that chance may spare them all: again then.
-    for _ in 0..5 {
-        exchange(server, client, 100, Duration::from_secs(120))?;
+    for _ in 0..12 {
+        exchange(server, client, 40, Duration::from_secs(120))?;
         if dropped(server)? > 0 && dropped(client)? > 0 {
             return Ok(());
         }
