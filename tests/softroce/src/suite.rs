@@ -159,3 +159,65 @@ pub fn run_all(scenarios: &[&Scenario], options: &Options, only_virtual: bool) -
     );
     failed == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This machine, for commands that need no RDMA device.
+    fn here() -> Machine {
+        let device = native::Device {
+            name: "none".into(),
+            address: std::net::Ipv4Addr::LOCALHOST,
+        };
+        Machine::this_one(&Options::default(), device)
+    }
+
+    fn scenario(limit: Duration, run: fn(&Machine) -> Result<(), Error>) -> Scenario {
+        Scenario {
+            name: "test",
+            what: "a test",
+            limit,
+            run: Run::One(run),
+        }
+    }
+
+    #[test]
+    fn commands_behave_on_this_machine() {
+        crate::scenarios::commands(&here()).unwrap();
+    }
+
+    #[test]
+    fn a_scenario_that_does_not_end_is_ended() {
+        let endless = scenario(Duration::from_millis(300), |machine| {
+            let mut job = machine.spawn("sleep 1000")?;
+            job.wait_for("never", Duration::from_secs(1000)).map(drop)
+        });
+        let error = limited(&endless, &[here()]).unwrap_err().to_string();
+        assert!(error.contains("limit of 300ms") && error.contains("it was at"), "{error}");
+    }
+
+    #[test]
+    fn an_error_carries_the_end_of_the_output() {
+        let machine = here();
+        let output = machine.run("seq 1000; exit 7", Duration::from_secs(60)).unwrap();
+        assert_eq!(output.lines.len(), 1000);
+        let error = output.success().unwrap_err().to_string();
+        assert!(error.contains("status 7") && error.contains("  1000") && !error.contains("  10\n"), "{error}");
+    }
+
+    #[test]
+    fn commands_end_with_their_machine() {
+        let machine = here();
+        let mut job = machine.spawn("echo $$; exec sleep 1000").unwrap();
+        let id = job.wait_line("a number", |line| line.parse::<u32>().is_ok(), Duration::from_secs(60));
+        let process = std::path::Path::new("/proc").join(id.unwrap());
+        assert!(process.exists());
+        drop((machine, job));
+        let ends = Instant::now() + Duration::from_secs(60);
+        while process.exists() {
+            assert!(Instant::now() < ends, "the command outlives its machine");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -55,6 +55,9 @@ pub fn all() -> Vec<Scenario> {
 }
 
 #[cfg(test)]
+pub(crate) use start::commands;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -32,7 +32,7 @@ pub(super) fn device_is_active(machine: &Machine) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn commands(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn commands(machine: &Machine) -> Result<(), Error> {
     let mut endless = machine.spawn("echo started; sleep 1000 & echo $!; wait")?;
     endless.wait_for("started", SHORT)?;
     let child = endless.wait_line("a process id", |line| line.parse::<u32>().is_ok(), SHORT)?;
