@@ -13,7 +13,7 @@ use crate::executor::Executor;
 use crate::job::{Job, Jobs, Output};
 use crate::native;
 use crate::protocol::{Event, Request};
-use crate::qemu::{Qemu, Wire};
+use crate::qemu::{Plug, Qemu, Wire};
 
 /// How long a request may take to be taken by a machine.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -77,6 +77,7 @@ pub struct Machine {
     qemu: Option<Arc<Qemu>>,
     device: native::Device,
     started_in: Duration,
+    options: Options,
 }
 
 impl Machine {
@@ -112,11 +113,28 @@ impl Machine {
         };
         let (first, second) = (of(0), of(1));
         let starting = (
-            Starting::begin(&first, Some((&wire, 0)))?,
-            Starting::begin(&second, Some((&wire, 1)))?,
+            Starting::begin(
+                &first,
+                Some(Plug {
+                    wire: wire.clone(),
+                    end: 0,
+                }),
+            )?,
+            Starting::begin(&second, Some(Plug { wire, end: 1 }))?,
         );
         let first = starting.0.finish(&first)?;
         Ok([first, starting.1.finish(&second)?])
+    }
+
+    /// Another virtual machine in the place of this one, which is killed: same name, same address, same cable.
+    /// Whether the kernel of this one reported a fault is asked of this one.
+    ///
+    /// # Errors
+    /// [`Error::Native`], and as [`Machine::boot`].
+    pub fn boot_again(&self) -> Result<Self, Error> {
+        self.kill()?;
+        let plug = self.qemu.as_ref().and_then(|qemu| qemu.plug());
+        Starting::begin(&self.options, plug)?.finish(&self.options)
     }
 
     /// This machine itself.
@@ -141,6 +159,7 @@ impl Machine {
             qemu: None,
             device,
             started_in: Duration::ZERO,
+            options: options.clone(),
         }
     }
 
@@ -244,14 +263,15 @@ struct Starting {
 }
 
 impl Starting {
-    fn begin(options: &Options, wire: Option<(&Arc<Wire>, usize)>) -> Result<Self, Error> {
+    fn begin(options: &Options, plug: Option<Plug>) -> Result<Self, Error> {
         let since = Instant::now();
-        let (qemu, listener) = Qemu::start(options, wire)?;
+        let end = plug.as_ref().map_or(0, |plug| plug.end);
+        let (qemu, listener) = Qemu::start(options, plug)?;
         Ok(Self {
             qemu,
             listener,
             since,
-            end: wire.map_or(0, |(_, end)| end),
+            end,
         })
     }
 
@@ -306,6 +326,7 @@ impl Starting {
                 jobs,
                 device,
                 started_in: self.since.elapsed(),
+                options: options.clone(),
                 qemu: Some(qemu.clone()),
             }),
             Err(RecvTimeoutError::Timeout) => Err(failed("its agent has not said anything".to_owned())),

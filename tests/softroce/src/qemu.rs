@@ -15,7 +15,6 @@ use tempfile::TempDir;
 
 use crate::agent::PORT;
 use crate::error::Error;
-use crate::job::tail;
 use crate::kernel::Kernel;
 use crate::machine::Options;
 use crate::tools;
@@ -24,10 +23,18 @@ use crate::tools;
 pub(crate) struct Qemu {
     name: String,
     child: Mutex<Child>,
-    /// Sockets and logs; `None` once it is destroyed.
-    folder: Mutex<Option<(TempDir, Option<Arc<Wire>>)>>,
+    /// Sockets and logs, and the cable with its end here; `None` once it is destroyed.
+    folder: Mutex<Option<(TempDir, Option<Plug>)>>,
     console: PathBuf,
     log: PathBuf,
+}
+
+/// One end of the cable between two machines.
+#[derive(Clone)]
+pub(crate) struct Plug {
+    pub(crate) wire: Arc<Wire>,
+    /// 0 or 1.
+    pub(crate) end: usize,
 }
 
 /// The cable between two machines: each QEMU sends frames as datagrams to the other's socket.
@@ -72,11 +79,8 @@ fn new_folder() -> Result<TempDir, Error> {
 }
 
 impl Qemu {
-    /// Starts the machine; `end` is its end of the wire between two.
-    pub(crate) fn start(
-        options: &Options,
-        wire: Option<(&Arc<Wire>, usize)>,
-    ) -> Result<(Arc<Self>, UnixListener), Error> {
+    /// Starts the machine, at its end of the cable between two.
+    pub(crate) fn start(options: &Options, plug: Option<Plug>) -> Result<(Arc<Self>, UnixListener), Error> {
         let qemu = tools::find("qemu-system-x86_64", "qemu-system-x86")?;
         let setpriv = tools::find("setpriv", "util-linux")?;
         let kernel = Kernel::get()?;
@@ -88,7 +92,7 @@ impl Qemu {
             .set_nonblocking(true)
             .map_err(Error::file("listen on", &agent_socket))?;
         let initramfs = at("initramfs");
-        let address = if wire.is_some_and(|(_, end)| end == 1) {
+        let address = if plug.as_ref().is_some_and(|plug| plug.end == 1) {
             "10.9.0.2"
         } else {
             "10.9.0.1"
@@ -135,10 +139,10 @@ impl Qemu {
             "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
         ]);
         command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
-        if let Some((wire, end)) = wire {
+        if let Some(Plug { wire, end }) = &plug {
             command.arg("-netdev").arg(format!(
                 "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-                wire.socket(end),
+                wire.socket(*end),
                 wire.socket(1 - end)
             ));
             command.arg("-device").arg(format!(
@@ -153,10 +157,7 @@ impl Qemu {
             .stderr(error_file)
             .process_group(0);
         let child = spawn(command).map_err(Error::file("start QEMU for", &options.name))?;
-        let (console, folder) = (
-            at("console"),
-            Mutex::new(Some((folder, wire.map(|(wire, _)| wire.clone())))),
-        );
+        let (console, folder) = (at("console"), Mutex::new(Some((folder, plug))));
         let machine = Arc::new(Self {
             name: options.name.clone(),
             child: Mutex::new(child),
@@ -191,6 +192,11 @@ impl Qemu {
         let status = lock(&self.child).try_wait().ok().flatten()?;
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         Some(format!("QEMU has ended ({status}) {}", said.trim()))
+    }
+
+    /// The cable to another machine, and the end that is here.
+    pub(crate) fn plug(&self) -> Option<Plug> {
+        lock(&self.folder).as_ref()?.1.clone()
     }
 
     /// Kills the process, as a power cut would end a machine, and waits for its end.
@@ -246,8 +252,13 @@ fn find_fault(console: &str) -> Option<(String, String)> {
     let at = console
         .lines()
         .position(|line| FAULTS.iter().any(|fault| line.contains(fault)))?;
-    let lines: Vec<_> = console.lines().skip(at).take(40).collect();
-    Some((lines[0].trim().to_owned(), tail(lines.iter().copied())))
+    let lines: Vec<_> = console
+        .lines()
+        .skip(at)
+        .take(40)
+        .map(|line| format!("  {line}"))
+        .collect();
+    Some((lines[0].trim().to_owned(), lines.join("\n")))
 }
 
 /// The machine's own first file system: the kernel's, and behind it a file that says who it is.

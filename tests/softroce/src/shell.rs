@@ -35,10 +35,9 @@ pub(crate) fn run(args: &ShellArgs, limit: Duration) -> Result<ExitCode, Error> 
             eprintln!("softroce: console of {}:\n{}", machine.name(), machine.console());
         }
     }
+    // A fault of the kernel explains what else went wrong, so it comes first.
+    machines.iter().try_for_each(Machine::check_kernel)?;
     let code = result?;
-    for machine in &machines {
-        machine.check_kernel()?;
-    }
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 

@@ -194,7 +194,10 @@ mod tests {
             job.wait_for("never", Duration::from_secs(1000)).map(drop)
         });
         let error = limited(&endless, &[here()]).unwrap_err().to_string();
-        assert!(error.contains("limit of 300ms") && error.contains("it was at"), "{error}");
+        assert!(
+            error.contains("limit of 300ms") && error.contains("it was at"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -203,7 +206,10 @@ mod tests {
         let output = machine.run("seq 1000; exit 7", Duration::from_secs(60)).unwrap();
         assert_eq!(output.lines.len(), 1000);
         let error = output.success().unwrap_err().to_string();
-        assert!(error.contains("status 7") && error.contains("  1000") && !error.contains("  10\n"), "{error}");
+        assert!(
+            error.contains("status 7") && error.contains("  1000") && !error.contains("  10\n"),
+            "{error}"
+        );
     }
 
     #[test]

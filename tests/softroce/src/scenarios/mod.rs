@@ -46,6 +46,12 @@ pub fn all() -> Vec<Scenario> {
             run: Run::Two(network::rping),
         },
         Scenario {
+            name: "power_back",
+            what: "a machine that lost its power is started again and is reached by the other",
+            limit: minutes(3),
+            run: Run::Two(network::power_back),
+        },
+        Scenario {
             name: "netem",
             what: "the same with 1 % of all packets lost both ways",
             limit: minutes(5),

@@ -11,6 +11,17 @@ pub(super) fn rping(server: &Machine, client: &Machine) -> Result<(), Error> {
     exchange(server, client, 10, SHORT)
 }
 
+pub(super) fn power_back(server: &Machine, client: &Machine) -> Result<(), Error> {
+    exchange(server, client, 2, SHORT)?;
+    server.kill()?;
+    let address = server.address();
+    let refused = client.run(&format!("timeout 5 rping -c -a {address} -C 1"), SHORT)?;
+    check(refused.code != 0, || "a machine without power answers".to_owned())?;
+    let again = server.boot_again()?;
+    exchange(&again, client, 2, SHORT)?;
+    again.check_kernel()
+}
+
 pub(super) fn rping_with_loss(server: &Machine, client: &Machine) -> Result<(), Error> {
     let machines = [server, client];
     for machine in machines {
