@@ -14,8 +14,6 @@ pub enum Error {
         program: String,
         /// The Debian package that has it.
         package: &'static str,
-        /// What the system said.
-        source: io::Error,
     },
     /// A program that the harness calls has failed.
     #[error("`{command}` failed ({status}): {output}")]

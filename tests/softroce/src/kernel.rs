@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use crate::error::Error;
 use crate::initramfs::Archive;
@@ -67,8 +66,13 @@ impl Kernel {
         let cache = cache_folder();
         fs::create_dir_all(&cache).map_err(Error::file("create the folder", &cache))?;
         let cache = fs::canonicalize(&cache).map_err(Error::file("find the folder", &cache))?;
-        // A path of a package file names its own place in the cache.
-        let folder = cache.join(format!("kernel-{}", wanted.replace('/', "_")));
+        // The name of a package file has its version.
+        let key = Path::new(&wanted)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let folder = cache.join(format!("kernel-{key}"));
         let kernel = Self {
             image: folder.join("kernel"),
             initramfs: folder.join("initramfs"),
@@ -133,7 +137,7 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
             "--show-depends",
             module,
         ];
-        let Ok(steps) = tools::output(&modprobe, &arguments, part.path()) else {
+        let Ok(steps) = tools::text(&modprobe, &arguments, part.path()) else {
             continue;
         };
         for path in steps
@@ -178,15 +182,12 @@ fn unpacked(image: &[u8], folder: &Path) -> Option<Vec<u8>> {
     let file = folder.join("payload");
     // The last four bytes are the unpacked size, which the tools would take for damage.
     fs::write(&file, &payload[..payload.len() - 4]).ok()?;
-    let mut command = Command::new(tools::find(tool, package).ok()?);
-    let plain = command
-        .arg("-dc")
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?
-        .stdout;
+    let plain = tools::output(
+        &tools::find(tool, package).ok()?,
+        &["-dc", &file.to_string_lossy()],
+        folder,
+    )
+    .ok()?;
     plain.starts_with(b"\x7fELF").then_some(plain)
 }
 
@@ -214,7 +215,7 @@ fn download(wanted: &str, folder: &Path) -> Result<PathBuf, Error> {
         why: format!("{advice}. {error}"),
     };
     let (apt_get, apt_cache) = (tools::find("apt-get", "apt")?, tools::find("apt-cache", "apt")?);
-    let depends = tools::output(&apt_cache, &["depends", wanted], folder).map_err(no_kernel)?;
+    let depends = tools::text(&apt_cache, &["depends", wanted], folder).map_err(no_kernel)?;
     let real = depends
         .lines()
         .filter_map(|line| line.trim().strip_prefix("Depends: "))

@@ -37,3 +37,4 @@ pub use job::{Input, Job, Line, Output};
 pub use machine::{Machine, Options};
 pub use protocol::Stream;
 pub use qemu::kill_all_machines;
+pub use tools::built;
