@@ -74,6 +74,35 @@ want() {
     return 1
 }
 
+# What tests/softroce needs: QEMU for machines where the kernel has no rdma_rxe ("vm"), and the RDMA programs that run
+# beside gpuvm. The kernel itself comes from a package that is unpacked, not installed, for which apt's lists must be there.
+need_softroce() {
+    local missing=() item
+    local items=(ib_read_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils rdma:iproute2)
+    if [ "${1:-}" = vm ]; then
+        items+=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod xz:xz-utils setpriv:util-linux)
+    fi
+    for item in "${items[@]}"; do
+        # Programs for administrators are not on every user's path.
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${item%%:*}" >/dev/null || missing+=("${item#*:}")
+    done
+    # Without it libibverbs knows no rxe device; librdmacm is not linked by anything but rdmacm-utils here.
+    compgen -G '/usr/lib/*/libibverbs/librxe*.so' >/dev/null || missing+=(ibverbs-providers)
+    compgen -G '/usr/lib/*/librdmacm.so.1' >/dev/null || missing+=(librdmacm1)
+    if [ ${#missing[@]} -gt 0 ] && ! install "${missing[@]}"; then
+        say "Missing for the SoftRoCE tests; on Debian and Ubuntu:  sudo apt-get install ${missing[*]}"
+        return 1
+    fi
+    # A busybox that is linked dynamically does not run as the first program of a machine.
+    if [ "${1:-}" = vm ] && ! busybox_is_static; then
+        install busybox-static || { say "busybox is not the static one:  sudo apt-get install busybox-static"; return 1; }
+    fi
+}
+
+busybox_is_static() {
+    ! ldd "$(command -v busybox)" >/dev/null 2>&1
+}
+
 need_tools() {
     local ok=0
     need_compiler || ok=1

@@ -1,0 +1,150 @@
+//! The command `softroce`.
+
+mod shell;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use softroce::suite::Scenario;
+use softroce::{Error, Options, scenarios};
+
+/// Runs programs that need SoftRoCE in virtual machines, or on this machine where it has a device.
+#[derive(Parser)]
+#[command(name = "softroce", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs shell commands in one or two virtual machines.
+    Shell(ShellArgs),
+    /// Runs scenarios: all of them, or those that are named.
+    Suite(SuiteArgs),
+    /// Lists the scenarios.
+    List,
+    /// What runs inside a machine.
+    #[command(hide = true)]
+    Agent {
+        /// The network device to put rxe0 on.
+        #[arg(long)]
+        netdev: String,
+    },
+}
+
+#[derive(Args)]
+struct ShellArgs {
+    /// How many machines: 2 have a cable between them, as 10.9.0.1 and 10.9.0.2.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    machines: u8,
+    /// A command instead of standard input. Given twice with two machines, the first runs in machine 1 in the
+    /// background and is ended when the second, in machine 2, has ended.
+    #[arg(short, long = "command", value_name = "COMMAND")]
+    commands: Vec<String>,
+    /// Starts the second command once the first has written a line with this text.
+    #[arg(long, value_name = "TEXT", requires = "commands")]
+    after: Option<String>,
+    /// Seconds that a command may take.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Prints the kernel's console at the end.
+    #[arg(long)]
+    console: bool,
+}
+
+#[derive(Args)]
+struct SuiteArgs {
+    /// Names from `softroce list`; none means all.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Uses virtual machines even where this one has an RDMA device.
+    #[arg(long)]
+    vm: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+#[derive(Args)]
+struct MachineArgs {
+    /// Processors of each virtual machine.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: u32,
+    /// Memory of each virtual machine.
+    #[arg(long, default_value_t = 3072, value_name = "MIB", value_parser = clap::value_parser!(u32).range(512..=65536))]
+    memory: u32,
+}
+
+impl MachineArgs {
+    fn options(&self) -> Options {
+        Options {
+            cpus: self.cpus,
+            memory_mib: self.memory,
+            ..Options::default()
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match execute(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("softroce: {}", softroce::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode, Error> {
+    match command {
+        Command::Agent { netdev } => softroce::serve(&netdev).map(|()| ExitCode::SUCCESS),
+        Command::Shell(args) => {
+            end_on_signals()?;
+            shell::run(&args, Duration::from_secs(args.timeout))
+        }
+        Command::Suite(args) => {
+            end_on_signals()?;
+            suite(&args)
+        }
+        Command::List => {
+            for scenario in scenarios::all() {
+                println!("{:<24} {}", scenario.name, scenario.what);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn suite(args: &SuiteArgs) -> Result<ExitCode, Error> {
+    let all = scenarios::all();
+    let mut chosen: Vec<&Scenario> = Vec::new();
+    for name in &args.names {
+        let found = all.iter().find(|scenario| scenario.name == name);
+        chosen.push(found.ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
+            Error::Check(format!("there is no scenario {name}; there are: {}", names.join(", ")))
+        })?);
+    }
+    if chosen.is_empty() {
+        chosen = all.iter().collect();
+    }
+    let passed = softroce::suite::run_all(&chosen, &args.machine.options(), args.vm);
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ctrl-C and SIGTERM end the machines and their folders, too.
+fn end_on_signals() -> Result<(), Error> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Error::Check(format!("cannot set up the handling of signals: {error}")))?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            softroce::kill_all_machines();
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! What must work over SoftRoCE. A file here is a family of scenarios; each has a line in [`all`].
+
+mod network;
+mod perftest;
+mod start;
+
+use std::time::Duration;
+
+use crate::suite::{Run, Scenario};
+
+/// How long a command may take that does little; emulated processors are slow.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// Every scenario, in the order in which they run.
+pub fn all() -> Vec<Scenario> {
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    vec![
+        Scenario {
+            name: "boot",
+            what: "a machine starts, its RDMA device is active and visible to libibverbs",
+            limit: minutes(2),
+            run: Run::One(start::device_is_active),
+        },
+        Scenario {
+            name: "commands",
+            what: "commands run side by side, are killed with what they started, and see the caller's files",
+            limit: minutes(2),
+            run: Run::One(start::commands),
+        },
+        Scenario {
+            name: "power_cut",
+            what: "a machine that is killed ends what waits for it, with an error that says so",
+            limit: minutes(2),
+            run: Run::OneVirtual(start::power_cut),
+        },
+        Scenario {
+            name: "perftest",
+            what: "ib_read_bw reads through the RDMA device of one machine",
+            limit: minutes(3),
+            run: Run::One(perftest::read_bandwidth),
+        },
+        Scenario {
+            name: "rping_two_machines",
+            what: "two machines exchange RDMA reads and writes over a connection by the connection manager",
+            limit: minutes(3),
+            run: Run::Two(network::rping),
+        },
+        Scenario {
+            name: "power_back",
+            what: "a machine that lost its power is started again and is reached by the other",
+            limit: minutes(3),
+            run: Run::Two(network::power_back),
+        },
+        Scenario {
+            name: "netem",
+            what: "the same with 1 % of all packets lost both ways",
+            limit: minutes(5),
+            run: Run::Two(network::rping_with_loss),
+        },
+    ]
+}
+
+#[cfg(test)]
+pub(crate) use start::commands;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_and_differ() {
+        let names: Vec<_> = all().iter().map(|scenario| scenario.name).collect();
+        let distinct: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        for name in names {
+            assert!(
+                name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_'),
+                "{name}"
+            );
+        }
+    }
+}
