@@ -3,9 +3,11 @@
 mod args;
 mod bfs;
 mod error;
+mod metrics_http;
 mod output;
 mod progress;
 mod report;
+mod serve;
 
 use std::error::Error;
 use std::io::Write;
@@ -34,9 +36,12 @@ fn main() -> ExitCode {
 }
 
 fn execute(cli: &Cli) -> Result<(), CliError> {
-    output::end_on_signals().map_err(CliError::Signals)?;
     match &cli.command {
-        Command::Run(Workload::Bfs(args)) => bfs::run(args),
+        Command::Run(Workload::Bfs(args)) => {
+            output::end_on_signals().map_err(CliError::Signals)?;
+            bfs::run(args)
+        }
+        Command::Serve(args) => serve::run(args),
     }
 }
 
