@@ -21,15 +21,16 @@ pub enum NodeError {
     },
     /// There is no such RDMA device, or none at all.
     #[error(
-        "there is no RDMA device{}; this machine has {}. A software device is made by: modprobe rdma_rxe; \
-         rdma link add rxe0 type rxe netdev NETWORK_INTERFACE",
-        .wanted.as_ref().map(|name| format!(" {name}")).unwrap_or_default(), known_devices(.known)
+        "there is no RDMA device{}; {}",
+        .wanted.as_ref().map(|name| format!(" {name}")).unwrap_or_default(), known_devices(.known, .closed)
     )]
     NoDevice {
         /// The device asked for, where one was.
         wanted: Option<String>,
         /// The devices there are.
         known: Vec<String>,
+        /// Devices of the kernel that this program cannot use.
+        closed: Vec<String>,
     },
     /// A device has no address to bind to.
     #[error("the RDMA device {device} has no IP address; give its network interface one, with the interface up")]
@@ -104,6 +105,20 @@ pub enum NodeError {
         locked_max: Option<u64>,
         /// What the device says.
         source: io::Error,
+    },
+    /// This process may not lock as much memory as it should serve.
+    #[error(
+        "this process may lock {locked_max} bytes of memory only, and serving {bytes} bytes needs {needed}; raise \
+         RLIMIT_MEMLOCK (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, memlock in \
+         /etc/security/limits.conf) or serve less"
+    )]
+    LockedMemory {
+        /// Bytes to serve.
+        bytes: u64,
+        /// Bytes to lock for that.
+        needed: u64,
+        /// RLIMIT_MEMLOCK.
+        locked_max: u64,
     },
     /// A call of libibverbs or librdmacm failed.
     #[error("{call} failed ({what})")]
@@ -269,10 +284,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-fn known_devices(known: &[String]) -> String {
-    match known {
-        [] => "none".to_owned(),
-        _ => known.join(", "),
+fn known_devices(known: &[String], closed: &[String]) -> String {
+    match (known, closed) {
+        ([], []) => {
+            "this machine has none. A software device is made by: modprobe rdma_rxe; rdma link add rxe0 type rxe \
+                     netdev NETWORK_INTERFACE"
+                .to_owned()
+        }
+        ([], closed) => format!(
+            "the kernel has {}, but this program cannot use it: it must be allowed to read and write /dev/infiniband/* \
+             (modules ib_uverbs and rdma_ucm), and the device's provider must be installed (package ibverbs-providers)",
+            closed.join(", ")
+        ),
+        (known, _) => format!("this machine has {}", known.join(", ")),
     }
 }
 

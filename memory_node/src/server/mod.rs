@@ -20,7 +20,8 @@ use crate::metrics::{Metrics, NodeEvent};
 use crate::pool::{PAGE_BYTES, Pool};
 use crate::protocol::Reason;
 use crate::verbs::{
-    Channel, Context, Domain, Id, Region, RegionAccess, Waker, device_addresses, devices, need_libraries,
+    Channel, Context, Domain, Id, Region, RegionAccess, Waker, device_addresses, devices, locked_memory_max,
+    need_libraries, no_device,
 };
 use node::Node;
 
@@ -160,10 +161,7 @@ impl MemoryNode {
         let known = devices()?;
         let missing = options.device.as_ref().is_some_and(|wanted| !known.contains(wanted));
         if known.is_empty() || missing {
-            return Err(NodeError::NoDevice {
-                wanted: options.device.clone(),
-                known,
-            });
+            return Err(no_device(options.device.as_deref(), known));
         }
         let channel = Channel::new()?;
         let listener = Id::new(&channel)?;
@@ -182,6 +180,7 @@ impl MemoryNode {
                 device: wanted.clone(),
             });
         }
+        check_locked_memory(&options)?;
         let pool = Pool::new(Mapping::of(&options.memory)?);
         // What no client could get is said now, not to the first one.
         try_to_register(device.as_deref().unwrap_or(&known[0]), &pool)?;
@@ -272,6 +271,20 @@ fn bind_address(options: &ServeOptions) -> Result<SocketAddr, NodeError> {
             Ok(SocketAddr::new(ip, options.bind.port()))
         }
         _ => Ok(options.bind),
+    }
+}
+
+/// Whether all memory could be granted, and each client's messages have their page.
+fn check_locked_memory(options: &ServeOptions) -> Result<(), NodeError> {
+    let bytes = options.memory.bytes();
+    let needed = bytes.saturating_add(u64::from(options.clients_max) * PAGE_BYTES);
+    match locked_memory_max() {
+        Some(locked_max) if locked_max < needed => Err(NodeError::LockedMemory {
+            bytes,
+            needed,
+            locked_max,
+        }),
+        _ => Ok(()),
     }
 }
 

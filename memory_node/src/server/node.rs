@@ -532,8 +532,7 @@ impl Node {
         answer.map_or(Ok(()), |answer| session.send(request, answer))
     }
 
-    /// Goes on with what the worker has done. What belongs to a session that is gone is given back by its drop, here: it
-    /// is rare, and the keys must go before anybody else gets the memory.
+    /// Goes on with what the worker has done.
     fn handle_done(&mut self, done: Done) {
         let (number, request) = match &done {
             Done::Made { session, request, .. }

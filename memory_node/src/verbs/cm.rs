@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdma_mummy_sys as sys;
 use rdma_mummy_sys::rdma_cm_event_type as kinds;
 
-use super::device::device_name;
+use super::device::{device_name, no_device};
 use super::queue::QueueAttributes;
 use super::{check, need_libraries, set_nonblocking};
 use crate::error::NodeError;
@@ -67,11 +67,10 @@ impl Channel {
         let raw = raw.ok_or_else(|| {
             let source = io::Error::last_os_error();
             match source.raw_os_error() {
-                // No /dev/infiniband/rdma_cm.
-                Some(libc::ENOENT | libc::ENODEV | libc::ENOSYS) => NodeError::NoDevice {
-                    wanted: None,
-                    known: Vec::new(),
-                },
+                // No /dev/infiniband/rdma_cm, or not for this user.
+                Some(libc::ENOENT | libc::ENODEV | libc::ENOSYS | libc::EACCES | libc::EPERM) => {
+                    no_device(None, Vec::new())
+                }
                 _ => NodeError::Call {
                     call: "rdma_create_event_channel",
                     what: "opening the connection manager",

@@ -70,6 +70,20 @@ pub fn devices() -> Result<Vec<String>, NodeError> {
     Ok(names)
 }
 
+/// The error where a device, or any, is missing.
+pub fn no_device(wanted: Option<&str>, known: Vec<String>) -> NodeError {
+    let entries = std::fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let kernels = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    NodeError::NoDevice {
+        wanted: wanted.map(str::to_owned),
+        closed: kernels.filter(|name| !known.contains(name)).collect(),
+        known,
+    }
+}
+
 /// The IP addresses of a device's first port, IPv4 first. They are those of its network interface: RoCE keeps one GID
 /// for each.
 pub fn device_addresses(name: &str) -> Vec<IpAddr> {
@@ -120,10 +134,7 @@ impl Context {
             source,
         };
         let Some(opened) = opened else {
-            return Err(NodeError::NoDevice {
-                wanted: Some(name.to_owned()),
-                known: devices()?,
-            });
+            return Err(no_device(Some(name), devices()?));
         };
         let mut context = Context {
             raw: opened.map_err(failed)?,
@@ -305,15 +316,24 @@ impl Drop for Region {
     }
 }
 
-/// RLIMIT_MEMLOCK in bytes, where there is one.
-fn locked_memory_max() -> Option<u64> {
+/// RLIMIT_MEMLOCK in bytes, where there is one that holds for this process.
+pub fn locked_memory_max() -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the limit is a local.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    (known && limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_all()).then_some(limit.rlim_cur)
+}
+
+/// Whether the process has CAP_IPC_LOCK, which is above the limit.
+fn may_lock_all() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
 }
 
 /// A completion queue with a descriptor that can be waited for.

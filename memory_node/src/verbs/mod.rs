@@ -7,7 +7,9 @@ mod host;
 mod queue;
 
 pub use cm::{Channel, ConnectParameters, Event, EventKind, Id};
-pub use device::{CompletionQueue, Context, Domain, Region, RegionAccess, device_addresses, devices};
+pub use device::{
+    CompletionQueue, Context, Domain, Region, RegionAccess, device_addresses, devices, locked_memory_max, no_device,
+};
 pub use host::HostQueue;
 pub use queue::{
     AddressAttributes, Completion, CompletionStatus, JoinQueue, QueueAttributes, Request, VerbsQueue, join,
