@@ -45,6 +45,21 @@ need_compiler() {
     return 1
 }
 
+# The bindings of libibverbs and librdmacm are made at build time: cmake builds their loader, libclang reads the headers.
+need_binding_tools() {
+    local cmake=0 clang=0
+    command -v cmake >/dev/null || cmake=1
+    { [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libclang[-.0-9]*\.so' ||
+        compgen -G '/usr/lib/llvm*/lib*/libclang*.so*' | grep -q 'libclang[-.0-9]*\.so'; } || clang=1
+    [ $cmake -eq 0 ] && [ $clang -eq 0 ] && return 0
+    install cmake libclang-dev && return 0
+    say "cmake or libclang is missing: the bindings of the RDMA libraries are made with them."
+    say "  Debian, Ubuntu:  sudo apt-get install cmake libclang-dev"
+    say "  Fedora:          sudo dnf install cmake clang-devel"
+    say "  Arch:            sudo pacman -S cmake clang"
+    return 1
+}
+
 # Rust as new as Cargo.toml asks for. Distributions' packages are mostly older, so rustup is named.
 need_rust() {
     local wanted found
@@ -106,6 +121,7 @@ busybox_is_static() {
 need_tools() {
     local ok=0
     need_compiler || ok=1
+    need_binding_tools || ok=1
     need_rust || ok=1
     return $ok
 }

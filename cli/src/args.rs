@@ -1,11 +1,13 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
+use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
 /// GPU kernels over data larger than GPU memory.
@@ -29,6 +31,59 @@ pub enum Command {
     /// Measures what paging costs on this machine. Everything that is read is compared with what it has to be.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
+    Serve(ServeArgs),
+}
+
+/// A memory node.
+///
+/// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
+/// network that you trust.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// How much memory to serve.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub memory: u64,
+
+    /// The RDMA device, for example rxe0. Without it: all of them.
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Where to listen; 0.0.0.0 is the device's own address, port 0 any free port.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7471")]
+    pub listen: SocketAddr,
+
+    /// A file with the secret that clients must know; its last line ending does not count.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+
+    /// Networks or addresses that clients may come from (10.9.0.0/24). Without it: from everywhere.
+    #[arg(long, value_name = "NETWORK", num_args = 1..)]
+    pub allow: Vec<Network>,
+
+    /// Most memory of one client. Without it: all of it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub client_capacity: Option<u64>,
+
+    /// Most clients at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub clients: u32,
+
+    /// Serve a file, mapped shared: on tmpfs, hugetlbfs or a DAX device.
+    #[arg(long, value_name = "PATH", conflicts_with = "huge_pages")]
+    pub file: Option<PathBuf>,
+
+    /// Serve huge pages of the system's pool (vm.nr_hugepages).
+    #[arg(long)]
+    pub huge_pages: bool,
+
+    /// Where to answer HTTP requests with metrics in Prometheus' text format.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+
+    /// Print every line as a JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A workload.
@@ -238,6 +293,14 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         .parse::<ByteSize>()
         .map(|size| size.as_u64())
         .map_err(|_| format!("'{text}' is no size; write 4KiB, 64M, 2GiB"))
+}
+
+/// Memory of a node: at least a page.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes @ 0..4096 => Err(format!("{bytes} bytes; give at least one page of 4096 bytes")),
+        bytes => Ok(bytes),
+    }
 }
 
 fn parse_page_bytes(text: &str) -> Result<u64, String> {

@@ -1,8 +1,10 @@
 //! What can go wrong, one sentence each; causes are printed below it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use gpuvm_memory_node::NodeError;
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
@@ -79,6 +81,34 @@ pub enum CliError {
     Output {
         /// The file.
         path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The memory node did not start.
+    #[error("the memory node cannot serve")]
+    Serve(#[source] NodeError),
+    /// The memory node ended by itself.
+    #[error("the memory node has ended by itself; RUST_LOG=gpuvm_memory_node=debug says more")]
+    NodeEnded,
+    /// The secret could not be read.
+    #[error("cannot read the secret file {}", path.display())]
+    SecretFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no secret in the file.
+    #[error("the secret file {} is empty", path.display())]
+    EmptySecret {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Metrics cannot be served.
+    #[error("cannot serve metrics at {address}")]
+    Metrics {
+        /// The address.
+        address: SocketAddr,
         /// Why not.
         source: io::Error,
     },

@@ -4,9 +4,11 @@ mod args;
 mod bench;
 mod bfs;
 mod error;
+mod metrics_http;
 mod output;
 mod progress;
 mod report;
+mod serve;
 
 use std::error::Error;
 use std::io::Write;
@@ -35,11 +37,15 @@ fn main() -> ExitCode {
 }
 
 fn execute(cli: &Cli) -> Result<(), CliError> {
-    output::end_on_signals().map_err(CliError::Signals)?;
+    // A node ends its clients' sessions first; everything else ends at once.
+    if !matches!(cli.command, Command::Serve(_)) {
+        output::end_on_signals().map_err(CliError::Signals)?;
+    }
     match &cli.command {
         Command::Run(Workload::Bfs(args)) => bfs::run(args),
         Command::Bench(Bench::Faults(args)) => bench::faults::run(args),
         Command::Bench(Bench::Latency(args)) => bench::latency::run(args),
+        Command::Serve(args) => serve::run(args),
     }
 }
 

@@ -1,0 +1,189 @@
+//! `gpuvm serve`.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use gpuvm_memory_node::{Backing, MemoryNode, Metrics, NodeEvent, ServeOptions};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
+use signal_hook::iterator::Signals;
+
+use crate::args::ServeArgs;
+use crate::error::CliError;
+use crate::metrics_http;
+
+/// How often the program looks for signals.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Serves until SIGINT or SIGTERM; a second one ends the process at once.
+///
+/// # Errors
+/// What kept the node from serving.
+pub fn run(args: &ServeArgs) -> Result<(), CliError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(CliError::Signals)?;
+    let json = args.json;
+    let mut options = options(args)?;
+    options.on_event = Some(Arc::new(move |event: &NodeEvent| print(json, &event_line(event))));
+    let node = Arc::new(MemoryNode::start(options).map_err(CliError::Serve)?);
+    let metrics = match args.metrics {
+        None => None,
+        Some(address) => {
+            // A weak hold: the requests of the last moment do not keep the node from stopping.
+            let counted = Arc::downgrade(&node);
+            let text = move || {
+                counted
+                    .upgrade()
+                    .map_or_else(String::new, |node| node.metrics().to_prometheus())
+            };
+            let served = metrics_http::serve(address, text);
+            Some(served.map_err(|source| CliError::Metrics { address, source })?)
+        }
+    };
+    let address = node.local_addr();
+    let device = node.device().unwrap_or("all devices");
+    let bytes = node.memory_bytes();
+    let at = metrics.map_or_else(String::new, |address| format!(", metrics at http://{address}/metrics"));
+    let ready = Line {
+        text: format!("serving {} on {address} ({device}){at}", size(bytes)),
+        json: json!({ "event": "ready", "address": address, "device": node.device(), "memory_bytes": bytes, "metrics": metrics }),
+    };
+    print(json, &ready);
+    while signals.pending().next().is_none() {
+        if !node.is_running() {
+            return Err(CliError::NodeEnded);
+        }
+        std::thread::sleep(LOOK);
+    }
+    for (signal, status) in [(SIGINT, 130), (SIGTERM, 143)] {
+        let at_once = Arc::new(AtomicBool::new(true));
+        register_conditional_shutdown(signal, status, at_once).map_err(CliError::Signals)?;
+    }
+    // A request for metrics may hold the node for a moment.
+    let mut node = node;
+    let counted = loop {
+        match Arc::try_unwrap(node) {
+            Ok(node) => break node.stop(),
+            Err(held) => node = held,
+        }
+        std::thread::sleep(LOOK);
+    };
+    print(json, &summary(&counted));
+    Ok(())
+}
+
+fn options(args: &ServeArgs) -> Result<ServeOptions, CliError> {
+    let memory = match (&args.file, args.huge_pages) {
+        (Some(path), _) => Backing::File(path.clone(), args.memory),
+        (None, true) => Backing::HugePages(args.memory),
+        (None, false) => Backing::Plain(args.memory),
+    };
+    let secret = args.secret_file.as_ref().map(|path| {
+        let text = std::fs::read_to_string(path).map_err(|source| CliError::SecretFile {
+            path: path.clone(),
+            source,
+        })?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        match text.strip_suffix('\r').unwrap_or(text) {
+            "" => Err(CliError::EmptySecret { path: path.clone() }),
+            secret => Ok(secret.to_owned()),
+        }
+    });
+    Ok(ServeOptions {
+        device: args.device.clone(),
+        bind: args.listen,
+        capacity_per_client: args.client_capacity,
+        secret: secret.transpose()?,
+        allow: args.allow.clone(),
+        clients_max: args.clients,
+        ..ServeOptions::new(memory)
+    })
+}
+
+/// A line for people and for machines.
+struct Line {
+    text: String,
+    json: Value,
+}
+
+/// A standard output that is closed is no reason to stop serving.
+fn print(json: bool, line: &Line) {
+    let mut out = std::io::stdout().lock();
+    let _ = match json {
+        true => writeln!(out, "{}", line.json),
+        false => writeln!(out, "{}", line.text),
+    };
+    let _ = out.flush();
+}
+
+fn size(bytes: u64) -> String {
+    // Whole numbers without a fraction: 4 GiB, not 4.0 GiB.
+    ByteSize::b(bytes).display().iec().to_string().replace(".0 ", " ")
+}
+
+fn event_line(event: &NodeEvent) -> Line {
+    match event {
+        NodeEvent::Joined { name, address } => Line {
+            text: format!("joined: '{name}' from {address}"),
+            json: json!({ "event": "joined", "name": name, "address": address }),
+        },
+        NodeEvent::Left {
+            name,
+            address,
+            why,
+            grants,
+            bytes,
+        } => Line {
+            text: format!(
+                "left: '{name}' from {address}: {why}; {grants} grants taken back, {}",
+                size(*bytes)
+            ),
+            json: json!({
+                "event": "left", "name": name, "address": address, "why": why, "grants": grants, "bytes": bytes
+            }),
+        },
+        NodeEvent::Refused { address, reason } => Line {
+            text: format!("refused: {address}: {reason}"),
+            json: json!({ "event": "refused", "address": address, "reason": reason.to_string() }),
+        },
+    }
+}
+
+fn summary(counted: &Metrics) -> Line {
+    let refusals: u64 = counted.refusals_total.values().sum();
+    Line {
+        text: format!(
+            "stopped: {} clients so far, {} said goodbye, {} were lost; {} grants, {} of them taken back; {refusals} refusals",
+            counted.clients_total,
+            counted.goodbyes_total,
+            counted.losses_total,
+            counted.grants_total,
+            counted.grants_revoked_total
+        ),
+        json: json!({
+            "event": "stopped",
+            "clients": counted.clients_total,
+            "goodbyes": counted.goodbyes_total,
+            "losses": counted.losses_total,
+            "grants": counted.grants_total,
+            "grants_revoked": counted.grants_revoked_total,
+            "lost_bytes": counted.lost_bytes,
+            "refusals": counted.refusals_total,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(4 << 30), "4 GiB");
+        assert_eq!(size(3 << 29), "1.5 GiB");
+        assert_eq!(size(10 << 20), "10 MiB");
+    }
+}

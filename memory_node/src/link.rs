@@ -1,0 +1,344 @@
+//! How a client's queue pair joins a connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::client::{ClientOptions, NodeClient};
+use crate::error::{NodeError, Refusal};
+use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
+use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, QueueAttributes, join, wait_readable};
+
+const STATES: [(u32, &str); 3] = [
+    (QueueAttributes::INIT, "INIT"),
+    (QueueAttributes::READY_TO_RECEIVE, "RTR"),
+    (QueueAttributes::READY_TO_SEND, "RTS"),
+];
+
+/// Reasons of a reject by the connection manager itself (IB specification, "REJ reason").
+const NOBODY_LISTENS: i32 = 8;
+const STALE_CONNECTION: i32 = 10;
+const BY_THE_NODE: i32 = 28;
+
+/// What a connection is made with.
+pub struct Dialling<'a> {
+    pub address: &'a str,
+    pub peer: std::net::SocketAddr,
+    pub options: &'a ClientOptions,
+    pub channel: &'a Arc<Channel>,
+}
+
+/// How a connection request ended.
+pub enum Dialled {
+    Joined(Id, Accept),
+    Refused(Reject),
+}
+
+/// The next event of an identifier, within the time; none when it is over.
+pub type Events<'a> = &'a dyn Fn(&Id, Duration) -> Result<Option<Event>, NodeError>;
+
+/// The next event of the only identifier of a channel, within the time.
+pub fn next_event(channel: &Arc<Channel>, id: &Id, limit: Duration) -> Result<Option<Event>, NodeError> {
+    let end = Instant::now() + limit;
+    loop {
+        match channel.next()? {
+            Some(event) if event.id == id.key() => return Ok(Some(event)),
+            // Of an attempt before this one.
+            Some(_) => continue,
+            None => {}
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        wait_readable([channel.fd()], left).map_err(|source| NodeError::System {
+            what: "wait for the connection manager",
+            source,
+        })?;
+    }
+}
+
+impl Dialling<'_> {
+    fn unreachable(&self, why: String) -> NodeError {
+        NodeError::Unreachable {
+            address: self.address.to_owned(),
+            why,
+        }
+    }
+
+    fn wait(&self, id: &Id, step: &'static str, events: Events<'_>) -> Result<Event, NodeError> {
+        match events(id, self.options.timeout)? {
+            None => Err(self.unreachable(format!("{step} took longer than {:?}", self.options.timeout))),
+            Some(event) => match event.kind {
+                EventKind::Failed(why) => {
+                    let code = event.status.unsigned_abs() as i32;
+                    let cause = match code {
+                        0 => String::new(),
+                        _ => format!(" ({})", std::io::Error::from_raw_os_error(code)),
+                    };
+                    Err(self.unreachable(format!("{why}{cause}")))
+                }
+                EventKind::DeviceRemoved => Err(self.unreachable("the RDMA device was removed".to_owned())),
+                _ => Ok(event),
+            },
+        }
+    }
+
+    fn expect(&self, id: &Id, step: &'static str, wanted: EventKind, events: Events<'_>) -> Result<(), NodeError> {
+        match self.wait(id, step, events)? {
+            event if event.kind == wanted => Ok(()),
+            event => Err(self.unreachable(format!("{step} ended with {:?}", event.kind))),
+        }
+    }
+
+    /// Finds the device and the way to the node.
+    pub fn resolve(&self, events: Events<'_>) -> Result<Id, NodeError> {
+        let id = Id::new(self.channel)?;
+        self.resolve_with(&id, events)?;
+        Ok(id)
+    }
+
+    fn resolve_with(&self, id: &Id, events: Events<'_>) -> Result<(), NodeError> {
+        id.resolve_address(self.peer, self.options.timeout)
+            .map_err(|error| match error {
+                NodeError::Call { source, .. } => {
+                    self.unreachable(format!("no RDMA device of this machine leads there ({source})"))
+                }
+                other => other,
+            })?;
+        self.expect(id, "finding its address", EventKind::AddressResolved, events)?;
+        id.set_ack_timeout(self.options.ack_timeout);
+        id.resolve_route(self.options.timeout)?;
+        self.expect(id, "finding the way", EventKind::RouteResolved, events)
+    }
+
+    /// Asks for the connection and lets the queue pair join it.
+    pub fn dial(
+        &self,
+        id: Id,
+        queue: &dyn JoinQueue,
+        request: &ConnectRequest,
+        events: Events<'_>,
+    ) -> Result<Dialled, NodeError> {
+        match self.dial_with(&id, queue, request, events)? {
+            Ok(accept) => Ok(Dialled::Joined(id, accept)),
+            Err(reject) => Ok(Dialled::Refused(reject)),
+        }
+    }
+
+    fn dial_with(
+        &self,
+        id: &Id,
+        queue: &dyn JoinQueue,
+        request: &ConnectRequest,
+        events: Events<'_>,
+    ) -> Result<Result<Accept, Reject>, NodeError> {
+        let private_data: [u8; REQUEST_BYTES] = request.emit();
+        id.connect(ConnectParameters {
+            private_data: &private_data,
+            // The node begins nothing but its WRITEs of no bytes.
+            responder_resources: 1,
+            initiator_depth: queue.max_outstanding_reads(),
+            retry_count: self.options.retry_count,
+            rnr_retry_count: self.options.retry_count.min(6),
+            queue: queue.number(),
+        })?;
+        let event = self.wait(id, "the answer to the connection request", events)?;
+        match event.kind {
+            EventKind::ConnectResponse => {}
+            EventKind::Rejected => return self.rejected(&event).map(Err),
+            other => return Err(self.unreachable(format!("the connection request ended with {other:?}"))),
+        }
+        let accept = match Accept::parse(&event.private_data) {
+            Ok(accept) => accept,
+            Err(ProtocolError::Version(version)) => {
+                return Err(NodeError::Refused {
+                    address: self.address.to_owned(),
+                    refusal: Refusal {
+                        reason: Reason::WrongVersion,
+                        detail: version.into(),
+                    },
+                });
+            }
+            Err(error) => return Err(self.unreachable(format!("what listens there is no memory node: {error}"))),
+        };
+        join(queue, &STATES, |state| id.attributes(state))?;
+        id.establish()?;
+        Ok(Ok(accept))
+    }
+
+    fn rejected(&self, event: &Event) -> Result<Reject, NodeError> {
+        match (event.status, Reject::parse(&event.private_data)) {
+            (BY_THE_NODE, Ok(reject)) => Ok(reject),
+            (BY_THE_NODE, Err(ProtocolError::Version(version))) => Ok(Reject {
+                reason: Reason::WrongVersion,
+                detail: version.into(),
+                challenge: Default::default(),
+            }),
+            (BY_THE_NODE, Err(error)) => {
+                Err(self.unreachable(format!("what listens there is no memory node: {error}")))
+            }
+            (NOBODY_LISTENS, _) => Err(self.unreachable("nobody listens at that port".to_owned())),
+            (STALE_CONNECTION, _) => Err(NodeError::Call {
+                call: "rdma_connect",
+                what: "the node's machine still has an older connection of this queue pair",
+                source: std::io::ErrorKind::AddrInUse.into(),
+            }),
+            (code, _) => Err(self.unreachable(format!("its connection manager rejects with reason {code}"))),
+        }
+    }
+}
+
+/// A queue pair that has joined a session. Dropping it ends the connection; the queue pair itself belongs to who made it
+/// and must be taken to RESET before it joins again. Drop it when the queue pair is idle: requests that are in flight
+/// end with an error after their retries.
+#[derive(Debug)]
+pub struct QueueLink {
+    // An option, so that it can go between the two steps of leaving.
+    id: Option<Id>,
+    events: Mutex<Receiver<Event>>,
+    over: AtomicBool,
+    number: u32,
+    attributes: QueueAttributes,
+    client: Arc<NodeClient>,
+}
+
+impl QueueLink {
+    /// The number of the queue pair.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The number of the node's end.
+    pub fn peer_number(&self) -> u32 {
+        self.attributes.dest_qp_num
+    }
+
+    /// READs and atomics that may be in flight.
+    pub fn outstanding_reads_max(&self) -> u8 {
+        self.attributes.max_rd_atomic
+    }
+
+    /// The session.
+    pub fn client(&self) -> &Arc<NodeClient> {
+        &self.client
+    }
+
+    /// Whether the node has ended this connection, or the session is over: requests end with errors from now on.
+    pub fn is_over(&self) -> bool {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = events.try_iter().any(|event| {
+            matches!(
+                event.kind,
+                EventKind::Disconnected | EventKind::DeviceRemoved | EventKind::Failed(_)
+            )
+        });
+        // Relaxed: the flag alone is read, under the lock or after it.
+        let over = self.over.fetch_or(ended, Ordering::Relaxed) || ended;
+        over || self.client.failure().is_some()
+    }
+}
+
+impl Drop for QueueLink {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.client.leave(self.number);
+            id.disconnect();
+            self.client.forget_events_of(&id);
+        }
+    }
+}
+
+/// Lets a queue pair join a session.
+pub fn connect(client: &Arc<NodeClient>, queue: &dyn JoinQueue) -> Result<QueueLink, NodeError> {
+    let inner = &client.inner;
+    let end = Instant::now() + inner.options.timeout;
+    loop {
+        if let Some(dead) = inner.dead() {
+            return Err(dead);
+        }
+        match try_to_connect(client, queue) {
+            // The peer's kernel keeps the number of a queue pair that has just left for a moment.
+            Err(NodeError::Call {
+                call: "rdma_connect",
+                source,
+                ..
+            }) if source.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < end => {
+                sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn try_to_connect(client: &Arc<NodeClient>, queue: &dyn JoinQueue) -> Result<QueueLink, NodeError> {
+    let inner = &client.inner;
+    let dialling = Dialling {
+        address: &inner.address,
+        peer: inner.peer,
+        options: &inner.options,
+        channel: &inner.channel,
+    };
+    let id = Id::new(&inner.channel)?;
+    let receiver = client.events_of(&id);
+    let joined = join_session(client, &dialling, &id, queue, &receiver);
+    match joined {
+        Ok(attributes) => Ok(QueueLink {
+            id: Some(id),
+            events: Mutex::new(receiver),
+            over: AtomicBool::new(false),
+            number: queue.number(),
+            attributes,
+            client: Arc::clone(client),
+        }),
+        Err(error) => {
+            client.forget_events_of(&id);
+            Err(error)
+        }
+    }
+}
+
+fn join_session(
+    client: &NodeClient,
+    dialling: &Dialling<'_>,
+    id: &Id,
+    queue: &dyn JoinQueue,
+    receiver: &Receiver<Event>,
+) -> Result<QueueAttributes, NodeError> {
+    let inner = &client.inner;
+    let events = |_: &Id, limit: Duration| match receiver.recv_timeout(limit) {
+        Ok(event) => Ok(Some(event)),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(RecvTimeoutError::Disconnected) => Err(NodeError::Dead {
+            address: inner.address.clone(),
+            why: "its thread has ended".to_owned(),
+        }),
+    };
+    dialling.resolve_with(id, &events)?;
+    if id.device().as_deref() != Some(inner.device.as_str()) {
+        return Err(NodeError::OtherDevice {
+            address: inner.address.clone(),
+            found: id.device().unwrap_or_default(),
+            device: inner.device.clone(),
+        });
+    }
+    let request = ConnectRequest::Data { token: inner.token };
+    match dialling.dial_with(id, queue, &request, &events)? {
+        Ok(_) => id.attributes(QueueAttributes::READY_TO_SEND).map(|rts| {
+            // The peer's number is among those of the state before.
+            let peer = id
+                .attributes(QueueAttributes::READY_TO_RECEIVE)
+                .map_or(0, |rtr| rtr.dest_qp_num);
+            QueueAttributes {
+                dest_qp_num: peer,
+                ..rts
+            }
+        }),
+        Err(Reject { reason, detail, .. }) => Err(NodeError::Refused {
+            address: inner.address.clone(),
+            refusal: Refusal { reason, detail },
+        }),
+    }
+}

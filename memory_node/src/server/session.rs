@@ -1,0 +1,214 @@
+//! One client of the node.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::worker::Lease;
+use crate::error::NodeError;
+use crate::memory::Buffer;
+use crate::protocol::{Body, MESSAGE_BYTES, Message, Nonce, ProtocolError};
+use crate::verbs::{CompletionQueue, Domain, Id, JoinQueue, VerbsQueue};
+
+/// Messages of a client that are on their way or not read yet, at most.
+const RECEIVES: u32 = 8;
+/// Answers and probes that the client's device has not acknowledged yet, at most.
+pub const SENDS: u32 = 16;
+/// Completion entries that a session may fill.
+pub const COMPLETIONS: u32 = RECEIVES + SENDS;
+/// Ids of requests; below it: the slot of a receive.
+const PROBE: u64 = 1 << 32;
+const SEND: u64 = 1 << 33;
+
+/// What a completion of the control queue pair was.
+pub enum Arrived {
+    Message(u64),
+    Probe,
+    Sent,
+}
+
+impl Arrived {
+    pub fn of(id: u64) -> Arrived {
+        match id {
+            PROBE => Arrived::Probe,
+            SEND => Arrived::Sent,
+            slot => Arrived::Message(slot),
+        }
+    }
+}
+
+/// A queue pair of the client. It goes before its identifier.
+#[derive(Debug)]
+pub struct DataQueue {
+    pub queue: VerbsQueue,
+    pub id: Id,
+    /// The number of the client's end.
+    pub peer: u32,
+}
+
+/// A grant.
+#[derive(Debug)]
+pub struct Granted {
+    /// None while the worker has it.
+    pub lease: Option<Lease>,
+    pub bytes: u64,
+    pub sealable: bool,
+}
+
+/// What a client may still be asked to wait for.
+#[derive(Debug, Default)]
+pub struct Probe {
+    /// When the one on its way was posted.
+    pub since: Option<Instant>,
+    /// When the last one was posted.
+    pub last: Option<Instant>,
+}
+
+/// One client. Queue pairs go before identifiers and buffer, keys before the domain.
+#[derive(Debug)]
+pub struct Session {
+    pub queues: HashMap<usize, DataQueue>,
+    pub queue: VerbsQueue,
+    buffer: Buffer,
+    pub id: Id,
+    pub grants: HashMap<u64, Granted>,
+    pub domain: Arc<Domain>,
+    pub token: Nonce,
+    pub peer: SocketAddr,
+    /// Known after its first message.
+    pub name: Option<String>,
+    pub next_grant: u64,
+    pub granted_bytes: u64,
+    /// The request that the worker is busy with.
+    pub busy: Option<u64>,
+    /// For what it asked.
+    pub sealable: bool,
+    pub probe: Probe,
+    pub sends: u32,
+    pub is_leaving: bool,
+    pub since: Instant,
+}
+
+impl Session {
+    /// Makes what a session needs; its queue pair has not joined yet.
+    pub fn new(
+        id: Id,
+        peer: SocketAddr,
+        token: Nonce,
+        completions: &Arc<CompletionQueue>,
+        now: Instant,
+    ) -> Result<Session, NodeError> {
+        let domain = Domain::new(completions.context())?;
+        let queue = VerbsQueue::new(&domain, completions, SENDS, RECEIVES)?;
+        let buffer = Buffer::new(&domain, RECEIVES as usize * MESSAGE_BYTES)?;
+        Ok(Session {
+            queues: HashMap::new(),
+            queue,
+            buffer,
+            id,
+            grants: HashMap::new(),
+            domain,
+            token,
+            peer,
+            name: None,
+            next_grant: 1,
+            granted_bytes: 0,
+            busy: None,
+            sealable: false,
+            probe: Probe::default(),
+            sends: 0,
+            is_leaving: false,
+            since: now,
+        })
+    }
+
+    pub fn post_receives(&self) -> io::Result<()> {
+        (0..u64::from(RECEIVES)).try_for_each(|slot| self.post_receive(slot))
+    }
+
+    fn post_receive(&self, slot: u64) -> io::Result<()> {
+        let place = self.buffer.place(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
+        let place = place.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the slot is inside the buffer, which goes after the queue pair; it is read by copies, and only
+        // between its completion and the next post.
+        unsafe {
+            self.queue
+                .post_receive(slot, place, self.buffer.lkey(), MESSAGE_BYTES as u32)
+        }
+    }
+
+    /// The message in a slot; the slot takes the next one afterwards.
+    pub fn read(&self, slot: u64, bytes: u32) -> Result<Message, String> {
+        let mut message = [0; MESSAGE_BYTES];
+        let length = (bytes as usize).min(MESSAGE_BYTES);
+        let inside = self.buffer.copy(slot as usize * MESSAGE_BYTES, &mut message[..length]);
+        let parsed = match inside {
+            true => Message::parse(&message[..length]),
+            false => Err(ProtocolError::Field {
+                field: "slot",
+                value: slot,
+            }),
+        };
+        let parsed = parsed.map_err(|error| format!("a message that cannot be read: {error}"))?;
+        self.post_receive(slot)
+            .map_err(|error| format!("its queue pair takes no receive buffer: {error}"))?;
+        Ok(parsed)
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, request: u64, body: Body) -> Result<(), String> {
+        // One place is the probe's.
+        if self.sends + 1 >= SENDS {
+            return Err("it does not take its answers".to_owned());
+        }
+        let sent = self.queue.send(SEND, &Message { request, body }.emit());
+        sent.map_err(|error| format!("its queue pair takes no message: {error}"))?;
+        self.sends += 1;
+        Ok(())
+    }
+
+    /// Asks the client's device for a sign of life.
+    pub fn post_probe(&mut self, now: Instant) -> Result<(), String> {
+        let posted = self.queue.probe(PROBE);
+        posted.map_err(|error| format!("its queue pair takes no request: {error}"))?;
+        self.probe = Probe {
+            since: Some(now),
+            last: Some(now),
+        };
+        Ok(())
+    }
+
+    /// What the client may still get of `capacity`.
+    pub fn left_of(&self, capacity: u64) -> u64 {
+        capacity.saturating_sub(self.granted_bytes)
+    }
+
+    /// For logs.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("unnamed")
+    }
+
+    /// The identifier of the queue pair whose other end has this number.
+    pub fn queue_of(&self, peer: u32) -> Option<usize> {
+        self.queues
+            .iter()
+            .find(|(_, queue)| queue.peer == peer)
+            .map(|(&key, _)| key)
+    }
+
+    /// Stops all traffic and says so to the client's end, as far as it is there.
+    pub fn disconnect(&self) {
+        for queue in self.queues.values() {
+            queue.queue.fail();
+            queue.id.disconnect();
+        }
+        self.queue.fail();
+        self.id.disconnect();
+    }
+
+    pub fn number(&self) -> u32 {
+        self.queue.number()
+    }
+}

@@ -1,0 +1,478 @@
+//! Queue pairs, and how one joins a connection that the connection manager makes.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+
+use super::device::{CompletionQueue, Domain};
+use crate::error::NodeError;
+
+/// A queue pair that the caller made, and that takes its state changes from the connection manager's attributes, by
+/// MODIFY_QP. It must be in the state RESET, on the device that [`crate::NodeClient::device`] names.
+pub trait JoinQueue {
+    /// Its number.
+    fn number(&self) -> u32;
+
+    /// Changes it to `attributes.state`, with those attributes whose bits are in `attributes.mask`.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn modify(&self, attributes: &QueueAttributes) -> io::Result<()>;
+
+    /// READs and atomics that it wants in flight at most; 0 for none. The device's and the node's limits apply too.
+    fn max_outstanding_reads(&self) -> u8;
+}
+
+/// `ibv_qp_attr` as `rdma_init_qp_attr` fills it, as plain numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueAttributes {
+    /// `enum ibv_qp_attr_mask`: which of the fields hold something.
+    pub mask: u32,
+    /// `enum ibv_qp_state`: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 6 ERR.
+    pub state: u32,
+    /// `enum ibv_mtu` of the path: 1 is 256 bytes, 5 is 4096.
+    pub mtu: u32,
+    /// Q_Key, of datagrams only.
+    pub qkey: u32,
+    /// First packet number that is expected.
+    pub rq_psn: u32,
+    /// First packet number that is sent.
+    pub sq_psn: u32,
+    /// The peer's queue pair.
+    pub dest_qp_num: u32,
+    /// `enum ibv_access_flags`: what the peer may do.
+    pub access_flags: u32,
+    /// The peer's address.
+    pub address: AddressAttributes,
+    /// Index of the partition key.
+    pub pkey_index: u16,
+    /// READs and atomics in flight that this side begins.
+    pub max_rd_atomic: u8,
+    /// READs and atomics in flight that the peer begins.
+    pub max_dest_rd_atomic: u8,
+    /// The code of the shortest wait of a peer that found no receive buffer.
+    pub min_rnr_timer: u8,
+    /// The local port.
+    pub port_num: u8,
+    /// A packet is sent again after 4.096 us << timeout.
+    pub timeout: u8,
+    /// How often; 7 is for ever on rdma_rxe.
+    pub retry_cnt: u8,
+    /// How often where the peer has no receive buffer; 7 is for ever.
+    pub rnr_retry: u8,
+}
+
+/// `ibv_ah_attr`: where packets go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressAttributes {
+    /// The peer's GID.
+    pub dgid: [u8; 16],
+    /// Flow label.
+    pub flow_label: u32,
+    /// The peer's LID, InfiniBand only.
+    pub dlid: u16,
+    /// Index of the own GID.
+    pub sgid_index: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Path bits of the source, InfiniBand only.
+    pub src_path_bits: u8,
+    /// Rate limit of the path.
+    pub static_rate: u8,
+    /// Whether the GIDs are used.
+    pub is_global: bool,
+    /// The local port.
+    pub port: u8,
+}
+
+impl QueueAttributes {
+    /// `IBV_QP_STATE`.
+    pub const STATE: u32 = sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
+    /// `IBV_QP_MAX_QP_RD_ATOMIC`.
+    pub const MAX_RD_ATOMIC: u32 = sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
+    /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
+    pub const MAX_DEST_RD_ATOMIC: u32 = sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
+    /// `IBV_QPS_RESET`.
+    pub const RESET: u32 = 0;
+    /// `IBV_QPS_INIT`.
+    pub const INIT: u32 = 1;
+    /// `IBV_QPS_RTR`.
+    pub const READY_TO_RECEIVE: u32 = 2;
+    /// `IBV_QPS_RTS`.
+    pub const READY_TO_SEND: u32 = 3;
+    /// `IBV_QPS_ERR`.
+    pub const ERROR: u32 = 6;
+
+    pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAttributes {
+        let path = &attr.ah_attr;
+        // SAFETY: every bit pattern of the union is 16 bytes.
+        let dgid = unsafe { path.grh.dgid.raw };
+        QueueAttributes {
+            mask: mask as u32,
+            state: attr.qp_state,
+            mtu: attr.path_mtu,
+            qkey: attr.qkey,
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            dest_qp_num: attr.dest_qp_num,
+            access_flags: attr.qp_access_flags,
+            address: AddressAttributes {
+                dgid,
+                flow_label: path.grh.flow_label,
+                dlid: path.dlid,
+                sgid_index: path.grh.sgid_index,
+                hop_limit: path.grh.hop_limit,
+                traffic_class: path.grh.traffic_class,
+                sl: path.sl,
+                src_path_bits: path.src_path_bits,
+                static_rate: path.static_rate,
+                is_global: path.is_global != 0,
+                port: path.port_num,
+            },
+            pkey_index: attr.pkey_index,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+            port_num: attr.port_num,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+        }
+    }
+
+    fn to_verbs(self) -> sys::ibv_qp_attr {
+        // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        let from = self.address;
+        attr.qp_state = self.state;
+        attr.path_mtu = self.mtu;
+        attr.qkey = self.qkey;
+        attr.rq_psn = self.rq_psn;
+        attr.sq_psn = self.sq_psn;
+        attr.dest_qp_num = self.dest_qp_num;
+        attr.qp_access_flags = self.access_flags;
+        attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
+        attr.ah_attr.grh.flow_label = from.flow_label;
+        attr.ah_attr.grh.sgid_index = from.sgid_index;
+        attr.ah_attr.grh.hop_limit = from.hop_limit;
+        attr.ah_attr.grh.traffic_class = from.traffic_class;
+        attr.ah_attr.dlid = from.dlid;
+        attr.ah_attr.sl = from.sl;
+        attr.ah_attr.src_path_bits = from.src_path_bits;
+        attr.ah_attr.static_rate = from.static_rate;
+        attr.ah_attr.is_global = from.is_global.into();
+        attr.ah_attr.port_num = from.port;
+        attr.pkey_index = self.pkey_index;
+        attr.max_rd_atomic = self.max_rd_atomic;
+        attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
+        attr.min_rnr_timer = self.min_rnr_timer;
+        attr.port_num = self.port_num;
+        attr.timeout = self.timeout;
+        attr.retry_cnt = self.retry_cnt;
+        attr.rnr_retry = self.rnr_retry;
+        attr
+    }
+}
+
+/// How a request ended: `enum ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CompletionStatus(pub u32);
+
+impl CompletionStatus {
+    /// It was done.
+    pub const SUCCESS: CompletionStatus = CompletionStatus(0);
+    /// The queue pair was in error before it began.
+    pub const FLUSHED: CompletionStatus = CompletionStatus(5);
+    /// The peer refused the access: wrong key, out of bounds, not allowed.
+    pub const REMOTE_ACCESS: CompletionStatus = CompletionStatus(10);
+    /// The peer did not answer.
+    pub const RETRIES_EXCEEDED: CompletionStatus = CompletionStatus(12);
+}
+
+impl fmt::Display for CompletionStatus {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: the function takes any number and returns null or a string that lives for ever.
+        let text = unsafe { sys::ibv_wc_status_str(self.0) };
+        if text.is_null() {
+            return write!(out, "completion status {}", self.0);
+        }
+        // SAFETY: not null, see above.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        write!(out, "{text} (completion status {})", self.0)
+    }
+}
+
+impl fmt::Debug for CompletionStatus {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "CompletionStatus({})", self.0)
+    }
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The request's `id`.
+    pub id: u64,
+    /// How it ended.
+    pub status: CompletionStatus,
+    /// Whether it is of a receive, which only means something where it was done.
+    pub is_receive: bool,
+    /// Bytes received or read.
+    pub bytes: u32,
+    /// The queue pair.
+    pub queue: u32,
+}
+
+/// A one-sided request. The remote address is a virtual address of the node, as [`crate::Grant::address`] gives it.
+#[derive(Clone, Copy, Debug)]
+pub enum Request {
+    /// READ into local memory.
+    Read {
+        /// First remote byte.
+        remote: u64,
+        /// Its key.
+        rkey: u32,
+    },
+    /// WRITE from local memory.
+    Write {
+        /// First remote byte.
+        remote: u64,
+        /// Its key.
+        rkey: u32,
+    },
+}
+
+/// An ordinary reliable-connected queue pair of libibverbs.
+#[derive(Debug)]
+pub struct VerbsQueue {
+    raw: NonNull<sys::ibv_qp>,
+    completions: Arc<CompletionQueue>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: libibverbs may be called from any thread; posting takes a lock in the library.
+unsafe impl Send for VerbsQueue {}
+// SAFETY: as above.
+unsafe impl Sync for VerbsQueue {}
+
+/// Bytes that `send` takes at most.
+const INLINE_BYTES: u32 = crate::protocol::MESSAGE_BYTES as u32;
+
+impl VerbsQueue {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        completions: &Arc<CompletionQueue>,
+        sends: u32,
+        receives: u32,
+    ) -> Result<VerbsQueue, NodeError> {
+        // SAFETY: all zero bytes are a valid ibv_qp_init_attr: integers and null pointers.
+        let mut wanted: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        wanted.send_cq = completions.raw();
+        wanted.recv_cq = completions.raw();
+        wanted.cap.max_send_wr = sends;
+        wanted.cap.max_recv_wr = receives;
+        wanted.cap.max_send_sge = 1;
+        wanted.cap.max_recv_sge = 1;
+        wanted.cap.max_inline_data = INLINE_BYTES;
+        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        // SAFETY: domain and completion queue live, and are of one context.
+        let raw = NonNull::new(unsafe { sys::ibv_create_qp(domain.raw(), &mut wanted) });
+        let raw = raw.ok_or_else(|| NodeError::Call {
+            call: "ibv_create_qp",
+            what: "making a queue pair",
+            source: io::Error::last_os_error(),
+        })?;
+        Ok(VerbsQueue {
+            raw,
+            completions: Arc::clone(completions),
+            _domain: Arc::clone(domain),
+        })
+    }
+
+    fn raw(&self) -> &sys::ibv_qp {
+        // SAFETY: made by `new` and destroyed by `drop`; its number does not change.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn fail(&self) {
+        let error = QueueAttributes {
+            mask: QueueAttributes::STATE,
+            state: QueueAttributes::ERROR,
+            ..QueueAttributes::default()
+        };
+        // A queue pair that does not take it is destroyed soon anyway.
+        let _ = self.modify(&error);
+    }
+
+    fn post(
+        &self,
+        id: u64,
+        opcode: u32,
+        flags: u32,
+        list: &mut [sys::ibv_sge],
+        remote: u64,
+        rkey: u32,
+    ) -> io::Result<()> {
+        // SAFETY: all zero bytes are a valid ibv_send_wr: integers and null pointers.
+        let mut request: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.wr_id = id;
+        request.sg_list = list.as_mut_ptr();
+        request.num_sge = list.len() as libc::c_int;
+        request.opcode = opcode;
+        request.send_flags = flags | sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        request.wr.rdma = sys::rdma_t {
+            remote_addr: remote,
+            rkey,
+        };
+        let mut refused = std::ptr::null_mut();
+        // SAFETY: the queue pair lives; request and list are read during the call only.
+        match unsafe { sys::ibv_post_send(self.raw.as_ptr(), &mut request, &mut refused) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    /// Posts a one-sided request over local memory.
+    ///
+    /// # Safety
+    /// The memory is registered under `lkey` and stays so, and nobody else uses it, until the request has completed or
+    /// the queue pair is destroyed.
+    ///
+    /// # Errors
+    /// A full queue, or what the device says.
+    pub(crate) unsafe fn post_request(
+        &self,
+        id: u64,
+        request: Request,
+        local: *mut u8,
+        lkey: u32,
+        bytes: u32,
+    ) -> io::Result<()> {
+        let mut list = [sys::ibv_sge {
+            addr: local as u64,
+            length: bytes,
+            lkey,
+        }];
+        let (opcode, remote, rkey) = match request {
+            Request::Read { remote, rkey } => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, remote, rkey),
+            Request::Write { remote, rkey } => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, remote, rkey),
+        };
+        self.post(id, opcode, 0, &mut list, remote, rkey)
+    }
+
+    /// Posts a message; its bytes are taken during the call.
+    pub(crate) fn send(&self, id: u64, message: &[u8]) -> io::Result<()> {
+        let mut list = [sys::ibv_sge {
+            addr: message.as_ptr() as u64,
+            length: message.len() as u32,
+            lkey: 0,
+        }];
+        let inline = sys::ibv_send_flags::IBV_SEND_INLINE.0;
+        self.post(id, sys::ibv_wr_opcode::IBV_WR_SEND, inline, &mut list, 0, 0)
+    }
+
+    /// Posts a WRITE of no bytes: it needs no key, and completes when the peer's device has acknowledged it. No program
+    /// at the peer takes part, so one that is busy is not taken for dead.
+    pub(crate) fn probe(&self, id: u64) -> io::Result<()> {
+        self.post(id, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0, &mut [], 0, 0)
+    }
+
+    /// Posts a receive buffer.
+    ///
+    /// # Safety
+    /// As [`VerbsQueue::post_request`].
+    pub(crate) unsafe fn post_receive(&self, id: u64, local: *mut u8, lkey: u32, bytes: u32) -> io::Result<()> {
+        let mut entry = sys::ibv_sge {
+            addr: local as u64,
+            length: bytes,
+            lkey,
+        };
+        let mut request = sys::ibv_recv_wr {
+            wr_id: id,
+            next: std::ptr::null_mut(),
+            sg_list: &mut entry,
+            num_sge: 1,
+        };
+        let mut refused = std::ptr::null_mut();
+        // SAFETY: the queue pair lives; request and list are read during the call only; the memory is the caller's.
+        match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut request, &mut refused) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    pub(crate) fn poll(&self) -> Vec<Completion> {
+        poll(&self.completions)
+    }
+}
+
+/// Takes up to 32 completions.
+pub fn poll(queue: &CompletionQueue) -> Vec<Completion> {
+    // SAFETY: all zero bytes are a valid ibv_wc, which holds integers only.
+    let mut entries: [sys::ibv_wc; 32] = unsafe { std::mem::zeroed() };
+    // SAFETY: the queue lives, and there is room for 32 entries.
+    let count = unsafe { sys::ibv_poll_cq(queue.raw(), 32, entries.as_mut_ptr()) };
+    let count = usize::try_from(count).unwrap_or(0).min(entries.len());
+    let completion = |entry: &sys::ibv_wc| Completion {
+        id: entry.wr_id,
+        status: CompletionStatus(entry.status),
+        is_receive: entry.opcode & sys::ibv_wc_opcode::IBV_WC_RECV != 0,
+        bytes: entry.byte_len,
+        queue: entry.qp_num,
+    };
+    entries[..count].iter().map(completion).collect()
+}
+
+impl JoinQueue for VerbsQueue {
+    fn number(&self) -> u32 {
+        self.raw().qp_num
+    }
+
+    fn modify(&self, attributes: &QueueAttributes) -> io::Result<()> {
+        let mut attr = attributes.to_verbs();
+        // SAFETY: the queue pair lives, and the attributes are a local.
+        match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut attr, attributes.mask as libc::c_int) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    fn max_outstanding_reads(&self) -> u8 {
+        self.completions.context().reads_out_max
+    }
+}
+
+impl Drop for VerbsQueue {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`. Requests that were not done are dropped by the device before this returns.
+        unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+    }
+}
+
+/// Takes a queue pair through INIT, RTR and RTS with the attributes of a connection.
+///
+/// # Errors
+/// The state that it did not take.
+pub fn join(
+    queue: &dyn JoinQueue,
+    states: &[(u32, &'static str)],
+    attributes: impl Fn(u32) -> Result<QueueAttributes, NodeError>,
+) -> Result<(), NodeError> {
+    for &(state, name) in states {
+        let attributes = attributes(state)?;
+        queue.modify(&attributes).map_err(|source| NodeError::QueueState {
+            number: queue.number(),
+            state: name,
+            source,
+        })?;
+    }
+    Ok(())
+}
