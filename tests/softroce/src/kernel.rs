@@ -96,7 +96,10 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
         tools::find("depmod", "kmod")?,
         tools::find("modprobe", "kmod")?,
     );
-    let part = tempfile::tempdir_in(cache).map_err(Error::file("create a folder in", cache))?;
+    remove_leftovers(cache);
+    let prefix = format!("{UNPACKING}{}-", std::process::id());
+    let part = tempfile::Builder::new().prefix(&prefix).tempdir_in(cache);
+    let part = part.map_err(Error::file("create a folder in", cache))?;
     let file = if Path::new(wanted).is_file() {
         fs::canonicalize(wanted).map_err(Error::file("find the file", wanted))?
     } else {
@@ -206,6 +209,20 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     (payload.len() > 4).then_some(payload)
 }
 
+/// Begins the names of folders in which a process unpacks; its id follows.
+const UNPACKING: &str = "unpacking-";
+
+/// Removes what processes left that were ended while they unpacked: some 400 MB each.
+fn remove_leftovers(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(UNPACKING).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Fetches the package, or what it depends on where it is only a name for the newest one. Returns its file.
 fn download(wanted: &str, folder: &Path) -> Result<PathBuf, Error> {
     let advice = "apt must know it (apt-get update), on Debian; elsewhere set GPUVM_SOFTROCE_KERNEL to the file of a \
@@ -292,6 +309,20 @@ mod tests {
         image[0x24c..0x250].copy_from_slice(&8_u32.to_le_bytes());
         image[1028..].copy_from_slice(b"payload!");
         image
+    }
+
+    #[test]
+    fn leftovers_of_ended_processes_are_removed() {
+        let cache = tempfile::tempdir().unwrap();
+        let own = cache.path().join(format!("{UNPACKING}{}-x", std::process::id()));
+        // Process ids end below 2^22.
+        let ended = cache.path().join(format!("{UNPACKING}4194305-x"));
+        let kernel = cache.path().join("kernel-x");
+        for folder in [&own, &ended, &kernel] {
+            fs::create_dir(folder).unwrap();
+        }
+        remove_leftovers(cache.path());
+        assert!(own.exists() && kernel.exists() && !ended.exists());
     }
 
     #[test]

@@ -1,4 +1,9 @@
-//! What must work over SoftRoCE. A file here is a family of scenarios; each has a line in [`all`].
+//! What must work over SoftRoCE. A file here is a family of scenarios; each has an entry in [`all`].
+//!
+//! A scenario gets machines that are up and says what it expects of commands on them. Programs of this workspace are
+//! built first, on this machine, by [`crate::built`], and run by their path, which is the same inside:
+//! `machine.run(&format!("{} --nocapture", program.display()), limit)?.success()?`. Standard output of C programs is
+//! held back in a pipe; `stdbuf -oL` before them makes each line come at once.
 
 mod network;
 mod perftest;
