@@ -5,6 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use gpuvm_gpu::sim::Mode;
 use gpuvm_gpu::sim::SimGpu;
 use gpuvm_layouts as layout;
+use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
 
 use crate::{
@@ -124,6 +125,9 @@ pub struct VmBuilder {
     pub(crate) rdma_device: Option<String>,
     pub(crate) rdma_retries: u8,
     pub(crate) rdma_ack_timeout: u8,
+    pub(crate) memory_nodes: Vec<String>,
+    pub(crate) node_secret: Option<String>,
+    pub(crate) node_timeout: Duration,
     pub(crate) nic_engines: usize,
 }
 
@@ -161,6 +165,9 @@ impl Default for VmBuilder {
             rdma_device: None,
             rdma_retries: RxeOptions::default().retry_count,
             rdma_ack_timeout: RxeOptions::default().ack_timeout,
+            memory_nodes: Vec::new(),
+            node_secret: None,
+            node_timeout: Duration::from_secs(10),
             nic_engines: 1,
         }
     }
@@ -278,6 +285,25 @@ impl VmBuilder {
         self
     }
 
+    /// A memory node, `host:port`: the pages of regions live there, and not in this host's memory. Given several times,
+    /// regions are striped over all of them. The transport is SoftRoCE then.
+    pub fn memory_node(mut self, address: impl Into<String>) -> Self {
+        self.memory_nodes.push(address.into());
+        self
+    }
+
+    /// The secret that the memory nodes ask for. It is proved, not sent.
+    pub fn node_secret(mut self, secret: impl Into<String>) -> Self {
+        self.node_secret = Some(secret.into());
+        self
+    }
+
+    /// Longest that one step with a memory node may take, such as joining it. Default: 10 s.
+    pub fn node_timeout(mut self, limit: Duration) -> Self {
+        self.node_timeout = limit;
+        self
+    }
+
     /// Frames that the settings give.
     pub(crate) fn frames(&self) -> u64 {
         self.frame_memory / self.page_size.max(1)
@@ -363,8 +389,10 @@ impl VmBuilder {
             });
         }
         // Before the GPU, whose start takes longer.
+        let nodes = self.join_nodes()?;
         let rxe = match self.transport {
-            Transport::Rxe => Some(Arc::new(self.open_rxe()?)),
+            Transport::Auto if !nodes.is_empty() => Some(Arc::new(self.open_rxe(&nodes)?)),
+            Transport::Rxe => Some(Arc::new(self.open_rxe(&nodes)?)),
             _ => None,
         };
         let bookkeeping = self.frames() * 16 + u64::from(self.queue_pairs) * u64::from(self.queue_depth) * 256;
@@ -393,17 +421,58 @@ impl VmBuilder {
                 TransportNic::Soft(Arc::new(builder.build().doing(|| "starting the software NIC".into())?))
             }
         };
-        Vm::bring_up(self, gpu, nic)
+        Vm::bring_up(self, gpu, nic, nodes)
     }
 
-    fn open_rxe(&self) -> Result<RxeNic> {
+    /// Joins the memory nodes. Their devices must be one.
+    fn join_nodes(&self) -> Result<Vec<Arc<NodeClient>>> {
+        if self.memory_nodes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !matches!(self.transport, Transport::Auto | Transport::Rxe) {
+            return Err(Error::Setting {
+                setting: "memory nodes",
+                value: self.memory_nodes.join(", "),
+                reason: format!("transport {} does not reach other machines; use rxe", self.transport),
+            });
+        }
+        let options = ClientOptions {
+            secret: self.node_secret.clone(),
+            timeout: self.node_timeout,
+            retry_count: self.rdma_retries,
+            ack_timeout: self.rdma_ack_timeout,
+            ..ClientOptions::default()
+        };
+        let join = |address: &String| {
+            let joined = NodeClient::connect(address, &options);
+            joined.doing(|| format!("joining {address}"))
+        };
+        self.memory_nodes.iter().map(join).collect()
+    }
+
+    /// The device that the nodes are reached through, else the one that was asked for.
+    fn open_rxe(&self, nodes: &[Arc<NodeClient>]) -> Result<RxeNic> {
         let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
+        let mut device = self.rdma_device.clone();
+        for node in nodes {
+            match &device {
+                Some(device) if device != node.device() => {
+                    let reason = format!(
+                        "{} is reached through {}, other homes through {device}",
+                        node.address(),
+                        node.device()
+                    );
+                    return refuse("memory node", node.address().to_owned(), reason);
+                }
+                _ => device = Some(node.device().to_owned()),
+            }
+        }
         if let Some(seed) = self.seed {
             let reason = "the kernel's driver does not follow a seed; use the software NIC".into();
             return refuse("seed", seed.to_string(), reason);
         }
         let nic = RxeNic::open(RxeOptions {
-            device: self.rdma_device.clone(),
+            device,
             ack_timeout: self.rdma_ack_timeout,
             retry_count: self.rdma_retries,
         });

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use gpuvm_gpu::GpuError;
+use gpuvm_memory_node::NodeError;
 use gpuvm_nic::NicError;
 
 use crate::fault::Fault;
@@ -47,6 +48,15 @@ pub enum Error {
         /// The NIC's reason.
         #[source]
         source: NicError,
+    },
+    /// A memory node refused, or cannot be reached.
+    #[error("a memory node failed while {doing}")]
+    Node {
+        /// What the runtime was doing.
+        doing: String,
+        /// The reason.
+        #[source]
+        source: NodeError,
     },
     /// A region's description that cannot be.
     #[error("region `{region}`: {reason}")]
@@ -169,5 +179,11 @@ impl<T> Doing<T> for std::result::Result<T, GpuError> {
 impl<T> Doing<T> for std::result::Result<T, NicError> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|source| Error::Nic { doing: what(), source })
+    }
+}
+
+impl<T> Doing<T> for std::result::Result<T, NodeError> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Node { doing: what(), source })
     }
 }

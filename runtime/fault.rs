@@ -70,6 +70,8 @@ pub struct Fault {
     pub page: u64,
     /// The transport that serves it.
     pub transport: &'static str,
+    /// The machine that holds the page, and what is known to be wrong with it; nothing for this host.
+    pub holder: Option<String>,
     /// Queue pair, by its index in the virtual memory.
     pub queue: u32,
     /// The 64-bit index of the request, where one was posted.
@@ -89,7 +91,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn from_record(record: &layout::FaultRecord, region: String, transport: &'static str) -> Self {
+    pub(crate) fn from_record(
+        record: &layout::FaultRecord,
+        region: String,
+        transport: &'static str,
+        holder: Option<String>,
+    ) -> Self {
         let kind = match record.code {
             layout::FAULT_OUT_OF_RANGE => FaultKind::OutOfRange {
                 index: record.index,
@@ -121,6 +128,7 @@ impl Fault {
             region,
             page: record.page,
             transport,
+            holder,
             queue: record.queue,
             request: record.index,
             syndrome: record.syndrome as u8,
@@ -223,6 +231,9 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause(f)?;
+        if let Some(holder) = &self.holder {
+            write!(f, ", at {holder}")?;
+        }
         write!(f, " (block {}, thread {})", self.block, self.thread)
     }
 }

@@ -205,7 +205,7 @@ impl InFlight {
     fn needs_recovery(&self, vm: &VmInner) -> bool {
         let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
         let fault = self.fault().is_some_and(|(record, _)| {
-            Fault::from_record(&record, String::new(), vm.transport.name()).needs_recovery()
+            Fault::from_record(&record, String::new(), vm.transport.name(), None).needs_recovery()
         });
         stopped || fault
     }
@@ -215,7 +215,8 @@ impl InFlight {
         if let Some((record, later)) = self.fault() {
             let name = self.regions.iter().find(|(id, _)| *id == record.region);
             let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
-            let fault = Box::new(Fault::from_record(&record, region, vm.transport.name()));
+            let holder = vm.holder_of(record.region, record.page);
+            let fault = Box::new(Fault::from_record(&record, region, vm.transport.name(), holder));
             return Err(Error::Fault {
                 kernel: self.label.clone(),
                 fault,

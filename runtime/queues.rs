@@ -1,10 +1,11 @@
 //! The queue pairs of a virtual memory: rings that GPU threads fill, connected to the homes' side through the NIC.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
-use gpuvm_nic::{Nic, QueueFormat, QueueMemory, QueuePair, QueueRings};
+use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
+use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
 
 use crate::{
     device::{DeviceArray, zero},
@@ -50,8 +51,81 @@ struct Pair {
     records: DeviceArray<RequestRecord>,
 }
 
+/// Queue pairs that reach the same homes.
+struct Group {
+    first: u32,
+    count: u32,
+    /// The node that they reach, and this host's memory without one.
+    node: Option<Arc<NodeClient>>,
+    /// The connections to the node, one a queue pair.
+    links: Mutex<Vec<QueueLink>>,
+}
+
+impl Group {
+    fn links(&self) -> MutexGuard<'_, Vec<QueueLink>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A queue pair of a NIC, for the connection manager.
+struct Joining<'a> {
+    nic: &'a dyn Nic,
+    number: u32,
+}
+
+impl JoinQueue for Joining<'_> {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn modify(&self, a: &gpuvm_memory_node::QueueAttributes) -> std::io::Result<()> {
+        let b = a.address;
+        let attributes = &QueueAttributes {
+            mask: a.mask,
+            state: a.state,
+            mtu: a.mtu,
+            qkey: a.qkey,
+            rq_psn: a.rq_psn,
+            sq_psn: a.sq_psn,
+            dest_qp_num: a.dest_qp_num,
+            access_flags: a.access_flags,
+            address: gpuvm_nic::AddressAttributes {
+                dgid: b.dgid,
+                flow_label: b.flow_label,
+                dlid: b.dlid,
+                sgid_index: b.sgid_index,
+                hop_limit: b.hop_limit,
+                traffic_class: b.traffic_class,
+                sl: b.sl,
+                src_path_bits: b.src_path_bits,
+                static_rate: b.static_rate,
+                is_global: b.is_global,
+                port: b.port,
+            },
+            pkey_index: a.pkey_index,
+            max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
+            min_rnr_timer: a.min_rnr_timer,
+            port_num: a.port_num,
+            timeout: a.timeout,
+            retry_cnt: a.retry_cnt,
+            rnr_retry: a.rnr_retry,
+        };
+        self.nic.modify(self.number, attributes).map_err(std::io::Error::other)
+    }
+
+    fn max_outstanding_reads(&self) -> u8 {
+        u8::try_from(self.nic.capabilities().max_rd_atomic).unwrap_or(u8::MAX)
+    }
+}
+
+/// Value of `QueueState::failed` for queue pairs whose node is lost: transport retries exceeded, seen by the host.
+const FAILED_BY_HOST: u32 = 1 | 0x15 << 8 | 0xff << 16;
+
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
+    // Dropped first: connections end before the queue pairs that joined them.
+    groups: Vec<Group>,
     nic: Arc<dyn Nic>,
     pairs: Vec<Pair>,
     table: DeviceArray<QueueDesc>,
@@ -61,9 +135,29 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// `count` connected queue pairs of `depth` requests each. `lkey` is the frames'.
-    pub fn create(gpu: &dyn Gpu, nic: Arc<dyn Nic>, count: u32, depth: u32, lkey: u32) -> Result<Self> {
+    /// Connected queue pairs of `depth` requests each: `count` that reach this host's memory, and as many for each node.
+    /// `lkey` is the frames'.
+    pub fn create(
+        gpu: &dyn Gpu,
+        nic: Arc<dyn Nic>,
+        nodes: &[Arc<NodeClient>],
+        count: u32,
+        depth: u32,
+        lkey: u32,
+    ) -> Result<Self> {
+        let homes = std::iter::once(None).chain(nodes.iter().cloned().map(Some));
+        let groups: Vec<Group> = (0..)
+            .zip(homes)
+            .map(|(index, node)| Group {
+                first: index * count,
+                count,
+                node,
+                links: Mutex::default(),
+            })
+            .collect();
+        let count = groups.len() as u32 * count;
         let mut queues = Self {
+            groups,
             nic,
             pairs: Vec::new(),
             table: table(gpu, count)?,
@@ -93,23 +187,45 @@ impl Queues {
                 records,
             });
         }
-        queues.connect(gpu)?;
+        queues.clear_software_state(gpu)?;
+        for group in &queues.groups {
+            queues.connect(gpu, group)?;
+        }
         Ok(queues)
     }
 
     /// Takes reset queue pairs to ready and describes them to the GPU.
-    fn connect(&self, gpu: &dyn Gpu) -> Result<()> {
-        for (index, pair) in self.pairs.iter().enumerate() {
+    fn connect(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        for index in group.first..group.first + group.count {
+            let pair = &self.pairs[index as usize];
             let number = pair.number;
             let doing = || format!("connecting queue pair {number:#x}");
             let ready = self.nic.queue_pair(number).doing(doing)?;
             self.table
-                .write(gpu, index as u64, &[self.describe(pair, &ready)])
+                .write(gpu, u64::from(index), &[self.describe(pair, &ready)])
                 .doing(doing)?;
-            // Loopback: the pair answers its own requests from the memory that regions register.
-            self.nic.connect(number, number).doing(doing)?;
+            match &group.node {
+                // Loopback: the pair answers its own requests from the memory that regions register.
+                None => self.nic.connect(number, number).doing(doing)?,
+                Some(node) => {
+                    let nic = &*self.nic;
+                    let link = node.connect_queue(&Joining { nic, number }).doing(doing)?;
+                    group.links().push(link);
+                }
+            }
         }
-        self.clear_software_state(gpu)
+        Ok(())
+    }
+
+    /// First queue pair of a group, and how many there are: group 0 reaches this host's memory, the others the nodes.
+    pub fn group(&self, index: usize) -> (u32, u32) {
+        let group = &self.groups[index];
+        (group.first, group.count)
+    }
+
+    /// Groups of queue pairs.
+    pub fn group_count(&self) -> u32 {
+        self.groups.len() as u32
     }
 
     fn describe(&self, pair: &Pair, ready: &QueuePair) -> QueueDesc {
@@ -155,15 +271,47 @@ impl Queues {
         Ok(())
     }
 
-    /// Takes every queue pair through reset to ready again. No kernel may run. Requests in flight are dropped.
+    /// Takes every queue pair through reset to ready again. No kernel may run. Requests in flight are dropped. Queue pairs
+    /// whose node is lost stay in the error state: what they reach cannot be served, everything else can.
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
+        for group in &self.groups {
+            group.links().clear();
+        }
         for pair in &self.pairs {
             let number = pair.number;
             self.nic
                 .reset(number)
                 .doing(|| format!("resetting queue pair {number:#x}"))?;
         }
-        self.connect(gpu)
+        self.clear_software_state(gpu)?;
+        for group in &self.groups {
+            match (self.connect(gpu, group), &group.node) {
+                (Err(error), Some(node)) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "memory node {} is lost",
+                        node.address()
+                    );
+                    self.fail(gpu, group)?;
+                }
+                (connected, _) => connected?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps lanes from posting to a group's queue pairs.
+    fn fail(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        let failed = QueueState {
+            failed: FAILED_BY_HOST,
+            ..zero()
+        };
+        for pair in &self.pairs[group.first as usize..(group.first + group.count) as usize] {
+            pair.state
+                .write(gpu, 0, &[failed])
+                .doing(|| "giving queue pairs up".into())?;
+        }
+        Ok(())
     }
 
     /// Whether any queue pair completed a request with an error since the last reset.

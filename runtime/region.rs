@@ -1,9 +1,8 @@
-//! Regions: arrays in host memory whose pages kernels fetch.
+//! Regions: arrays in host memory or at memory nodes, whose pages kernels fetch.
 
 use std::{
     io::Read,
     marker::PhantomData,
-    mem::ManuallyDrop,
     ops::Range,
     path::Path,
     sync::{
@@ -15,61 +14,18 @@ use std::{
 
 use bytemuck::Pod;
 use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
-use gpuvm_nic::{Access, MemoryKey};
+use gpuvm_nic::Access;
 
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
+    home::{Home, HostMemory, NodeMemory},
     launch::InFlight,
     vm::{Retired, Vm, VmInner},
 };
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
-
-/// The host memory behind a region. `base` is valid for `bytes` until `owner` is dropped, or, for borrowed memory,
-/// until the scope that lent it ends.
-struct Home {
-    base: *mut u8,
-    bytes: u64,
-    /// The `Vec` that owns the memory, or nothing when it is borrowed.
-    owner: Option<Box<dyn Send + Sync>>,
-}
-
-/// A vector given away as raw parts, so that no reference to its elements exists while the NIC writes them.
-struct OwnedVec<T> {
-    base: *mut T,
-    length: usize,
-    capacity: usize,
-}
-
-// SAFETY: an OwnedVec is the vector it was made of, whose elements are Pod: Copy, so dropping them does nothing; it hands out nothing.
-unsafe impl<T: Pod> Send for OwnedVec<T> {}
-// SAFETY: as for Send: a shared OwnedVec has no methods.
-unsafe impl<T: Pod> Sync for OwnedVec<T> {}
-
-impl<T> Drop for OwnedVec<T> {
-    fn drop(&mut self) {
-        // SAFETY: the parts are those of the vector that `Home::of_vec` took apart, and this runs once.
-        drop(unsafe { Vec::from_raw_parts(self.base, self.length, self.capacity) });
-    }
-}
-
-impl Home {
-    fn of_vec<T: Pod>(data: Vec<T>) -> Self {
-        let mut data = ManuallyDrop::new(data);
-        let owned = OwnedVec {
-            base: data.as_mut_ptr(),
-            length: data.len(),
-            capacity: data.capacity(),
-        };
-        Self {
-            base: owned.base.cast(),
-            bytes: (owned.length * size_of::<T>()) as u64,
-            owner: Some(Box::new(owned)),
-        }
-    }
-}
 
 /// What a region is to the machine; its handle and the launches that name it share it.
 pub(crate) struct RegionInner {
@@ -80,8 +36,8 @@ pub(crate) struct RegionInner {
     pub read_only: bool,
     pub element_bytes: u32,
     pub length: u64,
+    bytes: u64,
     home: Home,
-    key: Option<MemoryKey>,
     words_addr: u64,
     /// The page table, until the region has ended.
     words: Mutex<Option<DeviceArray<u64>>>,
@@ -97,24 +53,25 @@ pub(crate) struct RegionInner {
     failure: Mutex<Option<Error>>,
 }
 
-// SAFETY: `home.base` is the only field that is not Send. It is dereferenced only by `copy_out` and `copy_in`, under
-// the `launches` lock and after a flush, and by the NIC, which synchronises through completions.
+// SAFETY: the host memory's address is the only field that is not Send. It is dereferenced only by `copy_out` and
+// `copy_in`, under the `launches` lock and after a flush, and by the NIC, which synchronises through completions.
 unsafe impl Send for RegionInner {}
 // SAFETY: as for Send; every access through a shared RegionInner takes that lock.
 unsafe impl Sync for RegionInner {}
 
 impl RegionInner {
-    /// Makes a region of memory that stays valid as `Home` says.
+    /// Makes a region of memory that stays valid as `HostMemory` says, or of nodes' memory.
     fn create(
         vm: &Vm,
         name: String,
         read_only: bool,
         length: u64,
         element_bytes: u32,
-        home: Home,
+        source: Source,
     ) -> Result<Arc<Self>> {
         let inner = &vm.inner;
-        let pages = home.bytes.div_ceil(1 << inner.page_shift);
+        let bytes = length * u64::from(element_bytes);
+        let pages = bytes.div_ceil(1 << inner.page_shift);
         let refuse = |reason: String| {
             Err(Error::Region {
                 region: name.clone(),
@@ -131,16 +88,17 @@ impl RegionInner {
         } else {
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
         };
-        let key = if home.bytes == 0 {
-            None
-        } else {
-            // SAFETY: `home` outlives the key: `close`, or `drop` when this function fails, deregisters first, and when
-            // that fails the memory is leaked (owned) or the process ends (borrowed). No Rust reference to it exists
-            // until then.
-            Some(
-                unsafe { inner.nic.register(home.base as u64, home.bytes, access) }
-                    .doing(|| format!("registering region `{name}`"))?,
-            )
+        let home = match source {
+            Source::Nodes(memory) => Home::Nodes(Mutex::new(Some(memory))),
+            Source::Host(memory) if memory.bytes == 0 => Home::Host(memory, None),
+            Source::Host(memory) => {
+                // SAFETY: `home` outlives the key: `close`, or `drop` when this function fails, deregisters first, and when
+                // that fails the memory is leaked (owned) or the process ends (borrowed). No Rust reference to it exists
+                // until then.
+                let key = unsafe { inner.nic.register(memory.base as u64, memory.bytes, access) }
+                    .doing(|| format!("registering region `{name}`"))?;
+                Home::Host(memory, Some(key))
+            }
         };
         // From here on dropping it gives the key back.
         let mut region = Self {
@@ -151,8 +109,8 @@ impl RegionInner {
             read_only,
             element_bytes,
             length,
+            bytes,
             home,
-            key,
             words_addr: words.addr(),
             words: Mutex::new(Some(words)),
             launches: Mutex::default(),
@@ -190,8 +148,12 @@ impl RegionInner {
 
     /// Whether both lie over the same host memory and one may be written.
     fn clashes_with(&self, other: &Self) -> bool {
-        let apart = other.home_end() <= self.home.base as u64 || self.home_end() <= other.home.base as u64;
-        let empty = self.home.bytes == 0 || other.home.bytes == 0;
+        let (Home::Host(mine, _), Home::Host(theirs, _)) = (&self.home, &other.home) else {
+            return false;
+        };
+        let (mine, theirs) = (mine.span(), theirs.span());
+        let apart = theirs.end <= mine.start || mine.end <= theirs.start;
+        let empty = mine.is_empty() || theirs.is_empty();
         !(apart || empty || other.has_ended() || (self.read_only && other.read_only))
     }
 
@@ -203,27 +165,45 @@ impl RegionInner {
     fn desc(&self) -> RegionDesc {
         RegionDesc {
             words: self.words_addr,
-            bytes: self.home.bytes,
+            bytes: self.bytes,
             pages: self.pages,
             stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
-            stripe_count: 1,
+            stripe_count: self.stripes().len() as u32,
             flags: layout::REGION_LIVE | self.flags(),
             reserved: [0; 3],
         }
     }
 
+    /// Where the pages live, as the device sees it: at least one stripe.
+    fn stripes(&self) -> Vec<StripeDesc> {
+        let stripe = |home, rkey, group| {
+            let (queue_first, queue_count) = self.vm.queues.group(group);
+            StripeDesc {
+                home,
+                rkey,
+                queue_first,
+                queue_count,
+                reserved: [0; 3],
+            }
+        };
+        match &self.home {
+            Home::Host(memory, key) => vec![stripe(memory.base as u64, key.map_or(0, |key| key.rkey), 0)],
+            Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !memory.grants.is_empty() => (1..)
+                    .zip(&memory.grants)
+                    .map(|(group, grant)| stripe(grant.address(), grant.rkey(), group))
+                    .collect(),
+                // No page, so nobody looks.
+                _ => vec![stripe(0, 0, 0)],
+            },
+        }
+    }
+
     /// Tells the device where the pages live.
     fn write_stripes(&self) -> Result<()> {
-        let stripe = StripeDesc {
-            home: self.home.base as u64,
-            rkey: self.key.map_or(0, |key| key.rkey),
-            queue_first: 0,
-            queue_count: self.vm.queues.count(),
-            reserved: [0; 3],
-        };
         self.vm
             .stripes
-            .write(&*self.vm.gpu, self.first_stripe(), &[stripe])
+            .write(&*self.vm.gpu, self.first_stripe(), &self.stripes())
             .doing(|| format!("describing region `{}`", self.name))
     }
 
@@ -236,8 +216,64 @@ impl RegionInner {
         if self.read_only { layout::REGION_READ_ONLY } else { 0 }
     }
 
-    fn home_end(&self) -> u64 {
-        self.home.base as u64 + self.home.bytes
+    /// Which machine holds a page, for messages; nothing for this host.
+    pub fn holder_of(&self, page: u64) -> Option<String> {
+        match &self.home {
+            Home::Host(..) => None,
+            Home::Nodes(memory) => {
+                let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                let grants = &memory.as_ref()?.grants;
+                let client = grants.get((page % (grants.len() as u64).max(1)) as usize)?.client();
+                Some(match client.failure() {
+                    Some(why) => format!("memory node {} ({why})", client.address()),
+                    None => format!("memory node {}", client.address()),
+                })
+            }
+        }
+    }
+
+    /// Copies bytes of the home out.
+    ///
+    /// # Safety
+    /// The span lies in the region, and nobody writes it: no launch that names the region is in flight, and its last
+    /// WRITE has completed.
+    unsafe fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match &self.home {
+            Home::Host(memory, _) => {
+                // SAFETY: the home is valid while `self` lives; the caller's promise.
+                unsafe { std::ptr::copy_nonoverlapping(memory.base.add(offset as usize), out.as_mut_ptr(), out.len()) };
+                Ok(())
+            }
+            Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !out.is_empty() => {
+                    let read = memory.read(offset, out);
+                    read.doing(|| format!("reading region `{}`", self.name))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Copies bytes into the home.
+    ///
+    /// # Safety
+    /// The span lies in the region, which may be written, and nobody else reads or writes it: no launch that names the
+    /// region is in flight, and no frame holds a page of it.
+    unsafe fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
+        match &self.home {
+            Home::Host(memory, _) => {
+                // SAFETY: as in `copy_out`.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.base.add(offset as usize), data.len()) };
+                Ok(())
+            }
+            Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !data.is_empty() => {
+                    let written = memory.write(offset, data);
+                    written.doing(|| format!("writing region `{}`", self.name))
+                }
+                _ => Ok(()),
+            },
+        }
     }
 
     /// The kernel argument.
@@ -339,6 +375,7 @@ impl RegionInner {
             gone = self.deregister();
         }
         self.leaked.store(gone.is_err(), Ordering::Release);
+        self.home.leave_nodes();
         gone
     }
 
@@ -363,12 +400,12 @@ impl RegionInner {
     }
 
     fn deregister(&self) -> Result<()> {
-        match self.key {
-            Some(key) => {
-                let gone = self.vm.nic.deregister(key);
+        match &self.home {
+            Home::Host(_, Some(key)) => {
+                let gone = self.vm.nic.deregister(*key);
                 gone.doing(|| format!("deregistering region `{}`", self.name))
             }
-            None => Ok(()),
+            Home::Host(_, None) | Home::Nodes(_) => Ok(()),
         }
     }
 
@@ -394,7 +431,9 @@ impl Drop for RegionInner {
                 "the NIC does not let go of region `{}`; its memory is leaked",
                 self.name
             );
-            std::mem::forget(self.home.owner.take());
+            if let Home::Host(memory, _) = &mut self.home {
+                std::mem::forget(memory.owner.take());
+            }
         }
     }
 }
@@ -463,16 +502,10 @@ impl<T: Pod> Region<T> {
             .check_range(&(first..first.saturating_add(out.len() as u64)))?;
         let _guard = self.inner.quiesce();
         self.inner.flush_pages()?;
-        // SAFETY: the range was checked; the home is valid while `inner` lives, no launch names the region while the
-        // guard is held, and the flush has waited for its last WRITE. T is Pod, so any bytes are a value.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.inner.home.base.cast::<T>().add(first as usize),
-                out.as_mut_ptr(),
-                out.len(),
-            );
-        }
-        Ok(())
+        let offset = first * size_of::<T>() as u64;
+        // SAFETY: the range was checked; no launch names the region while the guard is held, and the flush has waited for
+        // its last WRITE.
+        unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) }
     }
 
     /// Stores `values` from element `first` on. Kernels launched later see them.
@@ -490,16 +523,10 @@ impl<T: Pod> Region<T> {
         }
         let _guard = self.inner.quiesce();
         self.inner.release_pages(false)?;
-        // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the
-        // home until a launch that begins after the guard is gone.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                values.as_ptr(),
-                self.inner.home.base.cast::<T>().add(first as usize),
-                values.len(),
-            );
-        }
-        Ok(())
+        let offset = first * size_of::<T>() as u64;
+        // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the home
+        // until a launch that begins after the guard is gone.
+        unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) }
     }
 
     /// All elements, after a flush.
@@ -546,6 +573,12 @@ impl<T> std::fmt::Debug for Region<T> {
     }
 }
 
+/// What a region is made of.
+enum Source {
+    Host(HostMemory),
+    Nodes(NodeMemory),
+}
+
 /// A region to be: name and kind first, then the data.
 #[must_use]
 pub struct RegionBuilder<T> {
@@ -553,6 +586,7 @@ pub struct RegionBuilder<T> {
     length: u64,
     name: Option<String>,
     read_only: bool,
+    at_host: bool,
     _elements: PhantomData<T>,
 }
 
@@ -563,6 +597,7 @@ impl<T: Pod> RegionBuilder<T> {
             length,
             name: None,
             read_only: false,
+            at_host: false,
             _elements: PhantomData,
         }
     }
@@ -576,6 +611,12 @@ impl<T: Pod> RegionBuilder<T> {
     /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
+        self
+    }
+
+    /// Keeps the pages in this host's memory although the virtual memory has memory nodes.
+    pub fn at_host(mut self) -> Self {
+        self.at_host = true;
         self
     }
 
@@ -617,18 +658,44 @@ impl<T: Pod> RegionBuilder<T> {
                 reason,
             });
         }
+        if self.homed_at_nodes() {
+            let memory = self.node_memory()?;
+            let doing = || format!("filling region `{}`", self.label());
+            if !data.is_empty() {
+                memory.write(0, bytemuck::cast_slice(&data)).doing(doing)?;
+            }
+            return self.finish_at_nodes(memory);
+        }
+        self.create(Source::Host(HostMemory::of_vec(data)), false)
+    }
+
+    /// Whether the pages live at memory nodes.
+    fn homed_at_nodes(&self) -> bool {
+        !self.at_host && !self.vm.inner.nodes.is_empty()
+    }
+
+    /// Zeroed memory of the nodes.
+    fn node_memory(&self) -> Result<NodeMemory> {
+        let bytes = self.length * size_of::<T>() as u64;
+        NodeMemory::zeroed(&self.vm.inner.nodes, bytes, self.vm.page_size(), self.read_only)
+            .doing(|| format!("getting memory for region `{}`", self.label()))
+    }
+
+    fn finish_at_nodes(self, memory: NodeMemory) -> Result<Region<T>> {
+        if self.read_only {
+            let sealed = memory.seal();
+            sealed.doing(|| format!("sealing region `{}`", self.label()))?;
+        }
+        self.create(Source::Nodes(memory), false)
+    }
+
+    fn create(self, source: Source, borrowed: bool) -> Result<Region<T>> {
         let name = self.label();
-        let inner = RegionInner::create(
-            &self.vm,
-            name,
-            self.read_only,
-            self.length,
-            size_of::<T>() as u32,
-            Home::of_vec(data),
-        )?;
+        let bytes = size_of::<T>() as u32;
+        let inner = RegionInner::create(&self.vm, name, self.read_only, self.length, bytes, source)?;
         Ok(Region {
             inner,
-            borrowed: false,
+            borrowed,
             _elements: PhantomData,
         })
     }
@@ -662,6 +729,11 @@ impl<T: Pod> RegionBuilder<T> {
     /// # Errors
     /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
     pub fn zeroed(self) -> Result<Region<T>> {
+        if self.homed_at_nodes() {
+            self.check()?;
+            let memory = self.node_memory()?;
+            return self.finish_at_nodes(memory);
+        }
         let data = self.zeros()?;
         self.finish(data)
     }
@@ -751,17 +823,11 @@ impl<T: Pod> RegionBuilder<T> {
     /// region is closed; while it is open the memory is reached through the region only.
     pub(crate) unsafe fn over(self, base: *mut T) -> Result<Region<T>> {
         let length = self.check()?;
-        let home = Home {
+        let memory = HostMemory {
             base: base.cast(),
             bytes: (length * size_of::<T>()) as u64,
             owner: None,
         };
-        let name = self.label();
-        let inner = RegionInner::create(&self.vm, name, self.read_only, self.length, size_of::<T>() as u32, home)?;
-        Ok(Region {
-            inner,
-            borrowed: true,
-            _elements: PhantomData,
-        })
+        self.create(Source::Host(memory), true)
     }
 }

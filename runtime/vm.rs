@@ -10,6 +10,7 @@ use std::{
 use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, DeviceMemory, Gpu, Source, Stream, sim::SimGpu};
 use gpuvm_layouts::{self as layout, Counters, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
+use gpuvm_memory_node::NodeClient;
 use gpuvm_nic::{Access, MemoryKey, Nic, RxeNic, SoftNic};
 
 use crate::{
@@ -99,6 +100,8 @@ impl Drop for FrameMemory {
 }
 
 pub(crate) struct VmInner {
+    /// Memory nodes, in the order of the groups of queue pairs.
+    pub nodes: Vec<Arc<NodeClient>>,
     // Dropped in this order: queue pairs before the memory that they reach.
     pub queues: Queues,
     pub nic: Arc<dyn Nic>,
@@ -131,7 +134,12 @@ impl Vm {
         VmBuilder::default()
     }
 
-    pub(crate) fn bring_up(settings: VmBuilder, sim: Arc<SimGpu>, nic: TransportNic) -> Result<Self> {
+    pub(crate) fn bring_up(
+        settings: VmBuilder,
+        sim: Arc<SimGpu>,
+        nic: TransportNic,
+        nodes: Vec<Arc<NodeClient>>,
+    ) -> Result<Self> {
         let gpu: Arc<dyn Gpu> = sim.clone();
         let transport = nic.transport();
         let (nic, soft_nic) = nic.parts();
@@ -145,6 +153,7 @@ impl Vm {
         let queues = Queues::create(
             &*gpu,
             nic.clone(),
+            &nodes,
             settings.queue_pairs,
             settings.queue_depth,
             frames.key.lkey,
@@ -153,7 +162,7 @@ impl Vm {
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
-        let stripes_a_region = 1;
+        let stripes_a_region = nodes.len().max(1) as u64;
         let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
         let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -172,13 +181,14 @@ impl Vm {
             queues: queues.table_addr(),
             counters: counters.addr(),
             counter_shards: COUNTER_SHARDS,
-            queue_groups: 1,
+            queue_groups: queues.group_count(),
             latencies: latencies.addr(),
             wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
             ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
+            nodes,
             support: Support::compile(&*gpu)?,
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
@@ -303,6 +313,11 @@ impl Vm {
         self.inner.transport
     }
 
+    /// The memory nodes, as they were given.
+    pub fn memory_nodes(&self) -> Vec<&str> {
+        self.inner.nodes.iter().map(|node| node.address()).collect()
+    }
+
     /// The GPU's name.
     pub fn gpu_name(&self) -> String {
         self.inner.gpu.capabilities().name
@@ -404,6 +419,12 @@ impl VmInner {
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which machine holds a page of a region, as far as it is not this host.
+    pub fn holder_of(&self, region: u32, page: u64) -> Option<String> {
+        let region = self.lock().regions.get(region as usize)?.as_ref()?.upgrade()?;
+        region.holder_of(page)
     }
 
     pub fn launcher(&self) -> Launcher<'_> {

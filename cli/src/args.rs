@@ -10,6 +10,9 @@ use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
+use crate::error::CliError;
+use crate::serve::read_secret;
+
 /// GPU kernels over data larger than GPU memory.
 ///
 /// GPU threads find the missing page, write the request into a NIC's queue pair, ring its doorbell and wait for the
@@ -158,6 +161,14 @@ pub struct MachineArgs {
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
 
+    /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub memory_node: Vec<String>,
+
+    /// A file with the secret that the memory nodes ask for; its last line ending does not count.
+    #[arg(long, value_name = "FILE", requires = "memory_node")]
+    pub secret_file: Option<PathBuf>,
+
     /// How often the RDMA device sends an unanswered request again; 7 is for ever.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub rdma_retries: u8,
@@ -181,7 +192,10 @@ pub struct MachineArgs {
 
 impl MachineArgs {
     /// The settings, without frame memory.
-    pub fn builder(&self) -> VmBuilder {
+    ///
+    /// # Errors
+    /// A secret that cannot be read.
+    pub fn builder(&self) -> Result<VmBuilder, CliError> {
         let mut builder = Vm::builder()
             .gpu(self.gpu)
             .transport(self.transport)
@@ -195,7 +209,13 @@ impl MachineArgs {
         if let Some(workers) = self.workers {
             builder = builder.workers(workers);
         }
-        builder
+        for node in &self.memory_node {
+            builder = builder.memory_node(node);
+        }
+        if let Some(path) = &self.secret_file {
+            builder = builder.node_secret(read_secret(path)?);
+        }
+        Ok(builder)
     }
 }
 

@@ -27,7 +27,7 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
     let graph = load(args, &mut bars)?;
     let source = source_vertex(args, &graph)?;
     let options = bfs::Options {
-        machine: args.machine.builder(),
+        machine: args.machine.builder()?,
         frame_bytes: frame_bytes(args, &graph)?,
         page_bytes: args.machine.page_size,
         seed: args.seed,
@@ -73,9 +73,10 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
 /// Asks for a GPU or a transport other than the usual ones before a graph is loaded for nothing.
 fn probe(args: &BfsArgs) -> Result<(), CliError> {
     let usual = matches!(args.machine.gpu, GpuKind::Auto | GpuKind::Simulated)
-        && matches!(args.machine.transport, Transport::Auto | Transport::Soft);
+        && matches!(args.machine.transport, Transport::Auto | Transport::Soft)
+        && args.machine.memory_node.is_empty();
     if !usual {
-        args.machine.builder().build().map_err(CliError::BackEnd)?;
+        args.machine.builder()?.build().map_err(CliError::BackEnd)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `gpuvm serve`.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -75,28 +76,30 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The secret in a file; its last line ending does not count.
+pub fn read_secret(path: &Path) -> Result<String, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::SecretFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    match text.strip_suffix('\r').unwrap_or(text) {
+        "" => Err(CliError::EmptySecret { path: path.to_owned() }),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
 fn options(args: &ServeArgs) -> Result<ServeOptions, CliError> {
     let memory = match (&args.file, args.huge_pages) {
         (Some(path), _) => Backing::File(path.clone(), args.memory),
         (None, true) => Backing::HugePages(args.memory),
         (None, false) => Backing::Plain(args.memory),
     };
-    let secret = args.secret_file.as_ref().map(|path| {
-        let text = std::fs::read_to_string(path).map_err(|source| CliError::SecretFile {
-            path: path.clone(),
-            source,
-        })?;
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        match text.strip_suffix('\r').unwrap_or(text) {
-            "" => Err(CliError::EmptySecret { path: path.clone() }),
-            secret => Ok(secret.to_owned()),
-        }
-    });
     Ok(ServeOptions {
         device: args.device.clone(),
         bind: args.listen,
         capacity_per_client: args.client_capacity,
-        secret: secret.transpose()?,
+        secret: args.secret_file.as_deref().map(read_secret).transpose()?,
         allow: args.allow.clone(),
         clients_max: args.clients,
         ..ServeOptions::new(memory)

@@ -29,8 +29,8 @@ pub mod wire;
 
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot};
 pub use nic::{
-    Access, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory, QueuePair,
-    QueuePairState, QueueRings, RingSpan,
+    Access, AddressAttributes, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory,
+    QueuePair, QueuePairState, QueueRings, RingSpan,
 };
 pub use pages::{PAGE_BYTES, Pages};
 #[cfg(target_os = "linux")]

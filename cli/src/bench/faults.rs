@@ -33,7 +33,7 @@ struct FaultsReport {
 pub fn run(args: &FaultsArgs) -> Result<(), CliError> {
     let machine = &args.machine;
     let builder = machine
-        .builder()
+        .builder()?
         .frame_memory(args.frames.saturating_mul(machine.page_size));
     let vm = builder.build().map_err(CliError::BackEnd)?;
     let kernel = super::kernel(&vm, "touch_pages")?;

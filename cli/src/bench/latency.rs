@@ -26,7 +26,7 @@ struct LatencyReport {
 
 /// Measures and prints.
 pub fn run(args: &LatencyArgs) -> Result<(), CliError> {
-    let builder = args.machine.builder().frame_memory(FRAMES * args.machine.page_size);
+    let builder = args.machine.builder()?.frame_memory(FRAMES * args.machine.page_size);
     let vm = builder.build().map_err(CliError::BackEnd)?;
     let kernel = super::kernel(&vm, "time_faults")?;
     let data = super::data(&vm, args.faults)?;

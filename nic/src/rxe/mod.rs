@@ -21,8 +21,8 @@ use ring::Ring;
 use uverbs::Uverbs;
 
 use crate::{
-    Access, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes, QueueFormat,
-    QueuePair, QueuePairState, QueueRings,
+    Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
+    QueueFormat, QueuePair, QueuePairState, QueueRings,
 };
 
 /// Bytes of a request with one segment.
@@ -35,49 +35,6 @@ const DEPTH_MAX: u32 = 1 << 14;
 const READS_MAX: u32 = 128;
 /// Receiver-not-ready timer and retries: nothing is received here, so they are never used.
 const RNR_TIMER: u8 = 12;
-
-/// `enum ibv_qp_attr_mask`.
-pub mod attribute_mask {
-    /// `state`.
-    pub const STATE: u32 = 1;
-    /// `access_flags`.
-    pub const ACCESS_FLAGS: u32 = 1 << 3;
-    /// `pkey_index`.
-    pub const PKEY_INDEX: u32 = 1 << 4;
-    /// `port`.
-    pub const PORT: u32 = 1 << 5;
-    /// The address.
-    pub const AV: u32 = 1 << 7;
-    /// `path_mtu`.
-    pub const PATH_MTU: u32 = 1 << 8;
-    /// `timeout`.
-    pub const TIMEOUT: u32 = 1 << 9;
-    /// `retry_count`.
-    pub const RETRY_COUNT: u32 = 1 << 10;
-    /// `rnr_retry`.
-    pub const RNR_RETRY: u32 = 1 << 11;
-    /// `rq_psn`.
-    pub const RQ_PSN: u32 = 1 << 12;
-    /// `max_rd_atomic`.
-    pub const MAX_RD_ATOMIC: u32 = 1 << 13;
-    /// `min_rnr_timer`.
-    pub const MIN_RNR_TIMER: u32 = 1 << 15;
-    /// `sq_psn`.
-    pub const SQ_PSN: u32 = 1 << 16;
-    /// `max_dest_rd_atomic`.
-    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    /// `dest_qp_num`.
-    pub const DEST_QP_NUM: u32 = 1 << 20;
-}
-use attribute_mask as mask;
-
-/// `enum ibv_qp_state`.
-mod state {
-    pub const RESET: u8 = 0;
-    pub const INIT: u8 = 1;
-    pub const READY_TO_RECEIVE: u8 = 2;
-    pub const READY_TO_SEND: u8 = 3;
-}
 
 /// How a SoftRoCE device is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -359,9 +316,12 @@ impl Nic for RxeNic {
         self.change(
             &pair,
             &QueueAttributes {
-                mask: mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-                state: state::INIT,
-                port: 1,
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::PKEY_INDEX
+                    | QueueAttributes::PORT
+                    | QueueAttributes::ACCESS_FLAGS,
+                state: QueueAttributes::INIT,
+                port_num: 1,
                 access_flags: Access::ALL.bits(),
                 ..Default::default()
             },
@@ -369,23 +329,26 @@ impl Nic for RxeNic {
         self.change(
             &pair,
             &QueueAttributes {
-                mask: mask::STATE
-                    | mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QP_NUM
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-                state: state::READY_TO_RECEIVE,
-                path_mtu: self.info.mtu,
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::ADDRESS
+                    | QueueAttributes::PATH_MTU
+                    | QueueAttributes::DEST_QP_NUM
+                    | QueueAttributes::RQ_PSN
+                    | QueueAttributes::MAX_DEST_RD_ATOMIC
+                    | QueueAttributes::MIN_RNR_TIMER,
+                state: QueueAttributes::READY_TO_RECEIVE,
+                mtu: self.info.mtu.into(),
                 dest_qp_num: remote,
                 // Relaxed: a number; connections are made one after the other by their owner.
                 rq_psn: responder.first_psn.load(Ordering::Relaxed),
-                dgid: self.info.gid,
-                sgid_index: self.info.gid_index,
-                hop_limit: 64,
-                is_global: true,
-                ah_port: 1,
+                address: AddressAttributes {
+                    dgid: self.info.gid,
+                    sgid_index: self.info.gid_index,
+                    hop_limit: 64,
+                    is_global: true,
+                    port: 1,
+                    ..Default::default()
+                },
                 max_dest_rd_atomic: outstanding,
                 min_rnr_timer: RNR_TIMER,
                 ..Default::default()
@@ -394,17 +357,17 @@ impl Nic for RxeNic {
         self.change(
             &pair,
             &QueueAttributes {
-                mask: mask::STATE
-                    | mask::TIMEOUT
-                    | mask::RETRY_COUNT
-                    | mask::RNR_RETRY
-                    | mask::SQ_PSN
-                    | mask::MAX_RD_ATOMIC,
-                state: state::READY_TO_SEND,
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::TIMEOUT
+                    | QueueAttributes::RETRY_COUNT
+                    | QueueAttributes::RNR_RETRY
+                    | QueueAttributes::SQ_PSN
+                    | QueueAttributes::MAX_RD_ATOMIC,
+                state: QueueAttributes::READY_TO_SEND,
                 sq_psn: pair.first_psn.load(Ordering::Relaxed),
                 max_rd_atomic: outstanding,
                 timeout: self.options.ack_timeout,
-                retry_count: self.options.retry_count,
+                retry_cnt: self.options.retry_count,
                 rnr_retry: 6,
                 ..Default::default()
             },
@@ -425,25 +388,18 @@ impl Nic for RxeNic {
             .uverbs
             .query_qp_state(pair.handle)
             .map_err(|error| self.failed(format!("querying queue pair {qp:#x}"), error))?;
-        Ok(match found {
-            state::RESET => QueuePairState::Reset,
-            state::INIT => QueuePairState::Init,
-            state::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
-            state::READY_TO_SEND => QueuePairState::ReadyToSend,
+        Ok(match u32::from(found) {
+            QueueAttributes::RESET => QueuePairState::Reset,
+            QueueAttributes::INIT => QueuePairState::Init,
+            QueueAttributes::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
+            QueueAttributes::READY_TO_SEND => QueuePairState::ReadyToSend,
             _ => QueuePairState::Error,
         })
     }
 
     fn reset(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
-        self.change(
-            &pair,
-            &QueueAttributes {
-                mask: mask::STATE,
-                state: state::RESET,
-                ..Default::default()
-            },
-        )?;
+        self.change(&pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
         // The driver keeps its indexes. What was posted and not executed is taken back, and unread completions are
         // dropped: both rings are empty where the driver stands.
         // Acquire: the driver's last stores; release: nothing, it does not look before the next doorbell.
