@@ -53,8 +53,12 @@ pub struct QueueDesc {
     pub completion_produced: u64,
     /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
     pub completion_consumed: u64,
+    /// Not 0: the host takes the pair out of the error state while kernels run, so its failure is not the end.
+    pub mended: u32,
+    /// Unused.
+    pub reserved: u32,
     /// Unused, to 128 bytes.
-    pub reserved_tail: [u64; 3],
+    pub reserved_tail: [u64; 2],
 }
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -62,7 +66,8 @@ pub struct QueueDesc {
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct QueueState {
-    /// Index of the next request to reserve. Every request below it has an owner that will write it.
+    /// Index of the next request to reserve. Every request below it has an owner that will write it. With
+    /// `RESERVED_CLOSED` nobody can reserve: the host mends the pair.
     pub reserved: u64,
     /// Unused, to the end of the line.
     pub pad0: [u64; 15],
@@ -72,8 +77,8 @@ pub struct QueueState {
     pub pad1: [u64; 15],
     /// Taken (1) by the one lane that may store the doorbell record and ring.
     pub ringer: u32,
-    /// Not 0: a request completed with an error and the pair takes no more. 1, the first error's syndrome from bit 8
-    /// and the vendor's from bit 16.
+    /// Not 0: a request completed with an error and the pair takes no more. `QUEUE_FAILED`, perhaps `QUEUE_LOST`, the first
+    /// error's syndrome from bit 8 and the vendor's from bit 16.
     pub failed: u32,
     /// Every request below this index was rung. Written by the ringer alone.
     pub posted: u64,
@@ -106,6 +111,13 @@ pub struct RequestRecord {
     /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }
+
+/// Bit of `QueueState::reserved`: the pair is being mended.
+pub const RESERVED_CLOSED: u64 = 1 << 63;
+/// Bit of `QueueState::failed`: the pair is in the error state.
+pub const QUEUE_FAILED: u32 = 1;
+/// Bit of `QueueState::failed`: and stays there.
+pub const QUEUE_LOST: u32 = 2;
 
 /// Phase bits of a record's state.
 pub const RECORD_INDEX_SHIFT: u32 = 2;
@@ -143,7 +155,8 @@ shared_layout! {
     QueueDesc: 128 {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
-        lkey: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, reserved_tail: 104,
+        lkey: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
+        reserved_tail: 112,
     }
     QueueState: 512 {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,

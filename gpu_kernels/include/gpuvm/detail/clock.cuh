@@ -102,7 +102,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
         reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
-        if (all_queues_failed(vm, owner)) {
+        if (all_queues_gone(vm, owner)) {
             report_queues_failed(vm, owner);
             break;
         }

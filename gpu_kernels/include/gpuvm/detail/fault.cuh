@@ -100,7 +100,7 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queu
     note_wait(layout::WAIT_QUEUE, first, owner);
     bool got = false;
     while (!got) {
-        if (all_queues_failed(vm, owner)) {
+        if (all_queues_gone(vm, owner)) {
             report_queues_failed(vm, owner);
             break;
         }
@@ -123,7 +123,8 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
         count_latency(q.vm, time_ns() - started);
         return kRoundHeld;
     }
-    if (outcome == layout::OUTCOME_FLUSHED) return kRoundRetry;
+    // Bounded: a pair that is mended again and again answers nobody.
+    if (outcome == layout::OUTCOME_FLUSHED && time_ns() - started < q.vm->wait_limit_ns) return kRoundRetry;
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(owner, ld_relaxed_gpu(word), layout::FAULT_FETCH);
     else if (!aborted())

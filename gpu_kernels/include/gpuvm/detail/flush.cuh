@@ -55,7 +55,8 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         u64 posted = time_ns();
         u32 outcome = wait_outcome(q, index);
         if ((outcome & 0xff) == layout::OUTCOME_OK) return true;
-        if ((outcome & 0xff) == layout::OUTCOME_FLUSHED) continue;
+        // Bounded: see `finish_demand`.
+        if ((outcome & 0xff) == layout::OUTCOME_FLUSHED && wait.again()) continue;
         if (outcome == 0) {
             if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, time_ns() - posted);
             return false;

@@ -24,6 +24,16 @@ struct Queue {
     }
     GPUVM_DEVICE u64 entries() const { return static_cast<u64>(desc->mask) + 1; }
     GPUVM_DEVICE bool failed() const { return ld_relaxed_gpu(&state()->failed) != 0; }
+    // Failed, and nobody will mend it.
+    GPUVM_DEVICE bool gone() const {
+        u32 seen = ld_relaxed_gpu(&state()->failed);
+        return seen != 0 && (!desc->mended || (seen & layout::QUEUE_LOST));
+    }
+    // A request that says nothing of its page: it was flushed with its pair, or got no answer over a pair that the host
+    // mends.
+    GPUVM_DEVICE bool to_repeat(const Completion& done) const {
+        return done.syndrome == kSyndromeFlushed || (desc->mended && done.syndrome == kSyndromeRetriesExceeded);
+    }
 };
 
 GPUVM_DEVICE u64 record_state(u64 index, u64 phase) { return index << layout::RECORD_INDEX_SHIFT | phase; }
@@ -61,8 +71,8 @@ GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
     return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
 }
 
-// Publishes the page of a completed READ with the waiter's pins, or fails it. A flushed READ says nothing of the
-// page: it is absent again, for another queue pair to fetch.
+// Publishes the page of a completed READ with the waiter's pins, or fails it. After a READ that is to be repeated the
+// page is absent again, for another request to fetch.
 GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const Completion& done, u32 pins) {
     const layout::VmDesc* vm = q.vm;
     u64 owner = ld_relaxed_gpu(&record->owner);
@@ -77,13 +87,13 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
         publish(word, token, frame, pins);
         return layout::OUTCOME_OK;
     }
-    bool flushed = done.syndrome == kSyndromeFlushed;
-    if (flushed)
+    bool repeat = q.to_repeat(done);
+    if (repeat)
         publish_absent(word, token);
     else
         publish_error(word, token, error_code(q.number, done));
     pool_give(vm, frame);
-    return flushed ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+    return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
 // Ends the write-back of a completed WRITE; a page that was cleaned for its frame leaves it now.
@@ -95,7 +105,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     u64* word = word_of(vm, owner);
     if (!done.ok) {
         write_back_failed(word);
-        return done.syndrome == kSyndromeFlushed ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+        return q.to_repeat(done) ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
     }
     layout::Counters* c = counters(vm);
     count(&c->pages_written_back, 1);
@@ -134,7 +144,8 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
     if (!done.ok) {
         count(&c->errors, 1);
         // The first error stays: what follows it is flushed.
-        atom_cas_acquire_gpu(&q.state()->failed, 0u, 1u | done.syndrome << 8 | done.vendor_syndrome << 16);
+        atom_cas_acquire_gpu(&q.state()->failed, 0u,
+                             layout::QUEUE_FAILED | done.syndrome << 8 | done.vendor_syndrome << 16);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
     // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
@@ -192,6 +203,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     if (q.failed()) return 0;
     u64 index = ld_relaxed_gpu(&s->reserved);
     for (u32 tries = 0; tries < 16; ++tries) {
+        if (index & layout::RESERVED_CLOSED) return 0;
         u32 free = 0;
         // Acquire: pairs with the release that freed the slot.
         while (free < want && free < q.entries() &&
@@ -203,6 +215,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
             index = ld_relaxed_gpu(&s->reserved);
             continue;
         }
+        // Acquire: pairs with the host's release when it has mended the pair, so the ring's new positions are read.
         u64 seen = atom_cas_acquire_gpu(&s->reserved, index, index + free);
         if (seen == index) {
             *first = index;
@@ -230,10 +243,11 @@ GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, u32 want, 
     return 0;
 }
 
-GPUVM_DEVICE bool all_queues_failed(const layout::VmDesc* vm, u64 owner) {
+// No request can reach the page any more.
+GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 owner) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
     for (u32 n = 0; n < stripe->queue_count; ++n)
-        if (!Queue(vm, stripe->queue_first + n).failed()) return false;
+        if (!Queue(vm, stripe->queue_first + n).gone()) return false;
     return true;
 }
 
@@ -304,7 +318,7 @@ GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index,
     report(fault);
 }
 
-// Every queue pair that reaches the page is in the error state. The first one's own error says why.
+// Every queue pair that reaches the page is in the error state for good. The first one's own error says why.
 GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
     u32 queue = stripe_of(vm, owner)->queue_first;
     u32 first = ld_relaxed_gpu(&Queue(vm, queue).state()->failed);
