@@ -13,7 +13,7 @@ use crate::access::{Handshake, Side, random};
 use crate::error::{NodeError, Refusal};
 use crate::link::{self, Dialled, Dialling, QueueLink};
 use crate::memory::Buffer;
-use crate::protocol::{Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Nonce, Proof, Reason};
+use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Nonce, Proof, Reason};
 use crate::verbs::{
     Channel, CompletionQueue, CompletionStatus, Context, Domain, Event, EventKind, Id, JoinQueue, Request, VerbsQueue,
     Waker, poll_completions, wait_readable,
@@ -406,51 +406,7 @@ impl NodeClient {
         let receives = Buffer::new(&domain, RECEIVES as usize * MESSAGE_BYTES)?;
         let staging = Buffer::new(&domain, PIECES * PIECE_BYTES)?;
 
-        let client_nonce = random()?;
-        let mut request = ConnectRequest::Control {
-            client_nonce,
-            proof: None,
-        };
-        let mut handshake = None;
-        let (control, accept) = match dialling.dial(id, &queue, &request, &events)? {
-            Dialled::Joined(id, accept) => (id, accept),
-            Dialled::Refused(reject) => {
-                let refused = |reason, detail| NodeError::Refused {
-                    address: address.to_owned(),
-                    refusal: Refusal { reason, detail },
-                };
-                let (Reason::SecretNeeded, Some(secret)) = (reject.reason, &options.secret) else {
-                    return Err(refused(reject.reason, reject.detail));
-                };
-                let answered = Handshake {
-                    challenge: reject.challenge,
-                    client_nonce,
-                    node: peer,
-                };
-                request = ConnectRequest::Control {
-                    client_nonce,
-                    proof: Some(Proof {
-                        challenge: reject.challenge,
-                        digest: answered.prove(secret, Side::Client),
-                    }),
-                };
-                handshake = Some(answered);
-                match dialling.dial(dialling.resolve(&events)?, &queue, &request, &events)? {
-                    Dialled::Joined(id, accept) => (id, accept),
-                    Dialled::Refused(reject) => return Err(refused(reject.reason, reject.detail)),
-                }
-            }
-        };
-        if let Some(secret) = &options.secret {
-            let proved = handshake
-                .zip(accept.proof)
-                .is_some_and(|(handshake, proof)| handshake.check(secret, Side::Node, &proof));
-            if !proved {
-                return Err(NodeError::NodeNotProved {
-                    address: address.to_owned(),
-                });
-            }
-        }
+        let (control, accept) = NodeClient::shake_hands(&dialling, id, &queue, &events)?;
         let keep_alive = Duration::from_millis(accept.keep_alive_ms.max(10).into()).min(KEEP_ALIVE_MAX);
         let inner = Arc::new(Inner {
             queue,
@@ -480,6 +436,54 @@ impl NodeClient {
             stop: AtomicBool::new(false),
         });
         NodeClient::begin(inner)
+    }
+
+    /// Asks for the connection, once more where the node wants the secret proved.
+    fn shake_hands(
+        dialling: &Dialling<'_>,
+        id: Id,
+        queue: &VerbsQueue,
+        events: link::Events<'_>,
+    ) -> Result<(Id, Accept), NodeError> {
+        let address = || dialling.address.to_owned();
+        let client_nonce = random()?;
+        let request = |proof| ConnectRequest::Control { client_nonce, proof };
+        let mut dialled = dialling.dial(id, queue, &request(None), events)?;
+        let mut handshake = None;
+        if let Dialled::Refused(reject) = &dialled
+            && let (Reason::SecretNeeded, Some(secret)) = (reject.reason, &dialling.options.secret)
+        {
+            let answered = Handshake {
+                challenge: reject.challenge,
+                client_nonce,
+                node: dialling.peer,
+            };
+            handshake = Some(answered);
+            let proof = Proof {
+                challenge: reject.challenge,
+                digest: answered.prove(secret, Side::Client),
+            };
+            dialled = dialling.dial(dialling.resolve(events)?, queue, &request(Some(proof)), events)?;
+        }
+        let (id, accept) = match dialled {
+            Dialled::Joined(id, accept) => (id, accept),
+            Dialled::Refused(reject) => {
+                return Err(NodeError::Refused {
+                    address: address(),
+                    refusal: Refusal {
+                        reason: reject.reason,
+                        detail: reject.detail,
+                    },
+                });
+            }
+        };
+        if let Some(secret) = &dialling.options.secret {
+            let answer = handshake.zip(accept.proof);
+            if !answer.is_some_and(|(handshake, proof)| handshake.check(secret, Side::Node, &proof)) {
+                return Err(NodeError::NodeNotProved { address: address() });
+            }
+        }
+        Ok((id, accept))
     }
 
     /// Starts the service thread of a queue pair that is ready to send, and says hello.
