@@ -49,8 +49,9 @@ need_compiler() {
 need_binding_tools() {
     local cmake=0 clang=0
     command -v cmake >/dev/null || cmake=1
-    { [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libclang[-.0-9]*\.so' ||
-        compgen -G '/usr/lib/llvm*/lib*/libclang*.so*' | grep -q 'libclang[-.0-9]*\.so'; } || clang=1
+    # Not grep -q: it would end the list early, which pipefail takes for a failure.
+    { [ -n "${LIBCLANG_PATH:-}" ] || { ldconfig -p 2>/dev/null; compgen -G '/usr/lib*/llvm*/lib*/libclang*.so*'; } |
+        grep 'libclang[-.0-9]*\.so' >/dev/null; } || clang=1
     [ $cmake -eq 0 ] && [ $clang -eq 0 ] && return 0
     install cmake libclang-dev && return 0
     say "cmake or libclang is missing: the bindings of the RDMA libraries are made with them."

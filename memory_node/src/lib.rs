@@ -44,5 +44,5 @@ pub use link::QueueLink;
 pub use memory::Backing;
 pub use metrics::{Metrics, NodeEvent};
 pub use protocol::GrantAccess;
-pub use server::{MemoryNode, ServeOptions};
+pub use server::{EventSink, MemoryNode, ServeOptions};
 pub use verbs::{AddressAttributes, Completion, CompletionStatus, HostQueue, JoinQueue, QueueAttributes, Request};

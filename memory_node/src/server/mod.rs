@@ -131,6 +131,19 @@ impl Shared {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn count_grant(&self, bytes: u64) {
+        let mut counted = self.counted();
+        counted.grants += 1;
+        counted.grants_total += 1;
+        counted.granted_bytes += bytes;
+    }
+
+    fn uncount_grants(&self, grants: u64, bytes: u64) {
+        let mut counted = self.counted();
+        counted.grants -= grants;
+        counted.granted_bytes -= bytes;
+    }
+
     fn count_refusal(&self, reason: Reason) {
         *self.counted().refusals_total.entry(reason.to_string()).or_default() += 1;
     }

@@ -8,12 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::challenges::Challenges;
-use super::session::{Arrived, COMPLETIONS, DataQueue, Granted, Session};
+use super::session::{Arrived, COMPLETIONS, DataQueue, Place, Session};
 use super::worker::{self, Done, Failure, Job, Lease};
 use super::{ServeOptions, Shared};
 use crate::access::{Handshake, Side, random};
 use crate::error::NodeError;
 use crate::metrics::NodeEvent;
+use crate::pool::PAGE_BYTES;
 use crate::protocol::{
     Accept, Body, ConnectRequest, GrantAccess, Message, Nonce, ProtocolError, Reason, Reject, VERSION,
 };
@@ -26,6 +27,8 @@ use crate::verbs::{
 const HELLO_MAX: Duration = Duration::from_secs(20);
 /// Clients get this long to take the goodbye of a node that stops.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
+/// Events of the connection manager that are handled in one turn.
+const EVENTS_MAX: u32 = 64;
 const STATES: [(u32, &str); 3] = [
     (QueueAttributes::INIT, "INIT"),
     (QueueAttributes::READY_TO_RECEIVE, "RTR"),
@@ -117,7 +120,7 @@ impl Node {
             self.shared.waker.clear();
         }
         // A bounded number, so that a flood of requests does not keep the messages waiting.
-        for _ in 0..64 {
+        for _ in 0..EVENTS_MAX {
             let Some(event) = self.channel.next()? else { break };
             self.handle_event(event);
         }
@@ -242,7 +245,10 @@ impl Node {
             return Ok(Arc::clone(known));
         }
         let context = Context::open(device)?;
-        let entries = self.options.clients_max.saturating_mul(COMPLETIONS).min(32_767);
+        // With room for the last completions of sessions that end in the same turn.
+        let entries = (self.options.clients_max + 2 * EVENTS_MAX)
+            .saturating_mul(COMPLETIONS)
+            .min(32_767);
         let completions = CompletionQueue::new(&context, entries)?;
         self.devices.insert(device.to_owned(), Arc::clone(&completions));
         Ok(completions)
@@ -415,7 +421,6 @@ impl Node {
     /// Answers a message. An error ends the session.
     fn handle_message(&mut self, number: u64, message: Message) -> Result<(), String> {
         let capacity = self.capacity();
-        let pool = Arc::clone(&self.shared.pool);
         let Some(session) = self.sessions.get_mut(&number) else {
             return Ok(());
         };
@@ -423,9 +428,8 @@ impl Node {
             return Err("a message before the answer to the last one".to_owned());
         }
         let request = message.request;
-        let free = session.left_of(capacity).min(pool.free());
-        let refuse = |(reason, detail): Refused| Body::Refused { reason, detail };
-        let (answer, job) = match message.body {
+        let free = session.left_of(capacity).min(self.shared.pool.free());
+        match message.body {
             Body::Hello(name) if session.name.is_none() => {
                 session.name = Some(name.as_str().to_owned());
                 let event = NodeEvent::Joined {
@@ -435,101 +439,116 @@ impl Node {
                 session.send(request, Body::Done { free })?;
                 self.shared.counted().clients_total += 1;
                 self.tell(&event);
-                return Ok(());
+                Ok(())
             }
-            _ if session.name.is_none() => return Err("a message before its name".to_owned()),
-            Body::Ping => (Some(Body::Done { free }), None),
+            _ if session.name.is_none() => Err("a message before its name".to_owned()),
+            Body::Ping => session.send(request, Body::Done { free }),
             Body::Goodbye => {
                 session.is_leaving = true;
-                (Some(Body::Done { free }), None)
+                session.send(request, Body::Done { free })
             }
-            Body::Grant { bytes, access } => {
-                let grants_max = self.options.grants_per_client_max;
-                let left = session.left_of(capacity);
-                let refused = match () {
-                    () if bytes == 0 => Some((Reason::EmptyGrant, 0)),
-                    () if session.grants.len() >= grants_max as usize => Some((Reason::GrantsMax, grants_max.into())),
-                    // Whole pages are taken.
-                    () if bytes
-                        .checked_next_multiple_of(crate::pool::PAGE_BYTES)
-                        .is_none_or(|bytes| bytes > left) =>
-                    {
-                        Some((Reason::ClientCapacity, left))
-                    }
-                    () => None,
-                };
-                match refused.map_or_else(|| pool.take(bytes).ok_or((Reason::PoolFull, pool.longest())), Err) {
-                    Err(refused) => (Some(refuse(refused)), None),
-                    Ok(slice) => {
-                        session.granted_bytes += slice.bytes();
-                        session.sealable = access == GrantAccess::ReadOnly;
-                        let domain = Arc::clone(&session.domain);
-                        let job = Job::Make {
-                            session: number,
-                            request,
-                            domain,
-                            slice,
-                        };
-                        (None, Some(job))
-                    }
-                }
-            }
-            Body::Release { grant } => match session.grants.remove(&grant).and_then(|granted| granted.lease) {
-                None => (Some(refuse((Reason::NoSuchGrant, 0))), None),
-                Some(lease) => {
-                    let bytes = lease.bytes();
-                    session.granted_bytes -= bytes;
-                    let mut counted = self.shared.counted();
-                    counted.grants -= 1;
-                    counted.granted_bytes -= bytes;
-                    let job = Job::Release {
-                        session: number,
-                        request,
-                        lease,
-                    };
-                    (None, Some(job))
-                }
-            },
-            Body::Seal { grant } => match session.grants.get_mut(&grant) {
-                None => (Some(refuse((Reason::NoSuchGrant, 0))), None),
-                Some(granted) => match granted.lease.take_if(|_| granted.sealable) {
-                    None => (Some(refuse((Reason::NotReadOnly, 0))), None),
-                    Some(lease) => {
-                        let domain = Arc::clone(&session.domain);
-                        let job = Job::Seal {
-                            session: number,
-                            request,
-                            grant,
-                            domain,
-                            lease,
-                        };
-                        (None, Some(job))
-                    }
-                },
-            },
             Body::Leave { queue } => {
                 let key = session.queue_of(queue);
                 session.send(request, Body::Done { free })?;
                 if let Some(key) = key {
                     self.drop_id(number, key, "it left");
                 }
-                return Ok(());
+                Ok(())
+            }
+            Body::Grant { bytes, access } => {
+                let job = self.grant(number, request, bytes, access);
+                self.begin_job(number, request, job)
+            }
+            Body::Release { grant } => {
+                let job = self.release(number, request, grant);
+                self.begin_job(number, request, job)
+            }
+            Body::Seal { grant } => {
+                let job = self.seal(number, request, grant);
+                self.begin_job(number, request, job)
             }
             Body::Hello(_) | Body::Done { .. } | Body::Granted { .. } | Body::Refused { .. } => {
-                return Err("a message that is not a client's".to_owned());
+                Err("a message that is not a client's".to_owned())
             }
+        }
+    }
+
+    /// Hands a job to the worker, or tells the client why not.
+    fn begin_job(&mut self, number: u64, request: u64, job: Result<Job, Refused>) -> Result<(), String> {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return Ok(());
         };
-        if let Some(job) = job {
-            session.busy = Some(request);
-            let worker = self.jobs.as_ref().ok_or("the node is stopping")?;
-            return worker
-                .send(job)
-                .map_err(|_| "the node's second thread has ended".to_owned());
+        match job {
+            Ok(job) => {
+                session.busy = Some(request);
+                let worker = self.jobs.as_ref().ok_or("the node is stopping")?;
+                worker
+                    .send(job)
+                    .map_err(|_| "the node's second thread has ended".to_owned())
+            }
+            Err((reason, detail)) => {
+                self.shared.count_refusal(reason);
+                session.send(request, Body::Refused { reason, detail })
+            }
         }
-        if let Some(Body::Refused { reason, .. }) = answer {
-            self.shared.count_refusal(reason);
+    }
+
+    fn grant(&mut self, number: u64, request: u64, bytes: u64, access: GrantAccess) -> Result<Job, Refused> {
+        let capacity = self.capacity();
+        let grants_max = self.options.grants_per_client_max;
+        let pool = &self.shared.pool;
+        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
+        let left = session.left_of(capacity);
+        // Whole pages are taken.
+        let pages = bytes.checked_next_multiple_of(PAGE_BYTES);
+        if bytes == 0 {
+            return Err((Reason::EmptyGrant, 0));
         }
-        answer.map_or(Ok(()), |answer| session.send(request, answer))
+        if session.grants.len() >= grants_max as usize {
+            return Err((Reason::GrantsMax, grants_max.into()));
+        }
+        if pages.is_none_or(|pages| pages > left) {
+            return Err((Reason::ClientCapacity, left));
+        }
+        let slice = pool.take(bytes).ok_or_else(|| (Reason::PoolFull, pool.longest()))?;
+        session.granted_bytes += slice.bytes();
+        session.sealable = access == GrantAccess::ReadOnly;
+        Ok(Job::Make {
+            session: number,
+            request,
+            domain: Arc::clone(&session.domain),
+            slice,
+        })
+    }
+
+    fn release(&mut self, number: u64, request: u64, grant: u64) -> Result<Job, Refused> {
+        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
+        let lease = session.grants.remove(&grant).and_then(|granted| granted.lease);
+        let lease = lease.ok_or((Reason::NoSuchGrant, 0))?;
+        let bytes = lease.bytes();
+        session.granted_bytes -= bytes;
+        self.shared.uncount_grants(1, bytes);
+        Ok(Job::Release {
+            session: number,
+            request,
+            lease,
+        })
+    }
+
+    fn seal(&mut self, number: u64, request: u64, grant: u64) -> Result<Job, Refused> {
+        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
+        let granted = session.grants.get_mut(&grant).ok_or((Reason::NoSuchGrant, 0))?;
+        let lease = granted
+            .lease
+            .take_if(|_| granted.sealable)
+            .ok_or((Reason::NotReadOnly, 0))?;
+        Ok(Job::Seal {
+            session: number,
+            request,
+            grant,
+            domain: Arc::clone(&session.domain),
+            lease,
+        })
     }
 
     /// Goes on with what the worker has done.
@@ -544,72 +563,40 @@ impl Node {
             return;
         };
         session.busy = None;
-        let answer = match done {
-            Done::Made { made: Ok(lease), .. } => {
+        let outcome = match done {
+            Done::Made { made, .. } => made.map(|lease| {
+                self.shared.count_grant(lease.bytes());
                 let grant = session.next_grant;
                 session.next_grant += 1;
-                let body = granted(grant, &lease);
-                let entry = Granted {
-                    bytes: lease.bytes(),
-                    lease: Some(lease),
-                    sealable: session.sealable,
-                };
-                let mut counted = self.shared.counted();
-                counted.grants += 1;
-                counted.grants_total += 1;
-                counted.granted_bytes += entry.bytes;
-                session.grants.insert(grant, entry);
-                Ok(body)
-            }
-            Done::Made { made: Err(failure), .. } => {
-                // Nothing was granted: the account is what the grants sum up to.
-                session.granted_bytes = session.grants.values().map(|granted| granted.bytes).sum();
-                Err(failure)
-            }
-            Done::Sealed {
-                sealed: Ok(lease),
-                grant,
-                ..
-            } => {
-                let body = granted(grant, &lease);
-                if let Some(entry) = session.grants.get_mut(&grant) {
-                    entry.lease = Some(lease);
-                    entry.sealable = false;
+                Some(session.keep(grant, lease, session.sealable))
+            }),
+            Done::Sealed { sealed, grant, .. } => {
+                if sealed.is_err()
+                    && let Some(lost) = session.grants.remove(&grant)
+                {
+                    self.shared.uncount_grants(1, lost.bytes);
                 }
-                Ok(body)
+                sealed.map(|lease| Some(session.keep(grant, lease, false)))
             }
-            Done::Sealed {
-                sealed: Err(failure),
-                grant,
-                ..
-            } => {
-                if let Some(entry) = session.grants.remove(&grant) {
-                    session.granted_bytes -= entry.bytes;
-                    let mut counted = self.shared.counted();
-                    counted.grants -= 1;
-                    counted.granted_bytes -= entry.bytes;
-                }
-                Err(failure)
-            }
-            Done::Released { .. } => Ok(Body::Done { free: 0 }),
+            Done::Released { .. } => Ok(None),
         };
-        let left = session.left_of(capacity).min(self.shared.pool.free());
-        let answer = match answer {
-            Ok(Body::Done { .. }) => Body::Done { free: left },
-            Ok(Body::Granted {
+        // What was asked for and not made is not the client's: the account is what its grants sum up to.
+        session.granted_bytes = session.grants.values().map(|granted| granted.bytes).sum();
+        let free = session.left_of(capacity).min(self.shared.pool.free());
+        let answer = match outcome {
+            Ok(None) => Body::Done { free },
+            Ok(Some(Place {
                 grant,
                 address,
                 bytes,
                 rkey,
-                ..
-            }) => Body::Granted {
+            })) => Body::Granted {
                 grant,
                 address,
                 bytes,
                 rkey,
-                free: left,
+                free,
             },
-            Ok(other) => other,
             Err((reason, detail)) => {
                 self.shared.count_refusal(reason);
                 Body::Refused { reason, detail }
@@ -671,14 +658,13 @@ impl Node {
             let mut counted = self.shared.counted();
             counted.clients -= 1;
             counted.queue_pairs -= session.queues.len() as u64;
-            counted.grants -= grants;
-            counted.granted_bytes -= bytes;
             counted.grants_revoked_total += grants;
             match session.is_leaving {
                 true => counted.goodbyes_total += 1,
                 false => counted.losses_total += 1,
             }
         }
+        self.shared.uncount_grants(grants, bytes);
         let event = NodeEvent::Left {
             name: session.name().to_owned(),
             address: session.peer,
@@ -754,16 +740,6 @@ fn accept_queue(
         rnr_retry_count: 6,
         queue: queue.number(),
     })
-}
-
-fn granted(grant: u64, lease: &Lease) -> Body {
-    Body::Granted {
-        grant,
-        address: lease.address(),
-        bytes: lease.bytes(),
-        rkey: lease.rkey(),
-        free: 0,
-    }
 }
 
 /// What the client is told of an error of the node.

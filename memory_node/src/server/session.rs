@@ -57,7 +57,16 @@ pub struct Granted {
     pub sealable: bool,
 }
 
-/// What a client may still be asked to wait for.
+/// What a client is told of a grant.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub grant: u64,
+    pub address: u64,
+    pub bytes: u64,
+    pub rkey: u32,
+}
+
+/// The sign of life that the client is asked for.
 #[derive(Debug, Default)]
 pub struct Probe {
     /// When the one on its way was posted.
@@ -183,6 +192,23 @@ impl Session {
     /// What the client may still get of `capacity`.
     pub fn left_of(&self, capacity: u64) -> u64 {
         capacity.saturating_sub(self.granted_bytes)
+    }
+
+    /// Makes a lease a grant, or gives a grant its lease back.
+    pub fn keep(&mut self, grant: u64, lease: Lease, sealable: bool) -> Place {
+        let place = Place {
+            grant,
+            address: lease.address(),
+            bytes: lease.bytes(),
+            rkey: lease.rkey(),
+        };
+        let granted = Granted {
+            bytes: lease.bytes(),
+            lease: Some(lease),
+            sealable,
+        };
+        self.grants.insert(grant, granted);
+        place
     }
 
     /// For logs.

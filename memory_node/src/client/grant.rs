@@ -1,0 +1,255 @@
+//! Memory at a node, and copies by the host to and from it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::{GRANT_BYTES_PER_SECOND, NodeClient, PIECE, PIECE_BYTES, PIECES, Piece};
+use crate::error::{NodeError, Refusal};
+use crate::protocol::{Body, GrantAccess};
+use crate::verbs::{CompletionStatus, Request};
+
+/// Host memory that a copy fills or takes.
+enum Copy<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+}
+
+impl Copy<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Copy::Read(out) => out.len(),
+            Copy::Write(data) => data.len(),
+        }
+    }
+}
+
+/// Memory at a node that belongs to this client until it is dropped.
+#[derive(Debug)]
+pub struct Grant {
+    client: Arc<NodeClient>,
+    number: u64,
+    address: u64,
+    bytes: u64,
+    access: GrantAccess,
+    rkey: AtomicU32,
+    sealed: AtomicBool,
+}
+
+impl Grant {
+    pub(super) fn new(
+        client: &Arc<NodeClient>,
+        number: u64,
+        address: u64,
+        bytes: u64,
+        rkey: u32,
+        access: GrantAccess,
+    ) -> Grant {
+        Grant {
+            client: Arc::clone(client),
+            number,
+            address,
+            bytes,
+            access,
+            rkey: AtomicU32::new(rkey),
+            sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// The first byte, as requests name it.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The key that requests name. Sealing changes it: before [`Grant::seal`] the key of a read-only grant still allows
+    /// WRITE, so ask for it afterwards.
+    pub fn rkey(&self) -> u32 {
+        // Relaxed: whoever reads the key after `seal` returned is ordered after it by the same means as any value.
+        self.rkey.load(Ordering::Relaxed)
+    }
+
+    /// Bytes: those that were asked for, in whole pages.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What it was asked for.
+    pub fn access(&self) -> GrantAccess {
+        self.access
+    }
+
+    /// The session.
+    pub fn client(&self) -> &Arc<NodeClient> {
+        &self.client
+    }
+
+    /// Copies bytes out of the grant.
+    ///
+    /// # Errors
+    /// A place outside the grant, or a session that is over or ends by this.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), NodeError> {
+        self.client.copy(self, offset, Copy::Read(out))
+    }
+
+    /// Copies bytes into the grant.
+    ///
+    /// # Errors
+    /// A place outside the grant, a sealed grant, or a session that is over or ends by this.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NodeError> {
+        // Relaxed: see `rkey`.
+        if self.sealed.load(Ordering::Relaxed) {
+            return Err(NodeError::Sealed);
+        }
+        self.client.copy(self, offset, Copy::Write(data))
+    }
+
+    /// Ends the filling of a read-only grant: the node takes back the key that allows WRITE, and makes one that does not.
+    /// From then on a WRITE or an atomic of any queue pair is refused.
+    ///
+    /// # Errors
+    /// A grant for reading and writing, or one that is sealed; a node that cannot register the memory again, which ends
+    /// the grant; a session that is over.
+    pub fn seal(&self) -> Result<(), NodeError> {
+        let limit = self.client.inner.options.timeout + Duration::from_secs(self.bytes / GRANT_BYTES_PER_SECOND);
+        match self.client.ask(
+            Body::Seal { grant: self.number },
+            "sealing a grant at the memory node",
+            limit,
+        )? {
+            Body::Granted { rkey, .. } => {
+                // Relaxed: see `rkey`.
+                self.rkey.store(rkey, Ordering::Relaxed);
+                self.sealed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
+                address: self.client.inner.address.clone(),
+                what: "seal the grant",
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.client.unexpected(&other)),
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let limit = self.client.inner.options.timeout + Duration::from_secs(self.bytes / GRANT_BYTES_PER_SECOND);
+        // A session that is over has no grants.
+        let _ = self.client.ask(
+            Body::Release { grant: self.number },
+            "giving memory back to the memory node",
+            limit,
+        );
+    }
+}
+
+impl NodeClient {
+    /// Moves bytes between a grant and host memory, in pieces, several in flight.
+    fn copy(&self, grant: &Grant, offset: u64, mut copy: Copy<'_>) -> Result<(), NodeError> {
+        let total = copy.bytes();
+        let inside = offset.checked_add(total as u64).is_some_and(|end| end <= grant.bytes);
+        if !inside {
+            return Err(NodeError::OutOfBounds {
+                offset,
+                bytes: total as u64,
+                granted: grant.bytes,
+            });
+        }
+        let _staging = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(dead) = self.inner.dead() {
+            return Err(dead);
+        }
+        // All pieces are idle: a copy ends with that, or with the session.
+        let pieces = total.div_ceil(PIECE_BYTES);
+        let range = |piece: usize| piece * PIECE_BYTES..((piece + 1) * PIECE_BYTES).min(total);
+        let mut posted = 0;
+        for finished in 0..pieces {
+            while posted < pieces && posted < finished + PIECES {
+                self.post_piece(grant, offset, &copy, posted, range(posted))?;
+                posted += 1;
+            }
+            let slot = finished % PIECES;
+            let waited = self.inner.wait_for(
+                "a copy to or from the memory node",
+                self.inner.options.timeout,
+                |state| match state.pieces[slot] {
+                    Piece::Done(status) => {
+                        state.pieces[slot] = Piece::Idle;
+                        Some(status)
+                    }
+                    Piece::Idle | Piece::Busy => None,
+                },
+            );
+            let failed = |status: String| NodeError::Copy {
+                address: self.inner.address.clone(),
+                offset: offset + (finished * PIECE_BYTES) as u64,
+                bytes: range(finished).len() as u64,
+                status,
+            };
+            match waited {
+                Ok(CompletionStatus::SUCCESS) => {}
+                Ok(status) => {
+                    self.inner.fail(&format!("a copy failed: {status}"));
+                    return Err(failed(status.to_string()));
+                }
+                Err(error) => {
+                    // The buffer is still the device's.
+                    self.inner.fail(&error.to_string());
+                    return Err(error);
+                }
+            }
+            if let Copy::Read(out) = &mut copy
+                && !self.inner.staging.copy(slot * PIECE_BYTES, &mut out[range(finished)])
+            {
+                return Err(failed("the staging buffer is too short".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn post_piece(
+        &self,
+        grant: &Grant,
+        offset: u64,
+        copy: &Copy<'_>,
+        piece: usize,
+        range: Range<usize>,
+    ) -> Result<(), NodeError> {
+        let (slot, bytes) = (piece % PIECES, range.len());
+        let remote = grant.address + offset + range.start as u64;
+        let rkey = grant.rkey();
+        let request = match copy {
+            Copy::Read(_) => Request::Read { remote, rkey },
+            Copy::Write(data) => {
+                self.inner.staging.fill(slot * PIECE_BYTES, &data[range]);
+                Request::Write { remote, rkey }
+            }
+        };
+        let place = self.inner.staging.place(slot * PIECE_BYTES, bytes);
+        let place = place.ok_or(NodeError::OutOfBounds {
+            offset,
+            bytes: bytes as u64,
+            granted: PIECE_BYTES as u64,
+        })?;
+        self.inner.state().pieces[slot] = Piece::Busy;
+        let id = PIECE + slot as u64;
+        // SAFETY: the slot is inside the staging buffer, which goes after the queue pair, and idle: the caller holds
+        // `copies` and has seen the completion of its last use.
+        let posted = unsafe {
+            self.inner
+                .queue
+                .post_request(id, request, place, self.inner.staging.lkey(), bytes as u32)
+        };
+        posted.map_err(|source| {
+            // Pieces before this one may be in flight.
+            self.inner.fail(&format!("the queue pair takes no request: {source}"));
+            NodeError::Call {
+                call: "ibv_post_send",
+                what: "copying",
+                source,
+            }
+        })
+    }
+}
