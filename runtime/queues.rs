@@ -78,39 +78,7 @@ impl JoinQueue for Joining<'_> {
         self.number
     }
 
-    fn modify(&self, a: &gpuvm_memory_node::QueueAttributes) -> std::io::Result<()> {
-        let b = a.address;
-        let attributes = &QueueAttributes {
-            mask: a.mask,
-            state: a.state,
-            mtu: a.mtu,
-            qkey: a.qkey,
-            rq_psn: a.rq_psn,
-            sq_psn: a.sq_psn,
-            dest_qp_num: a.dest_qp_num,
-            access_flags: a.access_flags,
-            address: gpuvm_nic::AddressAttributes {
-                dgid: b.dgid,
-                flow_label: b.flow_label,
-                dlid: b.dlid,
-                sgid_index: b.sgid_index,
-                hop_limit: b.hop_limit,
-                traffic_class: b.traffic_class,
-                sl: b.sl,
-                src_path_bits: b.src_path_bits,
-                static_rate: b.static_rate,
-                is_global: b.is_global,
-                port: b.port,
-            },
-            pkey_index: a.pkey_index,
-            max_rd_atomic: a.max_rd_atomic,
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            port_num: a.port_num,
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
-        };
+    fn modify(&self, attributes: &QueueAttributes) -> std::io::Result<()> {
         self.nic.modify(self.number, attributes).map_err(std::io::Error::other)
     }
 

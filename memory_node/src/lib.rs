@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`MemoryNode`], [`ServeOptions`] | who has memory to give |
 //! | [`NodeClient`], [`Grant`] | who wants it: one session with one node |
-//! | [`JoinQueue`], [`QueueAttributes`] | who makes queue pairs by other means than libibverbs, a GPU's for one |
+//! | [`JoinQueue`] | who makes queue pairs by other means than libibverbs, a GPU's for one |
 //! | [`HostQueue`] | who wants an ordinary queue pair: tests, copies by the host |
 //! | [`protocol`] | who wants to know the bytes on the wire |
 //!
@@ -45,4 +45,4 @@ pub use memory::Backing;
 pub use metrics::{Metrics, NodeEvent};
 pub use protocol::GrantAccess;
 pub use server::{EventSink, MemoryNode, ServeOptions};
-pub use verbs::{AddressAttributes, Completion, CompletionStatus, HostQueue, JoinQueue, QueueAttributes, Request};
+pub use verbs::{Completion, CompletionStatus, HostQueue, JoinQueue, Request};

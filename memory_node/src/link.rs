@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gpuvm_nic::QueueAttributes;
+
 use crate::client::{ClientOptions, NodeClient};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
-use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, QueueAttributes, join, wait_readable};
+use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, join, wait_readable};
 
 const STATES: [(u32, &str); 3] = [
     (QueueAttributes::INIT, "INIT"),

@@ -11,6 +11,8 @@ use super::challenges::Challenges;
 use super::session::{Arrived, COMPLETIONS, DataQueue, Place, Session};
 use super::worker::{self, Done, Failure, Job, Lease};
 use super::{ServeOptions, Shared};
+use gpuvm_nic::QueueAttributes;
+
 use crate::access::{Handshake, Side, random};
 use crate::error::NodeError;
 use crate::metrics::NodeEvent;
@@ -19,8 +21,8 @@ use crate::protocol::{
     Accept, Body, ConnectRequest, GrantAccess, Message, Nonce, ProtocolError, Reason, Reject, VERSION,
 };
 use crate::verbs::{
-    Channel, CompletionQueue, ConnectParameters, Context, Event, EventKind, Id, JoinQueue, QueueAttributes, VerbsQueue,
-    join, poll, poll_completions,
+    Channel, CompletionQueue, ConnectParameters, Context, Event, EventKind, Id, JoinQueue, VerbsQueue, join, poll,
+    poll_completions,
 };
 
 /// A session whose client has not said its name by then is given up.

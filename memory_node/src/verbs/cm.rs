@@ -11,7 +11,9 @@ use rdma_mummy_sys as sys;
 use rdma_mummy_sys::rdma_cm_event_type as kinds;
 
 use super::device::{device_name, no_device};
-use super::queue::QueueAttributes;
+use gpuvm_nic::QueueAttributes;
+
+use super::queue::from_verbs;
 use super::{check, need_libraries, set_nonblocking};
 use crate::error::NodeError;
 
@@ -362,7 +364,7 @@ impl Id {
         // SAFETY: the identifier lives; attributes and mask are locals.
         let result = unsafe { sys::rdma_init_qp_attr(self.raw.as_ptr(), &mut attr, &mut mask) };
         check("rdma_init_qp_attr", "asking for a queue pair's attributes", result)?;
-        Ok(QueueAttributes::from_verbs(&attr, mask))
+        Ok(from_verbs(&attr, mask))
     }
 }
 

@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::device::{CompletionQueue, Context, Domain};
-use super::queue::{Completion, JoinQueue, QueueAttributes, Request, VerbsQueue};
+use gpuvm_nic::QueueAttributes;
+
+use super::queue::{Completion, JoinQueue, Request, VerbsQueue};
 use crate::error::NodeError;
 use crate::memory::Buffer;
 
@@ -67,11 +69,7 @@ impl HostQueue {
     /// # Errors
     /// What the device says.
     pub fn reset(&self) -> io::Result<()> {
-        self.queue.modify(&QueueAttributes {
-            mask: QueueAttributes::STATE,
-            state: QueueAttributes::RESET,
-            ..QueueAttributes::default()
-        })
+        self.queue.modify(&QueueAttributes::to_state(QueueAttributes::RESET))
     }
 }
 

@@ -11,10 +11,7 @@ pub use device::{
     CompletionQueue, Context, Domain, Region, RegionAccess, device_addresses, devices, locked_memory_max, no_device,
 };
 pub use host::HostQueue;
-pub use queue::{
-    AddressAttributes, Completion, CompletionStatus, JoinQueue, QueueAttributes, Request, VerbsQueue, join,
-    poll as poll_completions,
-};
+pub use queue::{Completion, CompletionStatus, JoinQueue, Request, VerbsQueue, join, poll as poll_completions};
 
 use std::ffi::CStr;
 use std::io;

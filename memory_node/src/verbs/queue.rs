@@ -6,6 +6,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gpuvm_nic::{AddressAttributes, QueueAttributes};
 use rdma_mummy_sys as sys;
 
 use super::device::{CompletionQueue, Domain};
@@ -27,159 +28,76 @@ pub trait JoinQueue {
     fn max_outstanding_reads(&self) -> u8;
 }
 
-/// `ibv_qp_attr` as `rdma_init_qp_attr` fills it, as plain numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueAttributes {
-    /// `enum ibv_qp_attr_mask`: which of the fields hold something.
-    pub mask: u32,
-    /// `enum ibv_qp_state`: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 6 ERR.
-    pub state: u32,
-    /// `enum ibv_mtu` of the path: 1 is 256 bytes, 5 is 4096.
-    pub mtu: u32,
-    /// Q_Key, of datagrams only.
-    pub qkey: u32,
-    /// First packet number that is expected.
-    pub rq_psn: u32,
-    /// First packet number that is sent.
-    pub sq_psn: u32,
-    /// The peer's queue pair.
-    pub dest_qp_num: u32,
-    /// `enum ibv_access_flags`: what the peer may do.
-    pub access_flags: u32,
-    /// The peer's address.
-    pub address: AddressAttributes,
-    /// Index of the partition key.
-    pub pkey_index: u16,
-    /// READs and atomics in flight that this side begins.
-    pub max_rd_atomic: u8,
-    /// READs and atomics in flight that the peer begins.
-    pub max_dest_rd_atomic: u8,
-    /// The code of the shortest wait of a peer that found no receive buffer.
-    pub min_rnr_timer: u8,
-    /// The local port.
-    pub port_num: u8,
-    /// A packet is sent again after 4.096 us << timeout.
-    pub timeout: u8,
-    /// How often; 7 is for ever on rdma_rxe.
-    pub retry_cnt: u8,
-    /// How often where the peer has no receive buffer; 7 is for ever.
-    pub rnr_retry: u8,
+/// What the connection manager filled in.
+pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAttributes {
+    let path = &attr.ah_attr;
+    // SAFETY: every bit pattern of the union is 16 bytes.
+    let dgid = unsafe { path.grh.dgid.raw };
+    QueueAttributes {
+        mask: mask as u32,
+        state: attr.qp_state,
+        mtu: attr.path_mtu,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        access_flags: attr.qp_access_flags,
+        address: AddressAttributes {
+            dgid,
+            flow_label: path.grh.flow_label,
+            dlid: path.dlid,
+            sgid_index: path.grh.sgid_index,
+            hop_limit: path.grh.hop_limit,
+            traffic_class: path.grh.traffic_class,
+            sl: path.sl,
+            src_path_bits: path.src_path_bits,
+            static_rate: path.static_rate,
+            is_global: path.is_global != 0,
+            port: path.port_num,
+        },
+        pkey_index: attr.pkey_index,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    }
 }
 
-/// `ibv_ah_attr`: where packets go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddressAttributes {
-    /// The peer's GID.
-    pub dgid: [u8; 16],
-    /// Flow label.
-    pub flow_label: u32,
-    /// The peer's LID, InfiniBand only.
-    pub dlid: u16,
-    /// Index of the own GID.
-    pub sgid_index: u8,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub traffic_class: u8,
-    /// Service level.
-    pub sl: u8,
-    /// Path bits of the source, InfiniBand only.
-    pub src_path_bits: u8,
-    /// Rate limit of the path.
-    pub static_rate: u8,
-    /// Whether the GIDs are used.
-    pub is_global: bool,
-    /// The local port.
-    pub port: u8,
-}
-
-impl QueueAttributes {
-    /// `IBV_QP_STATE`.
-    pub const STATE: u32 = sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
-    /// `IBV_QP_MAX_QP_RD_ATOMIC`.
-    pub const MAX_RD_ATOMIC: u32 = sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
-    /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
-    pub const MAX_DEST_RD_ATOMIC: u32 = sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
-    /// `IBV_QPS_RESET`.
-    pub const RESET: u32 = 0;
-    /// `IBV_QPS_INIT`.
-    pub const INIT: u32 = 1;
-    /// `IBV_QPS_RTR`.
-    pub const READY_TO_RECEIVE: u32 = 2;
-    /// `IBV_QPS_RTS`.
-    pub const READY_TO_SEND: u32 = 3;
-    /// `IBV_QPS_ERR`.
-    pub const ERROR: u32 = 6;
-
-    pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAttributes {
-        let path = &attr.ah_attr;
-        // SAFETY: every bit pattern of the union is 16 bytes.
-        let dgid = unsafe { path.grh.dgid.raw };
-        QueueAttributes {
-            mask: mask as u32,
-            state: attr.qp_state,
-            mtu: attr.path_mtu,
-            qkey: attr.qkey,
-            rq_psn: attr.rq_psn,
-            sq_psn: attr.sq_psn,
-            dest_qp_num: attr.dest_qp_num,
-            access_flags: attr.qp_access_flags,
-            address: AddressAttributes {
-                dgid,
-                flow_label: path.grh.flow_label,
-                dlid: path.dlid,
-                sgid_index: path.grh.sgid_index,
-                hop_limit: path.grh.hop_limit,
-                traffic_class: path.grh.traffic_class,
-                sl: path.sl,
-                src_path_bits: path.src_path_bits,
-                static_rate: path.static_rate,
-                is_global: path.is_global != 0,
-                port: path.port_num,
-            },
-            pkey_index: attr.pkey_index,
-            max_rd_atomic: attr.max_rd_atomic,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            min_rnr_timer: attr.min_rnr_timer,
-            port_num: attr.port_num,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-        }
-    }
-
-    fn to_verbs(self) -> sys::ibv_qp_attr {
-        // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
-        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        let from = self.address;
-        attr.qp_state = self.state;
-        attr.path_mtu = self.mtu;
-        attr.qkey = self.qkey;
-        attr.rq_psn = self.rq_psn;
-        attr.sq_psn = self.sq_psn;
-        attr.dest_qp_num = self.dest_qp_num;
-        attr.qp_access_flags = self.access_flags;
-        attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
-        attr.ah_attr.grh.flow_label = from.flow_label;
-        attr.ah_attr.grh.sgid_index = from.sgid_index;
-        attr.ah_attr.grh.hop_limit = from.hop_limit;
-        attr.ah_attr.grh.traffic_class = from.traffic_class;
-        attr.ah_attr.dlid = from.dlid;
-        attr.ah_attr.sl = from.sl;
-        attr.ah_attr.src_path_bits = from.src_path_bits;
-        attr.ah_attr.static_rate = from.static_rate;
-        attr.ah_attr.is_global = from.is_global.into();
-        attr.ah_attr.port_num = from.port;
-        attr.pkey_index = self.pkey_index;
-        attr.max_rd_atomic = self.max_rd_atomic;
-        attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
-        attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = self.port_num;
-        attr.timeout = self.timeout;
-        attr.retry_cnt = self.retry_cnt;
-        attr.rnr_retry = self.rnr_retry;
-        attr
-    }
+/// The same for libibverbs.
+fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
+    // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
+    let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let from = attributes.address;
+    attr.qp_state = attributes.state;
+    attr.path_mtu = attributes.mtu;
+    attr.qkey = attributes.qkey;
+    attr.rq_psn = attributes.rq_psn;
+    attr.sq_psn = attributes.sq_psn;
+    attr.dest_qp_num = attributes.dest_qp_num;
+    attr.qp_access_flags = attributes.access_flags;
+    attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
+    attr.ah_attr.grh.flow_label = from.flow_label;
+    attr.ah_attr.grh.sgid_index = from.sgid_index;
+    attr.ah_attr.grh.hop_limit = from.hop_limit;
+    attr.ah_attr.grh.traffic_class = from.traffic_class;
+    attr.ah_attr.dlid = from.dlid;
+    attr.ah_attr.sl = from.sl;
+    attr.ah_attr.src_path_bits = from.src_path_bits;
+    attr.ah_attr.static_rate = from.static_rate;
+    attr.ah_attr.is_global = from.is_global.into();
+    attr.ah_attr.port_num = from.port;
+    attr.pkey_index = attributes.pkey_index;
+    attr.max_rd_atomic = attributes.max_rd_atomic;
+    attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+    attr.min_rnr_timer = attributes.min_rnr_timer;
+    attr.port_num = attributes.port_num;
+    attr.timeout = attributes.timeout;
+    attr.retry_cnt = attributes.retry_cnt;
+    attr.rnr_retry = attributes.rnr_retry;
+    attr
 }
 
 /// How a request ended: `enum ibv_wc_status`.
@@ -437,7 +355,7 @@ impl JoinQueue for VerbsQueue {
     }
 
     fn modify(&self, attributes: &QueueAttributes) -> io::Result<()> {
-        let mut attr = attributes.to_verbs();
+        let mut attr = to_verbs(attributes);
         // SAFETY: the queue pair lives, and the attributes are a local.
         match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut attr, attributes.mask as libc::c_int) } {
             0 => Ok(()),
