@@ -151,6 +151,13 @@ pub enum Error {
         /// What happened to it.
         reason: String,
     },
+    /// A thread could not be started.
+    #[error("cannot start the thread that keeps queue pairs; raise the process limit")]
+    Thread {
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {

@@ -70,7 +70,7 @@ pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::{NicError, SoftNic, soft};
 pub use kernel::{Kernel, Module};
 pub use launch::{Launch, LaunchConfig, StreamHandle};
-pub use region::{Region, RegionBuilder};
+pub use region::{DirtyPage, Region, RegionBuilder};
 pub use scope::{Scope, ScopedRegion};
 pub use stats::Stats;
 pub use vm::Vm;

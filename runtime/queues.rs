@@ -1,8 +1,11 @@
 //! The queue pairs of a virtual memory: rings that GPU threads fill, connected to the homes' side through the NIC.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Gpu, GpuError, HostMemory};
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
 use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
@@ -11,6 +14,11 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Result},
 };
+
+mod mending;
+
+pub(crate) use mending::Keeper;
+use mending::SharedPair;
 
 /// Rings in GPU memory, for a NIC that does not make its own.
 struct GivenRings {
@@ -47,8 +55,77 @@ struct Pair {
     number: u32,
     /// Kept while the queue pair lives.
     _rings: Option<GivenRings>,
-    state: DeviceArray<QueueState>,
-    records: DeviceArray<RequestRecord>,
+    memory: PairMemory,
+}
+
+/// State and records of a queue pair.
+enum PairMemory {
+    /// In device memory.
+    Device {
+        state: DeviceArray<QueueState>,
+        records: DeviceArray<RequestRecord>,
+    },
+    /// In memory that the host reaches too, while kernels run, since it mends the pair: the state, then the records.
+    Shared(HostMemory),
+}
+
+impl PairMemory {
+    fn allocate(gpu: &dyn Gpu, depth: u32, shared: bool) -> Result<Self, GpuError> {
+        let records = u64::from(depth);
+        if shared {
+            let bytes = size_of::<QueueState>() as u64 + records * size_of::<RequestRecord>() as u64;
+            return Ok(Self::Shared(gpu.allocate_host(bytes)?));
+        }
+        Ok(Self::Device {
+            state: DeviceArray::zeroed(gpu, 1)?,
+            records: DeviceArray::zeroed(gpu, records)?,
+        })
+    }
+
+    fn state_addr(&self) -> u64 {
+        match self {
+            Self::Device { state, .. } => state.addr(),
+            Self::Shared(memory) => memory.device_addr(),
+        }
+    }
+
+    fn records_addr(&self) -> u64 {
+        match self {
+            Self::Device { records, .. } => records.addr(),
+            Self::Shared(memory) => memory.device_addr() + size_of::<QueueState>() as u64,
+        }
+    }
+
+    /// Sets everything. No kernel may run.
+    fn write(&self, gpu: &dyn Gpu, state: QueueState, records: &[RequestRecord]) -> Result<(), GpuError> {
+        match self {
+            Self::Device {
+                state: to,
+                records: to_records,
+            } => {
+                to.write(gpu, 0, &[state])?;
+                to_records.write(gpu, 0, records)
+            }
+            Self::Shared(memory) => {
+                // SAFETY: the allocation holds the state and as many records as the queue is deep, page-aligned; nobody
+                // else touches it now.
+                unsafe {
+                    memory.host_ptr().cast::<QueueState>().write(state);
+                    let to = memory.host_ptr().add(size_of::<QueueState>()).cast::<RequestRecord>();
+                    to.copy_from_nonoverlapping(records.as_ptr(), records.len());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// `QueueState::failed`.
+    fn failed(&self, gpu: &dyn Gpu) -> Result<u32, GpuError> {
+        match self {
+            Self::Device { state, .. } => Ok(state.read(gpu, 0, 1)?[0].failed),
+            Self::Shared(memory) => Ok(SharedPair(memory).failed().load(Ordering::Acquire)),
+        }
+    }
 }
 
 /// Queue pairs that reach the same homes.
@@ -57,12 +134,14 @@ struct Group {
     count: u32,
     /// The node that they reach, and this host's memory without one.
     node: Option<Arc<NodeClient>>,
-    /// The connections to the node, one a queue pair.
-    links: Mutex<Vec<QueueLink>>,
+    /// The connections to the node, one a queue pair; none while a pair is mended.
+    links: Mutex<Vec<Option<QueueLink>>>,
+    /// The node does not come back: its queue pairs were given up.
+    lost: AtomicBool,
 }
 
 impl Group {
-    fn links(&self) -> MutexGuard<'_, Vec<QueueLink>> {
+    fn links(&self) -> MutexGuard<'_, Vec<Option<QueueLink>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +167,7 @@ impl JoinQueue for Joining<'_> {
 }
 
 /// Value of `QueueState::failed` for queue pairs whose node is lost: transport retries exceeded, seen by the host.
-const FAILED_BY_HOST: u32 = 1 | 0x15 << 8 | 0xff << 16;
+const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 8 | 0xff << 16;
 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
@@ -100,6 +179,10 @@ pub(crate) struct Queues {
     depth: u32,
     /// Local key of the frames.
     lkey: u32,
+    /// Held by whoever takes queue pairs through reset.
+    resetting: Mutex<()>,
+    /// Queue pairs mended while kernels ran.
+    mended: AtomicU64,
 }
 
 impl Queues {
@@ -121,6 +204,7 @@ impl Queues {
                 count,
                 node,
                 links: Mutex::default(),
+                lost: AtomicBool::new(false),
             })
             .collect();
         let count = groups.len() as u32 * count;
@@ -131,6 +215,8 @@ impl Queues {
             table: table(gpu, count)?,
             depth,
             lkey,
+            resetting: Mutex::default(),
+            mended: AtomicU64::new(0),
         };
         for index in 0..count {
             let doing = || format!("creating queue pair {index}");
@@ -138,8 +224,8 @@ impl Queues {
                 true => None,
                 false => Some(GivenRings::allocate(gpu, depth).doing(doing)?),
             };
-            let state = DeviceArray::zeroed(gpu, 1).doing(doing)?;
-            let records = DeviceArray::zeroed(gpu, u64::from(depth)).doing(doing)?;
+            let group = &queues.groups[(index / queues.groups[0].count) as usize];
+            let memory = PairMemory::allocate(gpu, depth, group.node.is_some()).doing(doing)?;
             let wanted = match &rings {
                 Some(rings) => QueueRings::Given(rings.memory(depth)),
                 None => QueueRings::Own { depth },
@@ -151,8 +237,7 @@ impl Queues {
             queues.pairs.push(Pair {
                 number: pair.number,
                 _rings: rings,
-                state,
-                records,
+                memory,
             });
         }
         queues.clear_software_state(gpu)?;
@@ -162,27 +247,32 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Takes reset queue pairs to ready and describes them to the GPU.
+    /// Takes the reset queue pairs of a group to ready and describes them to the GPU.
     fn connect(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        group.links().clear();
         for index in group.first..group.first + group.count {
-            let pair = &self.pairs[index as usize];
-            let number = pair.number;
-            let doing = || format!("connecting queue pair {number:#x}");
-            let ready = self.nic.queue_pair(number).doing(doing)?;
-            self.table
-                .write(gpu, u64::from(index), &[self.describe(pair, &ready)])
-                .doing(doing)?;
-            match &group.node {
-                // Loopback: the pair answers its own requests from the memory that regions register.
-                None => self.nic.connect(number, number).doing(doing)?,
-                Some(node) => {
-                    let nic = &*self.nic;
-                    let link = node.connect_queue(&Joining { nic, number }).doing(doing)?;
-                    group.links().push(link);
-                }
-            }
+            let link = self.connect_one(gpu, group, index, 0)?;
+            group.links().push(link);
         }
         Ok(())
+    }
+
+    /// The same for one queue pair, whose next request is `next`.
+    fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
+        let pair = &self.pairs[index as usize];
+        let number = pair.number;
+        let doing = || format!("connecting queue pair {number:#x}");
+        let ready = self.nic.queue_pair(number).doing(doing)?;
+        let desc = self.describe(pair, &ready, next, group.node.is_some());
+        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)?;
+        match &group.node {
+            // Loopback: the pair answers its own requests from the memory that regions register.
+            None => self.nic.connect(number, number).doing(doing).map(|()| None),
+            Some(node) => {
+                let nic = &*self.nic;
+                node.connect_queue(&Joining { nic, number }).doing(doing).map(Some)
+            }
+        }
     }
 
     /// First queue pair of a group, and how many there are: group 0 reaches this host's memory, the others the nodes.
@@ -196,7 +286,10 @@ impl Queues {
         self.groups.len() as u32
     }
 
-    fn describe(&self, pair: &Pair, ready: &QueuePair) -> QueueDesc {
+    /// The queue pair for the GPU. Its rings stand where request `next` begins.
+    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, mended: bool) -> QueueDesc {
+        // Indexes count on, ring positions wrap: both rings have a power of two of slots.
+        let start = |ring: &gpuvm_nic::RingSpan| ring.start.wrapping_sub(next as u32) & (ring.slots - 1);
         QueueDesc {
             kind: match ready.format {
                 QueueFormat::Mlx5 => layout::QUEUE_KIND_MLX5,
@@ -212,36 +305,39 @@ impl Queues {
             completion_mask: ready.completion.slots - 1,
             send_shift: ready.send.shift,
             completion_shift: ready.completion.shift,
-            send_start: ready.send.start,
-            completion_start: ready.completion.start,
+            send_start: start(&ready.send),
+            completion_start: start(&ready.completion),
             lkey: self.lkey,
-            state: pair.state.addr(),
-            records: pair.records.addr(),
+            state: pair.memory.state_addr(),
+            records: pair.memory.records_addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
+            mended: u32::from(mended),
             ..zero()
         }
     }
 
     /// Indexes at 0, every slot free for the request of its own number.
     fn clear_software_state(&self, gpu: &dyn Gpu) -> Result<()> {
+        self.pairs.iter().try_for_each(|pair| self.clear_pair(gpu, pair, 0))
+    }
+
+    fn clear_pair(&self, gpu: &dyn Gpu, pair: &Pair, failed: u32) -> Result<()> {
         let records: Vec<RequestRecord> = (0..u64::from(self.depth))
             .map(|slot| RequestRecord {
                 state: slot << layout::RECORD_INDEX_SHIFT | layout::RECORD_FREE,
                 ..zero()
             })
             .collect();
-        for pair in &self.pairs {
-            let doing = || "clearing queue pairs".to_owned();
-            pair.state.write(gpu, 0, &[zero()]).doing(doing)?;
-            pair.records.write(gpu, 0, &records).doing(doing)?;
-        }
-        Ok(())
+        let state = QueueState { failed, ..zero() };
+        let written = pair.memory.write(gpu, state, &records);
+        written.doing(|| "clearing queue pairs".to_owned())
     }
 
     /// Takes every queue pair through reset to ready again. No kernel may run. Requests in flight are dropped. Queue pairs
     /// whose node is lost stay in the error state: what they reach cannot be served, everything else can.
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
+        let _resetting = self.lock_resetting();
         for group in &self.groups {
             group.links().clear();
         }
@@ -253,44 +349,48 @@ impl Queues {
         }
         self.clear_software_state(gpu)?;
         for group in &self.groups {
-            match (self.connect(gpu, group), &group.node) {
-                (Err(error), Some(node)) => {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "memory node {} is lost",
-                        node.address()
-                    );
-                    self.fail(gpu, group)?;
+            let connected = match group.lost.load(Ordering::Relaxed) {
+                true => None,
+                false => Some(self.connect(gpu, group)),
+            };
+            match (connected, &group.node) {
+                (Some(Err(error)), None) => return Err(error),
+                (Some(Ok(())), _) => {}
+                (failed, _) => {
+                    if let Some(Err(error)) = failed {
+                        group.say_lost(&error);
+                    }
+                    for pair in self.pairs_of(group) {
+                        self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+                    }
                 }
-                (connected, _) => connected?,
             }
         }
         Ok(())
     }
 
-    /// Keeps lanes from posting to a group's queue pairs.
-    fn fail(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
-        let failed = QueueState {
-            failed: FAILED_BY_HOST,
-            ..zero()
-        };
-        for pair in &self.pairs[group.first as usize..(group.first + group.count) as usize] {
-            pair.state
-                .write(gpu, 0, &[failed])
-                .doing(|| "giving queue pairs up".into())?;
-        }
-        Ok(())
+    fn lock_resetting(&self) -> MutexGuard<'_, ()> {
+        self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any queue pair completed a request with an error since the last reset.
+    fn pairs_of(&self, group: &Group) -> &[Pair] {
+        &self.pairs[group.first as usize..(group.first + group.count) as usize]
+    }
+
+    /// Whether any queue pair completed a request with an error since the last reset, and may be had again by another.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
         for pair in &self.pairs {
-            let state = pair.state.read(gpu, 0, 1).doing(|| "reading queue pairs".into())?;
-            if state[0].failed != 0 {
+            let failed = pair.memory.failed(gpu).doing(|| "reading queue pairs".into())?;
+            if failed != 0 && failed & layout::QUEUE_LOST == 0 {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Queue pairs mended while kernels ran.
+    pub fn mended(&self) -> u64 {
+        self.mended.load(Ordering::Relaxed)
     }
 
     pub fn table_addr(&self) -> u64 {

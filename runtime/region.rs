@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytemuck::Pod;
-use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
+use gpuvm_layouts::{self as layout, PageWord, RegionDesc, StripeDesc};
 use gpuvm_nic::Access;
 
 use crate::{
@@ -539,6 +539,37 @@ impl<T: Pod> Region<T> {
         Ok(out)
     }
 
+    /// The pages that are newer in GPU memory than at their home, with what they hold: what is left to save when the home
+    /// cannot be reached any more. They stay dirty. Waits for all launches of the virtual memory.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] when GPU memory cannot be read.
+    pub fn salvage(&self) -> Result<Vec<DirtyPage<T>>> {
+        let _guard = self.inner.quiesce();
+        self.inner.vm.at_rest(|| self.read_dirty())
+    }
+
+    /// No launch may run.
+    fn read_dirty(&self) -> Result<Vec<DirtyPage<T>>> {
+        let inner = &self.inner;
+        let in_page = self.inner.vm.page_elements::<T>();
+        let mut found = Vec::new();
+        for (page, bits) in (0..).zip(inner.read_words()?) {
+            let word = PageWord::from_bits(bits);
+            let resident = u64::from(word.state) == layout::STATE_RESIDENT;
+            if !resident || !(word.dirty || word.write_back) {
+                continue;
+            }
+            let first = page * in_page;
+            let mut elements = vec![T::zeroed(); in_page.min(inner.length - first) as usize];
+            let address = inner.vm.frames.addr() + (u64::from(word.frame) << inner.vm.page_shift);
+            let read = inner.vm.gpu.read(address, bytemuck::cast_slice_mut(&mut elements));
+            read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
+            found.push(DirtyPage { first, elements });
+        }
+        Ok(found)
+    }
+
     /// Ends the region and says whether every page reached its home.
     ///
     /// # Errors
@@ -546,6 +577,15 @@ impl<T: Pod> Region<T> {
     pub fn close(self) -> Result<()> {
         self.inner.close(self.borrowed)
     }
+}
+
+/// A page that is newer in GPU memory than at its home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirtyPage<T> {
+    /// Its first element's index in the region.
+    pub first: u64,
+    /// Its elements; the last page of a region may have fewer than the others.
+    pub elements: Vec<T>,
 }
 
 impl<T> Drop for Region<T> {

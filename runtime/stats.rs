@@ -33,6 +33,8 @@ pub struct Stats {
     /// Doorbell calls that a proxy made for GPU threads: the only processor work on a fault's way. 0 where the NIC sees
     /// the doorbells by itself.
     pub doorbell_calls: u64,
+    /// Queue pairs to memory nodes that were taken out of the error state while kernels ran.
+    pub queue_pairs_mended: u64,
     /// Work requests posted by GPU threads.
     pub requests: u64,
     /// Completions handled by a lane that had not posted the request.
@@ -68,6 +70,7 @@ impl Stats {
             prefetches: sum(|c| c.prefetches),
             doorbells: sum(|c| c.doorbells),
             doorbell_calls: vm.nic.doorbell_calls(),
+            queue_pairs_mended: vm.queues.mended(),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),
             errors: sum(|c| c.errors),
@@ -107,6 +110,7 @@ impl Stats {
             prefetches: self.prefetches.saturating_sub(earlier.prefetches),
             doorbells: self.doorbells.saturating_sub(earlier.doorbells),
             doorbell_calls: self.doorbell_calls.saturating_sub(earlier.doorbell_calls),
+            queue_pairs_mended: self.queue_pairs_mended.saturating_sub(earlier.queue_pairs_mended),
             requests: self.requests.saturating_sub(earlier.requests),
             helped: self.helped.saturating_sub(earlier.helped),
             errors: self.errors.saturating_sub(earlier.errors),

@@ -3,7 +3,7 @@
 use std::{
     mem::ManuallyDrop,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     error::{Doing, Error, Result},
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
-    queues::Queues,
+    queues::{Keeper, Queues},
     region::{RegionBuilder, RegionInner},
     scope::Scope,
     stats::Stats,
@@ -100,6 +100,8 @@ impl Drop for FrameMemory {
 }
 
 pub(crate) struct VmInner {
+    /// Where there are nodes.
+    pub keeper: OnceLock<Keeper>,
     /// Memory nodes, in the order of the groups of queue pairs.
     pub nodes: Vec<Arc<NodeClient>>,
     // Dropped in this order: queue pairs before the memory that they reach.
@@ -188,6 +190,7 @@ impl Vm {
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
+            keeper: OnceLock::new(),
             nodes,
             support: Support::compile(&*gpu)?,
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
@@ -220,6 +223,12 @@ impl Vm {
         };
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
+        if !vm.inner.nodes.is_empty() {
+            let keeper = Keeper::start(Arc::downgrade(&vm.inner), vm.inner.queues.count());
+            let keeper = keeper.map_err(|source| Error::Thread { source })?;
+            // Set once, here.
+            let _ = vm.inner.keeper.set(keeper);
+        }
         vm.inner.support.check_version(&vm.inner)?;
         Ok(vm)
     }
@@ -421,6 +430,22 @@ impl VmInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Elements of a page.
+    pub fn page_elements<T>(&self) -> u64 {
+        (1 << self.page_shift) / size_of::<T>() as u64
+    }
+
+    /// Calls `look` while no launch runs and none can begin.
+    pub fn at_rest<R>(&self, look: impl FnOnce() -> R) -> R {
+        let state = self.lock();
+        for launch in &state.in_flight {
+            launch.settle();
+        }
+        let result = look();
+        drop(state);
+        result
+    }
+
     /// Which machine holds a page of a region, as far as it is not this host.
     pub fn holder_of(&self, region: u32, page: u64) -> Option<String> {
         let region = self.lock().regions.get(region as usize)?.as_ref()?.upgrade()?;
@@ -455,6 +480,8 @@ impl VmInner {
 
 impl Drop for VmInner {
     fn drop(&mut self) {
+        // First: it takes queue pairs through reset.
+        drop(self.keeper.take());
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
             launch.settle();

@@ -173,6 +173,10 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub rdma_retries: u8,
 
+    /// How long the RDMA device waits for an answer before it sends again: 4.096 us doubled this many times.
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    pub rdma_ack_timeout: u8,
+
     /// Bytes of a page: a power of two from 4KiB to 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
@@ -200,6 +204,7 @@ impl MachineArgs {
             .gpu(self.gpu)
             .transport(self.transport)
             .rdma_retries(self.rdma_retries)
+            .rdma_ack_timeout(self.rdma_ack_timeout)
             .page_size(self.page_size)
             .queue_pairs(self.queue_pairs)
             .queue_depth(self.queue_depth);

@@ -179,6 +179,7 @@ fn report(
         fault_ns_p99: stats.fault_ns(0.99),
         doorbells: stats.doorbells,
         doorbell_calls: stats.doorbell_calls,
+        queue_pairs_mended: stats.queue_pairs_mended,
         verified,
     }
 }

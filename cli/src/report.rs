@@ -59,6 +59,8 @@ pub struct BfsReport {
     pub doorbells: u64,
     /// Doorbell calls that the proxy made for them, where the NIC needs one.
     pub doorbell_calls: u64,
+    /// Queue pairs to memory nodes that were taken out of the error state during the run.
+    pub queue_pairs_mended: u64,
     /// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
     pub verified: Option<bool>,
 }

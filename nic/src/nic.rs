@@ -487,6 +487,18 @@ pub trait Nic: Send + Sync {
         })
     }
 
+    /// Takes a connected queue pair to the error state: everything posted completes with "flushed".
+    ///
+    /// # Errors
+    /// An unknown queue pair; a NIC that does not do this on demand.
+    fn fail(&self, qp: u32) -> Result<(), NicError> {
+        let _ = qp;
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "fail a queue pair on demand",
+        })
+    }
+
     /// Calls that its doorbell proxy has made, where it has one: the only processor work on a request's way.
     fn doorbell_calls(&self) -> u64 {
         0

@@ -18,12 +18,33 @@ pub fn small(frames: u64) -> VmBuilder {
     over_environment(small_soft(frames))
 }
 
-/// `GPUVM_TEST_RDMA=rxe0` runs tests over that SoftRoCE device instead of the software NIC.
+/// `GPUVM_TEST_RDMA=rxe0` runs tests over that SoftRoCE device instead of the software NIC, `GPUVM_TEST_NODE=HOST:PORT`,
+/// perhaps several with commas, with regions at those memory nodes. `GPUVM_TEST_RETRIES` and `GPUVM_TEST_ACK_TIMEOUT` set
+/// what the RDMA device does about packets that are lost.
 pub fn over_environment(builder: VmBuilder) -> VmBuilder {
-    match std::env::var("GPUVM_TEST_RDMA") {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u8>().expect("a small number"))
+    };
+    let mut builder = match std::env::var("GPUVM_TEST_RDMA") {
         Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
         Err(_) => builder,
+    };
+    if let Ok(nodes) = std::env::var("GPUVM_TEST_NODE") {
+        // Losses cost seconds where the connection manager repeats itself.
+        builder = builder.node_timeout(Duration::from_secs(30));
+        for node in nodes.split(',') {
+            builder = builder.memory_node(node);
+        }
     }
+    if let Some(count) = number("GPUVM_TEST_RETRIES") {
+        builder = builder.rdma_retries(count);
+    }
+    if let Some(code) = number("GPUVM_TEST_ACK_TIMEOUT") {
+        builder = builder.rdma_ack_timeout(code);
+    }
+    builder
 }
 
 /// The same over the software NIC, for tests that plant its faults, watch its statistics or follow a seed.

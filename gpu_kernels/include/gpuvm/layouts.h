@@ -120,6 +120,15 @@ constexpr const unsigned int QUEUE_KIND_MLX5 = 1;
 /// Queue kind: Linux SoftRoCE (`rdma_rxe`).
 constexpr const unsigned int QUEUE_KIND_RXE = 2;
 
+/// Bit of `QueueState::reserved`: the pair is being mended.
+constexpr const unsigned long long RESERVED_CLOSED = (1ULL << 63ULL);
+
+/// Bit of `QueueState::failed`: the pair is in the error state.
+constexpr const unsigned int QUEUE_FAILED = 1;
+
+/// Bit of `QueueState::failed`: and stays there.
+constexpr const unsigned int QUEUE_LOST = 2;
+
 /// Phase bits of a record's state.
 constexpr const unsigned int RECORD_INDEX_SHIFT = 2;
 
@@ -392,14 +401,19 @@ struct alignas(64) QueueDesc {
     unsigned long long completion_produced;
     /// rxe: address of the completion ring's 32-bit consumer index, which makes room for completions.
     unsigned long long completion_consumed;
+    /// Not 0: the host takes the pair out of the error state while kernels run, so its failure is not the end.
+    unsigned int mended;
+    /// Unused.
+    unsigned int reserved;
     /// Unused, to 128 bytes.
-    unsigned long long reserved_tail[3];
+    unsigned long long reserved_tail[2];
 };
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
 /// and readers do not disturb each other.
 struct alignas(128) QueueState {
-    /// Index of the next request to reserve. Every request below it has an owner that will write it.
+    /// Index of the next request to reserve. Every request below it has an owner that will write it. With
+    /// `RESERVED_CLOSED` nobody can reserve: the host mends the pair.
     unsigned long long reserved;
     /// Unused, to the end of the line.
     unsigned long long pad0[15];
@@ -409,8 +423,8 @@ struct alignas(128) QueueState {
     unsigned long long pad1[15];
     /// Taken (1) by the one lane that may store the doorbell record and ring.
     unsigned int ringer;
-    /// Not 0: a request completed with an error and the pair takes no more. 1, the first error's syndrome from bit 8
-    /// and the vendor's from bit 16.
+    /// Not 0: a request completed with an error and the pair takes no more. `QUEUE_FAILED`, perhaps `QUEUE_LOST`, the first
+    /// error's syndrome from bit 8 and the vendor's from bit 16.
     unsigned int failed;
     /// Every request below this index was rung. Written by the ringer alone.
     unsigned long long posted;
@@ -530,7 +544,9 @@ static_assert(__builtin_offsetof(QueueDesc, state) == 72, "offset of QueueDesc::
 static_assert(__builtin_offsetof(QueueDesc, records) == 80, "offset of QueueDesc::records");
 static_assert(__builtin_offsetof(QueueDesc, completion_produced) == 88, "offset of QueueDesc::completion_produced");
 static_assert(__builtin_offsetof(QueueDesc, completion_consumed) == 96, "offset of QueueDesc::completion_consumed");
-static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 104, "offset of QueueDesc::reserved_tail");
+static_assert(__builtin_offsetof(QueueDesc, mended) == 104, "offset of QueueDesc::mended");
+static_assert(__builtin_offsetof(QueueDesc, reserved) == 108, "offset of QueueDesc::reserved");
+static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 112, "offset of QueueDesc::reserved_tail");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");

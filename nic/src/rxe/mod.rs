@@ -378,6 +378,15 @@ impl Nic for RxeNic {
         self.change(&*self.find(qp)?, attributes)
     }
 
+    fn fail(&self, qp: u32) -> Result<(), NicError> {
+        let pair = self.find(qp)?;
+        self.change(&pair, &QueueAttributes::to_state(QueueAttributes::ERROR))?;
+        // The driver looks at the send ring when it is rung.
+        self.uverbs
+            .post_send(pair.handle)
+            .map_err(|error| self.failed(format!("flushing queue pair {qp:#x}"), error))
+    }
+
     fn doorbell_calls(&self) -> u64 {
         self.proxy.calls()
     }
