@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::access::{Handshake, Side, random};
 use crate::error::{NodeError, Refusal};
-use crate::link::{self, Dialled, Dialling, QueueLink};
+use crate::link::{self, Dialled, Dialling, QueueLink, Resends};
 use crate::memory::Buffer;
 use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Nonce, Proof, Reason};
 use crate::verbs::{
@@ -52,9 +52,10 @@ pub struct ClientOptions {
     /// For each step. The connection manager repeats a request that was lost after 4.3 seconds: on a network that loses
     /// packets give it five seconds at least.
     pub timeout: Duration,
-    /// How often a packet is sent again, 0 to 7; 7 is for ever on rdma_rxe.
+    /// How often a packet of a queue pair that joins is sent again, 0 to 7; 7 is for ever on rdma_rxe. The control
+    /// connection is more patient where this is less than usual.
     pub retry_count: u8,
-    /// After 4.096 us << this, 1 to 31. All queue pairs of the session have it.
+    /// After 4.096 us << this, 1 to 31; the same holds.
     pub ack_timeout: u8,
 }
 
@@ -400,6 +401,7 @@ impl NodeClient {
             peer,
             options,
             channel,
+            resends: Resends::of_control(options),
         };
         let events = |id: &Id, left| link::next_event(channel, id, left);
         let id = dialling.resolve(&events)?;

@@ -30,6 +30,34 @@ pub struct Dialling<'a> {
     pub peer: std::net::SocketAddr,
     pub options: &'a ClientOptions,
     pub channel: &'a Arc<Channel>,
+    pub resends: Resends,
+}
+
+/// What a queue pair does about packets that are not answered.
+#[derive(Clone, Copy)]
+pub struct Resends {
+    pub retry_count: u8,
+    pub ack_timeout: u8,
+}
+
+impl Resends {
+    /// The client's own, for queue pairs that carry its data.
+    pub fn of_data(options: &ClientOptions) -> Self {
+        Self {
+            retry_count: options.retry_count,
+            ack_timeout: options.ack_timeout,
+        }
+    }
+
+    /// Patient ones for the control connection: where data give up soon, to be asked for again, the session must not end
+    /// by a few packets that were lost.
+    pub fn of_control(options: &ClientOptions) -> Self {
+        let usual = ClientOptions::default();
+        Self {
+            retry_count: options.retry_count.max(usual.retry_count),
+            ack_timeout: options.ack_timeout.max(usual.ack_timeout),
+        }
+    }
 }
 
 /// How a connection request ended.
@@ -111,7 +139,7 @@ impl Dialling<'_> {
                 other => other,
             })?;
         self.expect(id, "finding its address", EventKind::AddressResolved, events)?;
-        id.set_ack_timeout(self.options.ack_timeout);
+        id.set_ack_timeout(self.resends.ack_timeout);
         id.resolve_route(self.options.timeout)?;
         self.expect(id, "finding the way", EventKind::RouteResolved, events)
     }
@@ -143,8 +171,8 @@ impl Dialling<'_> {
             // The node begins nothing but its WRITEs of no bytes.
             responder_resources: 1,
             initiator_depth: queue.max_outstanding_reads(),
-            retry_count: self.options.retry_count,
-            rnr_retry_count: self.options.retry_count.min(6),
+            retry_count: self.resends.retry_count,
+            rnr_retry_count: self.resends.retry_count.min(6),
             queue: queue.number(),
         })?;
         let event = self.wait(id, "the answer to the connection request", events)?;
@@ -282,6 +310,7 @@ fn try_to_connect(client: &Arc<NodeClient>, queue: &dyn JoinQueue) -> Result<Que
         peer: inner.peer,
         options: &inner.options,
         channel: &inner.channel,
+        resends: Resends::of_data(&inner.options),
     };
     let id = Id::new(&inner.channel)?;
     let receiver = client.events_of(&id);

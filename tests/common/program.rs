@@ -327,7 +327,9 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
     compare(&shared.to_vec().map_err(told)?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
     let violations = bench.vm.soft_nic().map_or(Vec::new(), |nic| nic.violations());
     let stats = bench.vm.stats().map_err(told)?;
-    if !violations.is_empty() || stats.errors != 0 {
+    // Where packets are lost and few are sent again, requests do fail, and are repeated.
+    let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some();
+    if !violations.is_empty() || (stats.errors != 0 && !may_fail) {
         return Err(format!(
             "the queues' rules were broken, or {} requests failed: {violations:?}",
             stats.errors
