@@ -259,12 +259,9 @@ impl Queues {
 
     /// The same for one queue pair, whose next request is `next`.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
-        let pair = &self.pairs[index as usize];
-        let number = pair.number;
+        self.describe_one(gpu, group, index, next)?;
+        let number = self.pairs[index as usize].number;
         let doing = || format!("connecting queue pair {number:#x}");
-        let ready = self.nic.queue_pair(number).doing(doing)?;
-        let desc = self.describe(pair, &ready, next, group.node.is_some());
-        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)?;
         match &group.node {
             // Loopback: the pair answers its own requests from the memory that regions register.
             None => self.nic.connect(number, number).doing(doing).map(|()| None),
@@ -284,6 +281,15 @@ impl Queues {
     /// Groups of queue pairs.
     pub fn group_count(&self) -> u32 {
         self.groups.len() as u32
+    }
+
+    /// Tells the GPU of a queue pair that was reset.
+    fn describe_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<()> {
+        let pair = &self.pairs[index as usize];
+        let doing = || format!("describing queue pair {:#x}", pair.number);
+        let ready = self.nic.queue_pair(pair.number).doing(doing)?;
+        let desc = self.describe(pair, &ready, next, group.node.is_some());
+        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// The queue pair for the GPU. Its rings stand where request `next` begins.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpuvm_nic::QueueAttributes;
 
+use crate::access::random;
 use crate::client::{ClientOptions, NodeClient};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
@@ -249,6 +250,26 @@ impl QueueLink {
     /// READs and atomics that may be in flight.
     pub fn outstanding_reads_max(&self) -> u8 {
         self.attributes.max_rd_atomic
+    }
+
+    /// Lets the queue pair, which the caller has taken to RESET, begin anew at both ends, over the same connection: after
+    /// an error that was its own. It is ready to send then. This goes over the control connection and takes one exchange
+    /// of messages, where a new connection could take seconds when packets are lost.
+    ///
+    /// # Errors
+    /// A queue pair that does not take a state, a connection that the node has ended, a session that is over.
+    pub fn rejoin(&self, queue: &dyn JoinQueue) -> Result<(), NodeError> {
+        let Some(id) = &self.id else { return Ok(()) };
+        // A packet number far from those of before: late packets are not taken for new ones.
+        let packet = u32::from_le_bytes(random()?) & 0xff_ffff;
+        self.client.rejoin(self.number, packet)?;
+        join(queue, &STATES, |state| {
+            Ok(QueueAttributes {
+                rq_psn: packet,
+                sq_psn: packet,
+                ..id.attributes(state)?
+            })
+        })
     }
 
     /// The session.

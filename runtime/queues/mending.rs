@@ -2,14 +2,14 @@
 //!
 //! A network that loses packets can use up a request's retries by chance. The queue pair is in the error state then, and
 //! the driver flushes what it holds; lanes see such requests as to be repeated and go to other queue pairs or wait. The
-//! keeper, a host thread, waits until every request of the pair is finished, closes it to reservations, takes it through
-//! reset, joins the node anew, and opens it again. Indexes count on; only the rings' positions change.
+//! keeper, a host thread, waits until every request of the pair is finished, closes it to reservations, takes both ends
+//! through reset, and opens it again. Indexes count on; only the rings' positions change.
 //!
 //! | lane | keeper |
 //! |---|---|
 //! | reserves by compare-and-swap on `reserved` | sees `reserved == written`, every record free |
 //! | | sets `RESERVED_CLOSED` by compare-and-swap: no request began in between, and none will |
-//! | | reset, join, new descriptor, `failed` = 0 |
+//! | | reset at both ends, new descriptor, `failed` = 0 |
 //! | acquires `reserved`, reads the descriptor | releases `reserved` without the bit |
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
@@ -27,8 +27,11 @@ use std::{
 use gpuvm_gpu::{Gpu, HostMemory};
 use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
 
-use super::{FAILED_BY_HOST, Group, PairMemory, Queues};
-use crate::vm::VmInner;
+use super::{FAILED_BY_HOST, Group, Joining, PairMemory, Queues};
+use crate::{
+    error::{Doing, Result},
+    vm::VmInner,
+};
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -156,21 +159,37 @@ impl Queues {
         }
     }
 
-    /// Takes a closed pair through reset and joins the node again.
-    fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> crate::Result<()> {
-        use crate::error::Doing;
+    /// Takes a closed pair through reset, and lets it begin anew over its connection; or joins the node again where that
+    /// does not work.
+    fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let index = group.first + turn;
         let number = self.pairs[index as usize].number;
-        // The old connection ends first: the node's end of it is of no use any more.
-        let old = group.links().get_mut(turn as usize).and_then(Option::take);
-        drop(old);
-        self.nic
-            .reset(number)
-            .doing(|| format!("resetting queue pair {number:#x}"))?;
-        let link = self.connect_one(gpu, group, index, next)?;
-        if let Some(place) = group.links().get_mut(turn as usize) {
-            *place = link;
+        let reset = || {
+            let reset = self.nic.reset(number);
+            reset.doing(|| format!("resetting queue pair {number:#x}"))
+        };
+        let mut links = group.links();
+        let Some(place) = links.get_mut(turn as usize) else {
+            return Ok(());
+        };
+        if let Some(link) = place.as_ref().filter(|link| !link.is_over()) {
+            reset()?;
+            self.describe_one(gpu, group, index, next)?;
+            let nic = &*self.nic;
+            match link.rejoin(&Joining { nic, number }) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::info!(
+                        error = &error as &dyn std::error::Error,
+                        "queue pair {number:#x} joins again"
+                    );
+                }
+            }
         }
+        // The old connection ends first: the node's end of it is of no use any more.
+        drop(place.take());
+        reset()?;
+        *place = self.connect_one(gpu, group, index, next)?;
         Ok(())
     }
 

@@ -350,6 +350,7 @@ impl Node {
                     queue,
                     id,
                     peer: event.queue,
+                    context: Arc::clone(completions.context()),
                 };
                 session.queues.insert(key, queue);
                 self.shared.counted().queue_pairs += 1;
@@ -456,6 +457,17 @@ impl Node {
                     self.drop_id(number, key, "it left");
                 }
                 Ok(())
+            }
+            Body::Rejoin { queue, packet } => {
+                let found = session.queue_of(queue).and_then(|key| session.queues.get(&key));
+                let begun = match found {
+                    None => Err((Reason::UnknownSession, 0)),
+                    Some(queue) => begin_anew(queue, packet).map_err(|error| out_of_resources(&error)),
+                };
+                match begun {
+                    Ok(()) => session.send(request, Body::Done { free }),
+                    Err((reason, detail)) => session.send(request, Body::Refused { reason, detail }),
+                }
             }
             Body::Grant { bytes, access } => {
                 let job = self.grant(number, request, bytes, access);
@@ -717,6 +729,32 @@ impl Node {
     }
 }
 
+/// What a state asks for: what the client wants, as far as the device can.
+fn attributes_within(id: &Id, context: &Context, state: u32) -> Result<QueueAttributes, NodeError> {
+    let mut attributes = id.attributes(state)?;
+    attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(context.reads_in_max);
+    attributes.max_rd_atomic = attributes.max_rd_atomic.min(context.reads_out_max);
+    Ok(attributes)
+}
+
+/// Takes a joined queue pair through reset to ready, with new packet numbers.
+fn begin_anew(queue: &DataQueue, packet: u32) -> Result<(), NodeError> {
+    let reset = QueueAttributes::to_state(QueueAttributes::RESET);
+    queue.queue.modify(&reset).map_err(|source| NodeError::QueueState {
+        number: queue.queue.number(),
+        state: "RESET",
+        source,
+    })?;
+    join(&queue.queue, &STATES, |state| {
+        let attributes = attributes_within(&queue.id, &queue.context, state)?;
+        Ok(QueueAttributes {
+            rq_psn: packet,
+            sq_psn: packet,
+            ..attributes
+        })
+    })
+}
+
 /// Lets a queue pair join a connection request and accepts it.
 fn accept_queue(
     id: &Id,
@@ -726,13 +764,7 @@ fn accept_queue(
     accept: &Accept,
     before_accept: impl FnOnce() -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    join(queue, &STATES, |state| {
-        let mut attributes = id.attributes(state)?;
-        // What the client wants, as far as the device can.
-        attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(context.reads_in_max);
-        attributes.max_rd_atomic = attributes.max_rd_atomic.min(context.reads_out_max);
-        Ok(attributes)
-    })?;
+    join(queue, &STATES, |state| attributes_within(id, context, state))?;
     before_accept()?;
     id.accept(ConnectParameters {
         private_data: &accept.emit(),
