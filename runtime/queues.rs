@@ -171,7 +171,6 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
-    // Dropped first: connections end before the queue pairs that joined them.
     groups: Vec<Group>,
     nic: Arc<dyn Nic>,
     pairs: Vec<Pair>,
@@ -414,6 +413,10 @@ fn table(gpu: &dyn Gpu, count: u32) -> Result<DeviceArray<QueueDesc>> {
 
 impl Drop for Queues {
     fn drop(&mut self) {
+        // Connections end before the queue pairs that joined them.
+        for group in &self.groups {
+            group.links().clear();
+        }
         for pair in self.pairs.drain(..) {
             if let Err(error) = self.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");
