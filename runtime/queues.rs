@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
@@ -18,7 +18,6 @@ use crate::{
 mod mending;
 
 pub(crate) use mending::Keeper;
-use mending::SharedPair;
 
 /// Rings in GPU memory, for a NIC that does not make its own.
 struct GivenRings {
@@ -118,14 +117,6 @@ impl PairMemory {
             }
         }
     }
-
-    /// `QueueState::failed`.
-    fn failed(&self, gpu: &dyn Gpu) -> Result<u32, GpuError> {
-        match self {
-            Self::Device { state, .. } => Ok(state.read(gpu, 0, 1)?[0].failed),
-            Self::Shared(memory) => Ok(SharedPair(memory).failed().load(Ordering::Acquire)),
-        }
-    }
 }
 
 /// Queue pairs that reach the same homes.
@@ -138,6 +129,8 @@ struct Group {
     links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     lost: AtomicBool,
+    /// Tries in a row to mend a queue pair that failed.
+    tries: AtomicU32,
 }
 
 impl Group {
@@ -204,6 +197,7 @@ impl Queues {
                 node,
                 links: Mutex::default(),
                 lost: AtomicBool::new(false),
+                tries: AtomicU32::new(0),
             })
             .collect();
         let count = groups.len() as u32 * count;
@@ -344,34 +338,45 @@ impl Queues {
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in &self.groups {
-            group.links().clear();
-        }
-        for pair in &self.pairs {
-            let number = pair.number;
-            self.nic
-                .reset(number)
-                .doing(|| format!("resetting queue pair {number:#x}"))?;
-        }
-        self.clear_software_state(gpu)?;
-        for group in &self.groups {
-            let connected = match group.lost.load(Ordering::Relaxed) {
-                true => None,
-                false => Some(self.connect(gpu, group)),
-            };
-            match (connected, &group.node) {
-                (Some(Err(error)), None) => return Err(error),
-                (Some(Ok(())), _) => {}
-                (failed, _) => {
-                    if let Some(Err(error)) = failed {
-                        group.say_lost(&error);
-                    }
+            match &group.node {
+                None => {
                     for pair in self.pairs_of(group) {
-                        self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+                        self.reset_one(pair.number)?;
+                        self.clear_pair(gpu, pair, 0)?;
                     }
+                    self.connect(gpu, group)?;
                 }
+                Some(node) => self.reset_at_node(gpu, group, node)?,
             }
         }
         Ok(())
+    }
+
+    fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
+        for turn in 0..group.count {
+            let pair = &self.pairs[(group.first + turn) as usize];
+            self.clear_pair(gpu, pair, 0)?;
+            // Relaxed: see `say_lost`.
+            while !group.lost.load(Ordering::Relaxed) {
+                if let Some(why) = node.failure() {
+                    group.say_lost(&why);
+                } else if self.mend(gpu, group, turn, 0).is_ok() {
+                    break;
+                }
+            }
+        }
+        if group.lost.load(Ordering::Relaxed) {
+            for pair in self.pairs_of(group) {
+                self.reset_one(pair.number)?;
+                self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset_one(&self, number: u32) -> Result<()> {
+        let reset = self.nic.reset(number);
+        reset.doing(|| format!("resetting queue pair {number:#x}"))
     }
 
     fn lock_resetting(&self) -> MutexGuard<'_, ()> {
@@ -382,12 +387,14 @@ impl Queues {
         &self.pairs[group.first as usize..(group.first + group.count) as usize]
     }
 
-    /// Whether any queue pair completed a request with an error since the last reset, and may be had again by another.
+    /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
         for pair in &self.pairs {
-            let failed = pair.memory.failed(gpu).doing(|| "reading queue pairs".into())?;
-            if failed != 0 && failed & layout::QUEUE_LOST == 0 {
-                return Ok(true);
+            if let PairMemory::Device { state, .. } = &pair.memory {
+                let state = state.read(gpu, 0, 1).doing(|| "reading queue pairs".into())?;
+                if state[0].failed != 0 {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)

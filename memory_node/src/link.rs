@@ -14,6 +14,9 @@ use crate::error::{NodeError, Refusal};
 use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
 use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, join, wait_readable};
 
+/// How long a wait for an event goes without a look at the session.
+const SLICE: Duration = Duration::from_millis(50);
+
 const STATES: [(u32, &str); 3] = [
     (QueueAttributes::INIT, "INIT"),
     (QueueAttributes::READY_TO_RECEIVE, "RTR"),
@@ -360,13 +363,20 @@ fn join_session(
     receiver: &Receiver<Event>,
 ) -> Result<QueueAttributes, NodeError> {
     let inner = &client.inner;
-    let events = |_: &Id, limit: Duration| match receiver.recv_timeout(limit) {
-        Ok(event) => Ok(Some(event)),
-        Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(NodeError::Dead {
-            address: inner.address.clone(),
-            why: "its thread has ended".to_owned(),
-        }),
+    let events = |_: &Id, limit: Duration| {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // In slices: a session that ends meanwhile is noticed.
+            match receiver.recv_timeout(left.min(SLICE)) {
+                Ok(event) => return Ok(Some(event)),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(_) => return Ok(None),
+            }
+            if let Some(dead) = inner.dead() {
+                return Err(dead);
+            }
+        }
     };
     dialling.resolve_with(id, &events)?;
     if id.device().as_deref() != Some(inner.device.as_str()) {
