@@ -55,6 +55,8 @@ pub struct Node {
     done: Receiver<Done>,
     worker: Option<JoinHandle<()>>,
     listener: Option<Id>,
+    /// Completions were left for the next turn, which does not wait.
+    more: bool,
     channel: Arc<Channel>,
 }
 
@@ -87,6 +89,7 @@ impl Node {
             done,
             worker: Some(worker),
             listener: Some(listener),
+            more: false,
             channel,
         })
     }
@@ -114,6 +117,8 @@ impl Node {
         };
         let mut fds = vec![readable(self.shared.waker.fd()), readable(self.channel.fd())];
         fds.extend(self.devices.values().map(|queue| readable(queue.fd())));
+        let limit = if self.more { Duration::ZERO } else { limit };
+        self.more = false;
         poll(&mut fds, limit).map_err(|source| NodeError::System {
             what: "wait for clients",
             source,
@@ -380,7 +385,12 @@ impl Node {
         for (device, completions) in queues {
             // Armed before it is emptied: what comes after the last look rings.
             completions.arm()?;
-            loop {
+            // A bounded number, as for events.
+            for round in 0.. {
+                if round == EVENTS_MAX {
+                    self.more = true;
+                    break;
+                }
                 let found = poll_completions(&completions);
                 if found.is_empty() {
                     break;
