@@ -32,8 +32,11 @@ pub fn over_environment(builder: VmBuilder) -> VmBuilder {
         Err(_) => builder,
     };
     if let Ok(nodes) = std::env::var("GPUVM_TEST_NODE") {
-        // Losses cost seconds where the connection manager repeats itself.
-        builder = builder.node_timeout(Duration::from_secs(30));
+        // Losses cost seconds where the connection manager repeats itself, to join and to mend a queue pair.
+        builder = builder
+            .node_timeout(Duration::from_secs(30))
+            .wait_limit(Duration::from_secs(60))
+            .launch_deadline(Duration::from_secs(180));
         for node in nodes.split(',') {
             builder = builder.memory_node(node);
         }

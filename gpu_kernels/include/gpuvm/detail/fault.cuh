@@ -117,7 +117,6 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queu
 
 // Turns the end of a demand fetch into the lane's outcome.
 GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, u64 started) {
-    u64 posted = time_ns();
     u32 outcome = wait_outcome(q, index) & 0xff;
     if (outcome == layout::OUTCOME_OK) {
         count_latency(q.vm, time_ns() - started);
@@ -128,7 +127,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(owner, ld_relaxed_gpu(word), layout::FAULT_FETCH);
     else if (!aborted())
-        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, time_ns() - posted);
+        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, time_ns() - started);
     return kRoundFailed;
 }
 
