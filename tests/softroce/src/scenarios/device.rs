@@ -28,7 +28,7 @@ const OVER_THE_DEVICE: [&str; 13] = [
 ];
 
 /// Those of them that say most about regions at a memory node.
-const AT_A_NODE: [&str; 3] = ["flush_and_host_access", "no_lost_write", "prefetch"];
+const AT_A_NODE: [&str; 4] = ["memory_node", "flush_and_host_access", "no_lost_write", "prefetch"];
 
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
     if machine.is_virtual() {

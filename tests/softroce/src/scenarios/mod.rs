@@ -7,6 +7,7 @@
 
 mod device;
 mod independent;
+mod loss;
 mod network;
 mod node;
 mod perftest;
@@ -90,6 +91,18 @@ pub fn all() -> Vec<Scenario> {
             what: "tests of the library hold with their regions at a memory node",
             limit: minutes(8),
             run: Run::Two(device::at_a_node),
+        },
+        Scenario {
+            name: "loss",
+            what: "every word is right over networks that lose, delay and reorder packets",
+            limit: minutes(6),
+            run: Run::Two(loss::every_word_is_right),
+        },
+        Scenario {
+            name: "node_killed",
+            what: "a kernel whose memory node dies ends in time, and what it wrote can be saved",
+            limit: minutes(5),
+            run: Run::Two(node::killed),
         },
         Scenario {
             name: "independent_clients",

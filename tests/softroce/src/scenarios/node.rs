@@ -1,11 +1,11 @@
 //! Programs on one machine whose data live on another.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::SHORT;
-use super::programs::{gpuvm, json, number, serve, warm};
+use super::programs::{gpuvm, json, number, serve, test, warm};
 use super::start::check;
 use crate::error::Error;
 use crate::machine::Machine;
@@ -92,5 +92,68 @@ fn secrets(server: &Machine, client: &Machine) -> Result<(), Error> {
     }
     node.terminate()?;
     node.wait(SHORT)?.success()?;
+    Ok(())
+}
+
+/// From the end of a node to the end of the kernel that needs it: the program's wait limit of 5 s, and time for
+/// emulated processors.
+const NOTICED: Duration = Duration::from_secs(15);
+
+pub(super) fn killed(server: &Machine, client: &Machine) -> Result<(), Error> {
+    let at = format!("--memory-node {}:7471", server.address());
+    warm(test("memory_node")?, "")?;
+    for retries in [6, 7] {
+        let node = serve(server, "")?;
+        outlived(client, server, "its process", retries, || node.kill())?;
+        node.wait(SHORT)?;
+    }
+    let again = serve(server, "")?;
+    searched(client, 10, &at)?;
+    drop(again);
+
+    let mut booted = None;
+    for retries in [6, 7] {
+        let host = booted.as_ref().unwrap_or(server);
+        let node = serve(host, "")?;
+        outlived(client, host, "its machine", retries, || host.kill())?;
+        drop(node);
+        booted = Some(host.boot_again()?);
+    }
+    let host = booted.as_ref().unwrap_or(server);
+    let _node = serve(host, "")?;
+    searched(client, 10, &at)?;
+    host.check_kernel()
+}
+
+/// Ends a node while a test program pages from it; the program checks what it is left with.
+fn outlived(
+    client: &Machine,
+    server: &Machine,
+    what: &str,
+    retries: u32,
+    end: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let program = test("memory_node")?;
+    let environment = format!(
+        "GPUVM_TEST_NODE={}:7471 GPUVM_TEST_NODE_DIES=1 GPUVM_TEST_RETRIES={retries}",
+        server.address()
+    );
+    let mut job = client.spawn(&format!(
+        "{environment} {} --nocapture --exact node_death",
+        program.display()
+    ))?;
+    job.wait_for("RUNNING", SHORT)?;
+    // The kernel is to be at work.
+    std::thread::sleep(Duration::from_millis(500));
+    check(!job.has_ended(), || "the program ended too early".to_owned())?;
+    end()?;
+    let since = Instant::now();
+    let ended = job.wait_for("ENDED after", NOTICED)?;
+    let seconds = since.elapsed().as_secs_f32();
+    let salvaged = job.wait_for("SALVAGED", SHORT)?;
+    let left = job.wait_for("LEFT after", SHORT)?;
+    job.wait(SHORT)?.success()?;
+    println!("         {what} ended, {retries} retries: noticed after {seconds:.1} s; {salvaged}; {left}");
+    println!("           {ended}");
     Ok(())
 }
