@@ -1,6 +1,6 @@
 //! The tests of the library over a machine's RDMA device.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::SHORT;
 use super::programs::{run_test, serve};
@@ -28,16 +28,31 @@ const OVER_THE_DEVICE: [&str; 13] = [
 ];
 
 /// Those of them that say most about regions at a memory node.
-const AT_A_NODE: [&str; 4] = ["memory_node", "flush_and_host_access", "no_lost_write", "prefetch"];
+const AT_A_NODE: [&str; 5] = [
+    "memory_node",
+    "flush_and_host_access",
+    "no_lost_write",
+    "prefetch",
+    "two_machines",
+];
 
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
     if machine.is_virtual() {
         // A region of more than 2^32 elements is reserved, not used.
         machine.run("sysctl -q vm.overcommit_memory=1", SHORT)?.success()?;
     }
-    for name in OVER_THE_DEVICE {
-        run_test(machine, name, "", "", PROGRAM)?;
+    run_tests(machine, &OVER_THE_DEVICE, "")
+}
+
+/// Runs test programs one after the other and shows how long each took.
+fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(), Error> {
+    let mut took = Vec::new();
+    for name in names {
+        let since = Instant::now();
+        run_test(machine, name, environment, "", PROGRAM)?;
+        took.push(format!("{name} {:.0} s", since.elapsed().as_secs_f32()));
     }
+    println!("         {}", took.join(", "));
     Ok(())
 }
 
@@ -53,11 +68,14 @@ pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
 pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
     let node = serve(server, "--memory 1GiB")?;
     let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
-    for name in AT_A_NODE {
-        run_test(client, name, &environment, "", PROGRAM)?;
-    }
-    run_test(client, "random_programs", &environment, "4_kib", PROGRAM)?;
-    run_test(client, "two_machines", &environment, "", PROGRAM)?;
+    run_tests(client, &AT_A_NODE, &environment)?;
+    run_test(
+        client,
+        "random_programs",
+        &environment,
+        "words_in_pages_of_4_kib",
+        PROGRAM,
+    )?;
     node.terminate()?;
     node.wait(SHORT)?.success()?;
     Ok(())
