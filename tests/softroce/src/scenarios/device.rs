@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::SHORT;
-use super::programs::{run_test, serve};
+use super::programs::{run_test, serve, warm_all};
 use crate::error::Error;
 use crate::machine::Machine;
 
@@ -41,6 +41,7 @@ pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
         // A region of more than 2^32 elements is reserved, not used.
         machine.run("sysctl -q vm.overcommit_memory=1", SHORT)?.success()?;
     }
+    warm_all(&OVER_THE_DEVICE)?;
     run_tests(machine, &OVER_THE_DEVICE, "")
 }
 
@@ -66,6 +67,7 @@ pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
 }
 
 pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
+    warm_all(&[&AT_A_NODE[..], &["random_programs"]].concat())?;
     let node = serve(server, "--memory 1GiB")?;
     let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
     run_tests(client, &AT_A_NODE, &environment)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::SHORT;
 use super::network::dropped;
 use super::node::searched;
-use super::programs::{number, run_test, serve};
+use super::programs::{number, run_test, serve, warm_all};
 use super::start::check;
 use crate::error::Error;
 use crate::machine::Machine;
@@ -17,6 +17,7 @@ const PROGRAM: Duration = Duration::from_secs(120);
 const TRIES: u32 = 6;
 
 pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<(), Error> {
+    warm_all(&["no_lost_write"])?;
     let machines = [server, client];
     let address = server.address();
     // Few queue pairs: the connection manager waits seconds for each packet of its own that is lost.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::SHORT;
-use super::programs::{gpuvm, json, number, serve, test, warm};
+use super::programs::{gpuvm, json, number, serve, test, warm_all};
 use super::start::check;
 use crate::error::Error;
 use crate::machine::Machine;
@@ -21,7 +21,6 @@ pub(super) fn search(scale: u32) -> String {
 /// Searches a graph whose pages are at nodes, compares with a search on the CPU, and shows the statistics.
 pub(super) fn searched(client: &Machine, scale: u32, flags: &str) -> Result<Value, Error> {
     let program = gpuvm()?;
-    warm(program, &search(scale))?;
     let command = format!("{} {} {flags}", program.display(), search(scale));
     let report = json(&client.run(&command, SEARCH)?.success()?)?;
     let verified = report.get("verified") == Some(&Value::Bool(true));
@@ -43,6 +42,7 @@ pub(super) fn searched(client: &Machine, scale: u32, flags: &str) -> Result<Valu
 }
 
 pub(super) fn bfs(server: &Machine, client: &Machine) -> Result<(), Error> {
+    warm_all(&[])?;
     let address = server.address();
     let node = serve(server, "")?;
     searched(client, 13, &format!("--memory-node {address}:7471"))?;
@@ -101,7 +101,7 @@ const NOTICED: Duration = Duration::from_secs(15);
 
 pub(super) fn killed(server: &Machine, client: &Machine) -> Result<(), Error> {
     let at = format!("--memory-node {}:7471", server.address());
-    warm(test("memory_node")?, "")?;
+    warm_all(&["memory_node"])?;
     for retries in [6, 7] {
         let node = serve(server, "")?;
         outlived(client, server, "its process", retries, || node.kill())?;

@@ -106,8 +106,18 @@ pub(super) fn warm(program: &Path, arguments: &str) -> Result<(), Error> {
     }
 }
 
+/// The tests of a program that need no cargo.
+const SKIP: &str = "--skip does_not_compile";
+
+/// Compiles the kernels of `gpuvm run bfs` and of the whole test programs named. Before a machine uses any: it keeps the
+/// listing of a folder that it has seen, and would not find what this machine adds to the cache later.
+pub(super) fn warm_all(names: &[&str]) -> Result<(), Error> {
+    warm(gpuvm()?, "run bfs kron:8 --memory 25%")?;
+    names.iter().try_for_each(|name| warm(test(name)?, SKIP))
+}
+
 /// Runs a test program, without the tests that call cargo; `before` is put before it, such as variables of its
-/// environment, `filter` after it. Its kernels come from the cache.
+/// environment, `filter` after it. Its kernels come from the cache: see [`warm_all`].
 pub(super) fn run_test(
     machine: &Machine,
     name: &str,
@@ -116,8 +126,6 @@ pub(super) fn run_test(
     limit: Duration,
 ) -> Result<Output, Error> {
     let program = test(name)?;
-    let skip = "--skip does_not_compile";
-    warm(program, &format!("{skip} {filter}"))?;
     let compiled = || -> Result<BTreeSet<String>, Error> {
         let Some(cache) = cache() else {
             return Ok(BTreeSet::new());
@@ -126,7 +134,7 @@ pub(super) fn run_test(
         Ok(listing.text().lines().map(str::to_owned).collect())
     };
     let known = compiled()?;
-    let command = format!("{SEEDS} {before} {} {skip} {filter}", program.display());
+    let command = format!("{SEEDS} {before} {} {SKIP} {filter}", program.display());
     let output = machine.run(&command, limit)?.success()?;
     let ran = output
         .lines
