@@ -70,7 +70,7 @@ pub fn built(arguments: &[&str]) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Runs a command for a bounded time. With `show`, what it writes to its standard error is the caller's.
-fn run(mut command: Command, limit: Duration, show: bool) -> Result<Vec<u8>, Error> {
+pub(crate) fn run(mut command: Command, limit: Duration, show: bool) -> Result<Vec<u8>, Error> {
     let line = format!("{command:?}");
     let failed = |status: String, output: &[u8]| {
         let text = String::from_utf8_lossy(output);

@@ -5,8 +5,14 @@
 //! `machine.run(&format!("{} --nocapture", program.display()), limit)?.success()?`. Standard output of C programs is
 //! held back in a pipe; `stdbuf -oL` before them makes each line come at once.
 
+mod device;
+mod independent;
+mod loss;
 mod network;
+mod node;
 mod perftest;
+mod programs;
+mod speed;
 mod start;
 
 use std::time::Duration;
@@ -61,6 +67,54 @@ pub fn all() -> Vec<Scenario> {
             what: "the same with 1 % of all packets lost both ways",
             limit: minutes(5),
             run: Run::Two(network::rping_with_loss),
+        },
+        Scenario {
+            name: "device_suite",
+            what: "the tests of the library hold over the RDMA device",
+            limit: minutes(8),
+            run: Run::One(device::suite),
+        },
+        Scenario {
+            name: "memory_node_unit",
+            what: "the tests of the memory node hold over the RDMA device",
+            limit: minutes(4),
+            run: Run::One(device::memory_node),
+        },
+        Scenario {
+            name: "bfs_two_machines",
+            what: "a search pages from memory nodes on another machine, and only with their secret",
+            limit: minutes(5),
+            run: Run::Two(node::bfs),
+        },
+        Scenario {
+            name: "device_suite_at_a_node",
+            what: "tests of the library hold with their regions at a memory node",
+            limit: minutes(8),
+            run: Run::Two(device::at_a_node),
+        },
+        Scenario {
+            name: "loss",
+            what: "every word is right over networks that lose, delay and reorder packets",
+            limit: minutes(6),
+            run: Run::Two(loss::every_word_is_right),
+        },
+        Scenario {
+            name: "node_killed",
+            what: "a kernel whose memory node dies ends in time, and what it wrote can be saved",
+            limit: minutes(5),
+            run: Run::Two(node::killed),
+        },
+        Scenario {
+            name: "independent_clients",
+            what: "perftest, rping and a client of another library use the device while a search pages over it",
+            limit: minutes(5),
+            run: Run::One(independent::clients),
+        },
+        Scenario {
+            name: "speed",
+            what: "prints how fast pages come beside what perftest reaches; slow is no failure",
+            limit: minutes(6),
+            run: Run::One(speed::table),
         },
     ]
 }

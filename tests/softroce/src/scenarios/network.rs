@@ -57,7 +57,7 @@ fn exchange(server: &Machine, client: &Machine, count: u32, limit: Duration) -> 
 }
 
 /// Packets that netem has taken away.
-fn dropped(machine: &Machine) -> Result<u64, Error> {
+pub(super) fn dropped(machine: &Machine) -> Result<u64, Error> {
     let report = machine.run("tc -s qdisc show dev eth0", SHORT)?.success()?.text();
     let mut words = report
         .split(|letter: char| !letter.is_alphanumeric())

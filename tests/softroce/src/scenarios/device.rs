@@ -1,0 +1,84 @@
+//! The tests of the library over a machine's RDMA device.
+
+use std::time::{Duration, Instant};
+
+use super::SHORT;
+use super::programs::{run_test, serve, warm_all};
+use crate::error::Error;
+use crate::machine::Machine;
+
+/// How long one test program may take.
+const PROGRAM: Duration = Duration::from_secs(240);
+
+/// Tests that page over the device that the environment names, the cheapest first.
+const OVER_THE_DEVICE: [&str; 13] = [
+    "rxe",
+    "paged_bfs",
+    "bookkeeping",
+    "flush_and_host_access",
+    "scoped_borrows",
+    "no_lost_write",
+    "prefetch",
+    "many_requests_in_flight",
+    "kernel_errors",
+    "every_wait_ends",
+    "inside_the_region",
+    "drop_in_any_order",
+    "random_programs",
+];
+
+/// Those of them that say most about regions at a memory node.
+const AT_A_NODE: [&str; 5] = [
+    "memory_node",
+    "flush_and_host_access",
+    "no_lost_write",
+    "prefetch",
+    "two_machines",
+];
+
+pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
+    if machine.is_virtual() {
+        // A region of more than 2^32 elements is reserved, not used.
+        machine.run("sysctl -q vm.overcommit_memory=1", SHORT)?.success()?;
+    }
+    warm_all(&OVER_THE_DEVICE)?;
+    run_tests(machine, &OVER_THE_DEVICE, "")
+}
+
+/// Runs test programs one after the other and shows how long each took.
+fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(), Error> {
+    let mut took = Vec::new();
+    for name in names {
+        let since = Instant::now();
+        run_test(machine, name, environment, "", PROGRAM)?;
+        took.push(format!("{name} {:.0} s", since.elapsed().as_secs_f32()));
+    }
+    println!("         {}", took.join(", "));
+    Ok(())
+}
+
+pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
+    for name in ["gpuvm_memory_node", "rdma", "serve"] {
+        let output = run_test(machine, name, "", "--nocapture", PROGRAM)?;
+        let skipped = output.lines.iter().any(|line| line.text.contains("skipped:"));
+        super::start::check(!skipped, || format!("tests were skipped:\n{}", output.text()))?;
+    }
+    Ok(())
+}
+
+pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
+    warm_all(&[&AT_A_NODE[..], &["random_programs"]].concat())?;
+    let node = serve(server, "--memory 1GiB")?;
+    let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
+    run_tests(client, &AT_A_NODE, &environment)?;
+    run_test(
+        client,
+        "random_programs",
+        &environment,
+        "words_in_pages_of_4_kib",
+        PROGRAM,
+    )?;
+    node.terminate()?;
+    node.wait(SHORT)?.success()?;
+    Ok(())
+}
