@@ -340,6 +340,15 @@ impl VmBuilder {
                 "page table words count at most 2^28 - 1 frames: use larger pages",
             );
         }
+        // One group of them for this host's memory, and one a node.
+        let groups = 1 + self.memory_nodes.len() as u64;
+        if u64::from(self.queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
+            return refuse(
+                "queue pairs",
+                format!("{} for each of {groups} homes", self.queue_pairs),
+                "there may be 4096 in all",
+            );
+        }
         if !(1..=layout::QUEUES_MAX).contains(&self.queue_pairs) {
             return refuse("queue pairs", self.queue_pairs.to_string(), "there must be 1 to 4096");
         }
@@ -395,7 +404,8 @@ impl VmBuilder {
             Transport::Rxe => Some(Arc::new(self.open_rxe(&nodes)?)),
             _ => None,
         };
-        let bookkeeping = self.frames() * 16 + u64::from(self.queue_pairs) * u64::from(self.queue_depth) * 256;
+        let pairs = u64::from(self.queue_pairs) * (1 + self.memory_nodes.len() as u64);
+        let bookkeeping = self.frames() * 16 + pairs * u64::from(self.queue_depth) * 256;
         let memory = self
             .device_memory
             .unwrap_or(self.frame_memory + bookkeeping + (1 << 30));

@@ -61,10 +61,67 @@ impl HostMemory {
     }
 }
 
-/// Memory of one node or more: page `p` is page `p / n` of grant `p % n`.
+/// Memory of one node or more, striped.
 pub(crate) struct NodeMemory {
     pub grants: Vec<Grant>,
+    stripes: Stripes,
+}
+
+/// Page `p` is page `p / count` of stripe `p % count`.
+#[derive(Clone, Copy)]
+struct Stripes {
+    count: u64,
     page_bytes: u64,
+}
+
+impl Stripes {
+    /// Stripes of a region of `pages` pages over up to `most` homes, and the pages of each.
+    fn over(pages: u64, most: u64, page_bytes: u64) -> (Self, Vec<u64>) {
+        let count = most.min(pages);
+        let sizes = (0..count).map(|stripe| (pages - stripe).div_ceil(count)).collect();
+        (Self { count, page_bytes }, sizes)
+    }
+
+    /// Pages of `first..first + count` that lie in `grant`: the first of them, and how many.
+    fn pages_of(&self, grant: usize, first: u64, count: u64) -> (u64, u64) {
+        let stripes = self.count;
+        let start = first + (grant as u64 + stripes - first % stripes) % stripes;
+        (start, (first + count).saturating_sub(start).div_ceil(stripes))
+    }
+
+    /// Cuts the copy of `bytes` bytes at `offset` into pieces.
+    fn pieces(&self, offset: u64, bytes: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (page, end) = (self.page_bytes, offset + bytes as u64);
+        let mut at = offset;
+        while at < end {
+            let (number, inside) = (at / page, at % page);
+            let buffer = (at - offset) as usize;
+            let whole = ((end - at) / page).min(WINDOW_PAGES);
+            if inside != 0 || whole == 0 {
+                let here = (page - inside).min(end - at);
+                pieces.push(Piece::Part {
+                    grant: (number % self.count) as usize,
+                    offset: number / self.count * page + inside,
+                    buffer: buffer..buffer + here as usize,
+                });
+                at += here;
+            } else {
+                pieces.push(Piece::Pages {
+                    first: number,
+                    count: whole,
+                    buffer,
+                });
+                at += whole * page;
+            }
+        }
+        pieces
+    }
+
+    /// Where a page lies in its stripe, in bytes.
+    fn offset_of(&self, page: u64) -> u64 {
+        page / self.count * self.page_bytes
+    }
 }
 
 /// A part of a copy.
@@ -82,20 +139,17 @@ enum Piece {
 impl NodeMemory {
     /// Zeroed memory for `bytes` bytes, striped over as many of `nodes` as there are pages.
     pub fn zeroed(nodes: &[Arc<NodeClient>], bytes: u64, page_bytes: u64, read_only: bool) -> Result<Self, NodeError> {
-        let pages = bytes.div_ceil(page_bytes);
-        let stripes = (nodes.len() as u64).min(pages);
+        let (stripes, sizes) = Stripes::over(bytes.div_ceil(page_bytes), nodes.len() as u64, page_bytes);
         let access = if read_only {
             GrantAccess::ReadOnly
         } else {
             GrantAccess::ReadWrite
         };
-        let grants = (0..stripes).map(|stripe| {
-            let here = (pages - stripe).div_ceil(stripes);
-            nodes[stripe as usize].grant(here * page_bytes, access)
-        });
+        let grants = nodes.iter().zip(sizes);
+        let grants = grants.map(|(node, pages)| node.grant(pages * page_bytes, access));
         Ok(Self {
             grants: grants.collect::<Result<_, _>>()?,
-            page_bytes,
+            stripes,
         })
     }
 
@@ -104,62 +158,23 @@ impl NodeMemory {
         self.grants.iter().try_for_each(Grant::seal)
     }
 
-    fn stripes(&self) -> u64 {
-        self.grants.len() as u64
-    }
-
-    /// Pages of `first..first + count` that lie in `grant`: the first of them, and how many.
-    fn pages_of(&self, grant: usize, first: u64, count: u64) -> (u64, u64) {
-        let stripes = self.stripes();
-        let start = first + (grant as u64 + stripes - first % stripes) % stripes;
-        (start, (first + count).saturating_sub(start).div_ceil(stripes))
-    }
-
-    /// Cuts the copy of `bytes` bytes at `offset` into pieces.
-    fn pieces(&self, offset: u64, bytes: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let (page, end) = (self.page_bytes, offset + bytes as u64);
-        let mut at = offset;
-        while at < end {
-            let (number, inside) = (at / page, at % page);
-            let buffer = (at - offset) as usize;
-            let whole = ((end - at) / page).min(WINDOW_PAGES);
-            if inside != 0 || whole == 0 {
-                let here = (page - inside).min(end - at);
-                pieces.push(Piece::Part {
-                    grant: (number % self.stripes()) as usize,
-                    offset: number / self.stripes() * page + inside,
-                    buffer: buffer..buffer + here as usize,
-                });
-                at += here;
-            } else {
-                pieces.push(Piece::Pages {
-                    first: number,
-                    count: whole,
-                    buffer,
-                });
-                at += whole * page;
-            }
-        }
-        pieces
-    }
-
     /// Copies bytes out. What kernels wrote must have been flushed.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), NodeError> {
         if let [grant] = &self.grants[..] {
             return grant.read(offset, out);
         }
-        let page = self.page_bytes as usize;
-        for piece in self.pieces(offset, out.len()) {
+        let stripes = self.stripes;
+        let page = stripes.page_bytes as usize;
+        for piece in stripes.pieces(offset, out.len()) {
             match piece {
                 Piece::Part { grant, offset, buffer } => self.grants[grant].read(offset, &mut out[buffer])?,
                 Piece::Pages { first, count, buffer } => {
                     for (index, grant) in self.grants.iter().enumerate() {
-                        let (start, here) = self.pages_of(index, first, count);
+                        let (start, here) = stripes.pages_of(index, first, count);
                         let mut gathered = vec![0; here as usize * page];
-                        grant.read(start / self.stripes() * self.page_bytes, &mut gathered)?;
+                        grant.read(stripes.offset_of(start), &mut gathered)?;
                         for (turn, source) in gathered.chunks_exact(page).enumerate() {
-                            let number = start + turn as u64 * self.stripes();
+                            let number = start + turn as u64 * stripes.count;
                             let at = buffer + (number - first) as usize * page;
                             out[at..at + page].copy_from_slice(source);
                         }
@@ -175,20 +190,21 @@ impl NodeMemory {
         if let [grant] = &self.grants[..] {
             return grant.write(offset, data);
         }
-        let page = self.page_bytes as usize;
-        for piece in self.pieces(offset, data.len()) {
+        let stripes = self.stripes;
+        let page = stripes.page_bytes as usize;
+        for piece in stripes.pieces(offset, data.len()) {
             match piece {
                 Piece::Part { grant, offset, buffer } => self.grants[grant].write(offset, &data[buffer])?,
                 Piece::Pages { first, count, buffer } => {
                     for (index, grant) in self.grants.iter().enumerate() {
-                        let (start, here) = self.pages_of(index, first, count);
+                        let (start, here) = stripes.pages_of(index, first, count);
                         let mut gathered = Vec::with_capacity(here as usize * page);
                         for turn in 0..here {
-                            let number = start + turn * self.stripes();
+                            let number = start + turn * stripes.count;
                             let at = buffer + (number - first) as usize * page;
                             gathered.extend_from_slice(&data[at..at + page]);
                         }
-                        grant.write(start / self.stripes() * self.page_bytes, &gathered)?;
+                        grant.write(stripes.offset_of(start), &gathered)?;
                     }
                 }
             }
@@ -210,6 +226,64 @@ impl Home {
     pub fn leave_nodes(&self) {
         if let Home::Nodes(memory) = self {
             drop(memory.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where byte `at` of a region lies: its stripe and the offset there.
+    fn place(at: u64, stripes: Stripes) -> (u64, u64) {
+        let page = at / stripes.page_bytes;
+        (
+            page % stripes.count,
+            page / stripes.count * stripes.page_bytes + at % stripes.page_bytes,
+        )
+    }
+
+    #[test]
+    fn every_byte_of_a_copy_lies_in_one_piece_at_its_place() {
+        let page = 8;
+        for (pages, most) in [(1, 1), (1, 3), (2, 3), (5, 2), (9, 3), (2500, 3)] {
+            let (stripes, sizes) = Stripes::over(pages, most, page);
+            assert_eq!(sizes.iter().sum::<u64>(), pages);
+            let end = pages * page;
+            for (offset, bytes) in [
+                (0, end),
+                (3, end - 3),
+                (0, end - 5),
+                (7, end.min(9) - 7),
+                (end - 1, 1),
+                (end / 2, 0),
+            ] {
+                let mut seen = vec![None; bytes as usize];
+                let mut put = |at: usize, to: (u64, u64)| assert_eq!(seen[at].replace(to), None, "twice");
+                for piece in stripes.pieces(offset, bytes as usize) {
+                    match piece {
+                        Piece::Part { grant, offset, buffer } => {
+                            let start = buffer.start;
+                            buffer.for_each(|at| put(at, (grant as u64, offset + (at - start) as u64)));
+                        }
+                        Piece::Pages { first, count, buffer } => {
+                            for grant in 0..stripes.count {
+                                let (start, here) = stripes.pages_of(grant as usize, first, count);
+                                for byte in 0..here * page {
+                                    let number = start + byte / page * stripes.count;
+                                    let at = buffer as u64 + (number - first) * page + byte % page;
+                                    put(at as usize, (grant, stripes.offset_of(start) + byte));
+                                }
+                            }
+                        }
+                    }
+                }
+                for (at, found) in (offset..).zip(seen) {
+                    let (stripe, inside) = place(at, stripes);
+                    assert_eq!(found, Some((stripe, inside)), "byte {at} of {pages} pages over {most}");
+                    assert!(inside < sizes[stripe as usize] * page);
+                }
+            }
         }
     }
 }

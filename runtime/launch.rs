@@ -550,6 +550,10 @@ impl VmInner {
         // A prefetch or an eviction that failed is no fault of its launch, but its queue pair works no more.
         if !done.is_empty() && !state.needs_recovery {
             state.needs_recovery = self.queues.any_failed(&*self.gpu).unwrap_or(true);
+            // The same for its page, whose queue pair may have been mended since.
+            let failed = self.pages_failed().unwrap_or(u64::MAX);
+            state.needs_recovery |= failed != state.pages_failed;
+            state.pages_failed = failed;
         }
         if state.in_flight.is_empty() && !state.needs_recovery {
             // No lane looks at the words of closed regions any more.

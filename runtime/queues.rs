@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
@@ -18,7 +18,6 @@ use crate::{
 mod mending;
 
 pub(crate) use mending::Keeper;
-use mending::SharedPair;
 
 /// Rings in GPU memory, for a NIC that does not make its own.
 struct GivenRings {
@@ -118,14 +117,6 @@ impl PairMemory {
             }
         }
     }
-
-    /// `QueueState::failed`.
-    fn failed(&self, gpu: &dyn Gpu) -> Result<u32, GpuError> {
-        match self {
-            Self::Device { state, .. } => Ok(state.read(gpu, 0, 1)?[0].failed),
-            Self::Shared(memory) => Ok(SharedPair(memory).failed().load(Ordering::Acquire)),
-        }
-    }
 }
 
 /// Queue pairs that reach the same homes.
@@ -138,6 +129,8 @@ struct Group {
     links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     lost: AtomicBool,
+    /// Tries in a row to mend a queue pair that failed.
+    tries: AtomicU32,
 }
 
 impl Group {
@@ -171,7 +164,6 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
-    // Dropped first: connections end before the queue pairs that joined them.
     groups: Vec<Group>,
     nic: Arc<dyn Nic>,
     pairs: Vec<Pair>,
@@ -205,6 +197,7 @@ impl Queues {
                 node,
                 links: Mutex::default(),
                 lost: AtomicBool::new(false),
+                tries: AtomicU32::new(0),
             })
             .collect();
         let count = groups.len() as u32 * count;
@@ -259,12 +252,9 @@ impl Queues {
 
     /// The same for one queue pair, whose next request is `next`.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
-        let pair = &self.pairs[index as usize];
-        let number = pair.number;
+        self.describe_one(gpu, group, index, next)?;
+        let number = self.pairs[index as usize].number;
         let doing = || format!("connecting queue pair {number:#x}");
-        let ready = self.nic.queue_pair(number).doing(doing)?;
-        let desc = self.describe(pair, &ready, next, group.node.is_some());
-        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)?;
         match &group.node {
             // Loopback: the pair answers its own requests from the memory that regions register.
             None => self.nic.connect(number, number).doing(doing).map(|()| None),
@@ -284,6 +274,15 @@ impl Queues {
     /// Groups of queue pairs.
     pub fn group_count(&self) -> u32 {
         self.groups.len() as u32
+    }
+
+    /// Tells the GPU of a queue pair that was reset.
+    fn describe_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<()> {
+        let pair = &self.pairs[index as usize];
+        let doing = || format!("describing queue pair {:#x}", pair.number);
+        let ready = self.nic.queue_pair(pair.number).doing(doing)?;
+        let desc = self.describe(pair, &ready, next, group.node.is_some());
+        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// The queue pair for the GPU. Its rings stand where request `next` begins.
@@ -339,34 +338,45 @@ impl Queues {
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in &self.groups {
-            group.links().clear();
-        }
-        for pair in &self.pairs {
-            let number = pair.number;
-            self.nic
-                .reset(number)
-                .doing(|| format!("resetting queue pair {number:#x}"))?;
-        }
-        self.clear_software_state(gpu)?;
-        for group in &self.groups {
-            let connected = match group.lost.load(Ordering::Relaxed) {
-                true => None,
-                false => Some(self.connect(gpu, group)),
-            };
-            match (connected, &group.node) {
-                (Some(Err(error)), None) => return Err(error),
-                (Some(Ok(())), _) => {}
-                (failed, _) => {
-                    if let Some(Err(error)) = failed {
-                        group.say_lost(&error);
-                    }
+            match &group.node {
+                None => {
                     for pair in self.pairs_of(group) {
-                        self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+                        self.reset_one(pair.number)?;
+                        self.clear_pair(gpu, pair, 0)?;
                     }
+                    self.connect(gpu, group)?;
                 }
+                Some(node) => self.reset_at_node(gpu, group, node)?,
             }
         }
         Ok(())
+    }
+
+    fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
+        for turn in 0..group.count {
+            let pair = &self.pairs[(group.first + turn) as usize];
+            self.clear_pair(gpu, pair, 0)?;
+            // Relaxed: see `say_lost`.
+            while !group.lost.load(Ordering::Relaxed) {
+                if let Some(why) = node.failure() {
+                    group.say_lost(&why);
+                } else if self.mend(gpu, group, turn, 0).is_ok() {
+                    break;
+                }
+            }
+        }
+        if group.lost.load(Ordering::Relaxed) {
+            for pair in self.pairs_of(group) {
+                self.reset_one(pair.number)?;
+                self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset_one(&self, number: u32) -> Result<()> {
+        let reset = self.nic.reset(number);
+        reset.doing(|| format!("resetting queue pair {number:#x}"))
     }
 
     fn lock_resetting(&self) -> MutexGuard<'_, ()> {
@@ -377,12 +387,14 @@ impl Queues {
         &self.pairs[group.first as usize..(group.first + group.count) as usize]
     }
 
-    /// Whether any queue pair completed a request with an error since the last reset, and may be had again by another.
+    /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
         for pair in &self.pairs {
-            let failed = pair.memory.failed(gpu).doing(|| "reading queue pairs".into())?;
-            if failed != 0 && failed & layout::QUEUE_LOST == 0 {
-                return Ok(true);
+            if let PairMemory::Device { state, .. } = &pair.memory {
+                let state = state.read(gpu, 0, 1).doing(|| "reading queue pairs".into())?;
+                if state[0].failed != 0 {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)
@@ -408,6 +420,10 @@ fn table(gpu: &dyn Gpu, count: u32) -> Result<DeviceArray<QueueDesc>> {
 
 impl Drop for Queues {
     fn drop(&mut self) {
+        // Connections end before the queue pairs that joined them.
+        for group in &self.groups {
+            group.links().clear();
+        }
         for pair in self.pairs.drain(..) {
             if let Err(error) = self.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");

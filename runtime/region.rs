@@ -221,7 +221,7 @@ impl RegionInner {
         match &self.home {
             Home::Host(..) => None,
             Home::Nodes(memory) => {
-                let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                let memory = memory.try_lock().ok()?;
                 let grants = &memory.as_ref()?.grants;
                 let client = grants.get((page % (grants.len() as u64).max(1)) as usize)?.client();
                 Some(match client.failure() {
@@ -354,6 +354,10 @@ impl RegionInner {
         let flushed = self.flush_pages().or_else(|_| self.flush_pages());
         let released = self.release_pages(flushed.is_err());
         let gone = self.let_go(borrowed);
+        // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
+        if released.is_ok() {
+            self.home.leave_nodes();
+        }
         self.retire(released.is_err());
         drop(guard);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
@@ -375,7 +379,6 @@ impl RegionInner {
             gone = self.deregister();
         }
         self.leaked.store(gone.is_err(), Ordering::Release);
-        self.home.leave_nodes();
         gone
     }
 
@@ -438,7 +441,7 @@ impl Drop for RegionInner {
     }
 }
 
-/// An array in host memory that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
+/// An array in host memory, or at memory nodes, that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
 ///
 /// Dropping it waits for the launches that name it, writes its dirty pages home and gives its frames back; use
 /// [`close`](Self::close) to see whether that worked.

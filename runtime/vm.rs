@@ -49,6 +49,8 @@ pub(crate) struct State {
     /// A launch was stopped, or left pages or queue pairs in the error state: the host mends them before the next one.
     pub needs_recovery: bool,
     pub poisoned: Option<String>,
+    /// Pages that fetches have put into the error state so far, as the host has seen it.
+    pub pages_failed: u64,
     /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the frames' owners,
     /// not only their own regions. Given back when no launch is in flight.
     pub retired: Vec<Retired>,
@@ -105,7 +107,7 @@ pub(crate) struct VmInner {
     /// Memory nodes, in the order of the groups of queue pairs.
     pub nodes: Vec<Arc<NodeClient>>,
     // Dropped in this order: queue pairs before the memory that they reach.
-    pub queues: Queues,
+    pub queues: Arc<Queues>,
     pub nic: Arc<dyn Nic>,
     pub soft_nic: Option<Arc<SoftNic>>,
     pub frames: FrameMemory,
@@ -152,14 +154,14 @@ impl Vm {
         let capabilities = gpu.capabilities();
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
-        let queues = Queues::create(
+        let queues = Arc::new(Queues::create(
             &*gpu,
             nic.clone(),
             &nodes,
             settings.queue_pairs,
             settings.queue_depth,
             frames.key.lkey,
-        )?;
+        )?);
         let owners = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -199,6 +201,7 @@ impl Vm {
                 in_flight: Vec::new(),
                 needs_recovery: false,
                 poisoned: None,
+                pages_failed: 0,
                 retired: Vec::new(),
             }),
             peers: Arc::default(),
@@ -224,7 +227,7 @@ impl Vm {
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
         if !vm.inner.nodes.is_empty() {
-            let keeper = Keeper::start(Arc::downgrade(&vm.inner), vm.inner.queues.count());
+            let keeper = Keeper::start(Arc::clone(&vm.inner.queues), Arc::clone(&vm.inner.gpu));
             let keeper = keeper.map_err(|source| Error::Thread { source })?;
             // Set once, here.
             let _ = vm.inner.keeper.set(keeper);
@@ -430,6 +433,13 @@ impl VmInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Pages that fetches have put into the error state so far.
+    pub fn pages_failed(&self) -> Result<u64> {
+        let shards = self.counters.read(&*self.gpu, 0, COUNTER_SHARDS as usize);
+        let shards = shards.doing(|| "reading counters".into())?;
+        Ok(shards.iter().map(|shard| shard.pages_failed).sum())
+    }
+
     /// Elements of a page.
     pub fn page_elements<T>(&self) -> u64 {
         (1 << self.page_shift) / size_of::<T>() as u64
@@ -448,7 +458,15 @@ impl VmInner {
 
     /// Which machine holds a page of a region, as far as it is not this host.
     pub fn holder_of(&self, region: u32, page: u64) -> Option<String> {
-        let region = self.lock().regions.get(region as usize)?.as_ref()?.upgrade()?;
+        // For a message only: who asks does not wait for those who hold these locks.
+        let region = self
+            .state
+            .try_lock()
+            .ok()?
+            .regions
+            .get(region as usize)?
+            .as_ref()?
+            .upgrade()?;
         region.holder_of(page)
     }
 

@@ -137,6 +137,30 @@ fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() 
     compare(&a.to_vec().unwrap(), &expected).unwrap();
 }
 
+#[test]
+fn pages_that_cannot_go_home_can_be_salvaged() {
+    let bench = Bench::new(small_soft(64), BASIC);
+    // The last page is not whole.
+    let n = 5 * PAGE_WORDS + 100;
+    let a = bench.vm.region::<u32>(n).name("precious").zeroed().unwrap();
+    assert_eq!(a.salvage().unwrap(), []);
+    bench.must("fill", LaunchConfig::new(1, 64), (&a, 5u32));
+    let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
+    bench.soft_nic().inject(plan.opcode(Opcode::Write).times(u64::MAX));
+    refused(a.flush());
+    let saved = a.salvage().unwrap();
+    let mut found = vec![0; n as usize];
+    for page in &saved {
+        let first = page.first as usize;
+        found[first..first + page.elements.len()].copy_from_slice(&page.elements);
+    }
+    assert_eq!(saved.len(), 6);
+    let expected: Vec<u32> = (0..n as u32).map(|i| i + 5).collect();
+    compare(&found, &expected).unwrap();
+    // They are dirty still.
+    assert_eq!(a.salvage().unwrap(), saved);
+}
+
 /// One write-back of an evictor fails; what the region holds in the end.
 fn failing_eviction(options: &CompileOptions) -> Result<(), String> {
     let bench = Bench::with(small_soft(8), BASIC, options);

@@ -187,8 +187,8 @@ pub struct Counters {
     pub pool_dry: u64,
     /// Times that a lane found every ring it may use full.
     pub queue_full: u64,
-    /// Unused, to 128 bytes.
-    pub reserved: u64,
+    /// Pages that a failed fetch put into the error state.
+    pub pages_failed: u64,
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -220,7 +220,7 @@ shared_layout! {
     Counters: 128 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
-        pool_dry: 104, queue_full: 112, reserved: 120,
+        pool_dry: 104, queue_full: 112, pages_failed: 120,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -645,6 +645,20 @@ impl NodeClient {
         );
     }
 
+    /// Asks the node to let its end of a queue pair begin anew.
+    pub(crate) fn rejoin(&self, queue: u32, packet: u32) -> Result<(), NodeError> {
+        let what = "a queue pair's rejoin at the memory node";
+        match self.ask(Body::Rejoin { queue, packet }, what, self.inner.options.timeout)? {
+            Body::Done { .. } => Ok(()),
+            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
+                address: self.inner.address.clone(),
+                what: "let a queue pair begin anew",
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Registers a receiver of an identifier's events.
     pub(crate) fn events_of(&self, id: &Id) -> Receiver<Event> {
         let (sender, receiver) = channel();

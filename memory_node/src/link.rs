@@ -8,10 +8,14 @@ use std::time::{Duration, Instant};
 
 use gpuvm_nic::QueueAttributes;
 
+use crate::access::random;
 use crate::client::{ClientOptions, NodeClient};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
 use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, join, wait_readable};
+
+/// How long a wait for an event goes without a look at the session.
+const SLICE: Duration = Duration::from_millis(50);
 
 const STATES: [(u32, &str); 3] = [
     (QueueAttributes::INIT, "INIT"),
@@ -251,6 +255,26 @@ impl QueueLink {
         self.attributes.max_rd_atomic
     }
 
+    /// Lets the queue pair, which the caller has taken to RESET, begin anew at both ends, over the same connection: after
+    /// an error that was its own. It is ready to send then. This goes over the control connection and takes one exchange
+    /// of messages, where a new connection could take seconds when packets are lost.
+    ///
+    /// # Errors
+    /// A queue pair that does not take a state, a connection that the node has ended, a session that is over.
+    pub fn rejoin(&self, queue: &dyn JoinQueue) -> Result<(), NodeError> {
+        let Some(id) = &self.id else { return Ok(()) };
+        // A packet number far from those of before: late packets are not taken for new ones.
+        let packet = u32::from_le_bytes(random()?) & 0xff_ffff;
+        self.client.rejoin(self.number, packet)?;
+        join(queue, &STATES, |state| {
+            Ok(QueueAttributes {
+                rq_psn: packet,
+                sq_psn: packet,
+                ..id.attributes(state)?
+            })
+        })
+    }
+
     /// The session.
     pub fn client(&self) -> &Arc<NodeClient> {
         &self.client
@@ -339,13 +363,20 @@ fn join_session(
     receiver: &Receiver<Event>,
 ) -> Result<QueueAttributes, NodeError> {
     let inner = &client.inner;
-    let events = |_: &Id, limit: Duration| match receiver.recv_timeout(limit) {
-        Ok(event) => Ok(Some(event)),
-        Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(NodeError::Dead {
-            address: inner.address.clone(),
-            why: "its thread has ended".to_owned(),
-        }),
+    let events = |_: &Id, limit: Duration| {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // In slices: a session that ends meanwhile is noticed.
+            match receiver.recv_timeout(left.min(SLICE)) {
+                Ok(event) => return Ok(Some(event)),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(_) => return Ok(None),
+            }
+            if let Some(dead) = inner.dead() {
+                return Err(dead);
+            }
+        }
     };
     dialling.resolve_with(id, &events)?;
     if id.device().as_deref() != Some(inner.device.as_str()) {

@@ -1,6 +1,6 @@
 //! Memory that devices read and write: a node's pool, and registered buffers.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
@@ -37,6 +37,8 @@ impl Backing {
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// Holds the lock on a file that is served.
+    _file: Option<File>,
 }
 
 // SAFETY: the memory belongs to the mapping, which hands out raw pointers only.
@@ -53,7 +55,11 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         match NonNull::new(start.cast()) {
-            Some(start) => Ok(Mapping { start, bytes }),
+            Some(start) => Ok(Mapping {
+                start,
+                bytes,
+                _file: None,
+            }),
             None => Err(io::ErrorKind::OutOfMemory.into()),
         }
     }
@@ -96,6 +102,12 @@ impl Mapping {
                     .truncate(false)
                     .open(path);
                 let file = file.map_err(|source| failed("it cannot be opened for reading and writing", source))?;
+                // Two nodes over one file would grant the same memory twice.
+                // SAFETY: the descriptor is open; the call touches no memory.
+                if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+                    let why = "another memory node serves it, or it cannot be locked";
+                    return Err(failed(why, io::Error::last_os_error()));
+                }
                 let known = file
                     .metadata()
                     .map_err(|source| failed("it cannot be looked at", source))?;
@@ -112,8 +124,10 @@ impl Mapping {
                         return Err(failed("there is no room for it", io::Error::from_raw_os_error(error)));
                     }
                 }
-                Mapping::map(bytes, libc::MAP_SHARED, file.as_raw_fd())
-                    .map_err(|source| failed("it cannot be mapped", source))
+                let mut mapping = Mapping::map(bytes, libc::MAP_SHARED, file.as_raw_fd())
+                    .map_err(|source| failed("it cannot be mapped", source))?;
+                mapping._file = Some(file);
+                Ok(mapping)
             }
         }
     }
@@ -200,6 +214,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
         let mapping = Mapping::of(&Backing::File(path.clone(), 8192)).unwrap();
+        let second = Mapping::of(&Backing::File(path.clone(), 8192))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(second.contains("another memory node"), "{second}");
         // SAFETY: the byte is inside the mapping.
         unsafe { mapping.place(4096, 1).unwrap().write(7) };
         drop(mapping);

@@ -396,6 +396,13 @@ pub enum Body {
         /// The number of the client's queue pair.
         queue: u32,
     },
+    /// Client: my queue pair was in error and begins anew; so shall its other end.
+    Rejoin {
+        /// The number of the client's queue pair.
+        queue: u32,
+        /// The first packet number, 24 bits, in both directions.
+        packet: u32,
+    },
     /// Client: how much is left?
     Ping,
     /// Either: I leave, on purpose.
@@ -469,6 +476,10 @@ impl Message {
             5 => Body::Leave {
                 queue: u32_at(bytes, 16),
             },
+            8 => Body::Rejoin {
+                queue: u32_at(bytes, 16),
+                packet: u32_at(bytes, 20) & 0xff_ffff,
+            },
             6 => Body::Ping,
             7 => Body::Goodbye,
             16 => Body::Done {
@@ -527,6 +538,11 @@ impl Message {
             Body::Leave { queue } => {
                 put(16, &queue.to_le_bytes());
                 5
+            }
+            Body::Rejoin { queue, packet } => {
+                put(16, &queue.to_le_bytes());
+                put(20, &(packet & 0xff_ffff).to_le_bytes());
+                8
             }
             Body::Ping => 6,
             Body::Goodbye => 7,

@@ -235,6 +235,36 @@ fn foreign_stale_and_out_of_bounds_accesses_are_refused() {
 }
 
 #[test]
+fn a_queue_pair_in_error_begins_anew_over_its_connection() {
+    let Some(device) = device() else { return };
+    let (_node, address) = node(options(&device));
+    let client = client(&address);
+    let grant = client.grant(MIB, GrantAccess::ReadWrite).unwrap();
+    let data = pattern(3, 4096);
+    grant.write(8192, &data).unwrap();
+    let neighbour = joined(&client);
+    let Joined { link, queue } = joined(&client);
+    for _ in 0..3 {
+        assert_eq!(status(&queue, read_at(&grant, 8192), 4096), CompletionStatus::SUCCESS);
+        let foreign = Request::Read {
+            remote: grant.address(),
+            rkey: grant.rkey() ^ 0xff00,
+        };
+        assert_eq!(status(&queue, foreign, 64), CompletionStatus::REMOTE_ACCESS);
+        assert_eq!(status(&queue, read_at(&grant, 0), 64), CompletionStatus::FLUSHED);
+        queue.reset().unwrap();
+        link.rejoin(&queue).unwrap();
+        assert_eq!(status(&queue, read_at(&grant, 8192), 4096), CompletionStatus::SUCCESS);
+        let mut found = vec![0; 4096];
+        assert!(queue.copy(0, &mut found));
+        assert_eq!(found, data);
+        assert!(!link.is_over());
+        let beside = status(&neighbour.queue, read_at(&grant, 0), 64);
+        assert_eq!(beside, CompletionStatus::SUCCESS);
+    }
+}
+
+#[test]
 fn a_sealed_grant_can_be_read_only() {
     let Some(device) = device() else { return };
     let (_node, address) = node(options(&device));

@@ -65,10 +65,20 @@ impl Shared {
                 continue;
             }
             worked = true;
-            entry.served = rung;
             // Relaxed: counters order nothing.
             self.calls.fetch_add(1, Ordering::Relaxed);
-            if let Err(error) = (entry.ring)(rung) {
+            let outcome = (entry.ring)(rung);
+            // A refusal that may pass is tried again.
+            let again = |error: &io::Error| {
+                matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock
+                )
+            };
+            if !outcome.as_ref().is_err_and(again) {
+                entry.served = rung;
+            }
+            if let Err(error) = outcome {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 // The requests time out at their waiters, who report it.
                 tracing::warn!(%error, "a doorbell call was refused");
@@ -226,6 +236,11 @@ impl ProxySlot {
         self.shared.words.address() + (self.slot * WORD_STRIDE) as u64
     }
 
+    /// Ends the service: waits for a call in progress, and no other is made.
+    pub fn end(&self) {
+        self.shared.lock().retain(|entry| entry.slot != self.slot);
+    }
+
     /// Begins anew at 0: the queue pair was reset, and nobody posts.
     pub fn reset(&self) {
         for entry in self.shared.lock().iter_mut().filter(|entry| entry.slot == self.slot) {
@@ -238,8 +253,7 @@ impl ProxySlot {
 
 impl Drop for ProxySlot {
     fn drop(&mut self) {
-        // Waits for a call in progress: it is made under the lock.
-        self.shared.lock().retain(|entry| entry.slot != self.slot);
+        self.end();
     }
 }
 

@@ -2,14 +2,14 @@
 //!
 //! A network that loses packets can use up a request's retries by chance. The queue pair is in the error state then, and
 //! the driver flushes what it holds; lanes see such requests as to be repeated and go to other queue pairs or wait. The
-//! keeper, a host thread, waits until every request of the pair is finished, closes it to reservations, takes it through
-//! reset, joins the node anew, and opens it again. Indexes count on; only the rings' positions change.
+//! keeper, a host thread, waits until every request of the pair is finished, closes it to reservations, takes both ends
+//! through reset, and opens it again. Indexes count on; only the rings' positions change.
 //!
 //! | lane | keeper |
 //! |---|---|
 //! | reserves by compare-and-swap on `reserved` | sees `reserved == written`, every record free |
 //! | | sets `RESERVED_CLOSED` by compare-and-swap: no request began in between, and none will |
-//! | | reset, join, new descriptor, `failed` = 0 |
+//! | | reset at both ends, new descriptor, `failed` = 0 |
 //! | acquires `reserved`, reads the descriptor | releases `reserved` without the bit |
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
@@ -17,7 +17,7 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -27,13 +27,13 @@ use std::{
 use gpuvm_gpu::{Gpu, HostMemory};
 use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
 
-use super::{FAILED_BY_HOST, Group, PairMemory, Queues};
-use crate::vm::VmInner;
+use super::{FAILED_BY_HOST, Group, Joining, PairMemory, Queues};
+use crate::error::Result;
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Joins of one pair in a row that may fail before its node counts as lost.
-const JOINS_MAX: u32 = 3;
+/// Tries in a row that may fail before a node counts as lost.
+const TRIES_MAX: u32 = 3;
 
 /// A view of a pair's state and records for the host, while kernels run.
 pub(super) struct SharedPair<'a>(pub &'a HostMemory);
@@ -111,15 +111,15 @@ impl Group {
 }
 
 impl Queues {
-    /// One look at every queue pair that reaches a node. `joins` counts the failed joins in a row of each.
-    fn keep(&self, gpu: &dyn Gpu, joins: &mut [u32]) {
+    /// One look at every queue pair that reaches a node.
+    fn keep(&self, gpu: &dyn Gpu) {
         for group in &self.groups {
             let Some(node) = &group.node else { continue };
+            let _resetting = self.lock_resetting();
             // Relaxed: see `say_lost`.
             if group.lost.load(Ordering::Relaxed) {
                 continue;
             }
-            let _resetting = self.lock_resetting();
             if let Some(why) = node.failure() {
                 self.give_up(group, &why);
                 continue;
@@ -134,43 +134,64 @@ impl Queues {
                     continue;
                 }
                 let Some(next) = shared.close(self.depth) else { continue };
-                match self.mend(gpu, group, turn, next) {
-                    Ok(()) => {
-                        joins[index as usize] = 0;
-                        shared.open(next);
-                        self.mended.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) => {
-                        joins[index as usize] += 1;
-                        tracing::warn!(
-                            error = &error as &dyn std::error::Error,
-                            "a queue pair could not be mended"
-                        );
-                        if joins[index as usize] >= JOINS_MAX {
-                            self.give_up(group, &error);
-                            break;
-                        }
-                    }
+                if self.mend(gpu, group, turn, next).is_ok() {
+                    shared.open(next);
+                    self.mended.fetch_add(1, Ordering::Relaxed);
+                } else if group.lost.load(Ordering::Relaxed) {
+                    self.give_up(group, &"its queue pairs cannot join again");
+                    break;
                 }
             }
         }
     }
 
-    /// Takes a closed pair through reset and joins the node again.
-    fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> crate::Result<()> {
-        use crate::error::Doing;
+    /// Mends a pair on which nothing is in flight. After several failures in a row its node counts as lost.
+    pub(super) fn mend(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
+        let mended = self.begin_anew(gpu, group, turn, next);
+        match &mended {
+            // Relaxed: a count of whoever holds `resetting`.
+            Ok(()) => group.tries.store(0, Ordering::Relaxed),
+            Err(error) => {
+                tracing::warn!(
+                    error = error as &dyn std::error::Error,
+                    "a queue pair could not be mended"
+                );
+                if group.tries.fetch_add(1, Ordering::Relaxed) + 1 >= TRIES_MAX {
+                    group.say_lost(error);
+                }
+            }
+        }
+        mended
+    }
+
+    /// Takes a closed pair through reset, and lets it begin anew over its connection; or joins the node again where that
+    /// does not work.
+    fn begin_anew(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let index = group.first + turn;
         let number = self.pairs[index as usize].number;
-        // The old connection ends first: the node's end of it is of no use any more.
-        let old = group.links().get_mut(turn as usize).and_then(Option::take);
-        drop(old);
-        self.nic
-            .reset(number)
-            .doing(|| format!("resetting queue pair {number:#x}"))?;
-        let link = self.connect_one(gpu, group, index, next)?;
-        if let Some(place) = group.links().get_mut(turn as usize) {
-            *place = link;
+        let mut links = group.links();
+        if links.len() <= turn as usize {
+            links.resize_with(group.count as usize, || None);
         }
+        let place = &mut links[turn as usize];
+        if let Some(link) = place.as_ref().filter(|link| !link.is_over()) {
+            self.reset_one(number)?;
+            self.describe_one(gpu, group, index, next)?;
+            let nic = &*self.nic;
+            match link.rejoin(&Joining { nic, number }) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::info!(
+                        error = &error as &dyn std::error::Error,
+                        "queue pair {number:#x} joins again"
+                    );
+                }
+            }
+        }
+        // The old connection ends first: the node's end of it is of no use any more.
+        drop(place.take());
+        self.reset_one(number)?;
+        *place = self.connect_one(gpu, group, index, next)?;
         Ok(())
     }
 
@@ -179,8 +200,15 @@ impl Queues {
         group.say_lost(why);
         for pair in self.pairs_of(group) {
             if let PairMemory::Shared(memory) = &pair.memory {
-                // Release: nothing of ours is read by it; relaxed would do.
-                SharedPair(memory).failed().fetch_or(FAILED_BY_HOST, Ordering::Release);
+                let shared = SharedPair(memory);
+                let failed = shared.failed();
+                // A request's own error stays the one that is told. Relaxed: nothing else is read by it.
+                if failed
+                    .compare_exchange(0, FAILED_BY_HOST, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
+                {
+                    failed.fetch_or(layout::QUEUE_LOST, Ordering::Relaxed);
+                }
             }
             // Flushes what waits for an answer.
             if let Err(error) = self.nic.fail(pair.number) {
@@ -204,16 +232,14 @@ impl Keeper {
     ///
     /// # Errors
     /// The system's.
-    pub fn start(vm: Weak<VmInner>, pairs: u32) -> std::io::Result<Self> {
+    pub fn start(queues: Arc<Queues>, gpu: Arc<dyn Gpu>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("gpuvm-keeper".into()).spawn(move || {
-            let mut joins = vec![0; pairs as usize];
             // Acquire: pairs with the release in `drop`.
             while !told.load(Ordering::Acquire) {
                 std::thread::park_timeout(PERIOD);
-                let Some(vm) = vm.upgrade() else { return };
-                vm.queues.keep(&*vm.gpu, &mut joins);
+                queues.keep(&*gpu);
             }
         })?;
         Ok(Self {
@@ -227,11 +253,8 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         let Some(thread) = self.thread.take() else { return };
-        // The keeper itself may hold the virtual memory's last handle for a moment; it ends right after.
-        if thread.thread().id() != std::thread::current().id() {
-            thread.thread().unpark();
-            // Bounded by the longest step with a node.
-            let _ = thread.join();
-        }
+        thread.thread().unpark();
+        // Bounded by the longest step with a node.
+        let _ = thread.join();
     }
 }

@@ -348,8 +348,8 @@ struct alignas(128) Counters {
     unsigned long long pool_dry;
     /// Times that a lane found every ring it may use full.
     unsigned long long queue_full;
-    /// Unused, to 128 bytes.
-    unsigned long long reserved;
+    /// Pages that a failed fetch put into the error state.
+    unsigned long long pages_failed;
 };
 
 /// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
@@ -625,7 +625,7 @@ static_assert(__builtin_offsetof(Counters, helped) == 88, "offset of Counters::h
 static_assert(__builtin_offsetof(Counters, errors) == 96, "offset of Counters::errors");
 static_assert(__builtin_offsetof(Counters, pool_dry) == 104, "offset of Counters::pool_dry");
 static_assert(__builtin_offsetof(Counters, queue_full) == 112, "offset of Counters::queue_full");
-static_assert(__builtin_offsetof(Counters, reserved) == 120, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, pages_failed) == 120, "offset of Counters::pages_failed");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -42,7 +42,7 @@ fn knock(node: &MemoryNode, private_data: &[u8]) -> Event {
         peer: node.local_addr(),
         options: &options,
         channel: &channel,
-        resends: Resends::of_control(&options),
+        resends: Resends::of_data(&options),
     };
     let events = |id: &Id, left| next_event(&channel, id, left);
     let id = dialling.resolve(&events).unwrap();

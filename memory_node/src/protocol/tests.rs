@@ -10,6 +10,7 @@ fn bodies() -> impl Strategy<Value = Body> {
         any::<u64>().prop_map(|grant| Body::Release { grant }),
         any::<u64>().prop_map(|grant| Body::Seal { grant }),
         any::<u32>().prop_map(|queue| Body::Leave { queue }),
+        (any::<u32>(), 0..1u32 << 24).prop_map(|(queue, packet)| Body::Rejoin { queue, packet }),
         Just(Body::Ping),
         Just(Body::Goodbye),
         any::<u64>().prop_map(|free| Body::Done { free }),

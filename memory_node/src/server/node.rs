@@ -55,6 +55,8 @@ pub struct Node {
     done: Receiver<Done>,
     worker: Option<JoinHandle<()>>,
     listener: Option<Id>,
+    /// Completions were left for the next turn, which does not wait.
+    more: bool,
     channel: Arc<Channel>,
 }
 
@@ -87,6 +89,7 @@ impl Node {
             done,
             worker: Some(worker),
             listener: Some(listener),
+            more: false,
             channel,
         })
     }
@@ -114,6 +117,8 @@ impl Node {
         };
         let mut fds = vec![readable(self.shared.waker.fd()), readable(self.channel.fd())];
         fds.extend(self.devices.values().map(|queue| readable(queue.fd())));
+        let limit = if self.more { Duration::ZERO } else { limit };
+        self.more = false;
         poll(&mut fds, limit).map_err(|source| NodeError::System {
             what: "wait for clients",
             source,
@@ -350,6 +355,7 @@ impl Node {
                     queue,
                     id,
                     peer: event.queue,
+                    context: Arc::clone(completions.context()),
                 };
                 session.queues.insert(key, queue);
                 self.shared.counted().queue_pairs += 1;
@@ -379,7 +385,12 @@ impl Node {
         for (device, completions) in queues {
             // Armed before it is emptied: what comes after the last look rings.
             completions.arm()?;
-            loop {
+            // A bounded number, as for events.
+            for round in 0.. {
+                if round == EVENTS_MAX {
+                    self.more = true;
+                    break;
+                }
                 let found = poll_completions(&completions);
                 if found.is_empty() {
                     break;
@@ -456,6 +467,17 @@ impl Node {
                     self.drop_id(number, key, "it left");
                 }
                 Ok(())
+            }
+            Body::Rejoin { queue, packet } => {
+                let found = session.queue_of(queue).and_then(|key| session.queues.get(&key));
+                let begun = match found {
+                    None => Err((Reason::UnknownSession, 0)),
+                    Some(queue) => begin_anew(queue, packet).map_err(|error| out_of_resources(&error)),
+                };
+                match begun {
+                    Ok(()) => session.send(request, Body::Done { free }),
+                    Err((reason, detail)) => session.send(request, Body::Refused { reason, detail }),
+                }
             }
             Body::Grant { bytes, access } => {
                 let job = self.grant(number, request, bytes, access);
@@ -717,6 +739,32 @@ impl Node {
     }
 }
 
+/// What a state asks for: what the client wants, as far as the device can.
+fn attributes_within(id: &Id, context: &Context, state: u32) -> Result<QueueAttributes, NodeError> {
+    let mut attributes = id.attributes(state)?;
+    attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(context.reads_in_max);
+    attributes.max_rd_atomic = attributes.max_rd_atomic.min(context.reads_out_max);
+    Ok(attributes)
+}
+
+/// Takes a joined queue pair through reset to ready, with new packet numbers.
+fn begin_anew(queue: &DataQueue, packet: u32) -> Result<(), NodeError> {
+    let reset = QueueAttributes::to_state(QueueAttributes::RESET);
+    queue.queue.modify(&reset).map_err(|source| NodeError::QueueState {
+        number: queue.queue.number(),
+        state: "RESET",
+        source,
+    })?;
+    join(&queue.queue, &STATES, |state| {
+        let attributes = attributes_within(&queue.id, &queue.context, state)?;
+        Ok(QueueAttributes {
+            rq_psn: packet,
+            sq_psn: packet,
+            ..attributes
+        })
+    })
+}
+
 /// Lets a queue pair join a connection request and accepts it.
 fn accept_queue(
     id: &Id,
@@ -726,13 +774,7 @@ fn accept_queue(
     accept: &Accept,
     before_accept: impl FnOnce() -> Result<(), NodeError>,
 ) -> Result<(), NodeError> {
-    join(queue, &STATES, |state| {
-        let mut attributes = id.attributes(state)?;
-        // What the client wants, as far as the device can.
-        attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(context.reads_in_max);
-        attributes.max_rd_atomic = attributes.max_rd_atomic.min(context.reads_out_max);
-        Ok(attributes)
-    })?;
+    join(queue, &STATES, |state| attributes_within(id, context, state))?;
     before_accept()?;
     id.accept(ConnectParameters {
         private_data: &accept.emit(),

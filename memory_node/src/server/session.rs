@@ -10,7 +10,7 @@ use super::worker::Lease;
 use crate::error::NodeError;
 use crate::memory::Buffer;
 use crate::protocol::{Body, MESSAGE_BYTES, Message, Nonce, ProtocolError};
-use crate::verbs::{CompletionQueue, Domain, Id, JoinQueue, VerbsQueue};
+use crate::verbs::{CompletionQueue, Context, Domain, Id, JoinQueue, VerbsQueue};
 
 /// Messages of a client that are on their way or not read yet, at most.
 const RECEIVES: u32 = 8;
@@ -44,6 +44,8 @@ impl Arrived {
 pub struct DataQueue {
     pub queue: VerbsQueue,
     pub id: Id,
+    /// The device.
+    pub context: Arc<Context>,
     /// The number of the client's end.
     pub peer: u32,
 }

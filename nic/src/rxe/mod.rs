@@ -72,7 +72,6 @@ pub struct RxeNic {
 }
 
 struct Pair {
-    // Dropped first: no doorbell call comes after the queue pair is destroyed.
     slot: ProxySlot,
     handle: u32,
     number: u32,
@@ -427,6 +426,8 @@ impl Nic for RxeNic {
 
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
+        // No doorbell call comes after the queue pair is destroyed.
+        pair.slot.end();
         self.uverbs
             .destroy_qp(pair.handle)
             .map_err(|error| self.failed(format!("destroying queue pair {qp:#x}"), error))?;

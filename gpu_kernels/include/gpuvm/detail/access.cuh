@@ -341,7 +341,7 @@ GPUVM_NOINLINE void prefetch(layout::ArrayDesc array, u32 element_bytes, u64 fir
             pool_give(vm, frame);
             continue;
         }
-        if (!try_reserve_any(vm, owner, 1, &queue, &index)) {
+        if (!try_reserve_any(vm, owner, false, 1, &queue, &index)) {
             revert_claim(word);
             pool_give(vm, frame);
             break;

@@ -13,7 +13,7 @@ constexpr u32 kClockWindow = 32;
 GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
     u32 queue;
     u64 index;
-    if (!try_reserve_any(vm, owner, 1, &queue, &index)) return false;
+    if (!try_reserve_any(vm, owner, true, 1, &queue, &index)) return false;
     Queue q(vm, queue);
     write_slot(q, index, kind, owner, frame, 0, 0);
     commit(q, index, 1);
@@ -44,8 +44,8 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
             if (post_clean(vm, owner, frame, layout::REQUEST_CLEAN, &rung)) {
                 ++cleaning;
             } else {
+                // Its queues take nothing now; other pages of the window may go other ways.
                 write_back_failed(word);
-                break;
             }
         } else if (try_evict(word, seen)) {
             frame_left(vm, frame);

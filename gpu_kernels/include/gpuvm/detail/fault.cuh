@@ -93,8 +93,8 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
 
 // Waits until one slot of the queues that reach the page is free and reserves it. False at the limit or when every
 // queue failed.
-GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queue, u64* index) {
-    if (try_reserve_any(vm, owner, 1, queue, index)) return true;
+GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, bool write, u32* queue, u64* index) {
+    if (try_reserve_any(vm, owner, write, 1, queue, index)) return true;
     Wait wait(vm->wait_limit_ns);
     u32 first = stripe_of(vm, owner)->queue_first;
     note_wait(layout::WAIT_QUEUE, first, owner);
@@ -105,7 +105,7 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, u32* queu
             break;
         }
         reap_queues_of(vm, owner, kClockWindow);
-        got = try_reserve_any(vm, owner, 1, queue, index) != 0;
+        got = try_reserve_any(vm, owner, write, 1, queue, index) != 0;
         if (!got && !wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, first, 0, wait.waited());
             break;
@@ -140,7 +140,7 @@ GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32
         revert_claim(word);
         return kRoundFailed;
     }
-    if (!wait_for_slot(vm, owner, &queue, &index)) {
+    if (!wait_for_slot(vm, owner, false, &queue, &index)) {
         pool_give(vm, got);
         revert_claim(word);
         return kRoundFailed;
@@ -176,8 +176,8 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
         if (direct == kNoFrame) return grant;
         frames = 1;
     }
-    grant.count = try_reserve_any(vm, owner, frames, &grant.queue, &grant.first);
-    if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, &grant.queue, &grant.first)) grant.count = 1;
+    grant.count = try_reserve_any(vm, owner, false, frames, &grant.queue, &grant.first);
+    if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, false, &grant.queue, &grant.first)) grant.count = 1;
     if (direct != kNoFrame) {
         if (grant.count == 0) pool_give(vm, direct);
         grant.ticket = kDirectFrame | direct;

@@ -44,7 +44,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         }
         u32 queue;
         u64 index;
-        if (!wait_for_slot(vm, owner, &queue, &index)) {
+        if (!wait_for_slot(vm, owner, true, &queue, &index)) {
             write_back_failed(word);
             return false;
         }

@@ -90,8 +90,10 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     bool repeat = q.to_repeat(done);
     if (repeat)
         publish_absent(word, token);
-    else
+    else {
+        count(&counters(vm)->pages_failed, 1);
         publish_error(word, token, error_code(q.number, done));
+    }
     pool_give(vm, frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
@@ -226,10 +228,21 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     return 0;
 }
 
+// Whether a pair that reaches the page is being mended. Until its far end was reset too, a WRITE of it that got no
+// answer may still arrive there: no later WRITE may be posted to another pair, or it would be overwritten.
+GPUVM_DEVICE bool write_may_arrive_late(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
+    for (u32 n = 0; n < stripe->queue_count; ++n) {
+        Queue q(vm, stripe->queue_first + n);
+        if (q.failed() && q.desc->mended) return true;
+    }
+    return false;
+}
+
 // Looks through the queues that reach a page, its home queue by multiprocessor first. The queue, or none when all are
-// full.
-GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, u32 want, u32* queue, u64* first) {
+// full, or when a write has to wait.
+GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
+    if (write && write_may_arrive_late(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;
