@@ -105,6 +105,10 @@ need_softroce() {
     # Without it libibverbs knows no rxe device; librdmacm is not linked by anything but rdmacm-utils here.
     compgen -G '/usr/lib/*/libibverbs/librxe*.so' >/dev/null || missing+=(ibverbs-providers)
     compgen -G '/usr/lib/*/librdmacm.so.1' >/dev/null || missing+=(librdmacm1)
+    # The independent client's library configures a copy of rdma-core and links with the system's libibverbs.
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
+    [ -e /usr/include/libnl3/netlink/route/rtnl.h ] || missing+=(libnl-3-dev libnl-route-3-dev)
     if [ ${#missing[@]} -gt 0 ] && ! install "${missing[@]}"; then
         say "Missing for the SoftRoCE tests; on Debian and Ubuntu:  sudo apt-get install ${missing[*]}"
         return 1
