@@ -192,8 +192,14 @@ impl Fault {
             } => write!(
                 f,
                 "no frame for page {page} of region `{region}` within {:?}: of {frames} frames {pinned} are pinned, {written_back} being written back, \
-                 {fetching} being filled, {free} free; hold fewer spans at once or give the Vm more frame memory",
-                self.waited
+                 {fetching} being filled, {free} free; {}",
+                self.waited,
+                // Nobody holds a page, yet none leaves: they are dirty and cannot go home.
+                if pinned == 0 && written_back == 0 {
+                    "the others hold pages that cannot go home: salvage and drop the regions whose memory node is lost"
+                } else {
+                    "hold fewer spans at once or give the Vm more frame memory"
+                }
             ),
             FaultKind::CompletionTimeout => write!(
                 f,

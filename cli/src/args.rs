@@ -241,11 +241,11 @@ pub struct FaultsArgs {
     pub machine: MachineArgs,
 
     /// Pages to read, each once.
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub pages: u64,
 
     /// Page frames: fewer than pages, so that pages must leave.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
     pub frames: u64,
 
     /// Warps that read.
