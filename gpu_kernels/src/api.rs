@@ -25,6 +25,10 @@ pub struct Capabilities {
     pub memory_bytes: u64,
     /// Whether one seed gives one interleaving.
     pub deterministic: bool,
+    /// Compute capability, major and minor; none on the simulated GPU.
+    pub compute_capability: Option<(u32, u32)>,
+    /// How often the device library's `ticks()` counts in a microsecond: the multiprocessors' clock on an NVIDIA GPU.
+    pub ticks_per_us: f64,
 }
 
 /// Kernel source text.
@@ -198,6 +202,30 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::BadAddress`] unless one live allocation covers all of it.
     fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError>;
 
+    /// Makes memory of this process reachable by kernels where it is: pinned and mapped on an NVIDIA GPU. `host` needs no alignment.
+    ///
+    /// # Errors
+    /// [`GpuError::Io`] or the driver's error when the memory cannot be pinned (a limit, or memory that a driver owns), or
+    /// when it cannot be written and the GPU has no read-only registration.
+    ///
+    /// # Safety
+    /// The memory stays valid until the registration is dropped. Until then kernels may read it and, unless `read_only`, write
+    /// it at any time: no Rust reference may assume otherwise.
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError>;
+
+    /// Zeroed memory of the neighbour GPU `ordinal` that kernels of this GPU reach by loads and stores. `read` and `write`
+    /// reach it too.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
+    fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
+
+    /// Why nothing can run on this GPU any more, once that is so: a kernel trapped, the device was lost, or a kernel that
+    /// cannot be stopped runs on.
+    fn lost(&self) -> Option<GpuError> {
+        None
+    }
+
     /// Compiles `source` and finds the kernels named. A name may be qualified and may be a template-id, `spmv<float>`.
     ///
     /// # Errors
@@ -218,7 +246,16 @@ pub trait Gpu: Send + Sync {
 
     /// Adds an engine that the scheduler of a deterministic GPU steps between lanes. Other GPUs never step it.
     fn attach(&self, actor: Arc<dyn Actor>);
+
+    /// How a watchdog's report words what a lane waits for, from the note's code and two values. GPUs without such notes
+    /// ignore it.
+    fn set_note_formatter(&self, format: NoteFormatter) {
+        drop(format);
+    }
 }
+
+/// Words for what a lane waits for, from the note's code and two values.
+pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
 
 /// An engine, such as a NIC's, that a deterministic GPU steps.
 pub trait Actor: Send + Sync {
@@ -247,7 +284,8 @@ pub trait Kernel: Send + Sync {
 /// Launches that run one after the other.
 pub trait Stream: Send + Sync {
     /// Enqueues a launch. `args` holds each parameter's raw bytes; `launch_state` is what the device library's `launch_state()` returns
-    /// in it; memory that the kernel reaches must live until `on_done` was called.
+    /// in it, 0 or the device address of a structure whose first 32-bit word asks the kernel to stop when it is not 0; memory
+    /// that the kernel reaches must live until `on_done` was called.
     ///
     /// # Errors
     /// [`GpuError::BadArguments`], [`GpuError::LaunchConfig`], [`GpuError::ShutDown`]; then `on_done` is never called.
@@ -314,6 +352,40 @@ impl Drop for DeviceMemory {
 impl std::fmt::Debug for DeviceMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DeviceMemory({:#x}, {} bytes)", self.addr, self.bytes)
+    }
+}
+
+/// Memory of this process that kernels reach in place, until this is dropped. Kernels that use it must have ended by then.
+pub struct HostRegistration {
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) bytes: u64,
+    pub(crate) owner: Option<Arc<dyn Release>>,
+}
+
+impl HostRegistration {
+    /// First byte for kernels.
+    pub fn device_addr(&self) -> u64 {
+        self.device
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for HostRegistration {
+    fn drop(&mut self) {
+        if let Some(owner) = &self.owner {
+            owner.release(self.host);
+        }
+    }
+}
+
+impl std::fmt::Debug for HostRegistration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HostRegistration({:#x}, {} bytes)", self.device, self.bytes)
     }
 }
 

@@ -174,6 +174,36 @@ pub enum GpuError {
     /// The GPU handle was dropped; nothing can run on it any more.
     #[error("the GPU was shut down; keep it alive for as long as it is used")]
     ShutDown,
+    /// A call of the GPU's driver or run-time compiler failed.
+    #[error("cannot {what}: {name}: {text}{advice}")]
+    Driver {
+        /// What was tried.
+        what: String,
+        /// The driver's name of the error, such as `CUDA_ERROR_INVALID_VALUE`.
+        name: String,
+        /// The driver's text.
+        text: String,
+        /// What to do, starting with a separator, or nothing.
+        advice: String,
+    },
+    /// A neighbour GPU that cannot be reached.
+    #[error("GPU {ordinal} cannot hold memory for this GPU: {cause}")]
+    NoPeer {
+        /// The neighbour's ordinal.
+        ordinal: u32,
+        /// Why.
+        cause: String,
+    },
+    /// The GPU's context died, and with it everything in its memory.
+    #[error(
+        "{gpu} is lost to this process: {cause}; what lay in its memory is gone, and a new process is needed to use it again"
+    )]
+    Lost {
+        /// The GPU's name.
+        gpu: String,
+        /// What killed the context, with the driver's name and text.
+        cause: String,
+    },
     /// A call of the operating system failed.
     #[error("cannot {what}{}: {cause}", path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
     Io {

@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
 use super::trap::WorkerSignals;
-use crate::api::{Actor, OnStore};
-
-/// Turns a wait note (code, a, b) into words for reports.
-pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
+use crate::api::{Actor, NoteFormatter, OnStore};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
 const TICK: Duration = Duration::from_millis(2);

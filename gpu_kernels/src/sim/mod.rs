@@ -31,7 +31,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use self::compile::Preemption;
-pub use self::core::NoteFormatter;
 
 use self::cache::Cache;
 use self::compile::{Build, Compiler};
@@ -42,7 +41,10 @@ use self::module::{ModuleInner, SimModule};
 use self::seeded::Scheduler;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
-use crate::api::{Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, Module, OnStore, Source, Stream};
+use crate::api::{
+    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, NoteFormatter,
+    OnStore, Source, Stream,
+};
 use crate::error::GpuError;
 
 /// Device memory unless told otherwise: 1 GiB.
@@ -222,11 +224,6 @@ impl SimGpu {
         }
     }
 
-    /// Sets how wait notes of the device library, (code, a, b), are put into words in reports.
-    pub fn set_note_formatter(&self, formatter: NoteFormatter) {
-        self.core.set_note_formatter(formatter);
-    }
-
     /// Hash of the seeded mode's interleaving so far: the sequence of (lane, event). 0 in the fast mode.
     pub fn trace_hash(&self) -> u64 {
         self.core.trace.load(Ordering::Acquire)
@@ -319,6 +316,9 @@ impl Gpu for SimGpu {
             shared_bytes_per_block: SHARED_BYTES_MAX,
             memory_bytes: self.core.memory.capacity(),
             deterministic: options.seed.is_some(),
+            compute_capability: None,
+            // `ticks()` is the time in nanoseconds.
+            ticks_per_us: 1000.0,
         }
     }
 
@@ -328,6 +328,23 @@ impl Gpu for SimGpu {
 
     fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
         self.core.memory.allocate_host(bytes)
+    }
+
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, _read_only: bool) -> Result<HostRegistration, GpuError> {
+        // Lanes are threads of this process: they reach all its memory.
+        Ok(HostRegistration {
+            host: host as u64,
+            device: host as u64,
+            bytes,
+            owner: None,
+        })
+    }
+
+    fn allocate_on(&self, ordinal: u32, _bytes: u64) -> Result<DeviceMemory, GpuError> {
+        Err(GpuError::NoPeer {
+            ordinal,
+            cause: "the simulated GPU has no neighbours".into(),
+        })
     }
 
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
@@ -364,6 +381,10 @@ impl Gpu for SimGpu {
 
     fn attach(&self, actor: Arc<dyn Actor>) {
         lock(&self.core.actors).push(actor);
+    }
+
+    fn set_note_formatter(&self, format: NoteFormatter) {
+        self.core.set_note_formatter(format);
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::abi::{barrier, collective};
 use super::block::{Block, WarpUnit};
-use super::core::NoteFormatter;
 use super::warp::{LANES, lanes_of, list};
+use crate::api::NoteFormatter;
 use crate::error::{Coordinates, GpuError};
 
 /// Most groups that a report shows.
