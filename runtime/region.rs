@@ -170,7 +170,10 @@ impl RegionInner {
             stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
             stripe_count: self.stripes().len() as u32,
             flags: layout::REGION_LIVE | self.flags(),
-            reserved: [0; 3],
+            frames: self.vm.frames.addr(),
+            home: 0,
+            lkey: 0,
+            reserved: 0,
         }
     }
 
@@ -283,6 +286,8 @@ impl RegionInner {
             frames: self.vm.frames.addr(),
             length: self.length,
             vm: self.vm.desc.addr(),
+            home: 0,
+            bytes: self.bytes,
             page_shift: self.vm.page_shift,
             region: self.id,
             offset_mask: (1 << self.vm.page_shift) - 1,

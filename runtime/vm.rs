@@ -188,6 +188,7 @@ impl Vm {
             queue_groups: queues.group_count(),
             latencies: latencies.addr(),
             wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
+            frame_reciprocal: u64::MAX / u64::from(frame_count),
             ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;

@@ -148,6 +148,8 @@ pub const REQUEST_FLUSH: u32 = 3;
 pub const TOKEN_SLOT_BITS: u32 = 16;
 /// Queue pairs a virtual memory may have: the token's upper 12 bits.
 pub const QUEUES_MAX: u32 = 1 << 12;
+/// Large pages that may be filled at one time: their places are tokens as well.
+pub const FILLS_MAX: u32 = 1 << 10;
 /// Ring entries a queue pair may have, so that slot plus one fits the token.
 pub const RING_ENTRIES_MAX: u32 = 1 << 15;
 

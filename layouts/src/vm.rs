@@ -13,6 +13,15 @@ pub const PAGE_BYTES_MAX: u64 = 2 << 20;
 pub const REGION_READ_ONLY: u32 = 1;
 /// The region's slot in the table is in use.
 pub const REGION_LIVE: u32 = 2;
+/// Every page has a frame of the region's own, and is never evicted.
+pub const REGION_NEVER_EVICTED: u32 = 4;
+/// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
+pub const ARRAY_NEVER_EVICTED: u32 = 1 << 31;
+
+/// Bytes of a chunk, in which lanes fill a page that is larger.
+pub const FILL_CHUNK_BYTES: u32 = 16 << 10;
+/// Position of the generation in [`FillState::head`].
+pub const FILL_GENERATION_SHIFT: u32 = 32;
 
 /// Position of the region in an owner value.
 pub const OWNER_REGION_SHIFT: u32 = 44;
@@ -40,9 +49,13 @@ pub struct ArrayDesc {
     pub length: u64,
     /// Address of the [`VmDesc`].
     pub vm: u64,
+    /// Address of page 0 at the home when lanes copy the region's pages themselves; 0 when queue pairs do.
+    pub home: u64,
+    /// Exact length of the region in bytes.
+    pub bytes: u64,
     /// Base-two logarithm of the page size.
     pub page_shift: u32,
-    /// The region's index in the region table.
+    /// The region's index in the region table, perhaps with `ARRAY_NEVER_EVICTED`.
     pub region: u32,
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     pub offset_mask: u32,
@@ -67,8 +80,40 @@ pub struct RegionDesc {
     pub stripe_count: u32,
     /// `REGION_*`.
     pub flags: u32,
+    /// Address of the frame 0 that the region's words count from.
+    pub frames: u64,
+    /// As [`ArrayDesc::home`].
+    pub home: u64,
+    /// Local key of the region's own frames; 0 when it has none.
+    pub lkey: u32,
     /// Unused, to 64 bytes.
-    pub reserved: [u64; 3],
+    pub reserved: u32,
+}
+
+/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
+/// as its token.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct FillState {
+    /// Generation above, the next chunk to take below. A helper takes one by a compare-and-swap, so it never takes a chunk
+    /// of another page's filling.
+    pub head: u64,
+    /// Chunks that are filled.
+    pub done: u32,
+    /// Chunks of the page.
+    pub chunks: u32,
+    /// The page, as in the frame owner table.
+    pub owner: u64,
+    /// Address of the page's frame.
+    pub frame: u64,
+    /// Address of the page at its home.
+    pub home: u64,
+    /// Exact length of the page in bytes.
+    pub bytes: u32,
+    /// Taken (1) by the warp that fills a page through this place.
+    pub taken: u32,
+    /// Unused, to 128 bytes.
+    pub reserved: [u64; 10],
 }
 
 /// One stripe of a region: memory at one home, and the queue pairs that reach it.
@@ -125,8 +170,14 @@ pub struct VmDesc {
     pub latencies: u64,
     /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
     pub wait_limit_ns: u64,
-    /// Unused, to 128 bytes.
-    pub reserved_tail: [u64; 3],
+    /// Address of `fill_count` [`FillState`]s; 0 when there are none.
+    pub fills: u64,
+    /// Large pages that may be filled at one time.
+    pub fill_count: u32,
+    /// Unused.
+    pub reserved: u32,
+    /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
+    pub frame_reciprocal: u64,
 }
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -196,8 +247,8 @@ pub const LATENCY_SUB_BITS: u32 = 3;
 /// Buckets of the latency histogram: 8 an octave, the last one open.
 pub const LATENCY_BUCKETS: usize = 256;
 
-/// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
-/// itself, above `8 * (octave - 2) + next three bits`.
+/// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
+/// value itself, above `8 * (octave - 2) + next three bits`.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LatencyHistogram {
@@ -206,14 +257,17 @@ pub struct LatencyHistogram {
 }
 
 shared_layout! {
-    ArrayDesc: 48 { words: 0, frames: 8, length: 16, vm: 24, page_shift: 32, region: 36, offset_mask: 40,
-        frame_scale: 44, }
-    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, stripe_count: 32, flags: 36, reserved: 40, }
+    ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
+        offset_mask: 56, frame_scale: 60, }
+    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, stripe_count: 32, flags: 36, frames: 40, home: 48,
+        lkey: 56, reserved: 60, }
+    FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, rkey: 8, queue_first: 12, queue_count: 16, reserved: 20, }
     VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
-        queue_groups: 84, latencies: 88, wait_limit_ns: 96, reserved_tail: 104,
+        queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, reserved: 116,
+        frame_reciprocal: 120,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         pad3: 400, }

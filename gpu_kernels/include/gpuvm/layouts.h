@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 2;
+constexpr const unsigned int LAYOUT_VERSION = 3;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -168,6 +168,9 @@ constexpr const unsigned int TOKEN_SLOT_BITS = 16;
 /// Queue pairs a virtual memory may have: the token's upper 12 bits.
 constexpr const unsigned int QUEUES_MAX = (1 << 12);
 
+/// Large pages that may be filled at one time: their places are tokens as well.
+constexpr const unsigned int FILLS_MAX = (1 << 10);
+
 /// Ring entries a queue pair may have, so that slot plus one fits the token.
 constexpr const unsigned int RING_ENTRIES_MAX = (1 << 15);
 
@@ -182,6 +185,18 @@ constexpr const unsigned int REGION_READ_ONLY = 1;
 
 /// The region's slot in the table is in use.
 constexpr const unsigned int REGION_LIVE = 2;
+
+/// Every page has a frame of the region's own, and is never evicted.
+constexpr const unsigned int REGION_NEVER_EVICTED = 4;
+
+/// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
+constexpr const unsigned int ARRAY_NEVER_EVICTED = (1 << 31);
+
+/// Bytes of a chunk, in which lanes fill a page that is larger.
+constexpr const unsigned int FILL_CHUNK_BYTES = (16 << 10);
+
+/// Position of the generation in [`FillState::head`].
+constexpr const unsigned int FILL_GENERATION_SHIFT = 32;
 
 /// Position of the region in an owner value.
 constexpr const unsigned int OWNER_REGION_SHIFT = 44;
@@ -211,9 +226,13 @@ struct alignas(16) ArrayDesc {
     unsigned long long length;
     /// Address of the [`VmDesc`].
     unsigned long long vm;
+    /// Address of page 0 at the home when lanes copy the region's pages themselves; 0 when queue pairs do.
+    unsigned long long home;
+    /// Exact length of the region in bytes.
+    unsigned long long bytes;
     /// Base-two logarithm of the page size.
     unsigned int page_shift;
-    /// The region's index in the region table.
+    /// The region's index in the region table, perhaps with `ARRAY_NEVER_EVICTED`.
     unsigned int region;
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     unsigned int offset_mask;
@@ -236,8 +255,14 @@ struct alignas(64) RegionDesc {
     unsigned int stripe_count;
     /// `REGION_*`.
     unsigned int flags;
+    /// Address of the frame 0 that the region's words count from.
+    unsigned long long frames;
+    /// As [`ArrayDesc::home`].
+    unsigned long long home;
+    /// Local key of the region's own frames; 0 when it has none.
+    unsigned int lkey;
     /// Unused, to 64 bytes.
-    unsigned long long reserved[3];
+    unsigned int reserved;
 };
 
 /// One stripe of a region: memory at one home, and the queue pairs that reach it.
@@ -290,8 +315,14 @@ struct alignas(128) VmDesc {
     unsigned long long latencies;
     /// Longest that a lane waits for one thing before it reports a fault, in nanoseconds.
     unsigned long long wait_limit_ns;
-    /// Unused, to 128 bytes.
-    unsigned long long reserved_tail[3];
+    /// Address of `fill_count` [`FillState`]s; 0 when there are none.
+    unsigned long long fills;
+    /// Large pages that may be filled at one time.
+    unsigned int fill_count;
+    /// Unused.
+    unsigned int reserved;
+    /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
+    unsigned long long frame_reciprocal;
 };
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -352,8 +383,8 @@ struct alignas(128) Counters {
     unsigned long long pages_failed;
 };
 
-/// Demand fetches by the time from the miss to the publication. Bucket of `ns`: below 16 the value
-/// itself, above `8 * (octave - 2) + next three bits`.
+/// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
+/// value itself, above `8 * (octave - 2) + next three bits`.
 struct alignas(128) LatencyHistogram {
     /// Fetches a bucket.
     unsigned long long buckets[LATENCY_BUCKETS];
@@ -516,8 +547,9 @@ namespace layout {
 static_assert(sizeof(QueueDesc) == 128, "size of QueueDesc");
 static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
-static_assert(sizeof(ArrayDesc) == 48, "size of ArrayDesc");
+static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
+static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
@@ -567,17 +599,31 @@ static_assert(__builtin_offsetof(ArrayDesc, words) == 0, "offset of ArrayDesc::w
 static_assert(__builtin_offsetof(ArrayDesc, frames) == 8, "offset of ArrayDesc::frames");
 static_assert(__builtin_offsetof(ArrayDesc, length) == 16, "offset of ArrayDesc::length");
 static_assert(__builtin_offsetof(ArrayDesc, vm) == 24, "offset of ArrayDesc::vm");
-static_assert(__builtin_offsetof(ArrayDesc, page_shift) == 32, "offset of ArrayDesc::page_shift");
-static_assert(__builtin_offsetof(ArrayDesc, region) == 36, "offset of ArrayDesc::region");
-static_assert(__builtin_offsetof(ArrayDesc, offset_mask) == 40, "offset of ArrayDesc::offset_mask");
-static_assert(__builtin_offsetof(ArrayDesc, frame_scale) == 44, "offset of ArrayDesc::frame_scale");
+static_assert(__builtin_offsetof(ArrayDesc, home) == 32, "offset of ArrayDesc::home");
+static_assert(__builtin_offsetof(ArrayDesc, bytes) == 40, "offset of ArrayDesc::bytes");
+static_assert(__builtin_offsetof(ArrayDesc, page_shift) == 48, "offset of ArrayDesc::page_shift");
+static_assert(__builtin_offsetof(ArrayDesc, region) == 52, "offset of ArrayDesc::region");
+static_assert(__builtin_offsetof(ArrayDesc, offset_mask) == 56, "offset of ArrayDesc::offset_mask");
+static_assert(__builtin_offsetof(ArrayDesc, frame_scale) == 60, "offset of ArrayDesc::frame_scale");
 static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc::words");
 static_assert(__builtin_offsetof(RegionDesc, bytes) == 8, "offset of RegionDesc::bytes");
 static_assert(__builtin_offsetof(RegionDesc, pages) == 16, "offset of RegionDesc::pages");
 static_assert(__builtin_offsetof(RegionDesc, stripes) == 24, "offset of RegionDesc::stripes");
 static_assert(__builtin_offsetof(RegionDesc, stripe_count) == 32, "offset of RegionDesc::stripe_count");
 static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc::flags");
-static_assert(__builtin_offsetof(RegionDesc, reserved) == 40, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDesc::frames");
+static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
+static_assert(__builtin_offsetof(RegionDesc, lkey) == 56, "offset of RegionDesc::lkey");
+static_assert(__builtin_offsetof(RegionDesc, reserved) == 60, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
+static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
+static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");
+static_assert(__builtin_offsetof(FillState, owner) == 16, "offset of FillState::owner");
+static_assert(__builtin_offsetof(FillState, frame) == 24, "offset of FillState::frame");
+static_assert(__builtin_offsetof(FillState, home) == 32, "offset of FillState::home");
+static_assert(__builtin_offsetof(FillState, bytes) == 40, "offset of FillState::bytes");
+static_assert(__builtin_offsetof(FillState, taken) == 44, "offset of FillState::taken");
+static_assert(__builtin_offsetof(FillState, reserved) == 48, "offset of FillState::reserved");
 static_assert(__builtin_offsetof(StripeDesc, home) == 0, "offset of StripeDesc::home");
 static_assert(__builtin_offsetof(StripeDesc, rkey) == 8, "offset of StripeDesc::rkey");
 static_assert(__builtin_offsetof(StripeDesc, queue_first) == 12, "offset of StripeDesc::queue_first");
@@ -600,7 +646,10 @@ static_assert(__builtin_offsetof(VmDesc, counter_shards) == 80, "offset of VmDes
 static_assert(__builtin_offsetof(VmDesc, queue_groups) == 84, "offset of VmDesc::queue_groups");
 static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::latencies");
 static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
-static_assert(__builtin_offsetof(VmDesc, reserved_tail) == 104, "offset of VmDesc::reserved_tail");
+static_assert(__builtin_offsetof(VmDesc, fills) == 104, "offset of VmDesc::fills");
+static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::fill_count");
+static_assert(__builtin_offsetof(VmDesc, reserved) == 116, "offset of VmDesc::reserved");
+static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
 static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
