@@ -188,6 +188,7 @@ impl Vm {
             queue_groups: queues.group_count(),
             latencies: latencies.addr(),
             wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
+            ticks_per_us: capabilities.ticks_per_us.ceil() as u32,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
             ..zero()
         };
