@@ -16,7 +16,7 @@ pub const REGION_LIVE: u32 = 2;
 /// Every page has a frame of the region's own, and is never evicted.
 pub const REGION_NEVER_EVICTED: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
-pub const ARRAY_NEVER_EVICTED: u32 = 1 << 31;
+pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 16 << 10;

@@ -190,7 +190,7 @@ constexpr const unsigned int REGION_LIVE = 2;
 constexpr const unsigned int REGION_NEVER_EVICTED = 4;
 
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
-constexpr const unsigned int ARRAY_NEVER_EVICTED = (1 << 31);
+constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (16 << 10);
