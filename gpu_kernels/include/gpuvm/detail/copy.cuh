@@ -35,6 +35,8 @@ GPUVM_NOINLINE void copy_plainly(u64 to, u64 from, u64 bytes) {
 
 #if defined(GPUVM_SIM) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
 
+constexpr bool kStaged = false;
+
 // A fetch in two steps, so that the claim and the frame are found while the data is on its way; where copies are
 // synchronous the second does it all.
 class Fetch {
@@ -55,6 +57,7 @@ GPUVM_DEVICE void copy_to_home(u64 home, u64 frame, u32 bytes) { copy_plainly<tr
 
 #else
 
+constexpr bool kStaged = true;
 constexpr u32 kStagingBytes = 4096;
 
 // One a block: what its lanes copy goes through it, one copy at a time.
@@ -62,35 +65,53 @@ struct Staging {
     // 16 bytes more than a piece: the aligned hull of one that begins in the middle of 16 bytes.
     unsigned char bytes[kStagingBytes + 16];
     u64 barrier;  // mbarrier
-    u64 lock;
+    u64 key;      // says that the lock below is one
+    u32 next;     // tickets of the lock
+    u32 serving;
 };
 static __shared__ __align__(128) Staging staging;
 
 GPUVM_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Shared memory is not initialised, so the lock is told from garbage by a key that no other launch has: %gridid is
-// unique for a launch. An earlier block of the same launch left its lock free.
+// Shared memory is not initialised, so a lock is told from garbage by a key that no other launch has: %gridid is unique
+// for a launch. An earlier block of the same launch left a key that is right, and its lock free.
 GPUVM_DEVICE u64 staging_key() {
     u64 grid;
     asm("mov.u64 %0,%%gridid;" : "=l"(grid));
     return (grid ^ 0x5bd1e9955bd1e995ull) << 1;
 }
-// The holder waits for nothing but its own copies.
-GPUVM_NOINLINE void lock_staging() {
-    u64 taken = staging_key() | 1;
-    volatile u64* lock = &staging.lock;
+GPUVM_NOINLINE void make_staging_lock(u64 key) {
+    volatile u64* shown = &staging.key;
     while (true) {
-        u64 seen = *lock;
-        if (seen != taken && atomicCAS(const_cast<u64*>(lock), seen, taken) == seen) break;
-        sleep_ns(40);
+        u64 seen = *shown;
+        if (seen == key) return;
+        if (seen == (key | 1)) {
+            // Another lane is at it: a few instructions.
+            sleep_ns(20);
+        } else if (atomicCAS(const_cast<u64*>(shown), seen, key | 1) == seen) {
+            staging.next = 0;
+            *static_cast<volatile u32*>(&staging.serving) = 0;
+            // The lock comes before the key that shows it.
+            __threadfence_block();
+            *shown = key;
+            return;
+        }
     }
+}
+// In order of arrival. The holder waits for nothing but its own copies.
+GPUVM_DEVICE void lock_staging() {
+    u64 key = staging_key();
+    if (*static_cast<volatile u64*>(&staging.key) != key) make_staging_lock(key);
+    u32 ticket = atomicAdd(&staging.next, 1u);
+    while (*static_cast<volatile u32*>(&staging.serving) != ticket) sleep_ns(40);
     // The last holder's accesses to the buffer come before ours.
     __threadfence_block();
 }
 GPUVM_DEVICE void unlock_staging() {
     // Ours come before the next holder's.
     __threadfence_block();
-    *static_cast<volatile u64*>(&staging.lock) = staging_key();
+    volatile u32* serving = &staging.serving;
+    *serving = *serving + 1;
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -107,6 +128,7 @@ GPUVM_DEVICE void stage_in_begin(u64 from, u32 bytes) {
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
+// Any number of lanes may wait; each then sees the data.
 GPUVM_DEVICE void stage_in_wait() {
     u32 barrier = shared_address(&staging.barrier), arrived = 0;
     while (!arrived)
@@ -117,7 +139,10 @@ GPUVM_DEVICE void stage_in_wait() {
             : "=r"(arrived)
             : "r"(barrier)
             : "memory");
-    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// After every waiter has seen the data, and before the barrier's next use.
+GPUVM_DEVICE void stage_in_end() {
+    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(&staging.barrier)) : "memory");
 }
 // `bytes` is a multiple of 16. Returns when the data has arrived.
 GPUVM_DEVICE void stage_out(u64 to, u32 bytes) {
@@ -138,7 +163,9 @@ GPUVM_DEVICE void stage_in_begin(u64 from, u32 bytes) {
         asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + at), "l"(from + at) : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
+// The lane that began it sees the data; others do after a barrier with it.
 GPUVM_DEVICE void stage_in_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+GPUVM_DEVICE void stage_in_end() {}
 GPUVM_DEVICE void stage_out(u64 to, u32 bytes) {
     for (u32 at = 0; at < bytes; at += 16)
         st_relaxed_sys_v2(reinterpret_cast<pair64*>(to + at), *reinterpret_cast<const pair64*>(staging.bytes + at));
@@ -178,6 +205,7 @@ class Fetch {
     // Forgets it: the data that is on its way lands in the buffer only.
     GPUVM_DEVICE void cancel() {
         stage_in_wait();
+        stage_in_end();
         unlock_staging();
     }
     // Returns when the frame holds the page, for ordinary loads too.
@@ -185,11 +213,17 @@ class Fetch {
         for (u32 at = 0; at < bytes_; at += kStagingBytes) {
             if (at) stage_in_begin(hull(home_ + at), hull_bytes(home_ + at, piece(at)));
             stage_in_wait();
-            u32 skip = static_cast<u32>(home_) & 15, bytes = piece(at);
-            u32 whole = skip ? 0 : bytes & ~15u;
-            if (whole) stage_out(frame + at, whole);
-            if (whole < bytes) unstage(frame + at, skip, whole, bytes);
+            stage_in_end();
+            unload(frame + at, piece(at));
         }
+        unlock_staging();
+    }
+
+    // The same in parts, for a page of one piece, whose bytes other lanes read where they are staged.
+    GPUVM_DEVICE static const unsigned char* staged(u64 home) { return staging.bytes + (home & 15); }
+    GPUVM_DEVICE void finish_staged(u64 frame) {
+        stage_in_end();
+        unload(frame, bytes_);
         unlock_staging();
     }
 
@@ -198,6 +232,11 @@ class Fetch {
     static GPUVM_DEVICE u64 hull(u64 from) { return from & ~15ull; }
     static GPUVM_DEVICE u32 hull_bytes(u64 from, u32 bytes) {
         return static_cast<u32>((from & 15) + bytes + 15) & ~15u;
+    }
+    GPUVM_DEVICE void unload(u64 frame, u32 bytes) const {
+        u32 skip = static_cast<u32>(home_) & 15, whole = skip ? 0 : bytes & ~15u;
+        if (whole) stage_out(frame, whole);
+        if (whole < bytes) unstage(frame, skip, whole, bytes);
     }
     GPUVM_DEVICE u32 piece(u32 at) const { return bytes_ - at < kStagingBytes ? bytes_ - at : kStagingBytes; }
 
@@ -215,6 +254,7 @@ GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
         // A frame is whole pages: what lies behind the last page's end may be read.
         stage_in_begin(frame + at, (piece + 15) & ~15u);
         stage_in_wait();
+        stage_in_end();
         u32 whole = home & 15 ? 0 : piece & ~15u;
         if (whole) stage_out(home + at, whole);
         if (whole < piece) unstage(home + at, 0, whole, piece);

@@ -10,13 +10,14 @@
 #error "gpuvm needs independent thread scheduling: compute capability 7.0 or newer"
 #endif
 
+// The device's view of the running launch, set by the host in each loaded module before a launch. At global scope,
+// where nvcc's host code looks for it.
+extern "C" {
+__device__ gpuvm::layout::LaunchState* gpuvm_launch_state;
+}
+
 namespace gpuvm {
 namespace detail {
-
-// The device's view of the running launch, set by the host in each loaded module before a launch.
-extern "C" {
-__device__ layout::LaunchState* gpuvm_launch_state;
-}
 
 template <int Bytes>
 struct access;

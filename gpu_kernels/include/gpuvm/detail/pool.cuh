@@ -38,6 +38,15 @@ GPUVM_DEVICE void pool_unreserve(const layout::VmDesc* vm, u32 count) {
     if (count) atom_add_relaxed_gpu(&pool_of(vm)->available, static_cast<u64>(count));
 }
 
+// Reserves one frame and returns how many there were, or 0.
+GPUVM_DEVICE u32 pool_reserve_one(const layout::VmDesc* vm) {
+    u64* available = &pool_of(vm)->available;
+    i64 old = static_cast<i64>(atom_add_acquire_gpu(available, ~0ull));
+    if (old > 0) return static_cast<u32>(old);
+    atom_add_relaxed_gpu(available, 1ull);
+    return 0;
+}
+
 // Tickets for `count` reserved frames; the caller, or lanes that it tells, then take each of them.
 GPUVM_DEVICE u64 pool_tickets(const layout::VmDesc* vm, u32 count) {
     return atom_add_relaxed_gpu(&pool_of(vm)->head, static_cast<u64>(count));
