@@ -141,7 +141,8 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         return T{};
     }
     Place place = place_of<T>(array, index);
-    if constexpr (kDirect && kStaged && sizeof(T) <= 8) {
+#if GPUVM_STAGED
+    if constexpr (kDirect && sizeof(T) <= 8) {
         using B = typename bits_of<sizeof(T)>::type;
         // An address under the element's own alignment is for the long way.
         bool fits = array.home != 0 && !never_evicted(array) && array.offset_mask < kStagingBytes &&
@@ -155,6 +156,7 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
             if (quick.done) return bit_cast<T>(static_cast<B>(quick.bits));
         }
     }
+#endif
     Miss miss(array, place.page);
     return read_faulting<T>(&miss, place.offset);
 }
