@@ -219,13 +219,14 @@ impl RegionInner {
         Ok(region)
     }
 
-    /// Whether both lie over the same host memory and one may be written.
+    /// Whether both lie over the same host memory, or map the same file, and one may be written.
     fn clashes_with(&self, other: &Self) -> bool {
         let (Home::Host(mine, _), Home::Host(theirs, _)) = (&self.home, &other.home) else {
             return false;
         };
+        let one_file = matches!((mine.file(), theirs.file()), (Some(a), Some(b)) if a.is_of_the_file_of(b));
         let (mine, theirs) = (mine.span(), theirs.span());
-        let apart = theirs.end <= mine.start || mine.end <= theirs.start;
+        let apart = (theirs.end <= mine.start || mine.end <= theirs.start) && !one_file;
         let empty = mine.is_empty() || theirs.is_empty();
         !(apart || empty || other.has_ended() || (self.read_only && other.read_only))
     }
@@ -649,11 +650,15 @@ impl<T: Pod> Region<T> {
     }
 
     /// The same without waiting for launches: it covers the writes that happened before it, and ends although kernels
-    /// write on.
+    /// write on. A never-evicted region is flushed as by [`flush`](Self::flush).
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_beside(&self) -> Result<()> {
+        if self.inner.never_evicted {
+            // Its lanes store without a pin, so a page that is being written cannot be told from one that is not.
+            return self.flush();
+        }
         self.inner.flush_pages()?;
         self.inner.sync_file()
     }
