@@ -36,7 +36,7 @@ const LOW_WATER_PER_WARP: u32 = 2;
 /// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
 /// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
-const FILLS: u32 = 512;
+pub(crate) const FILLS: u32 = 512;
 const _: () = assert!(FILLS <= layout::FILLS_MAX);
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory, which ends with the last of
@@ -95,7 +95,7 @@ pub(crate) struct VmInner {
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
     /// Where warps fill a large page together.
-    pub _fills: Option<DeviceArray<FillState>>,
+    pub fills: Option<DeviceArray<FillState>>,
     pub launch_states: Arc<StatePool>,
     pub desc: DeviceArray<VmDesc>,
     pub support: Support,
@@ -179,7 +179,6 @@ impl Vm {
             fills: fills.as_ref().map_or(0, DeviceArray::addr),
             fill_count,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
-            ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
@@ -210,7 +209,7 @@ impl Vm {
             stripes_a_region,
             counters,
             latencies,
-            _fills: fills,
+            fills,
             launch_states: StatePool::new(),
             desc,
             page_shift,

@@ -7,7 +7,9 @@ mod mock_gpu;
 #[path = "common/program.rs"]
 mod program;
 
-use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, small};
+use std::time::Duration;
+
+use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, VmBuilder};
 use mock_gpu::{MockGpu, NEIGHBOUR};
 use program::{Element, Shape, give_up, rng, run, seeds, tiny};
@@ -190,6 +192,33 @@ fn large_pages_are_filled_by_many_warps() {
             .unwrap_or_else(|wrong| panic!("pages of {page} bytes: {wrong}"));
         assert!(bench.vm.stats().unwrap().evictions > 0);
     }
+}
+
+#[test]
+fn kernels_killed_while_they_fill_large_pages_leave_a_sound_memory() {
+    // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+    let page = 64u64 << 10;
+    let settings = simulated(1).transport(Transport::Direct).page_size(page);
+    let bench = Bench::new(settings.frame_memory(4 * page), BASIC);
+    let n = 40 * page / 4;
+    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let (mut low, mut high) = (0, 0);
+    // More of them than there are places for pages that are being filled.
+    for round in 0..600u64 {
+        let launch = bench.launch("write_by", LaunchConfig::new(4, 64), (&a, 2u32, 1u32));
+        std::thread::sleep(Duration::from_micros(round % 40 * 50));
+        launch.kill();
+        high += 1;
+        if launch.sync().is_ok() {
+            low += 1;
+        }
+        if round % 100 == 99 {
+            let found = a.to_vec().unwrap();
+            let wrong = found.iter().position(|v| !(low..=high).contains(v));
+            assert_eq!(wrong, None, "round {round}: not between {low} and {high}");
+        }
+    }
+    assert!(low < high, "no launch was killed before its end");
 }
 
 fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {

@@ -8,7 +8,7 @@ mod mock_gpu;
 use std::{sync::Arc, time::Duration};
 
 use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, simulated_soft};
-use gpuvm::{Error, LaunchConfig, Region, Transport, VmBuilder};
+use gpuvm::{Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 use mock_gpu::MockGpu;
 
 fn on(gpu: &Arc<MockGpu>) -> VmBuilder {
@@ -135,6 +135,35 @@ fn a_gpu_that_is_lost_between_launches_is_noticed_by_whoever_comes_next() {
     assert!(message.contains("every region's home holds all"), "{message}");
     compare(&a.to_vec().unwrap(), &(3..3 + a.len() as u32).collect::<Vec<_>>()).unwrap();
     a.close().unwrap();
+}
+
+#[test]
+fn memory_that_a_kernel_may_reach_for_ever_is_not_given_back() {
+    let gpu = MockGpu::new(Some((9, 0)));
+    let bench = Bench::new(on(&gpu).transport(Transport::Direct), BASIC);
+    let values = vec![5u32; 20 * PAGE_WORDS as usize];
+    let address = values.as_ptr();
+    let a = bench
+        .vm
+        .region::<u32>(values.len() as u64)
+        .name("a")
+        .from_vec(values)
+        .unwrap();
+    bench.must("sum", config(), (&a, &bench.vm.buffer::<u64>(1).unwrap()));
+    gpu.lose_with(GpuError::Deadline {
+        kernel: "endless".into(),
+        limit: Duration::from_secs(1),
+        report: "it does not look at gpuvm::failed()".into(),
+    });
+    let message = refused(a.close());
+    assert!(message.contains("`a`") && message.contains("endless"), "{message}");
+    drop(bench);
+    // SAFETY: the region has leaked the vector, which is what is tested: freed, it would be another allocation's by now,
+    // or no memory at all.
+    let left = unsafe { std::slice::from_raw_parts(address, 20 * PAGE_WORDS as usize) };
+    let others: Vec<Vec<u32>> = (0..50).map(|_| vec![9; 20 * PAGE_WORDS as usize]).collect();
+    assert!(others.iter().all(|other| other.as_ptr() != address));
+    assert!(left.iter().all(|&word| word == 5));
 }
 
 #[test]

@@ -62,10 +62,15 @@ impl MockGpu {
 
     /// The context dies, and with it what runs.
     pub fn lose(&self) {
-        *self.shared.lost.lock().unwrap() = Some(GpuError::Lost {
+        self.lose_with(GpuError::Lost {
             gpu: "the mock GPU".into(),
             cause: "the test pulled it out".into(),
         });
+    }
+
+    /// The same with another cause, such as a kernel that runs on.
+    pub fn lose_with(&self, cause: GpuError) {
+        *self.shared.lost.lock().unwrap() = Some(cause);
         for launch in self.shared.launches.lock().unwrap().iter().filter_map(Weak::upgrade) {
             launch.abandon();
         }
