@@ -140,7 +140,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
         drop(sink);
         assert_eq!(free(), before);
         let error = bench.vm.region::<u32>(16 << 20).name("much").never_evicted().zeroed();
-        let message = chain(&error.err().expect("64 MiB of frames in 40"));
+        let message = chain(&error.expect_err("64 MiB of frames in 40"));
         assert!(
             message.contains("out of GPU memory") && message.contains("frames"),
             "{message}"
