@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{
     Gpu,
+    cuda::CudaGpu,
     sim::{Mode, SimGpu},
 };
 use gpuvm_layouts as layout;
@@ -143,17 +144,8 @@ impl FromStr for Transport {
 
 /// Opens the NVIDIA GPU `which`, an ordinal or a UUID.
 fn open_cuda(kind: GpuKind, which: &str) -> Result<Arc<dyn Gpu>> {
-    let _ = which;
-    let found = gpuvm_gpu::cuda::presence();
-    let libraries = match (found.driver, found.nvrtc) {
-        (true, true) => "CUDA's libraries are here, but",
-        (true, false) => "libnvrtc is missing, and",
-        (false, _) => "libcuda is missing, and",
-    };
-    Err(Error::Unavailable {
-        what: format!("GPU {kind}"),
-        reason: format!("{libraries} this version drives the simulated GPU only; use --gpu sim"),
-    })
+    let gpu = CudaGpu::open(which).doing(|| format!("opening GPU {kind}"))?;
+    Ok(Arc::new(gpu))
 }
 
 /// Worker threads of the simulated GPU that leave a core to the doorbell proxy and the driver, which do their work on the

@@ -77,7 +77,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Two writable regions over the same memory: each would write its own pages over the other's.
+    /// Two regions over the same memory or file, not both read-only: one would not see what the other writes home.
     #[error("region `{region}` overlaps region `{other}` in host memory; make both read-only, or use one region")]
     Overlap {
         /// The new region.

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     mem::ManuallyDrop,
     ops::Range,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -38,6 +39,8 @@ pub(crate) struct FileMap {
     map: memmap2::MmapRaw,
     path: PathBuf,
     writable: bool,
+    /// Device and number of the file, which its names share.
+    identity: (u64, u64),
 }
 
 impl FileMap {
@@ -47,13 +50,23 @@ impl FileMap {
             true => options.map_raw(file)?,
             false => options.map_raw_read_only(file)?,
         };
-        let path = path.to_owned();
-        Ok(Self { map, path, writable })
+        let about = file.metadata()?;
+        Ok(Self {
+            map,
+            path: path.to_owned(),
+            writable,
+            identity: (about.dev(), about.ino()),
+        })
     }
 
     /// Has the system write to the file what the map holds.
     pub fn sync(&self) -> std::io::Result<()> {
         if self.writable { self.map.flush() } else { Ok(()) }
+    }
+
+    /// Whether both are maps of one file.
+    pub fn is_of_the_file_of(&self, other: &Self) -> bool {
+        self.identity == other.identity
     }
 
     pub fn path(&self) -> &Path {

@@ -4,6 +4,8 @@
 //! A [`Region`] is an array whose home is host memory. A kernel takes it as `gpuvm::array<T>` and indexes it; a thread
 //! that touches a page that is not in GPU memory takes a frame, posts an RDMA READ to a NIC queue pair, rings its
 //! doorbell, polls the completion and goes on. Pages that were written go home by RDMA WRITE when their frame is needed.
+//! Over [`Transport::Direct`] the faulting warp copies the page itself, from host memory where it is or from a neighbour
+//! GPU's memory.
 //!
 //! ```
 //! use gpuvm::{LaunchConfig, Vm};
@@ -35,13 +37,16 @@
 //! | a fault served by the CPU | a fault served by the warp that missed |
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
 //! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
+//! | `cudaMemAdviseSetPreferredLocation` | [`RegionBuilder::never_evicted`]: frames of the region's own; [`RegionBuilder::on_gpu`] |
+//! | `cudaHostRegister` | [`Vm::scope`] lends a slice, [`RegionBuilder::map_file`] maps a file, in place |
 //! | `cudaDeviceSynchronize`, then a host access | [`Launch::sync`], then [`Region::read`] or [`Region::to_vec`] |
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
+//! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
 //!
 //! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region
 //! waits for its launches, and a virtual memory ends with its last handle.
 //!
-//! This version has one GPU, the simulated one, and one transport, the software NIC; see the README for what that means.
+//! Without an NVIDIA GPU the kernels run on a simulated one, over a software NIC; the README says what else there is.
 
 mod args;
 mod buffer;

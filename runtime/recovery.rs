@@ -6,8 +6,9 @@ use std::sync::Weak;
 use gpuvm_layouts::{self as layout, PageWord};
 
 use crate::{
+    device::zero,
     error::{Doing, Error, Result},
-    vm::{State, VmInner},
+    vm::{FILLS, State, VmInner},
 };
 
 impl VmInner {
@@ -51,6 +52,13 @@ impl VmInner {
         let free: Vec<u32> = (0..self.frame_count)
             .filter(|&frame| owners[frame as usize] == 0)
             .collect();
+        if let Some(fills) = &self.fills {
+            // Places that lanes had taken when they were stopped.
+            let none = vec![zero(); FILLS as usize];
+            fills
+                .write(&*self.gpu, 0, &none)
+                .doing(|| "clearing the table of large pages".into())?;
+        }
         self.owners
             .write(&*self.gpu, 0, &owners)
             .doing(|| "rebuilding the frames' owners".into())?;

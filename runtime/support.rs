@@ -21,15 +21,11 @@ pub(crate) struct Support {
 }
 
 impl Support {
-    pub fn compile(gpu: &dyn Gpu) -> Result<Self> {
+    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
         let names = ["gpuvm_version", "gpuvm_flush", "gpuvm_release"];
         let module = gpu
-            .compile(
-                &Source::new("gpuvm_support.cu", SOURCE),
-                &names,
-                &CompileOptions::default(),
-            )
+            .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
             .doing(doing)?;
         let kernel = |name| module.kernel(name).doing(doing);
         Ok(Self {

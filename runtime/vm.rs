@@ -36,7 +36,7 @@ const LOW_WATER_PER_WARP: u32 = 2;
 /// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
 /// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
-const FILLS: u32 = 512;
+pub(crate) const FILLS: u32 = 512;
 const _: () = assert!(FILLS <= layout::FILLS_MAX);
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory, which ends with the last of
@@ -85,6 +85,8 @@ pub(crate) struct VmInner {
     pub soft_nic: Option<Arc<SoftNic>>,
     pub frames: FrameMemory,
     pub frame_count: u32,
+    /// Frames that the pool is kept above while there are more pages than frames.
+    low_water: u32,
     pub owners: DeviceArray<u64>,
     pub pool_ring: DeviceArray<u64>,
     pub pool: DeviceArray<PoolState>,
@@ -95,7 +97,7 @@ pub(crate) struct VmInner {
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
     /// Where warps fill a large page together.
-    pub _fills: Option<DeviceArray<FillState>>,
+    pub fills: Option<DeviceArray<FillState>>,
     pub launch_states: Arc<StatePool>,
     pub desc: DeviceArray<VmDesc>,
     pub support: Support,
@@ -162,7 +164,7 @@ impl Vm {
             page_shift,
             frames: frames.addr(),
             frame_count,
-            frames_low: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
+            frames_low: 0,
             owners: owners.addr(),
             pool_ring: pool_ring.addr(),
             pool: pool.addr(),
@@ -179,13 +181,13 @@ impl Vm {
             fills: fills.as_ref().map_or(0, DeviceArray::addr),
             fill_count,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
-            ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
             keeper: OnceLock::new(),
             nodes,
-            support: Support::compile(&*gpu)?,
+            support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
+            low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
                 regions: vec![None; settings.regions_max as usize],
@@ -210,7 +212,7 @@ impl Vm {
             stripes_a_region,
             counters,
             latencies,
-            _fills: fills,
+            fills,
             launch_states: StatePool::new(),
             desc,
             page_shift,
@@ -259,7 +261,11 @@ impl Vm {
         let module = self
             .inner
             .gpu
-            .compile(&Source::new(name, source), kernels, options)
+            .compile(
+                &Source::new(name, source),
+                kernels,
+                &compile_options(self.inner.transport, options),
+            )
             .doing(|| format!("compiling {name}"));
         let module = self.inner.or_lost(module)?;
         Ok(Module::new(self.clone(), module))
@@ -375,6 +381,18 @@ impl TransportNic {
     }
 }
 
+/// The options of a user's source, with the device library for this transport alone: the other's code would cost every
+/// kernel registers.
+fn compile_options(transport: Transport, options: &CompileOptions) -> CompileOptions {
+    let only = match transport {
+        Transport::Direct => "GPUVM_DIRECT_ONLY",
+        _ => "GPUVM_QUEUED_ONLY",
+    };
+    let mut options = options.clone();
+    options.defines.push((only.to_owned(), None));
+    options
+}
+
 /// Doorbell stores of the simulated GPU wake the NIC; in seeded mode the GPU's scheduler steps it.
 fn connect_machines(gpu: &dyn Gpu, nic: Option<&Arc<dyn Nic>>) {
     struct Engine(Weak<dyn Nic>);
@@ -428,6 +446,24 @@ impl State {
 
 impl VmInner {
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
+    /// Tells the device how many frames to keep free: none while all pages of all regions find one.
+    pub fn write_low_water(&self, state: &State) -> Result<()> {
+        let live = state.regions.iter().flatten().filter_map(Weak::upgrade);
+        let pages: u64 = live
+            .filter(|region| !region.has_ended() && !region.never_evicted)
+            .map(|region| region.pages)
+            .sum();
+        let low = if pages <= u64::from(self.frame_count) {
+            0
+        } else {
+            self.low_water
+        };
+        let at = self.desc.addr() + core::mem::offset_of!(VmDesc, frames_low) as u64;
+        self.gpu
+            .write(at, &low.to_ne_bytes())
+            .doing(|| "setting the pool's low-water mark".into())
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

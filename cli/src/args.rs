@@ -149,11 +149,11 @@ pub struct BfsArgs {
 /// The GPU, what moves its pages, and the queues between them.
 #[derive(Clone, Debug, Args)]
 pub struct MachineArgs {
-    /// The GPU: sim, cuda:N, or auto.
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
     #[arg(long, default_value = "auto")]
     pub gpu: GpuKind,
 
-    /// What moves the pages: soft (the software NIC), rxe (Linux SoftRoCE), mlx5, direct, or auto.
+    /// What moves the pages: direct (the faulting warp), soft (the software NIC), rxe (Linux SoftRoCE), mlx5, or auto.
     #[arg(long, default_value = "auto")]
     pub transport: Transport,
 

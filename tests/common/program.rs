@@ -83,6 +83,10 @@ pub struct Shape {
     pub beside: bool,
     /// The seed of the simulated GPU's interleaving, if that is to be decided.
     pub interleaving: Option<u64>,
+    /// Whether lanes copy pages themselves.
+    pub direct: bool,
+    /// Whether the region keeps frames of its own.
+    pub never_evicted: bool,
 }
 
 impl Shape {
@@ -124,6 +128,8 @@ impl Shape {
             warp_spans,
             beside: rng.random(),
             interleaving: None,
+            direct: false,
+            never_evicted: false,
         }
     }
 
@@ -144,10 +150,14 @@ impl Shape {
             .wait_limit(self.wait_limit())
             .launch_deadline(Duration::from_secs(60))
             .device_memory(self.frames * self.page + (32 << 20));
-        match self.interleaving {
+        let builder = match self.interleaving {
             // Only the simulated GPU follows a seed.
             Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
             None => crate::common::over_environment(builder.workers(2)),
+        };
+        match self.direct {
+            true => builder.transport(gpuvm::Transport::Direct),
+            false => builder,
         }
     }
 }
@@ -277,6 +287,8 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
         // The host's clock is no part of a seed.
         beside: false,
         interleaving: Some(seed),
+        direct: false,
+        never_evicted: false,
     }
 }
 
@@ -303,12 +315,12 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
     };
     let data = (0..shape.elements).map(|i| T::make(mix(seed, i)));
     let told = |error: gpuvm::Error| chain(&error);
-    let a = bench
-        .vm
-        .region::<T>(shape.elements)
-        .name("elements")
-        .from_iter(data)
-        .map_err(told)?;
+    let a = bench.vm.region::<T>(shape.elements).name("elements");
+    let a = match shape.never_evicted {
+        true => a.never_evicted(),
+        false => a,
+    };
+    let a = a.from_iter(data).map_err(told)?;
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
     let shared = shared.from_slice(&model.shared).map_err(told)?;
     let mut traces = Vec::new();

@@ -24,11 +24,11 @@ GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32
     return true;
 }
 
-// Looks at one window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
+// Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones
 // are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody.
-GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
-    u32 window = vm->frame_count < kClockWindow ? vm->frame_count : kClockWindow;
+GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct) {
+    if (window > vm->frame_count) window = vm->frame_count;
     u32 frame;
     over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
     u32 found = 0, cleaning = 0, rung = kNoFrame;
@@ -71,10 +71,17 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
     return found;
 }
 
-// After a fault, or while its page is on the way: puts back as many frames as were taken while the pool is low.
+// Puts back as many frames as were taken while the pool, with `available` frames, is low: no more, or fetches and
+// write-backs would come in turns and each find its direction of the link idle half of the time. More only when it is
+// very low.
+GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available) {
+    turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr);
+}
+// After a fault, or while its page is on the way.
 GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken) {
+    if (vm->frames_low == 0) return;
     i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
-    if (available < static_cast<i64>(vm->frames_low)) turn_clock(vm, taken + 1, nullptr);
+    if (available < static_cast<i64>(vm->frames_low)) refill(vm, taken, available);
 }
 
 GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 waited) {
@@ -109,7 +116,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
     note_wait(layout::WAIT_FRAME, owner, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
-        if (turn_clock(vm, 1, &frame)) break;
+        if (turn_clock(vm, kClockWindow, 1, &frame)) break;
         if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;

@@ -64,7 +64,7 @@ GPUVM_DEVICE void copy_to_home(u64 home, u64 frame, u32 bytes) { copy_plainly<tr
 
 // Staging buffers of a block. What its lanes copy goes through them, one copy at a time through each.
 #if !defined(GPUVM_STAGING_BUFFERS)
-#define GPUVM_STAGING_BUFFERS 1
+#define GPUVM_STAGING_BUFFERS 2
 #endif
 constexpr u32 kStagingBuffers = GPUVM_STAGING_BUFFERS;
 
@@ -106,14 +106,18 @@ GPUVM_NOINLINE void make_staging_lock(u64 key) {
         }
     }
 }
+// Acquire within the block: the last holder's accesses to the buffer come before ours.
+GPUVM_DEVICE u32 ld_acquire_cta(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.cta.shared.u32 %0,[%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+    return v;
+}
 // Takes a buffer, in order of arrival, and returns which. The holder waits for nothing but its own copies.
 GPUVM_DEVICE u32 lock_staging() {
     u64 key = staging_key();
     if (*static_cast<volatile u64*>(&staging.key) != key) make_staging_lock(key);
     u32 ticket = atomicAdd(&staging.next, 1u), buffer = ticket % kStagingBuffers;
-    while (*static_cast<volatile u32*>(&staging.serving[buffer]) != ticket / kStagingBuffers) sleep_ns(40);
-    // The last holder's accesses to the buffer come before ours.
-    __threadfence_block();
+    while (ld_acquire_cta(&staging.serving[buffer]) != ticket / kStagingBuffers) sleep_ns(40);
     return buffer;
 }
 GPUVM_DEVICE void unlock_staging(u32 buffer) {
@@ -130,6 +134,7 @@ GPUVM_DEVICE void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"
 GPUVM_DEVICE void stage_in_begin(u32 buffer, u64 from, u32 bytes) {
     u32 barrier = shared_address(&staging.barrier[buffer]);
     asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(barrier) : "memory");
+    // The barrier, and whatever a lock or a page's word has ordered before us, comes before the engine's accesses.
     fence_proxy();
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
@@ -216,8 +221,6 @@ class Fetch {
         home_ = home;
         bytes_ = bytes;
         buffer_ = lock_staging();
-        // What the claim's acquire, or the lock, has ordered before us comes before the engine's accesses too.
-        fence_proxy();
         stage_in_begin(buffer_, hull(home), hull_bytes(home, piece(0)));
     }
     // Forgets it: the data that is on its way lands in the buffer only.
@@ -273,8 +276,6 @@ class Fetch {
 // Returns when the home holds the page; the caller's fence makes that known.
 GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
     u32 buffer = lock_staging();
-    // Stores to the frame by ordinary accesses, ordered before us by the page's word, before the engine's loads.
-    fence_proxy();
     for (u32 at = 0; at < bytes; at += kStagingBytes) {
         u32 left = bytes - at, piece = left < kStagingBytes ? left : kStagingBytes;
         // A frame is whole pages: what lies behind the last page's end may be read.

@@ -146,7 +146,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
     u32 outcome = wait_outcome(q, index) & 0xff;
     u64 took = ticks() - started;
     if (outcome == layout::OUTCOME_OK) {
-        count_latency(q.vm, took);
+        count_latency(latencies(q.vm), took);
         return kRoundHeld;
     }
     // Bounded: a pair that is mended again and again answers nobody.
@@ -296,7 +296,7 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     const layout::VmDesc* vm = miss->vm();
     u64 rest = miss->array.bytes - (miss->page << miss->array.page_shift);
     u32 whole = miss->array.offset_mask + 1;
-    count_latency(vm, ticks() - miss->started);
+    count_latency(latencies(vm), ticks() - miss->started);
     count(&counters(vm)->faults, 1);
     count_fetched(vm, rest < whole ? static_cast<u32>(rest) : whole);
     if (miss->pooled()) pay_back(vm, 1);
@@ -453,28 +453,41 @@ template <class B>
 GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 owner, u64 home, u64 frames,
                                   u32 bytes, u32 page_shift, u32 offset) {
     Quick result{0, false};
-    u32 active, group = match_active(owner, &active);
-    if (group != active) return result;
     u64 started = ticks();
-    bool leads = lane_id() == static_cast<u32>(__ffs(group) - 1);
+    u32 group = __activemask(), leader = __ffs(group) - 1;
+    // Two votes instead of a match: this is the way of one page only.
+    if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
+    bool leads = lane_id() == leader;
+    u32 lanes = __popc(group);
     Fetch fetch;
     u32 frame = kNoFrame;
-    bool low = false;
+    i64 available = 0;
+    u32 low = 0;
+    u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
         fetch.begin(home, bytes);
+        // All this while the page is on its way.
         bool claimed = try_claim(word, seen);
-        u32 available = claimed ? pool_reserve_one(vm) : 0;
+        available = claimed ? pool_reserve_one(vm) : 0;
         if (available) {
             frame = pool_take(vm, pool_tickets(vm, 1));
-            low = available <= vm->frames_low;
+            low = vm->frames_low;
+            histogram = latencies(vm);
+            st_relaxed_gpu(owner_slot(vm, frame), owner);
+            layout::Counters* c = counters(vm);
+            count(&c->missed_lanes, lanes);
+            count(&c->coalesced, lanes - 1);
+            count(&c->faults, 1);
+            count(&c->pages_fetched, 1);
+            count(&c->bytes_fetched, bytes);
         } else {
             if (claimed) revert_claim(word);
             fetch.cancel();
         }
     }
-    if (!__any_sync(group, frame != kNoFrame)) return result;
-    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer(), __ffs(group) - 1);
+    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer(), leader);
+    if (static_cast<u32>(found >> 8) == kNoFrame) return result;
     u32 buffer = found & 0xff;
     u64 target = frames + (found >> 8 << page_shift);
     stage_in_wait(buffer);
@@ -482,7 +495,6 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     result.bits = *reinterpret_cast<const B*>(Fetch::staged(buffer, home) + offset);
     result.done = true;
-    u32 lanes = __popc(group);
     bool together = lanes >= 8 && !((home | bytes) & 15);
     if (together) store_staged(buffer, target, bytes, __popc(group & ((1u << lane_id()) - 1)), lanes);
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
@@ -492,16 +504,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             fetch.finish_stored();
         else
             fetch.finish_staged(target);
-        st_relaxed_gpu(owner_slot(vm, frame), owner);
         publish(word, 0, frame, 0);
-        layout::Counters* c = counters(vm);
-        count(&c->missed_lanes, lanes);
-        count(&c->coalesced, lanes - 1);
-        count(&c->faults, 1);
-        count(&c->pages_fetched, 1);
-        count(&c->bytes_fetched, bytes);
-        count_latency(vm, ticks() - started);
-        if (low) turn_clock(vm, 2, nullptr);
+        count_latency(histogram, ticks() - started);
+        if (available <= low) refill(vm, 1, available);
     }
     __syncwarp(group);
     return result;

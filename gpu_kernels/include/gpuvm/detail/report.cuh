@@ -77,7 +77,7 @@ GPUVM_DEVICE void count_written_back(const layout::VmDesc* vm, u32 bytes) {
 }
 
 // Adds one demand fetch to the histogram. The bucket keeps the three bits below the leading one.
-GPUVM_DEVICE void count_latency(const layout::VmDesc* vm, u64 took) {
+GPUVM_DEVICE void count_latency(u64* buckets, u64 took) {
     u32 bucket = static_cast<u32>(took);
     if (took >= 2u << layout::LATENCY_SUB_BITS) {
         u32 octave = 63 - __clzll(static_cast<long long>(took));
@@ -86,7 +86,10 @@ GPUVM_DEVICE void count_latency(const layout::VmDesc* vm, u64 took) {
         bucket = ((octave - layout::LATENCY_SUB_BITS + 1) << layout::LATENCY_SUB_BITS) + sub;
     }
     if (bucket >= layout::LATENCY_BUCKETS) bucket = layout::LATENCY_BUCKETS - 1;
-    count(&reinterpret_cast<layout::LatencyHistogram*>(vm->latencies)->buckets[bucket], 1);
+    count(&buckets[bucket], 1);
+}
+GPUVM_DEVICE u64* latencies(const layout::VmDesc* vm) {
+    return reinterpret_cast<layout::LatencyHistogram*>(vm->latencies)->buckets;
 }
 
 // A bounded wait: polls with growing back-off, and looks at the abort flag and the clock now and then.

@@ -1,0 +1,378 @@
+//! What a region is to be, and where its data comes from.
+
+use std::{io::Read, marker::PhantomData, path::Path};
+
+use bytemuck::Pod;
+use gpuvm_gpu::DeviceMemory;
+
+use super::{Plan, Region, RegionInner, Source};
+use crate::{
+    builder::Transport,
+    error::{Doing, Error, Result},
+    home::{FileMap, HostMemory, NodeMemory, Owner},
+    vm::Vm,
+};
+
+/// A region to be: name and kind first, then the data.
+#[must_use]
+pub struct RegionBuilder<T> {
+    vm: Vm,
+    length: u64,
+    name: Option<String>,
+    read_only: bool,
+    at_host: bool,
+    never_evicted: bool,
+    /// The neighbour GPU that holds the pages.
+    neighbour: Option<u32>,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Pod> RegionBuilder<T> {
+    pub(crate) fn new(vm: Vm, length: u64) -> Self {
+        Self {
+            vm,
+            length,
+            name: None,
+            read_only: false,
+            at_host: false,
+            never_evicted: false,
+            neighbour: None,
+            _elements: PhantomData,
+        }
+    }
+
+    /// The name that errors use. Default: the element's type.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Kernels may only read it: they take it as `gpuvm::array<const T>`, and no page is ever written home.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Keeps the pages in this host's memory although the virtual memory has memory nodes.
+    pub fn at_host(mut self) -> Self {
+        self.at_host = true;
+        self
+    }
+
+    /// Gives the region frames of its own, one for every page, which it keeps until it ends: its pages are fetched once and
+    /// never leave, and kernels read them at nearly the speed of plain memory. The frames come on top of
+    /// [`frame_memory`](crate::VmBuilder::frame_memory). Such a region is flushed only when no launch uses it.
+    pub fn never_evicted(mut self) -> Self {
+        self.never_evicted = true;
+        self
+    }
+
+    /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link
+    /// between the GPUs. For the direct transport.
+    pub fn on_gpu(mut self, ordinal: u32) -> Self {
+        self.neighbour = Some(ordinal);
+        self
+    }
+
+    fn label(&self) -> String {
+        self.name
+            .clone()
+            .unwrap_or_else(|| std::any::type_name::<T>().to_owned())
+    }
+
+    /// Checks the element's size and the length before any memory is taken.
+    fn check(&self) -> Result<usize> {
+        let refuse = |reason: String| {
+            Err(Error::Region {
+                region: self.label(),
+                reason,
+            })
+        };
+        let size = size_of::<T>() as u64;
+        if size == 0 || !self.vm.page_size().is_multiple_of(size) {
+            return refuse(format!(
+                "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
+                self.vm.page_size()
+            ));
+        }
+        if let (Some(ordinal), false) = (self.neighbour, self.vm.transport() == Transport::Direct) {
+            return refuse(format!(
+                "only the direct transport reaches memory of GPU {ordinal}; this Vm uses {}",
+                self.vm.transport()
+            ));
+        }
+        match self.length.checked_mul(size) {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(self.length as usize),
+            _ => refuse(format!(
+                "{} elements of {size} bytes are more than an address space holds",
+                self.length
+            )),
+        }
+    }
+
+    fn finish(self, data: Vec<T>) -> Result<Region<T>> {
+        if data.len() as u64 != self.length {
+            let reason = format!("{} elements were given for a length of {}", data.len(), self.length);
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        if self.homed_at_nodes() {
+            let memory = self.node_memory()?;
+            let doing = || format!("filling region `{}`", self.label());
+            if !data.is_empty() {
+                memory.write(0, bytemuck::cast_slice(&data)).doing(doing)?;
+            }
+            return self.finish_at_nodes(memory);
+        }
+        if let Some(ordinal) = self.neighbour {
+            let memory = self.neighbour_memory(ordinal)?;
+            if let Some(memory) = &memory {
+                let written = self.vm.inner.gpu.write(memory.addr(), bytemuck::cast_slice(&data));
+                let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
+                self.vm.inner.or_lost(written)?;
+            }
+            return self.create(Source::Neighbour(memory), false);
+        }
+        self.create(Source::Host(HostMemory::of_vec(data)), false)
+    }
+
+    /// Zeroed memory of a neighbour GPU; none for no element.
+    fn neighbour_memory(&self, ordinal: u32) -> Result<Option<DeviceMemory>> {
+        let bytes = self.length * size_of::<T>() as u64;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let memory = self.vm.inner.gpu.allocate_on(ordinal, bytes);
+        let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
+        self.vm.inner.or_lost(memory).map(Some)
+    }
+
+    /// Whether the pages live at memory nodes.
+    fn homed_at_nodes(&self) -> bool {
+        !self.at_host && self.neighbour.is_none() && !self.vm.inner.nodes.is_empty()
+    }
+
+    /// Zeroed memory of the nodes.
+    fn node_memory(&self) -> Result<NodeMemory> {
+        let bytes = self.length * size_of::<T>() as u64;
+        NodeMemory::zeroed(&self.vm.inner.nodes, bytes, self.vm.page_size(), self.read_only)
+            .doing(|| format!("getting memory for region `{}`", self.label()))
+    }
+
+    fn finish_at_nodes(self, memory: NodeMemory) -> Result<Region<T>> {
+        if self.read_only {
+            let sealed = memory.seal();
+            sealed.doing(|| format!("sealing region `{}`", self.label()))?;
+        }
+        self.create(Source::Nodes(memory), false)
+    }
+
+    fn create(self, source: Source, borrowed: bool) -> Result<Region<T>> {
+        let plan = Plan {
+            name: self.label(),
+            read_only: self.read_only,
+            never_evicted: self.never_evicted,
+            length: self.length,
+            element_bytes: size_of::<T>() as u32,
+        };
+        let inner = self.vm.inner.or_lost(RegionInner::create(&self.vm, plan, source))?;
+        Ok(Region {
+            inner,
+            borrowed,
+            _elements: PhantomData,
+        })
+    }
+
+    /// An empty vector with room for every element, or the reason why not.
+    fn room(&self) -> Result<Vec<T>> {
+        let length = self.check()?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(length)
+            .map_err(|source| self.no_room(length, std::io::Error::other(source)))?;
+        Ok(data)
+    }
+
+    /// Zeroed memory as the system gives it: pages that nobody touches take no memory.
+    fn zeros(&self) -> Result<Vec<T>> {
+        let length = self.check()?;
+        let data = bytemuck::allocation::try_zeroed_vec(length);
+        data.map_err(|()| self.no_room(length, std::io::ErrorKind::OutOfMemory.into()))
+    }
+
+    fn no_room(&self, length: usize, source: std::io::Error) -> Error {
+        Error::Data {
+            region: self.label(),
+            from: format!("{length} elements into host memory"),
+            source,
+        }
+    }
+
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
+    pub fn zeroed(self) -> Result<Region<T>> {
+        if self.homed_at_nodes() {
+            self.check()?;
+            let memory = self.node_memory()?;
+            return self.finish_at_nodes(memory);
+        }
+        if let Some(ordinal) = self.neighbour {
+            self.check()?;
+            let memory = self.neighbour_memory(ordinal)?;
+            return self.create(Source::Neighbour(memory), false);
+        }
+        let data = self.zeros()?;
+        self.finish(data)
+    }
+
+    /// A copy of `values`, whose number must be the length.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number.
+    pub fn from_slice(self, values: &[T]) -> Result<Region<T>> {
+        self.check()?;
+        self.finish(values.to_vec())
+    }
+
+    /// The elements of `values`, which the region takes over without a copy.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    pub fn from_vec(self, values: Vec<T>) -> Result<Region<T>> {
+        self.check()?;
+        self.finish(values)
+    }
+
+    /// What `values` yields: neither more nor fewer than the length.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it is a builder's last call, not a conversion"
+    )]
+    pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Region<T>> {
+        let mut data = self.room()?;
+        // One more than wanted shows an iterator that is too long without running it to its end.
+        data.extend(values.into_iter().take(self.length as usize + 1));
+        self.finish(data)
+    }
+
+    /// The bytes that `reader` gives, in this machine's byte order. It is read to the region's length, no further.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Data`] when reading fails or ends early.
+    pub fn from_reader(self, reader: impl Read) -> Result<Region<T>> {
+        self.read_from(reader, "the reader".into())
+    }
+
+    fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<T>> {
+        let mut data = self.zeros()?;
+        reader
+            .read_exact(bytemuck::cast_slice_mut(&mut data))
+            .map_err(|source| Error::Data {
+                region: self.label(),
+                from,
+                source,
+            })?;
+        self.finish(data)
+    }
+
+    /// The bytes of a file, which must be exactly as long as the region.
+    ///
+    /// # Errors
+    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
+    pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        let path = path.as_ref();
+        let file = self.open(path, false)?;
+        self.read_from(file, path.display().to_string())
+    }
+
+    /// Opens a file that must be exactly as long as the region.
+    fn open(&self, path: &Path, writable: bool) -> Result<std::fs::File> {
+        let length = self.check()?;
+        let wrap = |source| self.cannot_read(path, source);
+        let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
+        let file = file.map_err(wrap)?;
+        let bytes = file.metadata().map_err(wrap)?.len();
+        let wanted = (length * size_of::<T>()) as u64;
+        if bytes != wanted {
+            let reason = format!("{} has {bytes} bytes, the region {wanted}", path.display());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        Ok(file)
+    }
+
+    fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
+        Error::Data {
+            region: self.label(),
+            from: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// The pages of a file, in place: nothing is read before a kernel touches it. The file must be exactly as long as the
+    /// region, which is read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// any mixture, and a page that is gone ends the process.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file); [`Error::Gpu`] when the GPU cannot reach memory that is read-only.
+    pub fn map_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        self.read_only().mapped(path.as_ref(), false)
+    }
+
+    /// The same for a file that kernels may write: pages are written back into it, and a [`flush`](Region::flush) has the
+    /// system store it, as has the region's end.
+    ///
+    /// # Errors
+    /// As [`map_file`](Self::map_file), and [`Error::Region`] when the builder says read-only.
+    pub fn map_file_mut(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        if self.read_only {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: "it is read-only: map it by map_file".into(),
+            });
+        }
+        self.mapped(path.as_ref(), true)
+    }
+
+    fn mapped(self, path: &Path, writable: bool) -> Result<Region<T>> {
+        if self.homed_at_nodes() || self.neighbour.is_some() {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: format!(
+                    "the map of {} lies in this host's memory: say at_host and not on_gpu",
+                    path.display()
+                ),
+            });
+        }
+        let file = self.open(path, writable)?;
+        if self.length == 0 {
+            // The system maps no empty file.
+            return self.create(Source::Host(HostMemory::of_vec(Vec::<T>::new())), false);
+        }
+        let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
+        self.create(Source::Host(HostMemory::of_file(map)), false)
+    }
+
+    /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
+    /// region is closed; while it is open the memory is reached through the region only.
+    pub(crate) unsafe fn over(self, base: *mut T) -> Result<Region<T>> {
+        let length = self.check()?;
+        let memory = HostMemory {
+            base: base.cast(),
+            bytes: (length * size_of::<T>()) as u64,
+            owner: Owner::Borrowed,
+        };
+        self.create(Source::Host(memory), true)
+    }
+}

@@ -1,0 +1,232 @@
+//! A GPU that stands for an NVIDIA GPU in what only the host's side sees: it can be lost, it has a neighbour, and it keeps
+//! a record of the host memory that was registered with it. Kernels run on the simulated GPU behind it.
+#![allow(dead_code, reason = "every test binary uses its own part of this")]
+
+use std::{
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use gpuvm_gpu::{
+    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch,
+    LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source, Stream, sim::SimGpu,
+};
+
+/// The ordinal of the neighbour.
+pub const NEIGHBOUR: u32 = 1;
+
+/// Host memory that was registered: address, bytes, whether read-only.
+pub type Registered = (u64, u64, bool);
+
+struct Shared {
+    sim: SimGpu,
+    lost: Mutex<Option<GpuError>>,
+    launches: Mutex<Vec<Weak<dyn Launch>>>,
+    registered: Mutex<Vec<Registered>>,
+    refused: AtomicU64,
+}
+
+impl Shared {
+    fn check(&self) -> Result<(), GpuError> {
+        match &*self.lost.lock().unwrap() {
+            Some(cause) => Err(cause.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+pub struct MockGpu {
+    shared: Arc<Shared>,
+    /// As an NVIDIA GPU has one.
+    compute_capability: Option<(u32, u32)>,
+}
+
+impl MockGpu {
+    pub fn new(compute_capability: Option<(u32, u32)>) -> Arc<Self> {
+        let sim = SimGpu::builder().memory_bytes(64 << 20).lanes_per_worker(256);
+        let shared = Arc::new(Shared {
+            sim: sim.build().unwrap(),
+            lost: Mutex::default(),
+            launches: Mutex::default(),
+            registered: Mutex::default(),
+            refused: AtomicU64::new(0),
+        });
+        Arc::new(Self {
+            shared,
+            compute_capability,
+        })
+    }
+
+    /// The context dies, and with it what runs.
+    pub fn lose(&self) {
+        self.lose_with(GpuError::Lost {
+            gpu: "the mock GPU".into(),
+            cause: "the test pulled it out".into(),
+        });
+    }
+
+    /// The same with another cause, such as a kernel that runs on.
+    pub fn lose_with(&self, cause: GpuError) {
+        *self.shared.lost.lock().unwrap() = Some(cause);
+        for launch in self.shared.launches.lock().unwrap().iter().filter_map(Weak::upgrade) {
+            launch.abandon();
+        }
+    }
+
+    /// Launches that were tried after the loss.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    pub fn registered(&self) -> Vec<Registered> {
+        self.shared.registered.lock().unwrap().clone()
+    }
+}
+
+impl Gpu for MockGpu {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "the mock GPU".into(),
+            compute_capability: self.compute_capability,
+            ..self.shared.sim.capabilities()
+        }
+    }
+
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.allocate(bytes, align)
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.allocate_host(bytes)
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.shared.check()?;
+        self.shared.sim.write(addr, bytes)
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        self.shared.check()?;
+        self.shared.sim.read(addr, out)
+    }
+
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
+        self.shared.check()?;
+        let mut registered = self.shared.registered.lock().unwrap();
+        registered.push((host as u64, bytes, read_only));
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.sim.register_host(host, bytes, read_only) }
+    }
+
+    fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        if ordinal != NEIGHBOUR {
+            let cause = "the mock GPU has one neighbour".into();
+            return Err(GpuError::NoPeer { ordinal, cause });
+        }
+        self.allocate(bytes, 256)
+    }
+
+    fn lost(&self) -> Option<GpuError> {
+        self.shared.lost.lock().unwrap().clone()
+    }
+
+    fn compile(
+        &self,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.compile(source, kernels, options)
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        self.shared.check()?;
+        Ok(Arc::new(MockStream {
+            stream: self.shared.sim.stream()?,
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
+    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore) {
+        self.shared.sim.watch_stores(pages, on_store);
+    }
+
+    fn attach(&self, actor: Arc<dyn Actor>) {
+        self.shared.sim.attach(actor);
+    }
+
+    fn set_note_formatter(&self, format: NoteFormatter) {
+        self.shared.sim.set_note_formatter(format);
+    }
+}
+
+struct MockStream {
+    stream: Arc<dyn Stream>,
+    shared: Arc<Shared>,
+}
+
+/// A failed launch of a lost GPU failed with it.
+fn as_lost(shared: &Shared, outcome: &LaunchOutcome) -> LaunchOutcome {
+    match outcome {
+        Ok(report) => Ok(report.clone()),
+        Err(error) => Err(shared.check().err().unwrap_or_else(|| error.clone())),
+    }
+}
+
+impl Stream for MockStream {
+    fn launch(
+        &self,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+        launch_state: u64,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        if let Err(lost) = self.shared.check() {
+            self.shared.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(lost);
+        }
+        let shared = Arc::downgrade(&self.shared);
+        let told: OnDone = Box::new(move |outcome| match shared.upgrade() {
+            Some(shared) => on_done(&as_lost(&shared, outcome)),
+            None => on_done(outcome),
+        });
+        let launch = self.stream.launch(kernel, config, args, launch_state, told)?;
+        self.shared.launches.lock().unwrap().push(Arc::downgrade(&launch));
+        Ok(Arc::new(MockLaunch {
+            launch,
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        self.shared.check()?;
+        self.stream.synchronize()
+    }
+}
+
+struct MockLaunch {
+    launch: Arc<dyn Launch>,
+    shared: Arc<Shared>,
+}
+
+impl Launch for MockLaunch {
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        let outcome = self.launch.wait(timeout)?;
+        Some(as_lost(&self.shared, &outcome))
+    }
+
+    fn is_done(&self) -> bool {
+        self.launch.is_done()
+    }
+
+    fn abandon(&self) {
+        self.launch.abandon();
+    }
+}
