@@ -53,11 +53,18 @@ pub(crate) enum Kind {
 pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
     fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>>;
+
+    /// A launch that may write the memory is about to begin. Called with the launches locked.
+    fn may_be_written(&self) {}
 }
 
 impl Memory for RegionInner {
     fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
         &self.launches
+    }
+
+    fn may_be_written(&self) {
+        self.expect_writes();
     }
 }
 

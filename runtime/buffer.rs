@@ -31,8 +31,9 @@ pub struct Buffer<T> {
 
 impl<T: Pod> Buffer<T> {
     pub(crate) fn zeroed(vm: Vm, length: u64) -> Result<Self> {
-        let memory = DeviceArray::zeroed(&*vm.inner.gpu, length)
-            .doing(|| format!("allocating a buffer of {length} elements"))?;
+        let memory =
+            DeviceArray::zeroed(&*vm.inner.gpu, length).doing(|| format!("allocating a buffer of {length} elements"));
+        let memory = vm.inner.or_lost(memory)?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),
@@ -62,10 +63,8 @@ impl<T: Pod> Buffer<T> {
     pub fn write(&self, values: &[T]) -> Result<()> {
         self.check(values.len())?;
         let _guard = self.quiesce();
-        self.inner
-            .memory
-            .write(&*self.vm.inner.gpu, 0, values)
-            .doing(|| "writing a buffer".into())
+        let written = self.inner.memory.write(&*self.vm.inner.gpu, 0, values);
+        self.vm.inner.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
     /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
@@ -75,12 +74,7 @@ impl<T: Pod> Buffer<T> {
     pub fn read(&self, out: &mut [T]) -> Result<()> {
         self.check(out.len())?;
         let _guard = self.quiesce();
-        let values = self
-            .inner
-            .memory
-            .read(&*self.vm.inner.gpu, 0, out.len())
-            .doing(|| "reading a buffer".into())?;
-        out.copy_from_slice(&values);
+        out.copy_from_slice(&self.copy(out.len())?);
         Ok(())
     }
 
@@ -90,10 +84,13 @@ impl<T: Pod> Buffer<T> {
     /// [`Error::Gpu`].
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let _guard = self.quiesce();
-        self.inner
-            .memory
-            .read(&*self.vm.inner.gpu, 0, self.length as usize)
-            .doing(|| "reading a buffer".into())
+        self.copy(self.length as usize)
+    }
+
+    /// Elements from 0 on. No launch that names the buffer may run.
+    fn copy(&self, count: usize) -> Result<Vec<T>> {
+        let values = self.inner.memory.read(&*self.vm.inner.gpu, 0, count);
+        self.vm.inner.or_lost(values.doing(|| "reading a buffer".into()))
     }
 
     fn check(&self, count: usize) -> Result<()> {

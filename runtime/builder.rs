@@ -2,8 +2,10 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
-use gpuvm_gpu::sim::Mode;
-use gpuvm_gpu::sim::SimGpu;
+use gpuvm_gpu::{
+    Gpu,
+    sim::{Mode, SimGpu},
+};
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
@@ -16,32 +18,74 @@ use crate::{
 /// Which GPU runs the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuKind {
-    /// The best one there is. In this version the simulated GPU.
+    /// The first NVIDIA GPU that can be used, unless a setting asks for what only the simulated GPU has: a seed, a software
+    /// NIC, SoftRoCE, memory nodes. Else the simulated GPU.
     #[default]
     Auto,
     /// The simulated GPU, in this process.
     Simulated,
-    /// An NVIDIA GPU by its ordinal. Not in this version.
+    /// An NVIDIA GPU by its ordinal.
     Cuda(u32),
+    /// An NVIDIA GPU by its UUID, in the order in which it is written.
+    CudaUuid([u8; 16]),
+}
+
+impl GpuKind {
+    /// The 16 bytes of `GPU-8ab3...-...`: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
+    fn uuid(text: &str) -> Option<[u8; 16]> {
+        let groups: Vec<&str> = text.strip_prefix("GPU-")?.split('-').collect();
+        let lengths = groups.iter().map(|group| group.len());
+        let digits = groups.concat();
+        if !lengths.eq([8, 4, 4, 4, 12]) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+    }
+}
+
+impl fmt::Display for GpuKind {
+    /// As `FromStr` reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Simulated => f.write_str("sim"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::CudaUuid(uuid) => {
+                f.write_str("cuda:GPU")?;
+                let hex = format!("{:032x}", u128::from_be_bytes(*uuid));
+                let ends = [8, 12, 16, 20, 32];
+                ends.iter().try_fold(0, |start, &end| {
+                    write!(f, "-{}", &hex[start..end])?;
+                    Ok(end)
+                })?;
+                Ok(())
+            }
+        }
+    }
 }
 
 impl FromStr for GpuKind {
     type Err = Error;
 
-    /// `auto`, `sim` or `cuda:N`.
+    /// `auto`, `sim`, `cuda:N` or `cuda:GPU-` and the rest of a UUID as `nvidia-smi -L` prints it.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "auto" => return Ok(Self::Auto),
             "sim" => return Ok(Self::Simulated),
             _ => {}
         }
-        if let Some(Ok(ordinal)) = text.strip_prefix("cuda:").map(str::parse) {
-            return Ok(Self::Cuda(ordinal));
+        if let Some(which) = text.strip_prefix("cuda:") {
+            if let Ok(ordinal) = which.parse() {
+                return Ok(Self::Cuda(ordinal));
+            }
+            if let Some(uuid) = Self::uuid(which) {
+                return Ok(Self::CudaUuid(uuid));
+            }
         }
         Err(Error::Setting {
             setting: "gpu",
             value: format!("`{text}`"),
-            reason: "expected auto, sim or cuda:N".into(),
+            reason: "expected auto, sim, cuda:N or cuda:GPU-UUID".into(),
         })
     }
 }
@@ -49,7 +93,7 @@ impl FromStr for GpuKind {
 /// How pages travel between frames and their home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// The best one for the GPU: `Soft` on the simulated GPU.
+    /// The best one for the GPU: `Direct` on an NVIDIA GPU, `Soft` on the simulated GPU, `Rxe` with memory nodes.
     #[default]
     Auto,
     /// The software NIC: mlx5 work requests executed in this process.
@@ -58,7 +102,7 @@ pub enum Transport {
     Rxe,
     /// A ConnectX NIC. Not in this version.
     Mlx5,
-    /// Copies by the faulting warp itself. Not in this version.
+    /// The faulting warp copies its pages itself, from host memory or from a neighbour GPU's.
     Direct,
 }
 
@@ -97,6 +141,21 @@ impl FromStr for Transport {
     }
 }
 
+/// Opens the NVIDIA GPU `which`, an ordinal or a UUID.
+fn open_cuda(kind: GpuKind, which: &str) -> Result<Arc<dyn Gpu>> {
+    let _ = which;
+    let found = gpuvm_gpu::cuda::presence();
+    let libraries = match (found.driver, found.nvrtc) {
+        (true, true) => "CUDA's libraries are here, but",
+        (true, false) => "libnvrtc is missing, and",
+        (false, _) => "libcuda is missing, and",
+    };
+    Err(Error::Unavailable {
+        what: format!("GPU {kind}"),
+        reason: format!("{libraries} this version drives the simulated GPU only; use --gpu sim"),
+    })
+}
+
 /// Worker threads of the simulated GPU that leave a core to the doorbell proxy and the driver, which do their work on the
 /// processor as well.
 fn workers_beside_a_proxy() -> u32 {
@@ -109,6 +168,7 @@ fn workers_beside_a_proxy() -> u32 {
 #[must_use]
 pub struct VmBuilder {
     pub(crate) gpu: GpuKind,
+    pub(crate) device: Option<Arc<dyn Gpu>>,
     pub(crate) transport: Transport,
     pub(crate) frame_memory: u64,
     pub(crate) page_size: u64,
@@ -149,6 +209,7 @@ impl Default for VmBuilder {
     fn default() -> Self {
         Self {
             gpu: GpuKind::Auto,
+            device: None,
             transport: Transport::Auto,
             frame_memory: 64 << 20,
             page_size: 4 << 10,
@@ -177,6 +238,13 @@ impl VmBuilder {
     /// The GPU. Default: [`GpuKind::Auto`].
     pub fn gpu(mut self, gpu: GpuKind) -> Self {
         self.gpu = gpu;
+        self
+    }
+
+    /// A GPU of your own making, or one that several virtual memories share; [`gpu`](Self::gpu) and the simulated GPU's
+    /// settings count for nothing then.
+    pub fn device(mut self, gpu: Arc<dyn Gpu>) -> Self {
+        self.device = Some(gpu);
         self
     }
 
@@ -379,32 +447,125 @@ impl VmBuilder {
     /// cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`].
     pub fn build(self) -> Result<Vm> {
         self.check()?;
-        if let GpuKind::Cuda(ordinal) = self.gpu {
-            let found = gpuvm_gpu::cuda::presence();
-            let libraries = match (found.driver, found.nvrtc) {
-                (true, true) => "CUDA's libraries are here, but",
-                (true, false) => "libnvrtc is missing, and",
-                (false, _) => "libcuda is missing, and",
-            };
+        if self.transport == Transport::Mlx5 {
             return Err(Error::Unavailable {
-                what: format!("GPU cuda:{ordinal}"),
-                reason: format!("{libraries} this version drives the simulated GPU only; use --gpu sim"),
+                what: "transport mlx5".into(),
+                reason: "this version drives no ConnectX NIC; use --transport direct, soft or rxe".into(),
             });
         }
-        if matches!(self.transport, Transport::Mlx5 | Transport::Direct) {
-            return Err(Error::Unavailable {
-                what: format!("transport {}", self.transport),
-                reason: "this version has the software NIC and SoftRoCE; use --transport soft or rxe".into(),
-            });
+        // Before a node or a NIC is asked for what the GPU cannot use.
+        let device = self.choose_device()?;
+        let hardware = device
+            .as_ref()
+            .is_some_and(|gpu| gpu.capabilities().compute_capability.is_some());
+        if hardware {
+            self.check_hardware()?;
         }
-        // Before the GPU, whose start takes longer.
+        // Before the simulated GPU, whose start takes longer.
         let nodes = self.join_nodes()?;
-        let rxe = match self.transport {
-            Transport::Auto if !nodes.is_empty() => Some(Arc::new(self.open_rxe(&nodes)?)),
-            Transport::Rxe => Some(Arc::new(self.open_rxe(&nodes)?)),
-            _ => None,
+        let transport = match self.transport {
+            Transport::Auto if !nodes.is_empty() => Transport::Rxe,
+            Transport::Auto if hardware => Transport::Direct,
+            Transport::Auto => Transport::Soft,
+            asked => asked,
         };
-        let pairs = u64::from(self.queue_pairs) * (1 + self.memory_nodes.len() as u64);
+        let nic = match transport {
+            Transport::Rxe => Some(TransportNic::Rxe(Arc::new(self.open_rxe(&nodes)?))),
+            Transport::Direct => None,
+            _ if hardware => Some(self.soft_nic_of_hardware()?),
+            _ => Some(TransportNic::Soft(self.open_soft_nic()?)),
+        };
+        let gpu = match device {
+            Some(gpu) => gpu,
+            None => self.start_simulated(transport)?,
+        };
+        Vm::bring_up(self, gpu, nic, nodes)
+    }
+
+    /// The GPU to drive; none for a simulated one that is to be started.
+    fn choose_device(&self) -> Result<Option<Arc<dyn Gpu>>> {
+        if let Some(gpu) = &self.device {
+            return Ok(Some(Arc::clone(gpu)));
+        }
+        match self.gpu {
+            GpuKind::Simulated => Ok(None),
+            GpuKind::Cuda(ordinal) => open_cuda(self.gpu, &ordinal.to_string()).map(Some),
+            kind @ GpuKind::CudaUuid(_) => {
+                let name = kind.to_string();
+                open_cuda(kind, name.trim_start_matches("cuda:")).map(Some)
+            }
+            GpuKind::Auto => {
+                let simulated = |why: &str| {
+                    tracing::info!("the simulated GPU runs the kernels: {why}");
+                    Ok(None)
+                };
+                let only_there = self.seed.is_some()
+                    || self.soft_nic.is_some()
+                    || matches!(self.transport, Transport::Rxe | Transport::Soft)
+                    || !self.memory_nodes.is_empty();
+                if only_there {
+                    return simulated("a seed, its NIC or a memory node was asked for");
+                }
+                match open_cuda(GpuKind::Cuda(0), "0") {
+                    Ok(gpu) => {
+                        tracing::info!("{} runs the kernels", gpu.capabilities().name);
+                        Ok(Some(gpu))
+                    }
+                    Err(Error::Gpu { source, .. }) => simulated(&source.to_string()),
+                    Err(error) => simulated(&error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// What an NVIDIA GPU does not do in this version.
+    fn check_hardware(&self) -> Result<()> {
+        let refuse = |setting, value: String, reason: &str| {
+            let reason = reason.into();
+            Err(Error::Setting { setting, value, reason })
+        };
+        if let Some(seed) = self.seed {
+            return refuse("seed", seed.to_string(), "an NVIDIA GPU follows none; use --gpu sim");
+        }
+        if self.transport == Transport::Rxe {
+            let reason = "an NVIDIA GPU cannot reach the SoftRoCE driver's rings; use --transport direct, or --gpu sim";
+            return refuse("transport", self.transport.to_string(), reason);
+        }
+        if !self.memory_nodes.is_empty() {
+            let reason = "an NVIDIA GPU reaches other machines through a ConnectX NIC, which this version does not \
+                          drive; use --gpu sim";
+            return refuse("memory nodes", self.memory_nodes.join(", "), reason);
+        }
+        Ok(())
+    }
+
+    /// The software NIC beside an NVIDIA GPU.
+    fn soft_nic_of_hardware(&self) -> Result<TransportNic> {
+        Err(Error::Unavailable {
+            what: "transport soft on an NVIDIA GPU".into(),
+            reason: "the software NIC reaches the simulated GPU's memory only; use --transport direct, or --gpu sim"
+                .into(),
+        })
+    }
+
+    fn open_soft_nic(&self) -> Result<Arc<SoftNic>> {
+        if let Some(nic) = &self.soft_nic {
+            return Ok(Arc::clone(nic));
+        }
+        let engines = if self.seed.is_some() { 0 } else { self.nic_engines };
+        let mut builder = SoftNic::builder().engines(engines);
+        if self.seed.is_some() {
+            builder = builder.clock(Arc::new(gpuvm_nic::soft::VirtualClock::new(0)));
+        }
+        let nic = builder.build().doing(|| "starting the software NIC".into())?;
+        Ok(Arc::new(nic))
+    }
+
+    fn start_simulated(&self, transport: Transport) -> Result<Arc<dyn Gpu>> {
+        let pairs = match transport {
+            Transport::Direct => 0,
+            _ => u64::from(self.queue_pairs) * (1 + self.memory_nodes.len() as u64),
+        };
         let bookkeeping = self.frames() * 16 + pairs * u64::from(self.queue_depth) * 256;
         let memory = self
             .device_memory
@@ -412,26 +573,14 @@ impl VmBuilder {
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(self.lanes_per_worker);
-        if let Some(workers) = self.workers.or_else(|| rxe.as_ref().map(|_| workers_beside_a_proxy())) {
+        let beside = (transport == Transport::Rxe).then(workers_beside_a_proxy);
+        if let Some(workers) = self.workers.or(beside) {
             gpu = gpu.workers(workers);
         }
         if let Some(seed) = self.seed {
             gpu = gpu.mode(Mode::Seeded(seed));
         }
-        let gpu = Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?);
-        let nic = match (rxe, &self.soft_nic) {
-            (Some(nic), _) => TransportNic::Rxe(nic),
-            (None, Some(nic)) => TransportNic::Soft(Arc::clone(nic)),
-            (None, None) => {
-                let engines = if self.seed.is_some() { 0 } else { self.nic_engines };
-                let mut builder = SoftNic::builder().engines(engines);
-                if self.seed.is_some() {
-                    builder = builder.clock(Arc::new(gpuvm_nic::soft::VirtualClock::new(0)));
-                }
-                TransportNic::Soft(Arc::new(builder.build().doing(|| "starting the software NIC".into())?))
-            }
-        };
-        Vm::bring_up(self, gpu, nic, nodes)
+        Ok(Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?))
     }
 
     /// Joins the memory nodes. Their devices must be one.
@@ -501,5 +650,42 @@ impl VmBuilder {
             return refuse("queue depth", self.queue_depth.to_string(), reason);
         }
         Ok(nic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_named_as_it_is_read() {
+        for text in [
+            "auto",
+            "sim",
+            "cuda:0",
+            "cuda:15",
+            "cuda:GPU-01234567-89ab-cdef-0123-456789abcdef",
+        ] {
+            assert_eq!(text.parse::<GpuKind>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "cuda",
+            "cuda:",
+            "cuda:-1",
+            "cuda:x",
+            "cuda:4294967296",
+            "cuda:GPU-",
+            "cuda:GPU-01234567",
+            "cuda:GPU-01234567-89ab-cdef-0123-456789abcdeg",
+            "cuda:GPU-0123456789abcdef0123456789abcdef",
+            "cuda:GPU-+1234567-89ab-cdef-0123-456789abcdef",
+        ] {
+            let refused = text.parse::<GpuKind>().unwrap_err().to_string();
+            assert!(
+                refused.starts_with(&format!("gpu is `{text}`: expected auto")),
+                "{refused}"
+            );
+        }
     }
 }

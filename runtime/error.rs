@@ -151,6 +151,28 @@ pub enum Error {
         /// What happened to it.
         reason: String,
     },
+    /// The GPU's context died, or a kernel runs on it that cannot be stopped: nothing more can be done with this virtual
+    /// memory, and what was only in GPU memory is gone.
+    #[error("the GPU of this Vm is lost; {}", lost_writes(regions))]
+    GpuLost {
+        /// Writable regions that launches named since their last flush that was completed: their homes hold what had been
+        /// written back, as [`crate::Region::read_home`] gives it.
+        regions: Vec<String>,
+        /// What happened to the GPU.
+        #[source]
+        source: GpuError,
+    },
+    /// What a mapped file's pages hold could not be written to the file.
+    #[error("region `{region}`: cannot write {} from its map", path.display())]
+    Sync {
+        /// The region's name.
+        region: String,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
     /// A thread could not be started.
     #[error("cannot start the thread that keeps queue pairs; raise the process limit")]
     Thread {
@@ -167,6 +189,17 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+}
+
+fn lost_writes(regions: &[String]) -> String {
+    if regions.is_empty() {
+        return "every region's home holds all that was written".into();
+    }
+    let names: Vec<_> = regions.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "writes since the last flush may be missing at the home of {}; Region::read_home reads what is there",
+        names.join(", ")
+    )
 }
 
 /// The runtime's results.

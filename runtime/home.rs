@@ -1,12 +1,15 @@
-//! Where a region's pages live: memory of this host, or of memory nodes across the network.
+//! Where a region's pages live: memory of this host, of a neighbour GPU, or of memory nodes across the network.
 
 use std::{
+    fs::File,
     mem::ManuallyDrop,
     ops::Range,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use bytemuck::Pod;
+use gpuvm_gpu::{DeviceMemory, HostRegistration};
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
 
 /// Pages that are copied to or from several nodes at a time.
@@ -17,8 +20,45 @@ const WINDOW_PAGES: u64 = 1024;
 pub(crate) struct HostMemory {
     pub base: *mut u8,
     pub bytes: u64,
-    /// The `Vec` that owns the memory, or nothing when it is borrowed.
-    pub owner: Option<Box<dyn Send + Sync>>,
+    pub owner: Owner,
+}
+
+/// What keeps a region's host memory.
+pub(crate) enum Owner {
+    /// The caller, until its scope ends.
+    Borrowed,
+    /// A `Vec` of the region's.
+    Vec { _vec: Box<dyn Send + Sync> },
+    /// A map of a file.
+    File(FileMap),
+}
+
+/// A shared map of a whole file.
+pub(crate) struct FileMap {
+    map: memmap2::MmapRaw,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl FileMap {
+    pub fn of(file: &File, path: &Path, writable: bool) -> std::io::Result<Self> {
+        let options = memmap2::MmapOptions::new();
+        let map = match writable {
+            true => options.map_raw(file)?,
+            false => options.map_raw_read_only(file)?,
+        };
+        let path = path.to_owned();
+        Ok(Self { map, path, writable })
+    }
+
+    /// Has the system write to the file what the map holds.
+    pub fn sync(&self) -> std::io::Result<()> {
+        if self.writable { self.map.flush() } else { Ok(()) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// A vector given away as raw parts, so that no reference to its elements exists while the NIC writes them.
@@ -51,7 +91,24 @@ impl HostMemory {
         Self {
             base: owned.base.cast(),
             bytes: (owned.length * size_of::<T>()) as u64,
-            owner: Some(Box::new(owned)),
+            owner: Owner::Vec { _vec: Box::new(owned) },
+        }
+    }
+
+    /// A file's map.
+    pub fn of_file(map: FileMap) -> Self {
+        Self {
+            base: map.map.as_mut_ptr(),
+            bytes: map.map.len() as u64,
+            owner: Owner::File(map),
+        }
+    }
+
+    /// The file behind the memory.
+    pub fn file(&self) -> Option<&FileMap> {
+        match &self.owner {
+            Owner::File(map) => Some(map),
+            _ => None,
         }
     }
 
@@ -215,13 +272,40 @@ impl NodeMemory {
 
 /// The home of a region.
 pub(crate) enum Home {
-    /// Memory of this host, and its key; none when it is empty.
-    Host(HostMemory, Option<gpuvm_nic::MemoryKey>),
+    /// Memory of this host, and how frames are filled from it.
+    Host(HostMemory, Reach),
+    /// Memory of a neighbour GPU, which lanes reach by loads and stores; none when it is empty, or when the region has ended.
+    Neighbour(Mutex<Option<DeviceMemory>>),
     /// Memory of nodes; given back when the region ends.
     Nodes(Mutex<Option<NodeMemory>>),
 }
 
+/// Who reaches host memory.
+pub(crate) enum Reach {
+    /// Nobody: it is empty.
+    Nobody,
+    /// The NIC.
+    Nic(gpuvm_nic::MemoryKey),
+    /// Lanes, in place; none once they may not any more.
+    Lanes(Mutex<Option<HostRegistration>>),
+}
+
 impl Home {
+    /// Device address of page 0 where lanes copy pages themselves, else 0.
+    pub fn direct_addr(&self) -> u64 {
+        match self {
+            Self::Host(_, Reach::Lanes(registration)) => {
+                let registration = registration.lock().unwrap_or_else(PoisonError::into_inner);
+                registration.as_ref().map_or(0, HostRegistration::device_addr)
+            }
+            Self::Neighbour(memory) => {
+                let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                memory.as_ref().map_or(0, DeviceMemory::addr)
+            }
+            Self::Host(..) | Self::Nodes(_) => 0,
+        }
+    }
+
     /// Gives the nodes' memory back.
     pub fn leave_nodes(&self) {
         if let Home::Nodes(memory) = self {

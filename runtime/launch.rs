@@ -3,18 +3,19 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use gpuvm_gpu::{GpuError, HostMemory, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
-use gpuvm_layouts::{self as layout, LaunchState};
+use gpuvm_gpu::{Gpu, GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
+use gpuvm_layouts::FaultRecord;
 
 use crate::{
     args::{Given, Memory},
     error::{Doing, Error, Result},
     fault::Fault,
+    launch_state::StateSlot,
     vm::{State, Vm, VmInner},
 };
 
@@ -135,8 +136,7 @@ pub(crate) struct InFlight {
     regions: Vec<(u32, String)>,
     /// Frames that its declared spans can hold at once.
     span_frames: u64,
-    aborted: AtomicBool,
-    state: HostMemory,
+    state: StateSlot,
     kernel: Arc<dyn GpuKernel>,
     _memories: Vec<Arc<dyn Memory>>,
     label: String,
@@ -160,59 +160,38 @@ impl InFlight {
         self.flight.launch.get().and_then(|launch| launch.wait(timeout))
     }
 
-    /// The launch's shared word at `offset` of its state.
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= size_of::<LaunchState>());
-        // SAFETY: the state is a LaunchState-sized, page-aligned allocation that lives as long as `self`; kernels and
-        // host touch its words by atomics while the launch runs.
-        unsafe { &*self.state.host_ptr().add(offset).cast::<AtomicU32>() }
-    }
-
     /// Makes the launch's slow paths end.
-    fn abort(&self) {
+    fn abort(&self, gpu: &dyn Gpu) {
         if self.is_done() {
             return;
         }
-        self.aborted.store(true, Ordering::Relaxed);
-        // Relaxed: the flag orders nothing; lanes look at it again and again.
-        self.word(core::mem::offset_of!(LaunchState, abort))
-            .store(1, Ordering::Relaxed);
+        if let Err(error) = self.state.abort(gpu) {
+            tracing::error!(%error, "{} could not be told to stop", self.label);
+        }
     }
 
-    /// The first fault and the number of later ones.
-    fn fault(&self) -> Option<(layout::FaultRecord, u32)> {
-        let claim = core::mem::offset_of!(LaunchState, fault) + core::mem::offset_of!(layout::FaultRecord, claim);
-        // Acquire: pairs with the reporting lane's release, so the record is whole.
-        if self.word(claim).load(Ordering::Acquire) != 2 {
-            return None;
-        }
-        let later = self
-            .word(core::mem::offset_of!(LaunchState, later_faults))
-            .load(Ordering::Relaxed);
-        // SAFETY: the record lies inside the state, is plain data, and nobody writes it once `claim` is 2.
-        let record = unsafe {
-            self.state
-                .host_ptr()
-                .add(core::mem::offset_of!(LaunchState, fault))
-                .cast::<layout::FaultRecord>()
-                .read()
-        };
-        Some((record, later))
+    /// The first fault of the launch, once it has ended, and the number of later ones.
+    fn fault(&self, vm: &VmInner) -> Result<Option<(FaultRecord, u32)>> {
+        let fault = self.state.fault(&*vm.gpu);
+        fault.doing(|| format!("reading how {} ended", self.label))
     }
 
     /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or it
     /// left pages or queue pairs in the error state.
     fn needs_recovery(&self, vm: &VmInner) -> bool {
         let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
-        let fault = self.fault().is_some_and(|(record, _)| {
-            Fault::from_record(&record, String::new(), vm.transport.name(), None).needs_recovery()
+        // A state that cannot be read says nothing good.
+        let fault = self.fault(vm).map_or(true, |fault| {
+            fault.is_some_and(|(record, _)| {
+                Fault::from_record(&record, String::new(), vm.transport.name(), None).needs_recovery()
+            })
         });
         stopped || fault
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
     fn outcome(&self, vm: &VmInner, outcome: LaunchOutcome) -> Result<LaunchReport> {
-        if let Some((record, later)) = self.fault() {
+        if let Some((record, later)) = self.fault(vm)? {
             let name = self.regions.iter().find(|(id, _)| *id == record.region);
             let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
             let holder = vm.holder_of(record.region, record.page);
@@ -233,7 +212,7 @@ impl InFlight {
         if let (Some(reason), Err(_)) = (stopped, &outcome) {
             return Err(Error::Stopped { kernel, reason });
         }
-        if outcome.is_ok() && self.aborted.load(Ordering::Relaxed) {
+        if outcome.is_ok() && self.state.is_aborted() {
             let reason = "Launch::abort asked it to".into();
             return Err(Error::Stopped { kernel, reason });
         }
@@ -256,7 +235,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::Fault`] when an access could not be served, [`Error::Gpu`] when the kernel itself failed, was stopped at
-    /// its deadline, or can never end; [`Error::Stopped`] after [`abort`](Self::abort), or when another launch of this
+    /// its deadline, or can never end; [`Error::GpuLost`] when that cost the GPU; [`Error::Stopped`] after [`abort`](Self::abort), or when another launch of this
     /// virtual memory was stopped where it stood.
     pub fn sync(&self) -> Result<LaunchReport> {
         match self.wait(None) {
@@ -272,7 +251,7 @@ impl Launch {
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<LaunchReport>> {
         let outcome = self.in_flight.wait(timeout)?;
         let vm = &self.vm.inner;
-        let result = self.in_flight.outcome(vm, outcome);
+        let result = vm.or_lost(self.in_flight.outcome(vm, outcome));
         // Never waits: another thread may hold the state for as long as a launch runs.
         vm.try_prune();
         Some(result)
@@ -285,7 +264,7 @@ impl Launch {
 
     /// Asks the kernel to stop: `gpuvm::failed()` becomes true and accesses that miss return at once.
     pub fn abort(&self) {
-        self.in_flight.abort();
+        self.in_flight.abort(&*self.vm.inner.gpu);
     }
 
     /// Stops the kernel where it stands, and with it the other launches in flight over this virtual memory, which could
@@ -333,8 +312,8 @@ impl Launcher<'_> {
         let doing = || format!("launching {label}");
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(vm.settings.launch_deadline);
-        let state = vm.gpu.allocate_host(size_of::<LaunchState>() as u64).doing(doing)?;
-        let state_addr = state.device_addr();
+        let state = vm.launch_states.take(&*vm.gpu).doing(doing)?;
+        let state_addr = state.addr();
         // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
         // that name the same memory do not wait for each other.
         let mut by_address: Vec<_> = memories.iter().collect();
@@ -354,7 +333,6 @@ impl Launcher<'_> {
             flight: Arc::clone(&flight),
             regions,
             span_frames,
-            aborted: AtomicBool::new(false),
             state,
             kernel: Arc::clone(kernel),
             _memories: memories.clone(),
@@ -369,6 +347,8 @@ impl Launcher<'_> {
         let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (peers, own, name) = (Arc::clone(&vm.peers), Arc::downgrade(&flight), label.to_owned());
         let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
+        // Before the first write can be.
+        by_address.iter().for_each(|memory| memory.may_be_written());
         let launch = stream
             .launch(&in_flight.kernel, &shape, &raw, state_addr, on_done)
             .doing(doing)?;
@@ -406,11 +386,12 @@ impl Launcher<'_> {
             regions: region.into_iter().collect(),
             ..Named::default()
         };
-        let in_flight = self.enqueue(stream, kernel, &config, args, named, label)?;
+        let in_flight = self.enqueue(stream, kernel, &config, args, named, label);
+        let in_flight = self.vm.or_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = in_flight.outcome(self.vm, outcome);
         self.vm.prune();
-        result.map(|_| ())
+        self.vm.or_lost(result.map(|_| ()))
     }
 
     /// Checks arguments and spans against the kernel and the frames.
@@ -513,7 +494,8 @@ impl Launcher<'_> {
             named.memories.extend(argument.memory);
             named.regions.extend(argument.region);
         }
-        let in_flight = self.enqueue(stream, kernel, config, &args, named, &label)?;
+        let in_flight = self.enqueue(stream, kernel, config, &args, named, &label);
+        let in_flight = self.vm.or_lost(in_flight)?;
         Ok(Launch {
             vm: vm.clone(),
             in_flight,
@@ -549,11 +531,14 @@ impl VmInner {
         }
         // A prefetch or an eviction that failed is no fault of its launch, but its queue pair works no more.
         if !done.is_empty() && !state.needs_recovery {
-            state.needs_recovery = self.queues.any_failed(&*self.gpu).unwrap_or(true);
-            // The same for its page, whose queue pair may have been mended since.
-            let failed = self.pages_failed().unwrap_or(u64::MAX);
-            state.needs_recovery |= failed != state.pages_failed;
-            state.pages_failed = failed;
+            // Lanes that copy pages themselves cannot fail at it.
+            if let Some(queues) = &self.queues {
+                state.needs_recovery = queues.any_failed(&*self.gpu).unwrap_or(true);
+                // The same for its page, whose queue pair may have been mended since.
+                let failed = self.pages_failed().unwrap_or(u64::MAX);
+                state.needs_recovery |= failed != state.pages_failed;
+                state.pages_failed = failed;
+            }
         }
         if state.in_flight.is_empty() && !state.needs_recovery {
             // No lane looks at the words of closed regions any more.
@@ -564,6 +549,9 @@ impl VmInner {
 
     /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
     fn make_ready(&self, state: &mut State) -> Result<()> {
+        if let Some(lost) = self.lost_with(state) {
+            return Err(lost);
+        }
         let done = self.prune_locked(state);
         // A launch that was stopped says so before it counts as ended.
         state.needs_recovery |= self.lock_peers().broken.is_some();

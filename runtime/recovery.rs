@@ -25,7 +25,9 @@ impl VmInner {
 
     fn rebuild(&self, state: &State) -> Result<()> {
         // First, so that no request in flight writes a frame or reads one afterwards.
-        self.queues.reset(&*self.gpu)?;
+        if let Some(queues) = &self.queues {
+            queues.reset(&*self.gpu)?;
+        }
         let mut owners = vec![0u64; self.frame_count as usize];
         let regions = state.regions.iter().flatten().filter_map(Weak::upgrade);
         // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
@@ -34,7 +36,8 @@ impl VmInner {
             for (page, bits) in words.iter_mut().enumerate() {
                 let word = mended(PageWord::from_bits(*bits));
                 *bits = word.to_bits();
-                if u64::from(word.state) == layout::STATE_RESIDENT {
+                // Frames of the region's own have no owner in the table, and never were in the pool.
+                if u64::from(word.state) == layout::STATE_RESIDENT && !region.never_evicted {
                     let Some(owner) = owners.get_mut(word.frame as usize) else {
                         return Err(Error::Poisoned {
                             reason: format!("page {page} of region `{}` names frame {}", region.name, word.frame),

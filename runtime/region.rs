@@ -13,13 +13,16 @@ use std::{
 };
 
 use bytemuck::Pod;
+use gpuvm_gpu::{DeviceMemory, GpuError};
 use gpuvm_layouts::{self as layout, PageWord, RegionDesc, StripeDesc};
 use gpuvm_nic::Access;
 
 use crate::{
+    builder::Transport,
     device::DeviceArray,
     error::{Doing, Error, Result},
-    home::{Home, HostMemory, NodeMemory},
+    frames::FrameMemory,
+    home::{FileMap, Home, HostMemory, NodeMemory, Owner, Reach},
     launch::InFlight,
     vm::{Retired, Vm, VmInner},
 };
@@ -34,23 +37,46 @@ pub(crate) struct RegionInner {
     pub name: String,
     pub pages: u64,
     pub read_only: bool,
+    /// Its frames are its own, one a page.
+    pub never_evicted: bool,
     pub element_bytes: u32,
     pub length: u64,
     bytes: u64,
     home: Home,
     words_addr: u64,
-    /// The page table, until the region has ended.
-    words: Mutex<Option<DeviceArray<u64>>>,
+    /// Address of the frame 0 that the words count from, and its key for READs.
+    frames_addr: u64,
+    frames_lkey: u32,
+    /// Until the region has ended.
+    tables: Mutex<Option<Tables>>,
+    /// A launch may have written it since its last flush that was completed.
+    unflushed: AtomicBool,
     /// Launches that name the region. Held while the host reads or writes the home, so that none begins meanwhile.
     pub launches: Mutex<Vec<Weak<InFlight>>>,
     /// `close` has begun.
     closed: AtomicBool,
     /// `close` has done what it could: no frame holds a page of the region.
     ended: AtomicBool,
-    /// The NIC did not let go of the home: its memory is never given back.
+    /// The home may be reached still: its memory is never given back.
     leaked: AtomicBool,
     /// Why a borrowed region that was dropped did not end well: its scope returns it.
     failure: Mutex<Option<Error>>,
+}
+
+/// What of a region lies in GPU memory.
+pub(crate) struct Tables {
+    words: DeviceArray<u64>,
+    /// Frames of the region's own; none when it uses those of all.
+    _frames: Option<FrameMemory>,
+}
+
+/// What a region is to be, besides its home.
+struct Plan {
+    name: String,
+    read_only: bool,
+    never_evicted: bool,
+    length: u64,
+    element_bytes: u32,
 }
 
 // SAFETY: the host memory's address is the only field that is not Send. It is dereferenced only by `copy_out` and
@@ -59,17 +85,57 @@ unsafe impl Send for RegionInner {}
 // SAFETY: as for Send; every access through a shared RegionInner takes that lock.
 unsafe impl Sync for RegionInner {}
 
+impl VmInner {
+    /// Lets the NIC or the lanes reach a region's home.
+    fn reach(&self, memory: &HostMemory, read_only: bool, name: &str) -> Result<Reach> {
+        if memory.bytes == 0 {
+            return Ok(Reach::Nobody);
+        }
+        let doing = || format!("registering region `{name}`");
+        match &self.nic {
+            Some(nic) => {
+                let access = match read_only {
+                    true => Access::REMOTE_READ,
+                    false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
+                };
+                // SAFETY: the memory outlives the key: `close`, or `drop` when the region's creation fails, deregisters
+                // first, and when that fails the memory is leaked (owned) or the process ends (borrowed). No Rust
+                // reference to it exists until then.
+                let key = unsafe { nic.register(memory.base as u64, memory.bytes, access) };
+                key.doing(doing).map(Reach::Nic)
+            }
+            None => {
+                // SAFETY: as above; lanes write it only where the region may be written.
+                let registered = unsafe { self.gpu.register_host(memory.base, memory.bytes, read_only) };
+                let registered = registered.doing(doing)?;
+                Ok(Reach::Lanes(Mutex::new(Some(registered))))
+            }
+        }
+    }
+
+    /// Frames for every page of one region.
+    fn own_frames(&self, name: &str, pages: u64) -> Result<FrameMemory> {
+        if pages > layout::FRAMES_MAX {
+            return Err(Error::Region {
+                region: name.to_owned(),
+                reason: format!("{pages} pages are too many for frames of its own: at most 2^28 - 1; use larger pages"),
+            });
+        }
+        FrameMemory::new(&*self.gpu, self.nic.clone(), pages, 1 << self.page_shift)
+    }
+}
+
 impl RegionInner {
-    /// Makes a region of memory that stays valid as `HostMemory` says, or of nodes' memory.
-    fn create(
-        vm: &Vm,
-        name: String,
-        read_only: bool,
-        length: u64,
-        element_bytes: u32,
-        source: Source,
-    ) -> Result<Arc<Self>> {
+    /// Makes a region of memory that stays valid as `HostMemory` says, or of a neighbour's or nodes' memory.
+    fn create(vm: &Vm, plan: Plan, source: Source) -> Result<Arc<Self>> {
         let inner = &vm.inner;
+        let Plan {
+            name,
+            read_only,
+            never_evicted,
+            length,
+            element_bytes,
+        } = plan;
         let bytes = length * u64::from(element_bytes);
         let pages = bytes.div_ceil(1 << inner.page_shift);
         let refuse = |reason: String| {
@@ -83,21 +149,21 @@ impl RegionInner {
         }
         let words = DeviceArray::zeroed(&*inner.gpu, pages)
             .doing(|| format!("allocating the page table of region `{name}`"))?;
-        let access = if read_only {
-            Access::REMOTE_READ
-        } else {
-            Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
+        let own_frames = match never_evicted && pages > 0 {
+            true => Some(inner.own_frames(&name, pages)?),
+            false => None,
+        };
+        let (frames_addr, frames_lkey) = match &own_frames {
+            Some(frames) => (frames.addr(), frames.lkey()),
+            None if never_evicted => (0, 0),
+            None => (inner.frames.addr(), 0),
         };
         let home = match source {
             Source::Nodes(memory) => Home::Nodes(Mutex::new(Some(memory))),
-            Source::Host(memory) if memory.bytes == 0 => Home::Host(memory, None),
+            Source::Neighbour(memory) => Home::Neighbour(Mutex::new(memory)),
             Source::Host(memory) => {
-                // SAFETY: `home` outlives the key: `close`, or `drop` when this function fails, deregisters first, and when
-                // that fails the memory is leaked (owned) or the process ends (borrowed). No Rust reference to it exists
-                // until then.
-                let key = unsafe { inner.nic.register(memory.base as u64, memory.bytes, access) }
-                    .doing(|| format!("registering region `{name}`"))?;
-                Home::Host(memory, Some(key))
+                let reach = inner.reach(&memory, read_only, &name)?;
+                Home::Host(memory, reach)
             }
         };
         // From here on dropping it gives the key back.
@@ -107,12 +173,19 @@ impl RegionInner {
             name,
             pages,
             read_only,
+            never_evicted,
             element_bytes,
             length,
             bytes,
             home,
             words_addr: words.addr(),
-            words: Mutex::new(Some(words)),
+            frames_addr,
+            frames_lkey,
+            tables: Mutex::new(Some(Tables {
+                words,
+                _frames: own_frames,
+            })),
+            unflushed: AtomicBool::new(false),
             launches: Mutex::default(),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -170,9 +243,9 @@ impl RegionInner {
             stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
             stripe_count: self.stripes().len() as u32,
             flags: layout::REGION_LIVE | self.flags(),
-            frames: self.vm.frames.addr(),
-            home: 0,
-            lkey: 0,
+            frames: self.frames_addr,
+            home: self.home.direct_addr(),
+            lkey: self.frames_lkey,
             reserved: 0,
         }
     }
@@ -180,7 +253,8 @@ impl RegionInner {
     /// Where the pages live, as the device sees it: at least one stripe.
     fn stripes(&self) -> Vec<StripeDesc> {
         let stripe = |home, rkey, group| {
-            let (queue_first, queue_count) = self.vm.queues.group(group);
+            let queues = self.vm.queues.as_ref();
+            let (queue_first, queue_count) = queues.map_or((0, 0), |queues| queues.group(group));
             StripeDesc {
                 home,
                 rkey,
@@ -190,7 +264,8 @@ impl RegionInner {
             }
         };
         match &self.home {
-            Home::Host(memory, key) => vec![stripe(memory.base as u64, key.map_or(0, |key| key.rkey), 0)],
+            Home::Host(memory, Reach::Nic(key)) => vec![stripe(memory.base as u64, key.rkey, 0)],
+            home @ (Home::Host(..) | Home::Neighbour(_)) => vec![stripe(home.direct_addr(), 0, 0)],
             Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(memory) if !memory.grants.is_empty() => (1..)
                     .zip(&memory.grants)
@@ -216,13 +291,15 @@ impl RegionInner {
     }
 
     fn flags(&self) -> u32 {
-        if self.read_only { layout::REGION_READ_ONLY } else { 0 }
+        let flag = |set, flag| if set { flag } else { 0 };
+        flag(self.read_only, layout::REGION_READ_ONLY) | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
     }
 
     /// Which machine holds a page, for messages; nothing for this host.
     pub fn holder_of(&self, page: u64) -> Option<String> {
         match &self.home {
             Home::Host(..) => None,
+            Home::Neighbour(_) => Some("a neighbour GPU".into()),
             Home::Nodes(memory) => {
                 let memory = memory.try_lock().ok()?;
                 let grants = &memory.as_ref()?.grants;
@@ -247,6 +324,13 @@ impl RegionInner {
                 unsafe { std::ptr::copy_nonoverlapping(memory.base.add(offset as usize), out.as_mut_ptr(), out.len()) };
                 Ok(())
             }
+            Home::Neighbour(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !out.is_empty() => {
+                    let read = self.vm.gpu.read(memory.addr() + offset, out);
+                    read.doing(|| format!("reading region `{}` from a neighbour GPU", self.name))
+                }
+                _ => Ok(()),
+            },
             Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(memory) if !out.is_empty() => {
                     let read = memory.read(offset, out);
@@ -269,6 +353,13 @@ impl RegionInner {
                 unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.base.add(offset as usize), data.len()) };
                 Ok(())
             }
+            Home::Neighbour(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !data.is_empty() => {
+                    let written = self.vm.gpu.write(memory.addr() + offset, data);
+                    written.doing(|| format!("writing region `{}` at a neighbour GPU", self.name))
+                }
+                _ => Ok(()),
+            },
             Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(memory) if !data.is_empty() => {
                     let written = memory.write(offset, data);
@@ -283,26 +374,42 @@ impl RegionInner {
     pub fn array(&self) -> layout::ArrayDesc {
         layout::ArrayDesc {
             words: self.words_addr,
-            frames: self.vm.frames.addr(),
+            frames: self.frames_addr,
             length: self.length,
             vm: self.vm.desc.addr(),
-            home: 0,
+            home: self.home.direct_addr(),
             bytes: self.bytes,
             page_shift: self.vm.page_shift,
-            region: self.id,
+            region: match self.never_evicted {
+                true => self.id | layout::ARRAY_NEVER_EVICTED,
+                false => self.id,
+            },
             offset_mask: (1 << self.vm.page_shift) - 1,
             frame_scale: 1 << (self.vm.page_shift - layout::FRAME_SHIFT),
         }
     }
 
-    fn lock_words(&self) -> MutexGuard<'_, Option<DeviceArray<u64>>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_tables(&self) -> MutexGuard<'_, Option<Tables>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A launch is about to begin that may write it. Called with the launches locked, as `flush_quiet` is.
+    pub fn expect_writes(&self) {
+        if !self.read_only {
+            // Relaxed: the lock on the launches orders it for all but the report of a lost GPU, which may come late.
+            self.unflushed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its home may lack what launches wrote.
+    pub fn may_have_writes(&self) -> bool {
+        self.unflushed.load(Ordering::Relaxed)
     }
 
     /// The page table; empty once the region has ended.
     pub fn read_words(&self) -> Result<Vec<u64>> {
-        match &*self.lock_words() {
-            Some(words) => words
+        match &*self.lock_tables() {
+            Some(Tables { words, .. }) => words
                 .read(&*self.vm.gpu, 0, self.pages as usize)
                 .doing(|| format!("reading the page table of `{}`", self.name)),
             None => Ok(Vec::new()),
@@ -311,8 +418,8 @@ impl RegionInner {
 
     /// Replaces the page table. No kernel may run.
     pub fn write_words(&self, new: &[u64]) -> Result<()> {
-        match &*self.lock_words() {
-            Some(words) => words
+        match &*self.lock_tables() {
+            Some(Tables { words, .. }) => words
                 .write(&*self.vm.gpu, 0, new)
                 .doing(|| format!("writing the page table of `{}`", self.name)),
             None => Ok(()),
@@ -332,11 +439,32 @@ impl RegionInner {
         launches
     }
 
+    /// Writes dirty pages home; nothing to do when no launch can have written one.
     fn flush_pages(&self) -> Result<()> {
-        if self.read_only || self.pages == 0 {
+        if self.read_only || self.pages == 0 || !self.may_have_writes() {
             return Ok(());
         }
         self.vm.support.flush(&self.vm, self.id, self.pages, &self.name)
+    }
+
+    /// The same while the launches are locked and none that names the region runs: then the home holds everything.
+    fn flush_quiet(&self) -> Result<()> {
+        self.flush_pages()?;
+        self.unflushed.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has the system write a mapped file.
+    fn sync_file(&self) -> Result<()> {
+        let Home::Host(memory, _) = &self.home else {
+            return Ok(());
+        };
+        let Some(file) = memory.file() else { return Ok(()) };
+        file.sync().map_err(|source| Error::Sync {
+            region: self.name.clone(),
+            path: file.path().to_owned(),
+            source,
+        })
     }
 
     fn release_pages(&self, discard: bool) -> Result<()> {
@@ -356,8 +484,13 @@ impl RegionInner {
         }
         let guard = self.quiesce();
         // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then.
-        let flushed = self.flush_pages().or_else(|_| self.flush_pages());
-        let released = self.release_pages(flushed.is_err());
+        let flushed = self.flush_quiet().or_else(|_| self.flush_quiet());
+        let synced = self.sync_file();
+        let released = match self.vm.lost() {
+            // What is in GPU memory is gone; `flushed` says whether that matters.
+            Some(_) => Ok(()),
+            None => self.release_pages(flushed.is_err()),
+        };
         let gone = self.let_go(borrowed);
         // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
         if released.is_ok() {
@@ -367,17 +500,20 @@ impl RegionInner {
         drop(guard);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         self.vm.prune();
-        flushed.and(released).and(gone)
+        flushed.and(synced).and(released).and(gone)
     }
 
-    /// Takes the home away from the NIC. Owned memory that it holds on to is leaked.
+    /// Takes the home away from the NIC, or the lanes. Owned memory that may be reached still is leaked.
     fn let_go(&self, borrowed: bool) -> Result<()> {
         let deadline = Instant::now() + BORROWED_WAIT;
         let mut gone = self.deregister();
         while gone.is_err() && borrowed {
             if Instant::now() > deadline {
                 // The lender gets its memory back on return, and the NIC would still write to it.
-                tracing::error!("the NIC does not let go of borrowed region `{}`", self.name);
+                tracing::error!(
+                    "borrowed region `{}` may be reached by the NIC or the GPU still",
+                    self.name
+                );
                 std::process::abort();
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -393,10 +529,10 @@ impl RegionInner {
         // Frames of the region that are left, if any, are found by the host's pass.
         state.needs_recovery |= frames_left;
         self.ended.store(true, Ordering::Release);
-        if let Some(words) = self.lock_words().take() {
+        if let Some(tables) = self.lock_tables().take() {
             state.retired.push(Retired {
                 id: self.id,
-                _words: words,
+                _tables: tables,
             });
         }
     }
@@ -409,11 +545,30 @@ impl RegionInner {
 
     fn deregister(&self) -> Result<()> {
         match &self.home {
-            Home::Host(_, Some(key)) => {
-                let gone = self.vm.nic.deregister(*key);
-                gone.doing(|| format!("deregistering region `{}`", self.name))
+            Home::Host(_, Reach::Nic(key)) => match &self.vm.nic {
+                Some(nic) => {
+                    let gone = nic.deregister(*key);
+                    gone.doing(|| format!("deregistering region `{}`", self.name))
+                }
+                None => Ok(()),
+            },
+            Home::Host(_, Reach::Lanes(registration)) => {
+                let mut registration = registration.lock().unwrap_or_else(PoisonError::into_inner);
+                // A dead context reaches nothing; a kernel that runs on may reach the memory for ever.
+                if let Some(cause) = self.vm.gpu.lost()
+                    && !matches!(cause, GpuError::Lost { .. })
+                {
+                    std::mem::forget(registration.take());
+                    return Err(cause).doing(|| format!("taking region `{}` from its lanes", self.name));
+                }
+                drop(registration.take());
+                Ok(())
             }
-            Home::Host(_, None) | Home::Nodes(_) => Ok(()),
+            Home::Neighbour(memory) => {
+                drop(memory.lock().unwrap_or_else(PoisonError::into_inner).take());
+                Ok(())
+            }
+            Home::Host(_, Reach::Nobody) | Home::Nodes(_) => Ok(()),
         }
     }
 
@@ -436,11 +591,11 @@ impl Drop for RegionInner {
         let closed = *self.closed.get_mut();
         if *self.leaked.get_mut() || (!closed && self.deregister().is_err()) {
             tracing::error!(
-                "the NIC does not let go of region `{}`; its memory is leaked",
+                "region `{}` may be reached by the NIC or the GPU still; its memory is leaked",
                 self.name
             );
             if let Home::Host(memory, _) = &mut self.home {
-                std::mem::forget(memory.owner.take());
+                std::mem::forget(std::mem::replace(&mut memory.owner, Owner::Borrowed));
             }
         }
     }
@@ -489,7 +644,8 @@ impl<T: Pod> Region<T> {
     /// flush tries again.
     pub fn flush(&self) -> Result<()> {
         let _guard = self.inner.quiesce();
-        self.inner.flush_pages()
+        self.inner.flush_quiet()?;
+        self.inner.sync_file()
     }
 
     /// The same without waiting for launches: it covers the writes that happened before it, and ends although kernels
@@ -498,7 +654,8 @@ impl<T: Pod> Region<T> {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_beside(&self) -> Result<()> {
-        self.inner.flush_pages()
+        self.inner.flush_pages()?;
+        self.inner.sync_file()
     }
 
     /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
@@ -519,11 +676,33 @@ impl<T: Pod> Region<T> {
         self.inner
             .check_range(&(first..first.saturating_add(out.len() as u64)))?;
         let _guard = self.inner.quiesce();
-        self.inner.flush_pages()?;
+        self.inner.flush_quiet()?;
+        self.copy(first, out)
+    }
+
+    /// # Errors
+    /// Of a home that is elsewhere. The range is checked, no launch names the region until this has returned, and its last
+    /// WRITE has completed, or the GPU is lost.
+    fn copy(&self, first: u64, out: &mut [T]) -> Result<()> {
         let offset = first * size_of::<T>() as u64;
-        // SAFETY: the range was checked; no launch names the region while the guard is held, and the flush has waited for
-        // its last WRITE.
-        unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) }
+        // SAFETY: nobody writes the home, as this function's callers see to.
+        let copied = unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) };
+        self.inner.vm.or_lost(copied)
+    }
+
+    /// All elements as [`to_vec`](Self::to_vec) gives them; or, when the GPU is lost, as the home holds them: with what had
+    /// been written back by then, and without what was only in GPU memory. [`Error::GpuLost`] says whether that is the same.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush) while the GPU is there; [`Error::GpuLost`] when the home itself was a GPU's memory.
+    pub fn read_home(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::zeroed(); self.len() as usize];
+        let _guard = self.inner.quiesce();
+        if self.inner.vm.lost().is_none() {
+            self.inner.flush_quiet()?;
+        }
+        self.copy(0, &mut out)?;
+        Ok(out)
     }
 
     /// Stores `values` from element `first` on. Kernels launched later see them.
@@ -544,7 +723,8 @@ impl<T: Pod> Region<T> {
         let offset = first * size_of::<T>() as u64;
         // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.
-        unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) }
+        let copied = unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) };
+        self.inner.vm.or_lost(copied)
     }
 
     /// All elements, after a flush.
@@ -564,7 +744,8 @@ impl<T: Pod> Region<T> {
     /// [`Error::Gpu`] when GPU memory cannot be read.
     pub fn salvage(&self) -> Result<Vec<DirtyPage<T>>> {
         let _guard = self.inner.quiesce();
-        self.inner.vm.at_rest(|| self.read_dirty())
+        let pages = self.inner.vm.at_rest(|| self.read_dirty());
+        self.inner.vm.or_lost(pages)
     }
 
     /// No launch may run.
@@ -580,7 +761,7 @@ impl<T: Pod> Region<T> {
             }
             let first = page * in_page;
             let mut elements = vec![T::zeroed(); in_page.min(inner.length - first) as usize];
-            let address = inner.vm.frames.addr() + (u64::from(word.frame) << inner.vm.page_shift);
+            let address = inner.frames_addr + (u64::from(word.frame) << inner.vm.page_shift);
             let read = inner.vm.gpu.read(address, bytemuck::cast_slice_mut(&mut elements));
             read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
             found.push(DirtyPage { first, elements });
@@ -634,6 +815,7 @@ impl<T> std::fmt::Debug for Region<T> {
 /// What a region is made of.
 enum Source {
     Host(HostMemory),
+    Neighbour(Option<DeviceMemory>),
     Nodes(NodeMemory),
 }
 
@@ -645,6 +827,9 @@ pub struct RegionBuilder<T> {
     name: Option<String>,
     read_only: bool,
     at_host: bool,
+    never_evicted: bool,
+    /// The neighbour GPU that holds the pages.
+    neighbour: Option<u32>,
     _elements: PhantomData<T>,
 }
 
@@ -656,6 +841,8 @@ impl<T: Pod> RegionBuilder<T> {
             name: None,
             read_only: false,
             at_host: false,
+            never_evicted: false,
+            neighbour: None,
             _elements: PhantomData,
         }
     }
@@ -678,6 +865,21 @@ impl<T: Pod> RegionBuilder<T> {
         self
     }
 
+    /// Gives the region frames of its own, one for every page, which it keeps until it ends: its pages are fetched once and
+    /// never leave, and kernels read them at nearly the speed of plain memory. The frames come on top of
+    /// [`frame_memory`](crate::VmBuilder::frame_memory). Such a region is flushed only when no launch uses it.
+    pub fn never_evicted(mut self) -> Self {
+        self.never_evicted = true;
+        self
+    }
+
+    /// Keeps the pages in the memory of the neighbour GPU `ordinal`, which the faulting warps read and write over the link
+    /// between the GPUs. For the direct transport.
+    pub fn on_gpu(mut self, ordinal: u32) -> Self {
+        self.neighbour = Some(ordinal);
+        self
+    }
+
     fn label(&self) -> String {
         self.name
             .clone()
@@ -697,6 +899,12 @@ impl<T: Pod> RegionBuilder<T> {
             return refuse(format!(
                 "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
                 self.vm.page_size()
+            ));
+        }
+        if let (Some(ordinal), false) = (self.neighbour, self.vm.transport() == Transport::Direct) {
+            return refuse(format!(
+                "only the direct transport reaches memory of GPU {ordinal}; this Vm uses {}",
+                self.vm.transport()
             ));
         }
         match self.length.checked_mul(size) {
@@ -724,12 +932,32 @@ impl<T: Pod> RegionBuilder<T> {
             }
             return self.finish_at_nodes(memory);
         }
+        if let Some(ordinal) = self.neighbour {
+            let memory = self.neighbour_memory(ordinal)?;
+            if let Some(memory) = &memory {
+                let written = self.vm.inner.gpu.write(memory.addr(), bytemuck::cast_slice(&data));
+                let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
+                self.vm.inner.or_lost(written)?;
+            }
+            return self.create(Source::Neighbour(memory), false);
+        }
         self.create(Source::Host(HostMemory::of_vec(data)), false)
+    }
+
+    /// Zeroed memory of a neighbour GPU; none for no element.
+    fn neighbour_memory(&self, ordinal: u32) -> Result<Option<DeviceMemory>> {
+        let bytes = self.length * size_of::<T>() as u64;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let memory = self.vm.inner.gpu.allocate_on(ordinal, bytes);
+        let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
+        self.vm.inner.or_lost(memory).map(Some)
     }
 
     /// Whether the pages live at memory nodes.
     fn homed_at_nodes(&self) -> bool {
-        !self.at_host && !self.vm.inner.nodes.is_empty()
+        !self.at_host && self.neighbour.is_none() && !self.vm.inner.nodes.is_empty()
     }
 
     /// Zeroed memory of the nodes.
@@ -748,9 +976,14 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     fn create(self, source: Source, borrowed: bool) -> Result<Region<T>> {
-        let name = self.label();
-        let bytes = size_of::<T>() as u32;
-        let inner = RegionInner::create(&self.vm, name, self.read_only, self.length, bytes, source)?;
+        let plan = Plan {
+            name: self.label(),
+            read_only: self.read_only,
+            never_evicted: self.never_evicted,
+            length: self.length,
+            element_bytes: size_of::<T>() as u32,
+        };
+        let inner = self.vm.inner.or_lost(RegionInner::create(&self.vm, plan, source))?;
         Ok(Region {
             inner,
             borrowed,
@@ -791,6 +1024,11 @@ impl<T: Pod> RegionBuilder<T> {
             self.check()?;
             let memory = self.node_memory()?;
             return self.finish_at_nodes(memory);
+        }
+        if let Some(ordinal) = self.neighbour {
+            self.check()?;
+            let memory = self.neighbour_memory(ordinal)?;
+            return self.create(Source::Neighbour(memory), false);
         }
         let data = self.zeros()?;
         self.finish(data)
@@ -855,13 +1093,16 @@ impl<T: Pod> RegionBuilder<T> {
     /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
     pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
         let path = path.as_ref();
+        let file = self.open(path, false)?;
+        self.read_from(file, path.display().to_string())
+    }
+
+    /// Opens a file that must be exactly as long as the region.
+    fn open(&self, path: &Path, writable: bool) -> Result<std::fs::File> {
         let length = self.check()?;
-        let wrap = |source| Error::Data {
-            region: self.label(),
-            from: path.display().to_string(),
-            source,
-        };
-        let file = std::fs::File::open(path).map_err(wrap)?;
+        let wrap = |source| self.cannot_read(path, source);
+        let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
+        let file = file.map_err(wrap)?;
         let bytes = file.metadata().map_err(wrap)?.len();
         let wanted = (length * size_of::<T>()) as u64;
         if bytes != wanted {
@@ -871,7 +1112,59 @@ impl<T: Pod> RegionBuilder<T> {
                 reason,
             });
         }
-        self.read_from(file, path.display().to_string())
+        Ok(file)
+    }
+
+    fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
+        Error::Data {
+            region: self.label(),
+            from: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// The pages of a file, in place: nothing is read before a kernel touches it. The file must be exactly as long as the
+    /// region, which is read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// any mixture, and a page that is gone ends the process.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file); [`Error::Gpu`] when the GPU cannot reach memory that is read-only.
+    pub fn map_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        self.read_only().mapped(path.as_ref(), false)
+    }
+
+    /// The same for a file that kernels may write: pages are written back into it, and a [`flush`](Region::flush) has the
+    /// system store it, as has the region's end.
+    ///
+    /// # Errors
+    /// As [`map_file`](Self::map_file), and [`Error::Region`] when the builder says read-only.
+    pub fn map_file_mut(self, path: impl AsRef<Path>) -> Result<Region<T>> {
+        if self.read_only {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: "it is read-only: map it by map_file".into(),
+            });
+        }
+        self.mapped(path.as_ref(), true)
+    }
+
+    fn mapped(self, path: &Path, writable: bool) -> Result<Region<T>> {
+        if self.homed_at_nodes() || self.neighbour.is_some() {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: format!(
+                    "the map of {} lies in this host's memory: say at_host and not on_gpu",
+                    path.display()
+                ),
+            });
+        }
+        let file = self.open(path, writable)?;
+        if self.length == 0 {
+            // The system maps no empty file.
+            return self.create(Source::Host(HostMemory::of_vec(Vec::<T>::new())), false);
+        }
+        let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
+        self.create(Source::Host(HostMemory::of_file(map)), false)
     }
 
     /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
@@ -884,7 +1177,7 @@ impl<T: Pod> RegionBuilder<T> {
         let memory = HostMemory {
             base: base.cast(),
             bytes: (length * size_of::<T>()) as u64,
-            owner: None,
+            owner: Owner::Borrowed,
         };
         self.create(Source::Host(memory), true)
     }

@@ -45,8 +45,10 @@ pub struct Stats {
     pub pool_dry: u64,
     /// Times that a lane found every ring full.
     pub queue_full: u64,
-    /// Demand fetches by latency: see [`Stats::fault_ns`].
+    /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
+    /// Length of a tick in picoseconds.
+    pub tick_ps: u64,
 }
 
 impl Stats {
@@ -69,14 +71,15 @@ impl Stats {
             evictions: sum(|c| c.evictions),
             prefetches: sum(|c| c.prefetches),
             doorbells: sum(|c| c.doorbells),
-            doorbell_calls: vm.nic.doorbell_calls(),
-            queue_pairs_mended: vm.queues.mended(),
+            doorbell_calls: vm.nic.as_ref().map_or(0, |nic| nic.doorbell_calls()),
+            queue_pairs_mended: vm.queues.as_ref().map_or(0, |queues| queues.mended()),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),
             errors: sum(|c| c.errors),
             pool_dry: sum(|c| c.pool_dry),
             queue_full: sum(|c| c.queue_full),
             latencies: histogram[0].buckets,
+            tick_ps: (1e6 / vm.gpu.capabilities().ticks_per_us).round() as u64,
         })
     }
 
@@ -89,7 +92,7 @@ impl Stats {
         for (bucket, count) in self.latencies.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return bucket_end(bucket as u64);
+                return nanoseconds(bucket_end(bucket as u64), self.tick_ps);
             }
         }
         0
@@ -117,11 +120,18 @@ impl Stats {
             pool_dry: self.pool_dry.saturating_sub(earlier.pool_dry),
             queue_full: self.queue_full.saturating_sub(earlier.queue_full),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
+            tick_ps: self.tick_ps,
         }
     }
 }
 
-/// Upper end in nanoseconds of a bucket of the latency histogram.
+/// So many ticks, rounded up.
+fn nanoseconds(ticks: u64, tick_ps: u64) -> u64 {
+    let ns = (u128::from(ticks) * u128::from(tick_ps)).div_ceil(1000);
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// Upper end in ticks of a bucket of the latency histogram.
 fn bucket_end(bucket: u64) -> u64 {
     let sub = 1 << LATENCY_SUB_BITS;
     if bucket < 2 * sub {
@@ -143,6 +153,14 @@ mod tests {
         let octave = 63 - u64::from(ns.leading_zeros());
         let sub = ns >> (octave - u64::from(LATENCY_SUB_BITS)) & ((1 << LATENCY_SUB_BITS) - 1);
         ((octave - u64::from(LATENCY_SUB_BITS) + 1) << LATENCY_SUB_BITS) + sub
+    }
+
+    #[test]
+    fn ticks_become_nanoseconds() {
+        assert_eq!(nanoseconds(1000, 1000), 1000);
+        // 1.98 GHz: 2 us.
+        assert_eq!(nanoseconds(3960, 505), 2000);
+        assert_eq!(nanoseconds(u64::MAX, 1_000_000), u64::MAX);
     }
 
     #[test]

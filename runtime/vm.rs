@@ -1,27 +1,28 @@
 //! The virtual memory: frames, their pool, queue pairs, and what is in flight over them.
 
 use std::{
-    mem::ManuallyDrop,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
 use bytemuck::Pod;
-use gpuvm_gpu::{CompileOptions, DeviceMemory, Gpu, Source, Stream, sim::SimGpu};
-use gpuvm_layouts::{self as layout, Counters, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
+use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Source, Stream};
+use gpuvm_layouts::{self as layout, Counters, FillState, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{Access, MemoryKey, Nic, RxeNic, SoftNic};
+use gpuvm_nic::{Nic, RxeNic, SoftNic};
 
 use crate::{
     buffer::Buffer,
     builder::{Transport, VmBuilder},
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
+    frames::FrameMemory,
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
+    launch_state::StatePool,
     queues::{Keeper, Queues},
-    region::{RegionBuilder, RegionInner},
+    region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
     support::Support,
@@ -34,6 +35,9 @@ pub(crate) const COUNTER_SHARDS: u32 = 64;
 const LOW_WATER_PER_WARP: u32 = 2;
 /// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
+/// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
+const FILLS: u32 = 512;
+const _: () = assert!(FILLS <= layout::FILLS_MAX);
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory, which ends with the last of
 /// its handles, regions, buffers, modules and launches.
@@ -56,49 +60,17 @@ pub(crate) struct State {
     pub retired: Vec<Retired>,
 }
 
+/// What the host knows of a lost GPU since it first saw the loss.
+pub(crate) struct Lost {
+    cause: GpuError,
+    /// Regions that may have lost writes.
+    regions: Vec<String>,
+}
+
 /// A closed region's place in the region table, and its page table.
 pub(crate) struct Retired {
     pub id: u32,
-    pub _words: DeviceArray<u64>,
-}
-
-/// The frames, registered with the NIC.
-pub(crate) struct FrameMemory {
-    memory: ManuallyDrop<DeviceMemory>,
-    key: MemoryKey,
-    nic: Arc<dyn Nic>,
-}
-
-impl FrameMemory {
-    fn new(gpu: &dyn Gpu, nic: Arc<dyn Nic>, count: u32, page_size: u64) -> Result<Self> {
-        let bytes = u64::from(count) * page_size;
-        let memory = gpu
-            .allocate(bytes, page_size)
-            .doing(|| format!("allocating {count} frames"))?;
-        // SAFETY: the frames stay allocated until `drop` has deregistered them (else they are leaked), and kernels and
-        // host reach them by raw addresses only.
-        let key = unsafe { nic.register(memory.addr(), bytes, Access::LOCAL_WRITE) }
-            .doing(|| "registering the frames".into())?;
-        Ok(Self {
-            memory: ManuallyDrop::new(memory),
-            key,
-            nic,
-        })
-    }
-
-    pub fn addr(&self) -> u64 {
-        self.memory.addr()
-    }
-}
-
-impl Drop for FrameMemory {
-    fn drop(&mut self) {
-        match self.nic.deregister(self.key) {
-            // SAFETY: dropped once, here.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
-            Err(error) => tracing::error!(%error, "the frames could not be deregistered; their memory is leaked"),
-        }
-    }
+    pub _tables: Tables,
 }
 
 pub(crate) struct VmInner {
@@ -107,8 +79,9 @@ pub(crate) struct VmInner {
     /// Memory nodes, in the order of the groups of queue pairs.
     pub nodes: Vec<Arc<NodeClient>>,
     // Dropped in this order: queue pairs before the memory that they reach.
-    pub queues: Arc<Queues>,
-    pub nic: Arc<dyn Nic>,
+    /// None where lanes copy the pages themselves.
+    pub queues: Option<Arc<Queues>>,
+    pub nic: Option<Arc<dyn Nic>>,
     pub soft_nic: Option<Arc<SoftNic>>,
     pub frames: FrameMemory,
     pub frame_count: u32,
@@ -121,10 +94,14 @@ pub(crate) struct VmInner {
     pub stripes_a_region: u64,
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
+    /// Where warps fill a large page together.
+    pub _fills: Option<DeviceArray<FillState>>,
+    pub launch_states: Arc<StatePool>,
     pub desc: DeviceArray<VmDesc>,
     pub support: Support,
     pub stream: Arc<dyn Stream>,
     pub state: Mutex<State>,
+    pub lost: OnceLock<Lost>,
     pub peers: Arc<Mutex<Peers>>,
     pub page_shift: u32,
     pub transport: Transport,
@@ -140,28 +117,38 @@ impl Vm {
 
     pub(crate) fn bring_up(
         settings: VmBuilder,
-        sim: Arc<SimGpu>,
-        nic: TransportNic,
+        gpu: Arc<dyn Gpu>,
+        nic: Option<TransportNic>,
         nodes: Vec<Arc<NodeClient>>,
     ) -> Result<Self> {
-        let gpu: Arc<dyn Gpu> = sim.clone();
-        let transport = nic.transport();
-        let (nic, soft_nic) = nic.parts();
-        connect_machines(&sim, &nic);
+        let transport = nic.as_ref().map_or(Transport::Direct, TransportNic::transport);
+        let (nic, soft_nic) = nic.map_or((None, None), TransportNic::parts);
+        connect_machines(&*gpu, nic.as_ref());
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
-        let frames = FrameMemory::new(&*gpu, nic.clone(), frame_count, settings.page_size)?;
+        let frames = FrameMemory::new(&*gpu, nic.clone(), u64::from(frame_count), settings.page_size)?;
         let capabilities = gpu.capabilities();
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
-        let queues = Arc::new(Queues::create(
-            &*gpu,
-            nic.clone(),
-            &nodes,
-            settings.queue_pairs,
-            settings.queue_depth,
-            frames.key.lkey,
-        )?);
+        let queues = match &nic {
+            None => None,
+            Some(nic) => Some(Arc::new(Queues::create(
+                &*gpu,
+                nic.clone(),
+                &nodes,
+                settings.queue_pairs,
+                settings.queue_depth,
+                frames.lkey(),
+            )?)),
+        };
+        let fill_count = match queues.is_none() && settings.page_size > u64::from(layout::FILL_CHUNK_BYTES) {
+            true => FILLS,
+            false => 0,
+        };
+        let fills = match fill_count {
+            0 => None,
+            count => Some(DeviceArray::<FillState>::zeroed(&*gpu, u64::from(count)).doing(doing)?),
+        };
         let owners = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -181,13 +168,16 @@ impl Vm {
             pool: pool.addr(),
             regions: regions.addr(),
             region_count: settings.regions_max,
-            queue_count: queues.count(),
-            queues: queues.table_addr(),
+            queue_count: queues.as_ref().map_or(0, |queues| queues.count()),
+            queues: queues.as_ref().map_or(0, |queues| queues.table_addr()),
             counters: counters.addr(),
             counter_shards: COUNTER_SHARDS,
-            queue_groups: queues.group_count(),
+            queue_groups: queues.as_ref().map_or(0, |queues| queues.group_count()),
             latencies: latencies.addr(),
             wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
+            ticks_per_us: capabilities.ticks_per_us.ceil() as u32,
+            fills: fills.as_ref().map_or(0, DeviceArray::addr),
+            fill_count,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
             ..zero()
         };
@@ -205,6 +195,7 @@ impl Vm {
                 pages_failed: 0,
                 retired: Vec::new(),
             }),
+            lost: OnceLock::new(),
             peers: Arc::default(),
             queues,
             nic,
@@ -219,6 +210,8 @@ impl Vm {
             stripes_a_region,
             counters,
             latencies,
+            _fills: fills,
+            launch_states: StatePool::new(),
             desc,
             page_shift,
             transport,
@@ -227,8 +220,8 @@ impl Vm {
         };
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
-        if !vm.inner.nodes.is_empty() {
-            let keeper = Keeper::start(Arc::clone(&vm.inner.queues), Arc::clone(&vm.inner.gpu));
+        if let (Some(queues), false) = (&vm.inner.queues, vm.inner.nodes.is_empty()) {
+            let keeper = Keeper::start(Arc::clone(queues), Arc::clone(&vm.inner.gpu));
             let keeper = keeper.map_err(|source| Error::Thread { source })?;
             // Set once, here.
             let _ = vm.inner.keeper.set(keeper);
@@ -267,7 +260,8 @@ impl Vm {
             .inner
             .gpu
             .compile(&Source::new(name, source), kernels, options)
-            .doing(|| format!("compiling {name}"))?;
+            .doing(|| format!("compiling {name}"));
+        let module = self.inner.or_lost(module)?;
         Ok(Module::new(self.clone(), module))
     }
 
@@ -289,7 +283,8 @@ impl Vm {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn stream(&self) -> Result<crate::launch::StreamHandle> {
-        let stream = self.inner.gpu.stream().doing(|| "creating a stream".into())?;
+        let stream = self.inner.gpu.stream().doing(|| "creating a stream".into());
+        let stream = self.inner.or_lost(stream)?;
         Ok(crate::launch::StreamHandle { stream })
     }
 
@@ -308,7 +303,7 @@ impl Vm {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn stats(&self) -> Result<Stats> {
-        Stats::read(&self.inner)
+        self.inner.or_lost(Stats::read(&self.inner))
     }
 
     /// Bytes of a page.
@@ -346,7 +341,8 @@ impl Vm {
         self.inner.soft_nic.as_ref()
     }
 
-    /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame.
+    /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame. Frames of a never-evicted region's
+    /// own have none.
     pub fn bookkeeping_bytes(&self) -> u64 {
         let state = self.inner.lock();
         let pages: u64 = state
@@ -376,32 +372,34 @@ impl TransportNic {
     }
 
     /// As every NIC, and as what only the software NIC can do.
-    fn parts(self) -> (Arc<dyn Nic>, Option<Arc<SoftNic>>) {
+    fn parts(self) -> (Option<Arc<dyn Nic>>, Option<Arc<SoftNic>>) {
         match self {
-            Self::Soft(nic) => (nic.clone(), Some(nic)),
-            Self::Rxe(nic) => (nic, None),
+            Self::Soft(nic) => (Some(nic.clone()), Some(nic)),
+            Self::Rxe(nic) => (Some(nic), None),
         }
     }
 }
 
 /// Doorbell stores of the simulated GPU wake the NIC; in seeded mode the GPU's scheduler steps it.
-fn connect_machines(gpu: &SimGpu, nic: &Arc<dyn Nic>) {
+fn connect_machines(gpu: &dyn Gpu, nic: Option<&Arc<dyn Nic>>) {
     struct Engine(Weak<dyn Nic>);
     impl gpuvm_gpu::Actor for Engine {
         fn step(&self) -> bool {
             self.0.upgrade().is_some_and(|nic| nic.step())
         }
     }
-    let woken = Arc::downgrade(nic);
-    gpu.watch_stores(
-        &nic.doorbell_pages(),
-        Arc::new(move |address| {
-            if let Some(nic) = woken.upgrade() {
-                nic.doorbell_written(address);
-            }
-        }),
-    );
-    gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
+    if let Some(nic) = nic {
+        let woken = Arc::downgrade(nic);
+        gpu.watch_stores(
+            &nic.doorbell_pages(),
+            Arc::new(move |address| {
+                if let Some(nic) = woken.upgrade() {
+                    nic.doorbell_written(address);
+                }
+            }),
+        );
+        gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
+    }
     gpu.set_note_formatter(Arc::new(|code, a, b| match code {
         layout::WAIT_COMPLETION => format!("completion of request {b} on queue pair {a}"),
         layout::WAIT_PAGE => format!("page {} of region {}", page_of(a), region_of(a)),
@@ -437,6 +435,41 @@ impl VmInner {
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing can be done any more, when the GPU is lost. Takes the state then.
+    pub fn lost(&self) -> Option<Error> {
+        self.gpu.lost()?;
+        self.lost_with(&self.lock())
+    }
+
+    /// The same for a caller who holds the state.
+    pub fn lost_with(&self, state: &State) -> Option<Error> {
+        let cause = self.gpu.lost()?;
+        let lost = self.lost.get_or_init(|| {
+            let regions = state.regions.iter().flatten().filter_map(Weak::upgrade);
+            let unwritten = regions.filter(|region| region.may_have_writes() && !region.has_ended());
+            Lost {
+                cause,
+                regions: unwritten.map(|region| region.name.clone()).collect(),
+            }
+        });
+        Some(Error::GpuLost {
+            regions: lost.regions.clone(),
+            source: lost.cause.clone(),
+        })
+    }
+
+    /// What the GPU refused, as the loss of the GPU if it is that. The state must not be held.
+    pub fn or_lost<T>(&self, result: Result<T>) -> Result<T> {
+        match result {
+            Err(Error::Gpu { doing, source }) => Err(match self.lost() {
+                // The kernel's own error says more than what it did to the GPU.
+                Some(Error::GpuLost { regions, .. }) => Error::GpuLost { regions, source },
+                _ => Error::Gpu { doing, source },
+            }),
+            other => other,
+        }
     }
 
     /// Pages that fetches have put into the error state so far.

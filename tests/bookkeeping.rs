@@ -19,7 +19,9 @@ fn used(vm: &Vm) -> u64 {
 }
 
 fn vm(frames: u64) -> Vm {
+    // Its size is set, and nobody else allocates there.
     Vm::builder()
+        .gpu(gpuvm::GpuKind::Simulated)
         .frame_memory(frames * PAGE)
         .device_memory(256 << 20)
         .build()

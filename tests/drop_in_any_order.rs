@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, small};
+use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, simulated, small};
 use gpuvm::{Error, LaunchConfig};
 
 /// The `n`-th order of `count` things.
@@ -57,7 +57,8 @@ fn everything_can_be_dropped_mid_flight_in_every_order() {
 #[test]
 fn dropping_kills_and_aborts_mix_in_every_order() {
     for n in orders(24) {
-        let bench = Bench::new(small(4).workers(1), BASIC);
+        // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+        let bench = Bench::new(simulated(4).workers(1), BASIC);
         let region = bench.vm.region::<u32>(10 * PAGE_WORDS).zeroed().unwrap();
         let turns = bench.vm.buffer::<u32>(1).unwrap();
         // It runs until it is stopped: whoever waits for it first would wait for ever, so it is stopped first.
@@ -136,7 +137,8 @@ fn an_abort_ends_a_loop_that_asks_and_everything_works_again() {
 
 #[test]
 fn a_killed_launch_in_one_vm_leaves_another_alone() {
-    let (first, second) = (Bench::new(small(8), BASIC), Bench::new(small(8), BASIC));
+    // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+    let (first, second) = (Bench::new(simulated(8), BASIC), Bench::new(simulated(8), BASIC));
     let n = 40 * PAGE_WORDS;
     let (a, b) = (
         first.vm.region::<u32>(n).zeroed().unwrap(),
@@ -158,7 +160,8 @@ fn a_killed_launch_in_one_vm_leaves_another_alone() {
 
 #[test]
 fn a_launch_killed_beside_others_fails_alone_or_says_so() {
-    let bench = Bench::new(small(8), BASIC);
+    // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+    let bench = Bench::new(simulated(8), BASIC);
     let n = 30 * PAGE_WORDS;
     let (a, b) = (
         bench.vm.region::<u32>(n).zeroed().unwrap(),
@@ -241,7 +244,8 @@ fn threads_of_the_host_share_a_virtual_memory() {
 
 #[test]
 fn kernels_killed_at_any_moment_leave_a_sound_memory() {
-    let bench = Bench::new(small(6), BASIC);
+    // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+    let bench = Bench::new(simulated(6), BASIC);
     let n = 40 * PAGE_WORDS;
     let a = bench.vm.region::<u32>(n).zeroed().unwrap();
     let kept = bench.vm.region::<u32>(5 * PAGE_WORDS).zeroed().unwrap();

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, small, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, simulated, simulated_soft, small, small_soft};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -174,7 +174,8 @@ fn spans_of_warps_count_by_warp() {
 
 #[test]
 fn spans_of_launches_in_flight_count_together() {
-    let bench = Bench::new(small(20), HOLDING);
+    // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
+    let bench = Bench::new(simulated(20), HOLDING);
     let a = pages(&bench, 20);
     let (flag, arrived) = (bench.vm.buffer::<u32>(1).unwrap(), bench.vm.buffer::<u32>(1).unwrap());
     let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -319,7 +320,8 @@ fn launches_of_different_streams_run_beside_each_other() {
 
 #[test]
 fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
-    let bench = Bench::new(small_soft(4), HOLDING);
+    // On an NVIDIA GPU a kernel that hangs takes the GPU from its process.
+    let bench = Bench::new(simulated_soft(4), HOLDING);
     let flag = bench.vm.buffer::<u32>(1).unwrap();
     let config = |threads| LaunchConfig::new(1, threads).deadline(Duration::from_millis(300));
     let error = bench.run("wait_for_ever", config(32), (&flag,)).unwrap_err();

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{BASIC, Bench, PAGE_WORDS, compare, small, small_soft};
-use gpuvm::{LaunchConfig, SoftNic};
+use gpuvm::{LaunchConfig, SoftNic, Transport};
 
 fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
     let nic = SoftNic::builder().latency_ns(3_000_000).max_rd_atomic(max_rd_atomic);
@@ -68,7 +68,9 @@ fn rings_of_every_depth_wrap_and_keep_every_request_apart() {
             compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("depth {depth}: {wrong}"));
         }
         let stats = bench.vm.stats().unwrap();
-        assert!(stats.requests > 8 * u64::from(depth), "{} requests", stats.requests);
+        // Lanes that copy pages themselves post none.
+        let posted = stats.requests > 8 * u64::from(depth) || bench.vm.transport() == Transport::Direct;
+        assert!(posted, "{} requests", stats.requests);
         bench.no_violations();
     }
 }

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
-use common::{Bench, HOLDING, PAGE_WORDS, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, simulated_soft};
 use gpuvm::{CompileOptions, LaunchConfig};
 use program::{Outcome, give_up, rng, run, seeds, tiny};
 
@@ -47,7 +47,7 @@ fn many_interleavings_come_to_what_a_plain_array_comes_to() {
 #[test]
 fn groups_that_split_at_random_share_two_frames() {
     for seed in seeds(200, 20) {
-        let bench = Bench::new(small_soft(2).seed(seed), HOLDING);
+        let bench = Bench::new(simulated_soft(2).seed(seed), HOLDING);
         let n = 5 * PAGE_WORDS;
         let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
         let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -67,7 +67,7 @@ fn groups_that_split_at_random_share_two_frames() {
 #[test]
 fn prefetches_and_spins_end_in_every_interleaving() {
     for seed in seeds(300, 12) {
-        let bench = Bench::new(small_soft(2).seed(seed), HOLDING);
+        let bench = Bench::new(simulated_soft(2).seed(seed), HOLDING);
         let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
         let out = bench.vm.buffer::<u32>(1).unwrap();
         bench.must("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 4 * PAGE_WORDS));

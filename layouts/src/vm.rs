@@ -16,7 +16,7 @@ pub const REGION_LIVE: u32 = 2;
 /// Every page has a frame of the region's own, and is never evicted.
 pub const REGION_NEVER_EVICTED: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
-pub const ARRAY_NEVER_EVICTED: u32 = 1 << 31;
+pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 16 << 10;
@@ -174,8 +174,8 @@ pub struct VmDesc {
     pub fills: u64,
     /// Large pages that may be filled at one time.
     pub fill_count: u32,
-    /// Unused.
-    pub reserved: u32,
+    /// How often `ticks()` counts in a microsecond, rounded up.
+    pub ticks_per_us: u32,
     /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
     pub frame_reciprocal: u64,
 }
@@ -266,7 +266,7 @@ shared_layout! {
     VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
-        queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, reserved: 116,
+        queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
         frame_reciprocal: 120,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,

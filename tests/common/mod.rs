@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use gpuvm::{
-    CompileOptions, Error, Kernel, Launch, LaunchConfig, LaunchReport, Module, SoftNic, Transport, Vm, VmBuilder,
+    CompileOptions, Error, GpuKind, Kernel, Launch, LaunchConfig, LaunchReport, Module, SoftNic, Transport, Vm,
+    VmBuilder,
 };
 
 /// The page size of tests that do not try several.
@@ -13,12 +14,33 @@ pub const PAGE: u64 = 4096;
 pub const PAGE_WORDS: u64 = PAGE / 4;
 
 /// Settings of a small virtual memory: few frames, a short queue, and bounds that end a test that would hang. It uses the
-/// transport that the environment asks for.
+/// GPU and the transport that the environment asks for.
 pub fn small(frames: u64) -> VmBuilder {
-    over_environment(small_soft(frames))
+    over_environment(sized(frames))
 }
 
-/// `GPUVM_TEST_RDMA=rxe0` runs tests over that SoftRoCE device instead of the software NIC, `GPUVM_TEST_NODE=HOST:PORT`,
+/// The same always on the simulated GPU, for tests of what only it survives or does: a kernel that traps or is stopped
+/// where it stands, a deadline of a kernel that does not look at `gpuvm::failed()`.
+pub fn simulated(frames: u64) -> VmBuilder {
+    // The transport alone comes from the environment.
+    small(frames).gpu(GpuKind::Simulated)
+}
+
+/// The GPU that the tests run on, and whether the environment has named it.
+fn gpu() -> (GpuKind, bool) {
+    match std::env::var("GPUVM_TEST_GPU") {
+        Ok(text) => (text.parse().unwrap_or_else(|error| panic!("{error}")), true),
+        Err(_) => (GpuKind::Simulated, false),
+    }
+}
+
+fn transport() -> Option<Transport> {
+    let text = std::env::var("GPUVM_TEST_TRANSPORT").ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// `GPUVM_TEST_GPU=cuda:0` runs tests on that GPU instead of the simulated one, `GPUVM_TEST_TRANSPORT=direct` over that
+/// transport. `GPUVM_TEST_RDMA=rxe0` runs tests over that SoftRoCE device instead of the software NIC, `GPUVM_TEST_NODE=HOST:PORT`,
 /// perhaps several with commas, with regions at those memory nodes. `GPUVM_TEST_RETRIES` and `GPUVM_TEST_ACK_TIMEOUT` set
 /// what the RDMA device does about packets that are lost.
 pub fn over_environment(builder: VmBuilder) -> VmBuilder {
@@ -26,6 +48,11 @@ pub fn over_environment(builder: VmBuilder) -> VmBuilder {
         std::env::var(name)
             .ok()
             .map(|text| text.parse::<u8>().expect("a small number"))
+    };
+    let builder = builder.gpu(gpu().0);
+    let builder = match transport() {
+        Some(transport) => builder.transport(transport),
+        None => builder,
     };
     let mut builder = match std::env::var("GPUVM_TEST_RDMA") {
         Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
@@ -50,8 +77,22 @@ pub fn over_environment(builder: VmBuilder) -> VmBuilder {
     builder
 }
 
-/// The same over the software NIC, for tests that plant its faults, watch its statistics or follow a seed.
+/// The same over the software NIC, for tests that plant its faults or watch its statistics: on the simulated GPU, unless
+/// the environment asks for the software NIC on another.
 pub fn small_soft(frames: u64) -> VmBuilder {
+    let gpu = match (gpu(), transport()) {
+        ((gpu, true), Some(Transport::Soft)) => gpu,
+        _ => GpuKind::Simulated,
+    };
+    sized(frames).gpu(gpu).transport(Transport::Soft)
+}
+
+/// The same on the simulated GPU whatever the environment says, for tests that follow a seed or hang a kernel.
+pub fn simulated_soft(frames: u64) -> VmBuilder {
+    small_soft(frames).gpu(GpuKind::Simulated)
+}
+
+fn sized(frames: u64) -> VmBuilder {
     Vm::builder()
         .frame_memory(frames * PAGE)
         .page_size(PAGE)

@@ -145,7 +145,8 @@ impl Shape {
             .launch_deadline(Duration::from_secs(60))
             .device_memory(self.frames * self.page + (32 << 20));
         match self.interleaving {
-            Some(seed) => builder.seed(seed),
+            // Only the simulated GPU follows a seed.
+            Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
             None => crate::common::over_environment(builder.workers(2)),
         }
     }

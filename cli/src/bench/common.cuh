@@ -33,14 +33,7 @@ static __device__ __forceinline__ u64 word_of(u64 page, u64 page_words, u32 lane
     return page * page_words + lane * step + page % step;
 }
 
-// The multiprocessor's clock; nanoseconds on the simulated GPU.
-static __device__ __forceinline__ u64 ticks() {
-#ifdef GPUVM_SIM
-    return gpuvm::detail::time_ns();
-#else
-    return static_cast<u64>(clock64());
-#endif
-}
+using gpuvm::detail::ticks;
 
 // 16 bytes from memory of the host or of a neighbour, past the caches that nobody keeps coherent.
 struct alignas(16) chunk {

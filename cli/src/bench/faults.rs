@@ -174,7 +174,7 @@ impl<'a> Faults<'a> {
         let machine = Machine::open(&args.machine, page_bytes, frames)?;
         let words = data_bytes / 8;
         let data = machine.vm.region::<u64>(words).name("data");
-        let data = machine::at_home(data, args.home)?
+        let data = machine::at_home(data, args.home)
             .from_vec(fill(words, pattern)?)
             .map_err(CliError::Bench)?;
         Ok(Self {

@@ -73,7 +73,7 @@ struct Hits<'a> {
     module: Module,
     tally: Tally,
     paged: Region<u32>,
-    kept: Option<Region<u32>>,
+    kept: Region<u32>,
     raw: Buffer<u32>,
     page_bytes: u64,
     words: u64,
@@ -88,10 +88,7 @@ impl<'a> Hits<'a> {
         let machine = Machine::open(&args.machine, page_bytes, pages + Machine::reserve(pages))?;
         let region = |name: &str| machine.vm.region::<u32>(words).name(name).read_only();
         let paged = region("data").from_vec(fill(words, value_of)?);
-        let kept = match machine::never_evicted(region("kept")) {
-            Some(region) => Some(region.from_vec(fill(words, value_of)?).map_err(CliError::Bench)?),
-            None => None,
-        };
+        let kept = region("kept").never_evicted().from_vec(fill(words, value_of)?);
         // Every multiprocessor full, in blocks of 256.
         let (config, warps) = machine.warps(if machine.is_cuda() {
             64 * machine.able.sm_count
@@ -102,7 +99,7 @@ impl<'a> Hits<'a> {
             module: machine.compile("bench/hits.cu", SOURCE, &KERNELS)?,
             tally: Tally::new(&machine)?,
             paged: paged.map_err(CliError::Bench)?,
-            kept,
+            kept: kept.map_err(CliError::Bench)?,
             raw: machine.vm.buffer(words).map_err(CliError::Bench)?,
             accesses: args.accesses.unwrap_or(if machine.is_cuda() { 256 } else { 64 }),
             machine,
@@ -117,9 +114,7 @@ impl<'a> Hits<'a> {
         hits.tally
             .run(&fill, config, (&hits.raw, words, hits.tally.arg()), words)?;
         hits.warm(&hits.paged)?;
-        if let Some(kept) = &hits.kept {
-            hits.warm(kept)?;
-        }
+        hits.warm(&hits.kept)?;
         Ok(hits)
     }
 
@@ -181,13 +176,8 @@ impl<'a> Hits<'a> {
                 Walk::Rows => "rows_paged",
                 Walk::Stream => "stream_paged<true>",
             };
-            match &self.kept {
-                Some(kept) => {
-                    let runs = self.time(walk, kernel, Operand::Paged(kept), sum)?;
-                    report.rows.push(row("never evicted", runs));
-                }
-                None => report.skip(name, "regions that are never evicted are not in this version"),
-            }
+            let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
+            report.rows.push(row("never evicted", runs));
         }
         Ok(())
     }

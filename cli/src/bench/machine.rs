@@ -87,18 +87,11 @@ pub fn shuffled(count: u64, seed: u64) -> Vec<u32> {
 }
 
 /// The region's home: this host's memory or that of a neighbour GPU.
-pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> Result<RegionBuilder<T>, CliError> {
+pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> RegionBuilder<T> {
     match home {
-        HomeArg::Host => Ok(region),
-        HomeArg::Gpu(ordinal) => Err(CliError::Options(format!(
-            "--home gpu:{ordinal}: regions at neighbour GPUs are not in this version"
-        ))),
+        HomeArg::Host => region,
+        HomeArg::Gpu(ordinal) => region.on_gpu(ordinal),
     }
-}
-
-/// The region with frames of its own, which no page ever leaves; nothing where there are none.
-pub fn never_evicted<T: bytemuck::Pod>(_region: RegionBuilder<T>) -> Option<RegionBuilder<T>> {
-    None
 }
 
 /// A size in the largest unit that gives a whole number.
@@ -148,8 +141,7 @@ impl Machine {
     /// The clock's rate: the launch's own where it was long enough to tell, since GPUs change theirs.
     pub fn ticks_per_us(&self, said: Said) -> f64 {
         match said.time_ns {
-            0..200_000 if self.is_cuda() => self.able.ticks_per_us,
-            0..200_000 => 1000.0,
+            0..200_000 => self.able.ticks_per_us,
             time_ns => said.ticks as f64 * 1e3 / time_ns as f64,
         }
     }

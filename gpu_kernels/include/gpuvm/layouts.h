@@ -190,7 +190,7 @@ constexpr const unsigned int REGION_LIVE = 2;
 constexpr const unsigned int REGION_NEVER_EVICTED = 4;
 
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
-constexpr const unsigned int ARRAY_NEVER_EVICTED = (1 << 31);
+constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (16 << 10);
@@ -279,6 +279,30 @@ struct alignas(32) StripeDesc {
     unsigned int reserved[3];
 };
 
+/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
+/// as its token.
+struct alignas(128) FillState {
+    /// Generation above, the next chunk to take below. A helper takes one by a compare-and-swap, so it never takes a chunk
+    /// of another page's filling.
+    unsigned long long head;
+    /// Chunks that are filled.
+    unsigned int done;
+    /// Chunks of the page.
+    unsigned int chunks;
+    /// The page, as in the frame owner table.
+    unsigned long long owner;
+    /// Address of the page's frame.
+    unsigned long long frame;
+    /// Address of the page at its home.
+    unsigned long long home;
+    /// Exact length of the page in bytes.
+    unsigned int bytes;
+    /// Taken (1) by the warp that fills a page through this place.
+    unsigned int taken;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved[10];
+};
+
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
 struct alignas(128) VmDesc {
     /// [`crate::LAYOUT_VERSION`] of the runtime.
@@ -319,8 +343,8 @@ struct alignas(128) VmDesc {
     unsigned long long fills;
     /// Large pages that may be filled at one time.
     unsigned int fill_count;
-    /// Unused.
-    unsigned int reserved;
+    /// How often `ticks()` counts in a microsecond, rounded up.
+    unsigned int ticks_per_us;
     /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
     unsigned long long frame_reciprocal;
 };
@@ -648,7 +672,7 @@ static_assert(__builtin_offsetof(VmDesc, latencies) == 88, "offset of VmDesc::la
 static_assert(__builtin_offsetof(VmDesc, wait_limit_ns) == 96, "offset of VmDesc::wait_limit_ns");
 static_assert(__builtin_offsetof(VmDesc, fills) == 104, "offset of VmDesc::fills");
 static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::fill_count");
-static_assert(__builtin_offsetof(VmDesc, reserved) == 116, "offset of VmDesc::reserved");
+static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 116, "offset of VmDesc::ticks_per_us");
 static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");

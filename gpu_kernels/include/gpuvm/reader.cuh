@@ -34,7 +34,10 @@ class reader {
     // The last chunk may reach past the array's end, never past its frame.
     __device__ void load(unsigned long long chunk) {
         detail::Place place = detail::place_of<detail::pair64>(array_, chunk);
-        if (!detail::try_read(array_, place, &value_)) value_ = detail::read_faulting<detail::pair64>(array_, place);
+        if (!detail::try_read(array_, place, &value_)) {
+            detail::Miss miss(array_, place.page);
+            value_ = detail::read_faulting<detail::pair64>(&miss, place.offset);
+        }
         first_ = chunk * kPerChunk;
         count_ = array_.length - first_ < kPerChunk ? array_.length - first_ : kPerChunk;
     }

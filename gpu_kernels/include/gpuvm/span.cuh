@@ -16,7 +16,7 @@ class span {
         unsigned long long to_page_end = (page_bytes - (index * sizeof(T) & (page_bytes - 1))) / sizeof(T);
         unsigned long long to_array_end = array.length - index;
         size_ = to_page_end < to_array_end ? to_page_end : to_array_end;
-        word_ = detail::words_of(array) + (index * sizeof(T) >> array.page_shift);
+        if (!detail::never_evicted(array)) word_ = detail::words_of(array) + (index * sizeof(T) >> array.page_shift);
     }
     __device__ span(span&& other) : data_(other.data_), first_(other.first_), size_(other.size_), word_(other.word_) {
         other.word_ = nullptr;

@@ -30,12 +30,12 @@ GPUVM_DEVICE Place place_of(const layout::ArrayDesc& array, u64 index) {
     return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};
 }
 
-GPUVM_NOINLINE void report_out_of_range(layout::ArrayDesc array, u64 index, u32 code) {
+GPUVM_NOINLINE void report_out_of_range(u64 length, u32 region, u64 index, u32 code) {
     Fault fault;
     fault.code = code;
-    fault.region = array.region;
+    fault.region = region & ~layout::ARRAY_NEVER_EVICTED;
     fault.index = index;
-    fault.size = array.length;
+    fault.size = length;
     report(fault);
 }
 
@@ -91,51 +91,71 @@ GPUVM_DEVICE T load_strong(u64 address) {
     }
 }
 
-// Slow paths take the array by value: the caller's copy then never has its address taken, and its fields stay in
-// registers over the acquire loads of a loop.
-
-// Runs `use(address)` with the element's page pinned for this lane, whatever it takes. False after a fault.
-template <class Use>
-GPUVM_NOINLINE bool with_page(layout::ArrayDesc array, Place place, bool write, Use use) {
-    u64 started = time_ns();
-    u64* word = words_of(array) + place.page;
-    bool done = false, ok = false;
-    while (!done) {
-        Round round = acquire_round(array, place.page, started);
-        if (round.outcome == kRoundHeld) {
-            if (write) mark_dirty(word, 0);
-            use(array.frames + (static_cast<u64>(round.frame) << array.page_shift) + place.offset);
-            unpin(word, 1);
-            ok = true;
-        }
-        done = round.outcome != kRoundRetry;
-        // Lanes that hold give up their pins before those of this round that do not wait for anything.
-        if (round.mixed) __syncwarp(round.active);
+// An element by weak loads, through L1: right where no frame is ever refilled.
+template <class T>
+GPUVM_DEVICE T load_weak(u64 address) {
+    if constexpr (sizeof(T) <= 8) {
+        using B = typename bits_of<sizeof(T)>::type;
+        return bit_cast<T>(ld_weak(reinterpret_cast<const B*>(address)));
+    } else {
+        u64 words[sizeof(T) / 8];
+        for (unsigned n = 0; n < sizeof(T) / 8; ++n) words[n] = ld_weak(reinterpret_cast<const u64*>(address) + n);
+        return bit_cast<T>(words);
     }
-    return ok;
+}
+
+GPUVM_DEVICE bool never_evicted(const layout::ArrayDesc& array) { return array.region & layout::ARRAY_NEVER_EVICTED; }
+
+// Runs `use(address)` with the element's page in a frame and held for this lane, whatever it takes. False after a
+// fault.
+template <class Use>
+GPUVM_DEVICE bool with_page(Miss* miss, u32 offset, bool write, Use use) {
+    while (true) {
+        u32 outcome = acquire_round(miss, false);
+        if (outcome == kRoundHeld) {
+            if (write) mark_dirty(miss->word(), 0);
+            use(miss->frame_address() + offset);
+            unpin(miss->word(), 1);
+        } else if (outcome == kRoundOurs) {
+            use(miss->frame_address() + offset);
+            settle(miss, write);
+        }
+        // Lanes that hold give up their pins before those of this round that do not wait for anything.
+        if (miss->mixed) __syncwarp(miss->active);
+        if (outcome != kRoundRetry) return outcome != kRoundFailed;
+    }
 }
 
 // The same for a read of an element that is in range.
 template <class T>
-GPUVM_NOINLINE T read_faulting(layout::ArrayDesc array, Place place) {
+GPUVM_NOINLINE T read_faulting(Miss* miss, u32 offset) {
     T value{};
-    with_page(array, place, false, [&value](u64 address) { value = load_strong<T>(address); });
+    with_page(miss, offset, false, [&value](u64 address) { value = load_strong<T>(address); });
     return value;
 }
 
 template <class T>
-GPUVM_NOINLINE T read_slow(layout::ArrayDesc array, u64 index) {
+GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index) {
     if (index >= array.length) {
-        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
+        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return T{};
     }
-    return read_faulting<T>(array, place_of<T>(array, index));
+    Place place = place_of<T>(array, index);
+    Miss miss(array, place.page);
+    return read_faulting<T>(&miss, place.offset);
 }
 
 // One optimistic try: word, element, word again.
 template <class T>
 GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value) {
     u64* word = words_of(array) + place.page;
+    if (never_evicted(array)) {
+        // The word moves once. A stale one only sends us the slow way, and only a word that says so lets the data be
+        // looked at: no line of it is in L1 before its fill.
+        if (!is_resident(ld_weak(word))) return false;
+        *value = load_weak<T>(array.frames + (place.page << array.page_shift) + place.offset);
+        return true;
+    }
     // Acquire: pairs with publication, so the frame's data is there.
     u64 first = ld_acquire_gpu(word);
     if (!is_resident(first)) return false;
@@ -158,17 +178,29 @@ GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
     return read_slow<T>(array, index);
 }
 
+template <class T, class Use>
+GPUVM_NOINLINE bool use_faulting(Miss* miss, u32 offset, Use use) {
+    return with_page(miss, offset, true, [&use](u64 address) { use(reinterpret_cast<T*>(address)); });
+}
+
 // Runs `use(pointer)` under a pin, with the page marked dirty first.
 template <class T, class Use>
 GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use use) {
     if (index >= array.length) {
-        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE);
+        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return false;
     }
     Place place = place_of<T>(array, index);
     u64* word = words_of(array) + place.page;
     // A look first: pins on a page that is absent would only be taken back.
-    if (GPUVM_LIKELY(is_resident(ld_relaxed_gpu(word)))) {
+    u64 seen = ld_relaxed_gpu(word);
+    if (GPUVM_LIKELY(is_resident(seen))) {
+        if (never_evicted(array)) {
+            // Nobody evicts it, and it is flushed only when no launch uses it: a store needs no pin.
+            mark_dirty(word, seen);
+            use(reinterpret_cast<T*>(frame_at(array, seen) + place.offset));
+            return true;
+        }
         u64 old = add_pins(word, 1);
         if (GPUVM_LIKELY(pins_held(old))) {
             mark_dirty(word, old);
@@ -179,7 +211,8 @@ GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use us
         }
         undo_pins(word, 1);
     }
-    return with_page(array, place, true, [&use](u64 address) { use(reinterpret_cast<T*>(address)); });
+    Miss miss(array, place.page);
+    return use_faulting<T>(&miss, place.offset, use);
 }
 
 // An element store: strong, since other lanes read by strong loads; the unpin's release orders it.
@@ -270,59 +303,62 @@ GPUVM_DEVICE T atomic_or(T* p, T v) {
 }
 
 // Spans hold their pin beyond this call: no lane of the round waits, so nothing is used here.
-GPUVM_NOINLINE bool pin_slow(layout::ArrayDesc array, u64 page, bool write, u64* address) {
-    u64 started = time_ns();
-    u64* word = words_of(array) + page;
+GPUVM_NOINLINE u64 pin_slow(Miss* miss, u32 offset, bool write) {
     while (true) {
-        Round round = acquire_round(array, page, started);
-        if (round.outcome == kRoundHeld) {
-            if (write) mark_dirty(word, 0);
-            *address = array.frames + (static_cast<u64>(round.frame) << array.page_shift);
-        }
-        if (round.mixed) __syncwarp(round.active);
-        if (round.outcome != kRoundRetry) return round.outcome == kRoundHeld;
+        u32 outcome = acquire_round(miss, true);
+        if (outcome == kRoundHeld && write) mark_dirty(miss->word(), 0);
+        if (miss->mixed) __syncwarp(miss->active);
+        if (outcome != kRoundRetry) return outcome == kRoundHeld ? miss->frame_address() + offset : 0;
     }
 }
 
 // Address of element `index` with one pin for this lane, or 0. `write` marks the page dirty at once, before any store.
-template <class T>
-GPUVM_DEVICE u64 pin_lane(const layout::ArrayDesc& array, u64 index, bool write) {
+// `Together`: by one addition for all lanes that are here with the page. A region that is never evicted needs no pins:
+// they are given back at once.
+template <class T, bool Together>
+GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool write) {
     if (index >= array.length) {
-        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE_SPAN);
+        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE_SPAN);
         return 0;
     }
     Place place = place_of<T>(array, index);
     u64* word = words_of(array) + place.page;
-    u64 address;
-    if (is_resident(ld_relaxed_gpu(word))) {
-        u64 old = add_pins(word, 1);
-        if (pins_held(old)) {
-            if (write) mark_dirty(word, old);
-            touch(word, old);
-            return frame_at(array, old) + place.offset;
+    if (never_evicted(array)) {
+        u64 seen = ld_weak(word);
+        if (is_resident(seen)) {
+            if (write) mark_dirty(word, seen);
+            return frame_at(array, seen) + place.offset;
         }
-        undo_pins(word, 1);
+    } else if constexpr (!Together) {
+        if (is_resident(ld_relaxed_gpu(word))) {
+            u64 old = add_pins(word, 1);
+            if (pins_held(old)) {
+                if (write) mark_dirty(word, old);
+                touch(word, old);
+                return frame_at(array, old) + place.offset;
+            }
+            undo_pins(word, 1);
+        }
     }
-    return pin_slow(array, place.page, write, &address) ? address + place.offset : 0;
+    Miss miss(array, place.page);
+    u64 address = pin_slow(&miss, place.offset, write);
+    if (address && never_evicted(array)) unpin(word, 1);
+    return address;
 }
 
-// The same by one addition for all lanes that are here with the page.
-template <class T>
-GPUVM_DEVICE u64 pin_warp(const layout::ArrayDesc& array, u64 index, bool write) {
-    if (index >= array.length) {
-        report_out_of_range(array, index, layout::FAULT_OUT_OF_RANGE_SPAN);
-        return 0;
-    }
-    Place place = place_of<T>(array, index);
-    u64 address;
-    return pin_slow(array, place.page, write, &address) ? address + place.offset : 0;
+// Fetches an absent page if a frame is there. False when none is.
+GPUVM_NOINLINE bool prefetch_directly(Miss* miss) {
+    u32 status = open_directly(miss, 0, true, false);
+    if (status == kHeld) count(&counters(miss->vm())->prefetches, 1);
+    return status != kNone;
 }
 
 // Posts READs for absent pages of a byte range, each with a token in the word so that anyone can finish it.
-GPUVM_NOINLINE void prefetch(layout::ArrayDesc array, u32 element_bytes, u64 first, u64 count_) {
+GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count_) {
     if (count_ == 0) return;
     if (first >= array.length || count_ > array.length - first) {
-        report_out_of_range(array, first >= array.length ? first : array.length, layout::FAULT_OUT_OF_RANGE_SPAN);
+        report_out_of_range(array.length, array.region, first >= array.length ? first : array.length,
+                            layout::FAULT_OUT_OF_RANGE_SPAN);
         return;
     }
     const layout::VmDesc* vm = vm_of(array);
@@ -332,18 +368,25 @@ GPUVM_NOINLINE void prefetch(layout::ArrayDesc array, u32 element_bytes, u64 fir
         u64* word = words_of(array) + page;
         u64 seen = ld_acquire_gpu(word);
         if (state_of(seen) != kAbsent) continue;
-        u64 owner = owner_of(array.region, page);
-        u32 frame, queue;
+        Miss miss(array, page);
+        if (miss.direct()) {
+            if (!prefetch_directly(&miss)) break;
+            continue;
+        }
+        u64 owner = miss.owner();
+        u32 frame = static_cast<u32>(page), queue;
         u64 index;
-        pay_back(vm, 1);
-        if (!pool_pop(vm, &frame)) break;
+        if (miss.pooled()) {
+            pay_back(vm, 1);
+            if (!pool_pop(vm, &frame)) break;
+        }
         if (!try_claim(word, seen)) {
-            pool_give(vm, frame);
+            give_frame_back(&miss, frame);
             continue;
         }
         if (!try_reserve_any(vm, owner, false, 1, &queue, &index)) {
             revert_claim(word);
-            pool_give(vm, frame);
+            give_frame_back(&miss, frame);
             break;
         }
         Queue q(vm, queue);

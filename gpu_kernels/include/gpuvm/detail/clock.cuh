@@ -1,6 +1,7 @@
 // Where frames come from when the pool runs low: a clock with a second chance over the frames' owners.
 #pragma once
 
+#include "direct.cuh"
 #include "queue.cuh"
 
 namespace gpuvm {
@@ -28,10 +29,10 @@ GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32
 // are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
     u32 window = vm->frame_count < kClockWindow ? vm->frame_count : kClockWindow;
-    u64 hand = atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window));
+    u32 frame;
+    over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
     u32 found = 0, cleaning = 0, rung = kNoFrame;
-    for (u32 n = 0; n < window && found + cleaning < need; ++n) {
-        u32 frame = static_cast<u32>((hand + n) % vm->frame_count);
+    for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = frame + 1 < vm->frame_count ? frame + 1 : 0) {
         u64 owner = ld_relaxed_gpu(owner_slot(vm, frame));
         if (!(owner & layout::OWNER_TAKEN_BIT)) continue;
         u64* word = word_of(vm, owner);
@@ -39,24 +40,34 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 need, u32* direct) {
         if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
         if (seen & layout::REFERENCED_BIT) {
             atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
-        } else if (seen & layout::DIRTY_BIT) {
-            if (!try_clean(word, seen)) continue;
+            continue;
+        }
+        bool ours = false;
+        if (!(seen & layout::DIRTY_BIT)) {
+            ours = try_evict(word, seen);
+            if (ours) frame_left(vm, frame);
+        } else if (!try_clean(word, seen)) {
+            continue;
+        } else if (is_direct(region_of(vm, owner))) {
+            write_back_direct(vm, owner, word, frame);
+            ours = try_leave(vm, word, frame);
+        } else if constexpr (kQueued) {
             if (post_clean(vm, owner, frame, layout::REQUEST_CLEAN, &rung)) {
                 ++cleaning;
             } else {
                 // Its queues take nothing now; other pages of the window may go other ways.
                 write_back_failed(word);
             }
-        } else if (try_evict(word, seen)) {
-            frame_left(vm, frame);
-            if (direct && found == 0)
-                *direct = frame;
-            else
-                pool_give(vm, frame);
-            ++found;
         }
+        if (!ours) continue;
+        if (direct && found == 0)
+            *direct = frame;
+        else
+            pool_give(vm, frame);
+        ++found;
     }
-    if (rung != kNoFrame) ring(Queue(vm, rung));
+    if constexpr (kQueued)
+        if (rung != kNoFrame) ring(Queue(vm, rung));
     return found;
 }
 
@@ -99,13 +110,14 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
         if (turn_clock(vm, 1, &frame)) break;
-        reap_all(vm, kClockWindow);
+        if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
-        if (all_queues_gone(vm, owner)) {
-            report_queues_failed(vm, owner);
-            break;
-        }
+        if constexpr (kQueued)
+            if (!is_direct(region_of(vm, owner)) && all_queues_gone(vm, owner)) {
+                report_queues_failed(vm, owner);
+                break;
+            }
         // Frames that others got meanwhile: this is contention, not a lack of frames.
         u64 now_taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
         if (now_taken != taken) wait.restart();

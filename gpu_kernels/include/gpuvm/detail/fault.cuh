@@ -10,17 +10,36 @@
 namespace gpuvm {
 namespace detail {
 
-constexpr u32 kRoundRetry = 0;
-constexpr u32 kRoundHeld = 1;
-constexpr u32 kRoundFailed = 2;
+// One access that missed. It lies in the lane's local memory: what a step needs is loaded there, so that the many steps
+// of a fault cost the kernel few registers.
+struct Miss {
+    layout::ArrayDesc array;
+    u64 page;
+    u64 started;  // in ticks
+    // What the last round left.
+    u32 frame;   // kRoundHeld, kRoundOurs: the page's frame
+    u32 token;   // kRoundOurs: what the page's word holds
+    u32 group;   // the lanes with this page
+    u32 active;  // the lanes of the round
+    bool mixed;  // not all of them are done: they meet again before anyone waits
+
+    GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
+    GPUVM_DEVICE const layout::VmDesc* vm() const { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
+    GPUVM_DEVICE u64* word() const { return reinterpret_cast<u64*>(array.words) + page; }
+    GPUVM_DEVICE u32 region() const { return array.region & ~layout::ARRAY_NEVER_EVICTED; }
+    GPUVM_DEVICE bool pooled() const { return !(array.region & layout::ARRAY_NEVER_EVICTED); }
+    GPUVM_DEVICE u64 owner() const { return owner_of(region(), page); }
+    GPUVM_DEVICE bool direct() const { return kDirect && (!kQueued || array.home != 0); }
+    GPUVM_DEVICE u64 frame_address() const { return array.frames + (static_cast<u64>(frame) << array.page_shift); }
+    GPUVM_DEVICE u32 leader() const { return __ffs(group) - 1; }
+    GPUVM_DEVICE bool leads() const { return lane_id() == leader(); }
+};
 
 // The outcome of a round for one lane.
-struct Round {
-    u32 outcome;
-    u32 frame;   // kRoundHeld: the page's frame, with one pin for this lane
-    u32 active;  // the lanes of this round
-    bool mixed;  // not all of them are done: they meet again before anyone waits
-};
+constexpr u32 kRoundRetry = 0;
+constexpr u32 kRoundHeld = 1;  // the page is resident, with one pin for this lane
+constexpr u32 kRoundOurs = 2;  // its frame is filled and only this group knows: `settle` publishes it
+constexpr u32 kRoundFailed = 3;
 
 // What a leader finds at its page's word.
 constexpr u32 kFollower = 0;
@@ -28,6 +47,7 @@ constexpr u32 kHeld = 1;
 constexpr u32 kWon = 2;     // the page is FETCHING and ours
 constexpr u32 kBusy = 3;    // the page is FETCHING and another's
 constexpr u32 kFailed = 4;  // the page is in the error state, or has too many pins
+constexpr u32 kNone = 5;    // nothing to be had now
 
 GPUVM_NOINLINE void report_page_error(u64 owner, u64 word, u32 fault_code) {
     Fault fault;
@@ -41,30 +61,32 @@ GPUVM_NOINLINE void report_page_error(u64 owner, u64 word, u32 fault_code) {
     report(fault);
 }
 
-// Takes `count` pins of a resident page or claims an absent one.
-GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 count_, u32* frame) {
+// What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent.
+GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* frame) {
+    if (is_resident(seen)) {
+        u64 old = add_pins(word, pins);
+        if (pins_held(old)) {
+            touch(word, old);
+            *frame = frame_of(old);
+            return kHeld;
+        }
+        undo_pins(word, pins);
+        if (!is_resident(old)) return kNone;
+        report_wait(layout::FAULT_TOO_MANY_PINS, owner, 0, pins_of(old), 0);
+        return kFailed;
+    }
+    if (state_of(seen) == kAbsent) return kWon;
+    if (state_of(seen) == kFetching) return kBusy;
+    report_page_error(owner, seen, layout::FAULT_PAGE_ERROR);
+    return kFailed;
+}
+
+// Takes `pins` pins of a resident page or claims an absent one.
+GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 pins, u32* frame) {
     while (true) {
         u64 seen = ld_acquire_gpu(word);
-        if (is_resident(seen)) {
-            u64 old = add_pins(word, count_);
-            if (pins_held(old)) {
-                touch(word, old);
-                *frame = frame_of(old);
-                return kHeld;
-            }
-            undo_pins(word, count_);
-            if (is_resident(old)) {
-                report_wait(layout::FAULT_TOO_MANY_PINS, owner, 0, pins_of(old), 0);
-                return kFailed;
-            }
-        } else if (state_of(seen) == kAbsent) {
-            if (try_claim(word, seen)) return kWon;
-        } else if (state_of(seen) == kFetching) {
-            return kBusy;
-        } else {
-            report_page_error(owner, seen, layout::FAULT_PAGE_ERROR);
-            return kFailed;
-        }
+        u32 status = look_at_page(word, owner, seen, pins, frame);
+        if (status != kNone && (status != kWon || try_claim(word, seen))) return status;
     }
 }
 
@@ -78,10 +100,14 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
         ended = state_of(seen) != kFetching;
         if (ended) break;
         u32 token = frame_of(seen);
-        if (token)
-            reap_token(vm, token);
-        else if ((wait.turns & 7) == 7)  // a demand fetch whose poster gave up has no token
-            reap_queues_of(vm, owner, kClockWindow);
+        if (is_direct(region_of(vm, owner))) {
+            if (token && fill_chunk(fill_at(vm, token - 1), owner)) continue;
+        } else if constexpr (kQueued) {
+            if (token)
+                reap_token(vm, token);
+            else if ((wait.turns & 7) == 7)  // a demand fetch whose poster gave up has no token
+                reap_queues_of(vm, owner, kClockWindow);
+        }
         if (!wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             break;
@@ -118,22 +144,35 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, bool writ
 // Turns the end of a demand fetch into the lane's outcome.
 GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, u64 started) {
     u32 outcome = wait_outcome(q, index) & 0xff;
+    u64 took = ticks() - started;
     if (outcome == layout::OUTCOME_OK) {
-        count_latency(q.vm, time_ns() - started);
+        count_latency(q.vm, took);
         return kRoundHeld;
     }
     // Bounded: a pair that is mended again and again answers nobody.
-    if (outcome == layout::OUTCOME_FLUSHED && time_ns() - started < q.vm->wait_limit_ns) return kRoundRetry;
+    u64 took_ns = took * 1000 / q.vm->ticks_per_us;
+    if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
     if (outcome == layout::OUTCOME_FAILED)
         report_page_error(owner, ld_relaxed_gpu(word), layout::FAULT_FETCH);
     else if (!aborted())
-        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, time_ns() - started);
+        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, took_ns);
     return kRoundFailed;
 }
 
+// A frame for a page of the miss: its own, or one from the pool.
+GPUVM_DEVICE u32 wait_for_frame_of(const Miss* miss) {
+    return miss->pooled() ? wait_for_frame(miss->vm(), miss->owner()) : static_cast<u32>(miss->page);
+}
+GPUVM_DEVICE void give_frame_back(const Miss* miss, u32 frame) {
+    if (miss->pooled()) pool_give(miss->vm(), frame);
+}
+
 // The common case: all gathered lanes miss one page, and the leader does everything alone.
-GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u64 started, u32* frame) {
-    u32 got = wait_for_frame(vm, owner);
+GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
+    const layout::VmDesc* vm = miss->vm();
+    u64* word = miss->word();
+    u64 owner = miss->owner();
+    u32 got = wait_for_frame_of(miss);
     u32 queue;
     u64 index;
     if (got == kNoFrame) {
@@ -141,7 +180,7 @@ GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32
         return kRoundFailed;
     }
     if (!wait_for_slot(vm, owner, false, &queue, &index)) {
-        pool_give(vm, got);
+        give_frame_back(miss, got);
         revert_claim(word);
         return kRoundFailed;
     }
@@ -151,8 +190,8 @@ GPUVM_DEVICE u32 fetch_alone(const layout::VmDesc* vm, u64* word, u64 owner, u32
     ring(q);
     count(&counters(vm)->faults, 1);
     pay_back(vm, 1);
-    *frame = got;
-    return finish_demand(q, index, word, owner, started);
+    miss->frame = got;
+    return finish_demand(q, index, word, owner, miss->started);
 }
 
 // What the poster of a batch tells the other winners.
@@ -166,9 +205,9 @@ constexpr u64 kDirectFrame = 1ull << 63;
 
 // The poster takes frames and slots for up to `want` winners: what there is, at least one unless a lane of the
 // warp holds something (`may_wait` false).
-GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, bool may_wait) {
+GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, bool pooled, u32 want, bool may_wait) {
     Grant grant{0, 0, 0, 0};
-    u32 frames = pool_reserve(vm, want);
+    u32 frames = pooled ? pool_reserve(vm, want) : want;
     u32 direct = kNoFrame;
     if (frames == 0) {
         if (!may_wait) return grant;
@@ -181,7 +220,7 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
     if (direct != kNoFrame) {
         if (grant.count == 0) pool_give(vm, direct);
         grant.ticket = kDirectFrame | direct;
-    } else {
+    } else if (pooled) {
         pool_unreserve(vm, frames - grant.count);
         if (grant.count) grant.ticket = pool_tickets(vm, grant.count);
     }
@@ -191,13 +230,17 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, u32 want, b
 // All winners of a round whose pages the same queues reach. Returns the lane's outcome; those without a frame take
 // their claim back. Winners of other queues are a group of their own: neither waits for the other before its lanes
 // have used and unpinned their pages.
-GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u32 pins, u32 won, bool may_wait,
-                               u64 started, u32* frame) {
-    if (vm->queue_groups > 1) won = __match_any_sync(won, stripe_of(vm, owner)->queue_first);
+GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
+    const layout::VmDesc* vm = miss->vm();
+    u64* word = miss->word();
+    u64 owner = miss->owner();
+    // Lanes whose frames come from elsewhere are a group of their own as well.
+    u64 way = stripe_of(vm, owner)->queue_first << 1 | (miss->pooled() ? 0 : 1);
+    if (vm->queue_groups > 1 || __any_sync(won, !miss->pooled())) won = __match_any_sync(won, way);
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};
-    if (lane_id() == poster) grant = take_grant(vm, owner, __popc(won), may_wait);
+    if (lane_id() == poster) grant = take_grant(vm, owner, miss->pooled(), __popc(won), may_wait);
     u64 packed = __shfl_sync(won, grant.first << 18 | grant.queue << 6 | grant.count, poster);
     grant.ticket = __shfl_sync(won, grant.ticket, poster);
     grant.count = packed & 63;
@@ -210,7 +253,9 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
     }
     Queue q(vm, grant.queue);
     u64 index = grant.first + rank;
-    u32 got = grant.ticket & kDirectFrame ? static_cast<u32>(grant.ticket) : pool_take(vm, grant.ticket + rank);
+    u32 got = !miss->pooled()               ? static_cast<u32>(miss->page)
+              : grant.ticket & kDirectFrame ? static_cast<u32>(grant.ticket)
+                                            : pool_take(vm, grant.ticket + rank);
     write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);
     u32 granted = 0, left = won;
     for (u32 n = 0; n < grant.count; ++n) {
@@ -225,46 +270,168 @@ GPUVM_NOINLINE u32 fetch_batch(const layout::VmDesc* vm, u64* word, u64 owner, u
         count(&counters(vm)->faults, grant.count);
         pay_back(vm, grant.count);
     }
-    *frame = got;
-    return finish_demand(q, index, word, owner, started);
+    miss->frame = got;
+    return finish_demand(q, index, word, owner, miss->started);
 }
 
-// One round for every lane that comes here together. Each returns with one pin on its page, or with the reason why not.
-GPUVM_NOINLINE Round acquire_round(layout::ArrayDesc array, u64 page, u64 started) {
-    const layout::VmDesc* vm = reinterpret_cast<const layout::VmDesc*>(array.vm);
-    u64* word = reinterpret_cast<u64*>(array.words) + page;
-    u64 owner = owner_of(array.region, page);
-    Round round{kRoundRetry, 0, 0, false};
-    u32 group = match_active(owner, &round.active);
-    u32 leader = __ffs(group) - 1;
-    u32 lanes = __popc(group);
-    bool leads = lane_id() == leader;
+// The outcome for a leader of a round over queue pairs; lanes that lead no group wait here for those that do.
+GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     u32 status = kFollower;
-    if (leads) status = aborted() ? kFailed : open_page(word, owner, lanes, &round.frame);
-    bool may_wait = true;
+    if (leads) status = aborted() ? kFailed : open_page(miss->word(), miss->owner(), lanes, &miss->frame);
+    *busy = status == kBusy;
     u32 outcome = status == kHeld ? kRoundHeld : status == kFailed ? kRoundFailed : kRoundRetry;
-    if (group == round.active) {
-        if (status == kWon) outcome = fetch_alone(vm, word, owner, lanes, started, &round.frame);
+    if (!miss->mixed) {
+        if (status == kWon) outcome = fetch_alone(miss, lanes);
+        return outcome;
+    }
+    u32 held, won;
+    ballot2(miss->active, status == kHeld, status == kWon, &held, &won);
+    if (status == kWon) outcome = fetch_batch(miss, lanes, won, held == 0);
+    if (held || won) *busy = false;
+    return outcome;
+}
+
+// After the data was delivered: counts the fetch, and puts a frame back while the pool is low.
+GPUVM_NOINLINE void account_for(const Miss* miss) {
+    const layout::VmDesc* vm = miss->vm();
+    u64 rest = miss->array.bytes - (miss->page << miss->array.page_shift);
+    u32 whole = miss->array.offset_mask + 1;
+    count_latency(vm, ticks() - miss->started);
+    count(&counters(vm)->faults, 1);
+    count_fetched(vm, rest < whole ? static_cast<u32>(rest) : whole);
+    if (miss->pooled()) pay_back(vm, 1);
+}
+
+// Claims an absent page and copies it into a frame, all by one lane. The data is on its way while the claim is made and
+// the frame is found. `keep`: the page is published with `pins` for the group; else it stays the group's own.
+GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait) {
+    const layout::VmDesc* vm = miss->vm();
+    u64* word = miss->word();
+    u64 home = miss->array.home + (miss->page << miss->array.page_shift);
+    u64 start = miss->page << miss->array.page_shift, rest = miss->array.bytes - start;
+    u32 whole = miss->array.offset_mask + 1, bytes = rest < whole ? static_cast<u32>(rest) : whole;
+    bool large = bytes > layout::FILL_CHUNK_BYTES;
+    u32 frame = kNoFrame;
+    while (true) {
+        u64 seen = ld_acquire_gpu(word);
+        u32 status = look_at_page(word, miss->owner(), seen, pins, &miss->frame);
+        if (status != kWon && frame != kNoFrame) {
+            give_frame_back(miss, frame);
+            frame = kNoFrame;
+        }
+        if (status == kNone) continue;
+        if (status != kWon) return status;
+        Fetch fetch;
+        // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
+        // before the copy.
+        if (!large) fetch.begin(home, bytes);
+        bool claimed = try_claim(word, seen);
+        if (!miss->pooled())
+            frame = static_cast<u32>(miss->page);
+        else if (frame == kNoFrame && !pool_pop(vm, &frame))
+            frame = kNoFrame;
+        if (!claimed || frame == kNoFrame) {
+            if (!large) fetch.cancel();
+            if (!claimed) continue;
+            // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
+            // page.
+            revert_claim(word);
+            if (!may_wait) return kNone;
+            frame = wait_for_frame(vm, miss->owner());
+            if (frame == kNoFrame) return kFailed;
+            continue;
+        }
+        miss->frame = frame;
+        miss->token = 0;
+        if (large)
+            miss->token = fill_page(vm, word, miss->owner(), home, miss->frame_address(), bytes);
+        else
+            fetch.finish(miss->frame_address());
+        if (!keep) return kWon;
+        if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, frame), miss->owner());
+        publish(word, miss->token, frame, pins);
+        account_for(miss);
+        return kHeld;
+    }
+}
+
+// The same round for pages that lanes copy themselves: the leaders take turns at the block's copy engine.
+GPUVM_NOINLINE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool* busy) {
+    u32 status = kFollower;
+    if (!miss->mixed) {
+        if (leads) status = aborted() ? kFailed : open_directly(miss, lanes, keep, true);
+        *busy = status == kBusy;
     } else {
-        u32 held, won;
-        ballot2(round.active, status == kHeld, status == kWon, &held, &won);
-        may_wait = held == 0;
-        if (status == kWon) outcome = fetch_batch(vm, word, owner, lanes, won, may_wait, started, &round.frame);
-        may_wait = may_wait && won == 0;
-        round.mixed = true;
+        u32 unused, rest;
+        ballot2(miss->active, false, leads, &unused, &rest);
+        u32 held = 0;
+        while (rest) {
+            u32 turn = rest & (0 - rest);
+            rest -= turn;
+            // Who holds a page waits for no frame: its own lanes use it first.
+            if (turn & 1u << lane_id()) status = aborted() ? kFailed : open_directly(miss, lanes, keep, held == 0);
+            ballot2(miss->active, status == kHeld || status == kWon, false, &held, &unused);
+        }
+        *busy = status == kBusy && held == 0;
     }
-    if (status == kBusy && may_wait && !wait_for_page(vm, word, owner)) outcome = kRoundFailed;
-    if (leads && outcome == kRoundHeld) {
-        count(&counters(vm)->missed_lanes, lanes);
-        count(&counters(vm)->coalesced, status == kWon ? lanes - 1 : lanes);
+    switch (status) {
+        case kHeld:
+            return kRoundHeld;
+        case kWon:
+            return kRoundOurs;
+        case kFailed:
+            return kRoundFailed;
+        default:
+            return kRoundRetry;
     }
-    u64 result = __shfl_sync(group, static_cast<u64>(round.frame) << 2 | outcome, leader);
-    round.outcome = result & 3;
-    round.frame = static_cast<u32>(result >> 2);
+}
+
+// One round for every lane that comes here together. Each returns with one pin on its page, with a page that is its
+// group's own (not with `keep`), or with the reason why not.
+GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
+    u64 owner = miss->owner();
+    u32 group = match_active(owner, &miss->active);
+    miss->group = group;
+    miss->mixed = group != miss->active;
+    bool leads = miss->leads(), busy = false;
+    u32 lanes = __popc(group), outcome;
+    // A virtual memory has one transport, and a launch one virtual memory: all lanes here go the same way.
+    if (miss->direct())
+        outcome = direct_round(miss, lanes, leads, keep, &busy);
+    else if constexpr (kQueued)
+        outcome = queued_round(miss, lanes, leads, &busy);
+    else
+        outcome = kRoundFailed;
+    bool waited = busy;
+    if (busy && !wait_for_page(miss->vm(), miss->word(), owner)) outcome = kRoundFailed;
+    if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) {
+        layout::Counters* c = counters(miss->vm());
+        count(&c->missed_lanes, lanes);
+        count(&c->coalesced, waited ? lanes : lanes - 1);
+    }
+    u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
+    miss->frame = static_cast<u32>(result >> 2);
+    outcome = result & 3;
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
-    // publication itself, so that its weak accesses to the frame come after the fill.
-    if (!leads && round.outcome == kRoundHeld) ld_acquire_gpu(word);
-    return round;
+    // publication itself, so that its accesses to the frame come after the fill.
+    if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());
+    // A page that is not published yet: the leader's copy comes before its group's accesses.
+    if (outcome == kRoundOurs) __syncwarp(group);
+    return outcome;
+}
+
+// The group has used its page: it becomes everybody's.
+GPUVM_NOINLINE void settle(Miss* miss, bool written) {
+    // The group's stores come before the leader's release.
+    __syncwarp(miss->group);
+    if (!miss->leads()) return;
+    const layout::VmDesc* vm = miss->vm();
+    if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, miss->frame), miss->owner());
+    if (written)
+        publish_written(miss->word(), miss->token, miss->frame);
+    else
+        publish(miss->word(), miss->token, miss->frame, 0);
+    account_for(miss);
 }
 
 }  // namespace detail

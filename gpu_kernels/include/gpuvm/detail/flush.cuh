@@ -27,7 +27,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         if (seen & layout::WRITE_BACK_BIT) {
             // A WRITE that may have begun before those writes: it ends first, then the page is looked at again.
             note_wait(layout::WAIT_WRITE_BACK, owner, 0);
-            reap_all(vm, kClockWindow);
+            if constexpr (kQueued) reap_all(vm, kClockWindow);
             if (!wait.again()) {
                 if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, 0, 0, wait.waited());
                 return false;
@@ -42,6 +42,11 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             return false;
         }
+        if (is_direct(region_of(vm, owner))) {
+            write_back_direct(vm, owner, word, frame);
+            return true;
+        }
+        if constexpr (!kQueued) return false;
         u32 queue;
         u64 index;
         if (!wait_for_slot(vm, owner, true, &queue, &index)) {
@@ -87,14 +92,14 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
         if (!busy) {
             if (state_of(seen) == kAbsent) return true;
             if (!try_evict(word, seen)) continue;
-            if (is_resident(seen)) {
+            if (is_resident(seen) && is_pooled(region_of(vm, owner))) {
                 frame_left(vm, frame_of(seen));
                 pool_give(vm, frame_of(seen));
             }
             return true;
         }
         note_wait(layout::WAIT_PAGE, owner, 0);
-        reap_all(vm, kClockWindow);
+        if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (!wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
             return false;

@@ -34,7 +34,7 @@ GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, const
                       pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | kSegments),
                              fields(kSignalled, 0)});
     st_relaxed_sys_v2(block + 1, pair64{be64(request.remote), fields(request.rkey, 0)});
-    st_relaxed_sys_v2(block + 2, pair64{fields(request.bytes, queue->lkey), be64(request.local)});
+    st_relaxed_sys_v2(block + 2, pair64{fields(request.bytes, request.lkey), be64(request.local)});
 }
 
 // Index of the next block to be written, as doorbell record and doorbell register carry it.

@@ -44,6 +44,13 @@ GPUVM_DEVICE void publish(u64* word, u32 token, u32 frame, u32 pins) {
     atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);
 }
 
+// The same for a page that lanes have written while it was theirs alone: a store to a frame before its publication.
+// Nobody pinned the page, so the dirty bit is clear and can be added.
+GPUVM_DEVICE void publish_written(u64* word, u32 token, u32 frame) {
+    u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
+    atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT);
+}
+
 // The fetch failed: the frame field takes the fault's code.
 GPUVM_DEVICE void publish_error(u64* word, u32 token, u32 code) {
     u64 fields = (static_cast<u64>(code) - token) << layout::FRAME_SHIFT;

@@ -97,6 +97,27 @@ template <class T>
 GPUVM_DEVICE void st_release_sys(T* p, T v) {
     access<sizeof(T)>::store_release_sys(p, v);
 }
+// Weak: through L1, unordered. Volatile keeps these loads in program order for the compiler, no more.
+GPUVM_DEVICE u8 ld_weak(const u8* p) {
+    u16 v;
+    asm volatile("ld.global.u8 %0,[%1];" : "=h"(v) : "l"(p));
+    return static_cast<u8>(v);
+}
+GPUVM_DEVICE u16 ld_weak(const u16* p) {
+    u16 v;
+    asm volatile("ld.global.u16 %0,[%1];" : "=h"(v) : "l"(p));
+    return v;
+}
+GPUVM_DEVICE u32 ld_weak(const u32* p) {
+    u32 v;
+    asm volatile("ld.global.u32 %0,[%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+GPUVM_DEVICE u64 ld_weak(const u64* p) {
+    u64 v;
+    asm volatile("ld.global.u64 %0,[%1];" : "=l"(v) : "l"(p));
+    return v;
+}
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     pair64 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");
@@ -188,6 +209,9 @@ GPUVM_DEVICE u64 time_ns() {
     asm volatile("mov.u64 %0,%%globaltimer;" : "=l"(v));
     return v;
 }
+// The multiprocessor's clock: finer than %globaltimer, and only good for differences.
+GPUVM_DEVICE u64 ticks() { return static_cast<u64>(clock64()); }
+GPUVM_DEVICE u64 multiply_high(u64 a, u64 b) { return __umul64hi(a, b); }
 GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
 GPUVM_DEVICE layout::LaunchState* launch_state() { return gpuvm_launch_state; }
 // Only the simulated GPU has a watchdog that asks.

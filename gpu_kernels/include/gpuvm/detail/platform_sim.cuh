@@ -41,6 +41,11 @@ template <class T>
 GPUVM_DEVICE void st_release_sys(T* p, T v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
+// Weak on a GPU. Relaxed here, where a plain load would be a race.
+template <class T>
+GPUVM_DEVICE T ld_weak(const T* p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
 // 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{__atomic_load_n(&p->lo, __ATOMIC_RELAXED), __atomic_load_n(&p->hi, __ATOMIC_RELAXED)};
@@ -116,6 +121,8 @@ GPUVM_DEVICE u32 lane_id() { return gpuvm_sim::lane_id(); }
 GPUVM_DEVICE u32 multiprocessor_id() { return gpuvm_sim::sm_id(); }
 GPUVM_DEVICE u32 warp_slot() { return gpuvm_sim::warp_slot(); }
 GPUVM_DEVICE u64 time_ns() { return gpuvm_sim::globaltimer(); }
+GPUVM_DEVICE u64 ticks() { return time_ns(); }
+GPUVM_DEVICE u64 multiply_high(u64 a, u64 b) { return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64); }
 GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
 GPUVM_DEVICE layout::LaunchState* launch_state() {
     return static_cast<layout::LaunchState*>(gpuvm_sim::launch_state());

@@ -3,13 +3,25 @@
 #pragma once
 
 #include "platform.cuh"
-#include "report.cuh"
+#include "region.cuh"
 
 namespace gpuvm {
 namespace detail {
 
 GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) {
     return reinterpret_cast<layout::PoolState*>(vm->pool);
+}
+
+// `value` divided by the number of frames. The reciprocal is rounded down, so the product is the quotient or one less.
+GPUVM_DEVICE u64 over_frames(const layout::VmDesc* vm, u64 value, u32* rest) {
+    u64 quotient = multiply_high(value, vm->frame_reciprocal);
+    u64 left = value - quotient * vm->frame_count;
+    if (left >= vm->frame_count) {
+        ++quotient;
+        left -= vm->frame_count;
+    }
+    *rest = static_cast<u32>(left);
+    return quotient;
 }
 
 // Reserves up to `want` frames and returns how many: what was not there is given back at once.
@@ -33,8 +45,9 @@ GPUVM_DEVICE u64 pool_tickets(const layout::VmDesc* vm, u32 count) {
 
 // Takes the frame of a ticket. It waits only for a giver between its ticket and its store.
 GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
-    u64 lap = ticket / vm->frame_count;
-    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
+    u32 place;
+    u64 lap = over_frames(vm, ticket, &place);
+    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
     u64 seen;
     // Acquire: whatever the giver did to the frame comes before our use of it.
     while ((seen = ld_acquire_gpu(slot)) >> 32 != static_cast<u32>(2 * lap + 1)) sleep_ns(32);
@@ -48,8 +61,9 @@ GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
 GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
     layout::PoolState* pool = pool_of(vm);
     u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);
-    u64 lap = ticket / vm->frame_count;
-    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + ticket % vm->frame_count;
+    u32 place;
+    u64 lap = over_frames(vm, ticket, &place);
+    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
     while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
     st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
     atom_add_release_gpu(&pool->available, 1ull);
@@ -70,6 +84,21 @@ GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
     count(&counters(vm)->evictions, 1);
     st_relaxed_gpu(owner_slot(vm, frame), u64{0});
     atom_add_relaxed_gpu(&pool_of(vm)->turnover, 1ull);
+}
+
+// Gives back a frame that was taken for a page of `region`: a frame of its own stays where it is.
+GPUVM_DEVICE void give_frame(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 frame) {
+    if (is_pooled(region)) pool_give(vm, frame);
+}
+
+// A clean page that nobody holds or has used since leaves its frame, after its write-back. True when the frame is ours.
+GPUVM_DEVICE bool try_leave(const layout::VmDesc* vm, u64* word, u32 frame) {
+    u64 seen = ld_relaxed_gpu(word);
+    bool idle = is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
+                !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
+    if (!idle || !try_evict(word, seen)) return false;
+    frame_left(vm, frame);
+    return true;
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #include "page_word.cuh"
 #include "platform.cuh"
 #include "pool.cuh"
+#include "region.cuh"
 #include "report.cuh"
 #include "wire.cuh"
 
@@ -38,34 +39,6 @@ struct Queue {
 
 GPUVM_DEVICE u64 record_state(u64 index, u64 phase) { return index << layout::RECORD_INDEX_SHIFT | phase; }
 
-GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 owner) {
-    u32 region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
-    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region;
-}
-GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX - 1); }
-GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
-    return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
-}
-// The stripe that holds a page.
-GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 stripe = region->stripe_count == 1 ? 0 : page_of(owner) % region->stripe_count;
-    return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
-}
-GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
-    return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
-}
-// Exact length of a page: the last one of a region may be shorter.
-GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
-    u64 start = page << vm->page_shift;
-    u64 rest = region->bytes - start;
-    u64 whole = 1ull << vm->page_shift;
-    return static_cast<u32>(rest < whole ? rest : whole);
-}
-GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, u32 frame) {
-    return vm->frames + (static_cast<u64>(frame) << vm->page_shift);
-}
-
 // A page error's code in the word: queue, syndrome, vendor syndrome.
 GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
     return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
@@ -80,10 +53,9 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     u32 token = ld_relaxed_gpu(&record->token);
     u64* word = word_of(vm, owner);
     if (done.ok) {
-        layout::Counters* c = counters(vm);
-        count(&c->pages_fetched, 1);
-        count(&c->bytes_fetched, page_bytes(vm, region_of(vm, owner), page_of(owner)));
-        st_relaxed_gpu(owner_slot(vm, frame), owner);
+        const layout::RegionDesc* region = region_of(vm, owner);
+        count_fetched(vm, page_bytes(vm, region, page_of(owner)));
+        if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), owner);
         publish(word, token, frame, pins);
         return layout::OUTCOME_OK;
     }
@@ -94,7 +66,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
         count(&counters(vm)->pages_failed, 1);
         publish_error(word, token, error_code(q.number, done));
     }
-    pool_give(vm, frame);
+    give_frame(vm, region_of(vm, owner), frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
@@ -109,18 +81,9 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
         write_back_failed(word);
         return q.to_repeat(done) ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
     }
-    layout::Counters* c = counters(vm);
-    count(&c->pages_written_back, 1);
-    count(&c->bytes_written_back, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+    count_written_back(vm, page_bytes(vm, region_of(vm, owner), page_of(owner)));
     write_back_done(word);
-    if (!release_frame) return layout::OUTCOME_OK;
-    u64 seen = ld_relaxed_gpu(word);
-    bool idle = is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
-                !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
-    if (idle && try_evict(word, seen)) {
-        frame_left(vm, frame);
-        pool_give(vm, frame);
-    }
+    if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
     return layout::OUTCOME_OK;
 }
 
@@ -282,10 +245,10 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     st_relaxed_gpu(&record->kind, kind);
     st_relaxed_gpu(&record->pins, pins);
     st_relaxed_gpu(&record->token, token);
-    write_request(
-        q.desc, index,
-        Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, frame),
-                stripe->home + (page_at_home << q.vm->page_shift), stripe->rkey, page_bytes(q.vm, region, page)});
+    write_request(q.desc, index,
+                  Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, region, frame),
+                          stripe->home + (page_at_home << q.vm->page_shift), stripe->rkey,
+                          is_pooled(region) ? q.desc->lkey : region->lkey, page_bytes(q.vm, region, page)});
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
@@ -318,17 +281,6 @@ GPUVM_NOINLINE void ring(const Queue& q) {
         fence_sc_gpu();
         if (ld_relaxed_gpu(&s->written) == written) return;
     }
-}
-
-GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
-    Fault fault;
-    fault.code = fault_code;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
-    fault.page = page_of(owner);
-    fault.queue = queue;
-    fault.index = index;
-    fault.waited_ns = waited_ns;
-    report(fault);
 }
 
 // Every queue pair that reaches the page is in the error state for good. The first one's own error says why.

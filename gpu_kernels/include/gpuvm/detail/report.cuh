@@ -65,12 +65,24 @@ GPUVM_DEVICE layout::Counters* counters(const layout::VmDesc* vm) {
 // Relaxed: counters order nothing; the host reads them after the launch.
 GPUVM_DEVICE void count(u64* counter, u64 n) { atom_add_relaxed_gpu(counter, n); }
 
+GPUVM_DEVICE void count_fetched(const layout::VmDesc* vm, u32 bytes) {
+    layout::Counters* c = counters(vm);
+    count(&c->pages_fetched, 1);
+    count(&c->bytes_fetched, bytes);
+}
+GPUVM_DEVICE void count_written_back(const layout::VmDesc* vm, u32 bytes) {
+    layout::Counters* c = counters(vm);
+    count(&c->pages_written_back, 1);
+    count(&c->bytes_written_back, bytes);
+}
+
 // Adds one demand fetch to the histogram. The bucket keeps the three bits below the leading one.
-GPUVM_DEVICE void count_latency(const layout::VmDesc* vm, u64 ns) {
-    u32 bucket = static_cast<u32>(ns);
-    if (ns >= 2u << layout::LATENCY_SUB_BITS) {
-        u32 octave = 63 - __clzll(static_cast<long long>(ns));
-        u32 sub = static_cast<u32>(ns >> (octave - layout::LATENCY_SUB_BITS)) & ((1u << layout::LATENCY_SUB_BITS) - 1);
+GPUVM_DEVICE void count_latency(const layout::VmDesc* vm, u64 took) {
+    u32 bucket = static_cast<u32>(took);
+    if (took >= 2u << layout::LATENCY_SUB_BITS) {
+        u32 octave = 63 - __clzll(static_cast<long long>(took));
+        u32 sub =
+            static_cast<u32>(took >> (octave - layout::LATENCY_SUB_BITS)) & ((1u << layout::LATENCY_SUB_BITS) - 1);
         bucket = ((octave - layout::LATENCY_SUB_BITS + 1) << layout::LATENCY_SUB_BITS) + sub;
     }
     if (bucket >= layout::LATENCY_BUCKETS) bucket = layout::LATENCY_BUCKETS - 1;

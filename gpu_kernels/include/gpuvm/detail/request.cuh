@@ -12,6 +12,7 @@ struct Request {
     u64 local;   // address in the frame memory
     u64 remote;  // address at the home
     u32 rkey;    // of the home
+    u32 lkey;    // of the frame memory
     u32 bytes;
 };
 

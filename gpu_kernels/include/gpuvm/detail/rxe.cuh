@@ -26,10 +26,10 @@ GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, const
     st_relaxed_sys_v2(entry + 2, pair64{request.rkey, 0});
     for (u32 n = 3; n < kEntryPairs; ++n) {
         pair64 pair{0, 0};
-        if (n == 9) pair.hi = request.remote;                                          // iova
-        if (n == 11) pair.hi = words(request.bytes, request.bytes);                    // dma.length, dma.resid
-        if (n == 12) pair.lo = words(0, 1);                                            // dma.num_sge
-        if (n == 13) pair = pair64{request.local, words(request.bytes, queue->lkey)};  // the one sge
+        if (n == 9) pair.hi = request.remote;                                           // iova
+        if (n == 11) pair.hi = words(request.bytes, request.bytes);                     // dma.length, dma.resid
+        if (n == 12) pair.lo = words(0, 1);                                             // dma.num_sge
+        if (n == 13) pair = pair64{request.local, words(request.bytes, request.lkey)};  // the one sge
         st_relaxed_sys_v2(entry + n, pair);
     }
 }

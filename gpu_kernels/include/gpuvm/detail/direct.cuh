@@ -1,0 +1,97 @@
+// The direct transport: lanes copy pages themselves, and large pages are filled by all warps that wait for them.
+#pragma once
+
+#include "copy.cuh"
+#include "pool.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+GPUVM_DEVICE u64 home_of(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
+    return region->home + (page << vm->page_shift);
+}
+
+// Writes a page home whose write-back mark is ours, and takes the mark away.
+GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* word, u32 frame) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u32 bytes = page_bytes(vm, region, page_of(owner));
+    copy_to_home(home_of(vm, region, page_of(owner)), frame_address(vm, region, frame), bytes);
+    // The home's bytes come before the mark's end for the host and the neighbours too: the page may be fetched again at
+    // once, and by whoever the home belongs to.
+    fence_acq_rel_sys();
+    write_back_done(word);
+    count_written_back(vm, bytes);
+}
+
+constexpr u64 kFillClosed = 0xffffffffull;
+
+GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
+    return reinterpret_cast<layout::FillState*>(vm->fills) + place;
+}
+
+// Copies one chunk of a page if one is left to take. False when none is.
+GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 owner) {
+    // Acquire: pairs with the opening, so the fields are those of this generation. They cannot change while a chunk of
+    // it is untaken or unfinished.
+    u64 head = ld_acquire_gpu(&fill->head);
+    u32 chunk = static_cast<u32>(head), chunks = ld_relaxed_gpu(&fill->chunks), bytes = ld_relaxed_gpu(&fill->bytes);
+    u64 home = ld_relaxed_gpu(&fill->home), frame = ld_relaxed_gpu(&fill->frame);
+    if (chunk >= chunks || ld_relaxed_gpu(&fill->owner) != owner) return false;
+    // Exact, with the generation: fields that were read while the place changed hands are never used.
+    if (atom_cas_acq_rel_gpu(&fill->head, head, head + 1) != head) return true;
+    u32 at = chunk * layout::FILL_CHUNK_BYTES, left = bytes - at;
+    Fetch fetch;
+    fetch.begin(home + at, left < layout::FILL_CHUNK_BYTES ? left : layout::FILL_CHUNK_BYTES);
+    fetch.finish(frame + at);
+    // Release: the chunk's bytes come before the count that the page's publisher acquires.
+    atom_add_release_gpu(&fill->done, 1u);
+    return true;
+}
+
+// A free place in the table of fillings, or none.
+GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 owner, u32* place) {
+    u32 first = static_cast<u32>(owner) % (vm->fill_count ? vm->fill_count : 1);
+    for (u32 n = 0; n < vm->fill_count && n < 16; ++n) {
+        *place = (first + n) % vm->fill_count;
+        layout::FillState* fill = fill_at(vm, *place);
+        if (ld_relaxed_gpu(&fill->taken) == 0 && atom_cas_acq_rel_gpu(&fill->taken, 0u, 1u) == 0) return fill;
+    }
+    return nullptr;
+}
+
+// Fills a large page that is ours, with the help of whoever waits for it. Returns the token that its word holds then.
+GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64 home, u64 frame, u32 bytes) {
+    u32 place;
+    layout::FillState* fill = take_fill(vm, owner, &place);
+    if (!fill) {
+        Fetch fetch;
+        fetch.begin(home, bytes);
+        fetch.finish(frame);
+        return 0;
+    }
+    u64 generation = ((ld_relaxed_gpu(&fill->head) >> layout::FILL_GENERATION_SHIFT) + 1)
+                     << layout::FILL_GENERATION_SHIFT;
+    u32 chunks = (bytes + layout::FILL_CHUNK_BYTES - 1) / layout::FILL_CHUNK_BYTES;
+    // Closed while the fields change: a helper of the last filling finds its compare-and-swap refused.
+    st_relaxed_gpu(&fill->head, generation | kFillClosed);
+    fence_acq_rel_gpu();
+    st_relaxed_gpu(&fill->owner, owner);
+    st_relaxed_gpu(&fill->home, home);
+    st_relaxed_gpu(&fill->frame, frame);
+    st_relaxed_gpu(&fill->bytes, bytes);
+    st_relaxed_gpu(&fill->chunks, chunks);
+    st_relaxed_gpu(&fill->done, 0u);
+    // Release: whoever reads the open head reads these fields.
+    st_release_gpu(&fill->head, generation);
+    set_token(word, place + 1);
+    while (fill_chunk(fill, owner)) {
+    }
+    // Acquire: all chunks come before the page's publication. Their takers wait for nothing but their copies.
+    while (ld_acquire_gpu(&fill->done) != chunks) sleep_ns(100);
+    // Release: the place's fields are read before it is another's.
+    st_release_gpu(&fill->taken, 0u);
+    return place + 1;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

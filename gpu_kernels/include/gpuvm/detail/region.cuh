@@ -1,0 +1,65 @@
+// Regions and pages by their owner values: where the page's word, its home and its frames are.
+#pragma once
+
+#include "page_word.cuh"
+#include "report.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+// A program that is compiled for one kind of transport says so, and the other's code stays out of its kernels.
+#if defined(GPUVM_DIRECT_ONLY)
+constexpr bool kDirect = true, kQueued = false;
+#elif defined(GPUVM_QUEUED_ONLY)
+constexpr bool kDirect = false, kQueued = true;
+#else
+constexpr bool kDirect = true, kQueued = true;
+#endif
+
+GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 owner) {
+    u32 region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region;
+}
+GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX - 1); }
+GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
+    return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
+}
+// The stripe that holds a page.
+GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u64 stripe = region->stripe_count == 1 ? 0 : page_of(owner) % region->stripe_count;
+    return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
+}
+GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
+    return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
+}
+// Exact length of a page: the last one of a region may be shorter.
+GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
+    u64 start = page << vm->page_shift;
+    u64 rest = region->bytes - start;
+    u64 whole = 1ull << vm->page_shift;
+    return static_cast<u32>(rest < whole ? rest : whole);
+}
+GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 frame) {
+    return region->frames + (static_cast<u64>(frame) << vm->page_shift);
+}
+// Whether lanes copy the region's pages themselves.
+GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }
+// Whether its frames come from the pool. A region that is never evicted has its own: page p in frame p.
+GPUVM_DEVICE bool is_pooled(const layout::RegionDesc* region) {
+    return !(region->flags & layout::REGION_NEVER_EVICTED);
+}
+
+GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
+    Fault fault;
+    fault.code = fault_code;
+    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.page = page_of(owner);
+    fault.queue = queue;
+    fault.index = index;
+    fault.waited_ns = waited_ns;
+    report(fault);
+}
+
+}  // namespace detail
+}  // namespace gpuvm
