@@ -108,7 +108,7 @@ pub enum CliError {
     #[error("{0}")]
     Options(String),
     /// Memory for a measurement.
-    #[error("no {bytes} bytes of memory for a measurement; ask for less with --data")]
+    #[error("cannot get {bytes} bytes of memory for a measurement")]
     Memory {
         /// The bytes asked for.
         bytes: u64,

@@ -30,8 +30,12 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
     };
     std::fs::create_dir_all(&args.out).map_err(unwritable(&args.out))?;
     let program = std::env::current_exe()?;
-    let small = args.quick || !super::has_cuda(&args.gpu)?;
-    let parts = parts(small, args.peer);
+    let cuda = super::has_cuda(&args.gpu)?;
+    let mut parts = parts(args.quick || !cuda, args.peer);
+    if !cuda {
+        say("uvm is left out: managed memory needs an NVIDIA GPU");
+        parts.retain(|part| part.name != "uvm");
+    }
     let (mut failed, mut reports) = (Vec::new(), Vec::new());
     let started = Instant::now();
     for (number, part) in parts.iter().enumerate() {
@@ -46,6 +50,10 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
             Ok(report) => reports.push((part.name, report)),
             Err(reason) => {
                 say(&format!("      failed: {reason}"));
+                // What is there is not whole.
+                for extension in ["json", "svg"] {
+                    let _ = std::fs::remove_file(args.out.join(format!("{}.{extension}", part.name)));
+                }
                 failed.push((part.name, reason));
             }
         }

@@ -66,6 +66,9 @@ pub fn measure(args: &LatencyArgs) -> Result<Report, CliError> {
     Ok(report)
 }
 
+/// Runs before the first that counts.
+const WARM_RUNS: u32 = 3;
+
 struct Latency {
     machine: Machine,
     data: Region<u64>,
@@ -81,14 +84,17 @@ impl Latency {
         let machine = Machine::open(&args.machine, page_bytes, faults * 2 + 64)?;
         let words = faults * page_bytes / 8;
         let data = machine.vm.region::<u64>(words).name("data").read_only();
-        Ok(Self {
+        let bench = Self {
             data: data.from_vec(fill(words, pattern)?).map_err(CliError::Bench)?,
             module: machine.compile("bench/latency.cu", SOURCE, &KERNELS)?,
             tally: Tally::new(&machine)?,
             machine,
             faults,
             page_bytes,
-        })
+        };
+        // Every frame has been used once before: nothing is as slow as the first touch of memory.
+        bench.by_lanes(1, WARM_RUNS)?;
+        Ok(bench)
     }
 
     /// One fault after the other by one warp of so many lanes.

@@ -239,6 +239,7 @@ impl<'a> Raw<'a> {
         let writes = ((split as f64 * share) as u64).min(pages.count - split);
         let mut rates = Vec::new();
         for _ in 0..runs {
+            self.fill(home)?;
             // The pages to be written are in their frames, and nowhere else.
             self.fetch(pages, 1)?;
             self.clear(home, self.bytes)?;
