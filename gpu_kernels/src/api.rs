@@ -112,6 +112,21 @@ pub struct KernelInfo {
     pub static_shared_bytes: u32,
     /// Parameters in order.
     pub params: Vec<ParamInfo>,
+    /// What a thread and a block of it take of a multiprocessor; none on the simulated GPU.
+    pub resources: Option<KernelResources>,
+}
+
+/// What a compiled kernel takes of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelResources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Local memory of a thread in bytes: its stack, spilled registers included.
+    pub local_bytes: u32,
+    /// Static shared memory of a block in bytes.
+    pub static_shared_bytes: u32,
+    /// Most threads of a block, by the registers that a thread takes and the kernel's launch bounds.
+    pub max_threads_per_block: u32,
 }
 
 /// The shape of a launch.
@@ -277,6 +292,16 @@ pub trait Module: Send + Sync {
 pub trait Kernel: Send + Sync {
     /// Its name and parameters.
     fn info(&self) -> &KernelInfo;
+
+    /// Blocks of `threads` threads and `dynamic_shared_bytes` that one multiprocessor holds at once; none where no
+    /// hardware limits that.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn blocks_per_multiprocessor(&self, threads: u32, dynamic_shared_bytes: u32) -> Result<Option<u32>, GpuError> {
+        let _ = (threads, dynamic_shared_bytes);
+        Ok(None)
+    }
 
     /// This kernel as the type of its own GPU.
     fn as_any(&self) -> &dyn std::any::Any;

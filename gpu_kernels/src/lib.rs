@@ -1,5 +1,5 @@
-//! GPUs whose threads serve their own page misses: the traits every GPU implements, and [`sim::SimGpu`], a GPU
-//! simulated in this process that runs CUDA C++ kernels through the host's C++ compiler.
+//! GPUs whose threads serve their own page misses: the traits every GPU implements, [`cuda::CudaGpu`], an NVIDIA GPU, and
+//! [`sim::SimGpu`], a GPU simulated in this process that runs CUDA C++ kernels through the host's C++ compiler.
 //!
 //! ```no_run
 //! use gpuvm_gpu::{CompileOptions, Gpu, LaunchConfig, Source, sim::SimGpu};
@@ -22,9 +22,15 @@
 compile_error!("gpuvm-gpu needs Linux: its kernels are loaded ELF modules and its lanes use Linux signals");
 
 mod api;
+mod arguments;
+mod cache;
 pub mod cuda;
+mod diagnostics;
 mod error;
 mod headers;
+mod lock;
+mod params;
+mod ranges;
 pub mod sim;
 
 pub use api::*;

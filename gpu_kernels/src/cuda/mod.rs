@@ -1,5 +1,52 @@
-//! NVIDIA GPUs. This version only looks whether their libraries are there, so that an error can say what is missing;
-//! the device library compiles for them already, but no back end launches it yet.
+//! NVIDIA GPUs, through the driver's API and the run-time compiler NVRTC. Both libraries are loaded when they are first needed: a program
+//! builds and starts without them, and [`CudaGpu::open`] says what is missing.
+//!
+//! Kernels run on non-blocking streams, the host's copies on streams of their own through pinned buffers, so that neither waits for the
+//! other; nothing uses the default stream. Memory is freed when no kernel runs. A trap in a kernel, or a kernel that cannot be
+//! stopped, loses the GPU to this process: calls then answer [`GpuError::Lost`], the program goes on.
+//!
+//! A module is loaded once for each stream that launches it, so a kernel's `__device__` variables are separate for each stream.
+
+mod calls;
+mod compile;
+mod copy;
+mod core;
+mod device;
+mod driver;
+mod elf;
+mod engine;
+mod host;
+mod includes;
+mod launch;
+mod log;
+mod measure;
+mod memory;
+mod module;
+mod nvrtc;
+mod pins;
+mod places;
+mod stream;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
+pub use self::device::{DeviceId, DeviceInfo, devices};
+pub use self::log::Usage;
+pub use self::measure::{Advice, Managed, Side};
+
+use self::core::Core;
+use self::engine::Engine;
+use self::module::ModuleInner;
+use self::places::Places;
+use self::stream::CudaStream;
+use crate::api::{
+    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore, Source,
+    Stream,
+};
+use crate::error::GpuError;
+use crate::lock::lock;
 
 /// What of CUDA this machine has. Looking loads the libraries, by `cudarc`, and needs none of them at build time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,17 +60,187 @@ pub struct Presence {
 /// Looks for CUDA's libraries.
 pub fn presence() -> Presence {
     Presence {
-        driver: driver_is_present(),
-        nvrtc: nvrtc_is_present(),
+        driver: calls::has_driver(),
+        nvrtc: calls::has_nvrtc(),
     }
 }
 
-fn driver_is_present() -> bool {
-    // SAFETY: it opens the library and closes nothing; loading libcuda runs its initialisers only.
-    unsafe { cudarc::driver::sys::is_culib_present() }
+/// An NVIDIA GPU; see the [module](self).
+pub struct CudaGpu {
+    core: Arc<Core>,
+    places: Arc<Places>,
+    engine: Arc<Engine>,
+    cache_dir: Option<PathBuf>,
+    watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
-fn nvrtc_is_present() -> bool {
-    // SAFETY: as for the driver's library.
-    unsafe { cudarc::nvrtc::sys::is_culib_present() }
+/// Options of a [`CudaGpu`].
+#[derive(Clone, Debug)]
+pub struct CudaGpuBuilder {
+    device: DeviceId,
+    cache_dir: Option<PathBuf>,
+}
+
+impl CudaGpuBuilder {
+    /// Where compiled kernels are kept; by default $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`] when there is no driver, no such GPU, or one that is too old; [`GpuError::Io`] when no thread can be had.
+    pub fn build(self) -> Result<CudaGpu, GpuError> {
+        let core = Arc::new(Core::open(device::find(&self.device)?)?);
+        let places = Places::new(&core)?;
+        let engine = Engine::new(Arc::clone(&core));
+        let watched = Arc::clone(&engine);
+        let watcher = std::thread::Builder::new()
+            .name(format!("gpuvm-gpu{}", core.info.ordinal))
+            .spawn(move || watched.watch())
+            .map_err(|e| GpuError::io("start the thread that watches launches", None, e))?;
+        Ok(CudaGpu {
+            core,
+            places,
+            engine,
+            cache_dir: self.cache_dir,
+            watcher: Mutex::new(Some(watcher)),
+        })
+    }
+}
+
+impl CudaGpu {
+    /// The GPU `device` with all defaults, to be changed.
+    pub fn builder(device: impl Into<DeviceId>) -> CudaGpuBuilder {
+        CudaGpuBuilder {
+            device: device.into(),
+            cache_dir: None,
+        }
+    }
+
+    /// The GPU with this ordinal or UUID.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), gpuvm_gpu::GpuError> {
+    /// use gpuvm_gpu::cuda::CudaGpu;
+    /// let first = CudaGpu::open(0)?;
+    /// let same = CudaGpu::open(first.device_info().uuid.as_str())?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`CudaGpuBuilder::build`].
+    pub fn open(device: impl Into<DeviceId>) -> Result<Self, GpuError> {
+        Self::builder(device).build()
+    }
+
+    /// What the driver tells about it.
+    pub fn device_info(&self) -> &DeviceInfo {
+        &self.core.info
+    }
+
+    /// The driver's newest CUDA version, major and minor.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn driver_version(&self) -> Result<(u32, u32), GpuError> {
+        device::driver_version()
+    }
+
+    /// Device memory that no process uses, bytes.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn free_memory(&self) -> Result<u64, GpuError> {
+        self.core.free_memory()
+    }
+}
+
+impl Gpu for CudaGpu {
+    fn capabilities(&self) -> Capabilities {
+        let info = &self.core.info;
+        Capabilities {
+            name: info.name.clone(),
+            sm_count: info.multiprocessors,
+            warp_size: 32,
+            max_threads_per_block: info.threads_per_block,
+            max_resident_lanes: info.multiprocessors * info.threads_per_multiprocessor,
+            shared_bytes_per_block: info.shared_bytes_per_block,
+            memory_bytes: info.memory_bytes,
+            deterministic: false,
+            compute_capability: Some(info.compute_capability),
+            ticks_per_us: f64::from(info.clock_khz) / 1e3,
+        }
+    }
+
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.places.device.allocate(bytes, align)
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
+        self.places.host.allocate(bytes)
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.places.write(addr, bytes)
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        self.places.read(addr, out)
+    }
+
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
+        self.places.pins.register(host, bytes, read_only)
+    }
+
+    fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.places.device.allocate_on(ordinal, bytes)
+    }
+
+    fn lost(&self) -> Option<GpuError> {
+        self.core.lost()
+    }
+
+    fn compile(
+        &self,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.core.enter()?;
+        let (major, minor) = self.core.info.compute_capability;
+        let dir = self.cache_dir.clone();
+        let cubin = compile::compile_cached(source, kernels, options, Architecture(major * 10 + minor), dir)?;
+        let (inner, module) = ModuleInner::load(&self.core, self.places.copier(), cubin, &source.name)?;
+        self.engine.add_module(&inner);
+        Ok(Arc::new(module))
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        Ok(Arc::new(CudaStream::new(&self.engine, &self.places)?))
+    }
+
+    fn watch_stores(&self, _pages: &[(u64, u64)], _on_store: OnStore) {
+        // Stores reach registers by themselves.
+    }
+
+    fn attach(&self, _actor: Arc<dyn Actor>) {
+        // Engines run by themselves.
+    }
+}
+
+impl Drop for CudaGpu {
+    fn drop(&mut self) {
+        self.core.shut_down();
+        self.engine.wake();
+        let watcher = lock(&self.watcher).take();
+        // A callback on the watching thread may drop the last handle; the thread ends by itself then. Elsewhere this ends within the
+        // grace that kernels have, and at once when the GPU is lost.
+        if let Some(watcher) = watcher.filter(|w| w.thread().id() != std::thread::current().id()) {
+            let _ = watcher.join();
+        }
+    }
 }

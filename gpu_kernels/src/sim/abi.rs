@@ -135,17 +135,3 @@ pub(crate) mod barrier {
 
 /// `gpuvm_sim_failure`: an assertion; everything else is a trap.
 pub(crate) const FAILURE_ASSERT: u32 = 0;
-
-/// `gpuvm_param_row`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ParamRow {
-    pub(crate) bytes: u32,
-    pub(crate) align: u32,
-    pub(crate) kind: u32,
-    pub(crate) scalar: u32,
-    pub(crate) element_bytes: u32,
-    pub(crate) element_align: u32,
-    pub(crate) element_scalar: u32,
-    pub(crate) type_name: [u8; 196],
-}

@@ -7,9 +7,10 @@ use std::{env, fs};
 use tempfile::{TempDir, TempPath};
 
 use super::abi::{COLOUR_BYTES, LANE_OFFSET, STACK_BYTES};
-use super::cache::{Cache, Key};
 use super::rewrite;
 use crate::api::{CompileOptions, Source};
+use crate::cache::{Cache, Key};
+use crate::diagnostics;
 use crate::error::GpuError;
 
 /// Name of the generated part that follows the user's source, as it shows in errors.
@@ -279,27 +280,9 @@ impl Build {
     /// The error for a failed compilation: a missing kernel when only the generated trailer is at fault.
     fn refused(&self, source: &Source, output: &Output, kernels: &[&str]) -> GpuError {
         let log = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let known = rewrite::kernel_names(&source.text);
-        let errors: Vec<&str> = log.lines().filter(|l| l.contains("error:")).collect();
-        let generated = |line: &&str| line.starts_with(TRAILER) || line.starts_with("include/gpuvm");
-        if !errors.is_empty() && errors.iter().all(generated) {
-            let base = |k: &str| {
-                k.split('<')
-                    .next()
-                    .unwrap_or(k)
-                    .rsplit("::")
-                    .next()
-                    .unwrap_or(k)
-                    .trim()
-                    .to_owned()
-            };
-            if let Some(name) = kernels.iter().find(|k| !known.contains(&base(k))) {
-                return GpuError::KernelNotFound {
-                    name: (*name).to_owned(),
-                    module: source.name.clone(),
-                    known,
-                };
-            }
+        let generated = |line: &str| line.starts_with(TRAILER) || line.starts_with("include/gpuvm");
+        if let Some(error) = diagnostics::missing_kernel(source, kernels, &log, generated) {
+            return error;
         }
         GpuError::Compile {
             file: source.name.clone(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::{DeviceMemory, HostMemory, Release};
 use crate::error::GpuError;
+use crate::ranges::Ranges;
 
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
@@ -22,11 +23,9 @@ pub(crate) struct Memory {
 struct State {
     /// Live device allocations: address -> (bytes asked for, bytes taken).
     live: BTreeMap<u64, (u64, u64)>,
-    /// Holes: address -> bytes.
-    holes: BTreeMap<u64, u64>,
+    holes: Ranges,
     /// Live host allocations: address -> (bytes asked for, bytes mapped).
     host: BTreeMap<u64, (u64, u64)>,
-    free: u64,
 }
 
 impl Memory {
@@ -35,8 +34,7 @@ impl Memory {
         let capacity = capacity.max(PAGE).next_multiple_of(PAGE);
         let base = map(capacity)? as u64;
         let state = State {
-            holes: BTreeMap::from([(base, capacity)]),
-            free: capacity,
+            holes: Ranges::new(base, capacity),
             ..State::default()
         };
         Ok(Arc::new(Self {
@@ -74,27 +72,13 @@ impl Memory {
         let mut state = self.state();
         let out_of_memory = GpuError::OutOfMemory {
             asked: bytes,
-            free: state.free,
+            free: state.holes.free(),
             capacity: self.capacity,
         };
-        let Some(taken) = bytes.checked_next_multiple_of(GRANULE).filter(|t| *t <= state.free) else {
+        let taken = bytes.checked_next_multiple_of(GRANULE);
+        let Some((addr, taken)) = taken.and_then(|taken| Some((state.holes.take(taken, align)?, taken))) else {
             return Err(out_of_memory);
         };
-        let found = state.holes.iter().find_map(|(&hole, &room)| {
-            let addr = hole.checked_next_multiple_of(align)?;
-            (addr.checked_add(taken)? <= hole + room).then_some((hole, room, addr))
-        });
-        let Some((hole, room, addr)) = found else {
-            return Err(out_of_memory);
-        };
-        state.holes.remove(&hole);
-        if addr > hole {
-            state.holes.insert(hole, addr - hole);
-        }
-        if addr + taken < hole + room {
-            state.holes.insert(addr + taken, hole + room - addr - taken);
-        }
-        state.free -= taken;
         state.live.insert(addr, (bytes, taken));
         Ok(DeviceMemory {
             addr,
@@ -187,18 +171,7 @@ impl Release for Memory {
             return;
         };
         self.clear(addr, taken);
-        state.free += taken;
-        let (mut start, mut bytes) = (addr, taken);
-        if let Some((&before, &room)) = state.holes.range(..addr).next_back()
-            && before + room == addr
-        {
-            state.holes.remove(&before);
-            (start, bytes) = (before, room + bytes);
-        }
-        if let Some(after) = state.holes.remove(&(addr + taken)) {
-            bytes += after;
-        }
-        state.holes.insert(start, bytes);
+        state.holes.give(addr, taken);
     }
 }
 

@@ -6,7 +6,6 @@
 
 mod abi;
 mod block;
-mod cache;
 mod compile;
 mod core;
 mod hooks;
@@ -16,7 +15,7 @@ mod module;
 mod preempt;
 mod report;
 mod resident;
-mod rewrite;
+pub(crate) mod rewrite;
 mod seeded;
 mod stacks;
 mod stream;
@@ -32,7 +31,6 @@ use std::time::Duration;
 
 pub use self::compile::Preemption;
 
-use self::cache::Cache;
 use self::compile::{Build, Compiler};
 use self::core::{Core, Options};
 use self::launch::lock;
@@ -45,6 +43,7 @@ use crate::api::{
     Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, NoteFormatter,
     OnStore, Source, Stream,
 };
+use crate::cache::Cache;
 use crate::error::GpuError;
 
 /// Device memory unless told otherwise: 1 GiB.

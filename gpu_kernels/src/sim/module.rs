@@ -1,19 +1,17 @@
 //! Loaded kernel modules.
 
 use std::any::Any;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::abi::{Hooks, ParamRow};
+use super::abi::Hooks;
 use super::block::Entry;
-use crate::api::{Kernel, KernelInfo, Module, ParamInfo, ParamKind};
+use crate::api::{Kernel, KernelInfo, Module};
 use crate::error::GpuError;
-
-/// Most parameters a kernel's table may claim; CUDA's parameter space has room for no more.
-const PARAMS_MAX: u32 = 4096;
+use crate::params;
 
 /// A module in memory; unloaded when the last kernel and launch of it are gone.
 pub(crate) struct ModuleInner {
@@ -172,51 +170,22 @@ impl ModuleInner {
             (*table, *entry)
         };
         // SAFETY: the table starts with its row count and the size of a row.
-        let (count, row_bytes) = unsafe { (*table, *table.add(1)) };
-        if count > PARAMS_MAX || row_bytes as usize != size_of::<ParamRow>() {
-            return Err(failed(format!("the parameter table of `{name}` has another layout")));
-        }
-        // SAFETY: `count` rows of the size just checked follow; the module's tables are constants.
-        let rows = unsafe { std::slice::from_raw_parts(table.add(2).cast::<ParamRow>(), count as usize) };
-        let params = rows.iter().map(describe).collect();
+        let header = unsafe { [*table, *table.add(1)] };
+        let bytes = params::table_bytes(header).map_err(|e| failed(format!("kernel `{name}`: {e}")))?;
+        // SAFETY: the header, which has just been checked, says how long the table is; the module's tables are constants.
+        let bytes = unsafe { std::slice::from_raw_parts(table.cast::<u8>(), bytes) };
+        let params = params::parse(bytes).map_err(|e| failed(format!("kernel `{name}`: {e}")))?;
         let info = KernelInfo {
             name: name.to_owned(),
             static_shared_bytes: self.shared_bytes() as u32,
             params,
+            resources: None,
         };
         Ok(KernelInner {
             info,
             module: Arc::clone(self),
             entry,
         })
-    }
-}
-
-fn scalar(class: u32) -> ParamKind {
-    match class {
-        1 => ParamKind::Signed,
-        2 => ParamKind::Unsigned,
-        3 => ParamKind::Float,
-        _ => ParamKind::Other,
-    }
-}
-
-fn describe(row: &ParamRow) -> ParamInfo {
-    let kind = match row.kind {
-        1 => ParamKind::Pointer,
-        2 => ParamKind::PagedArray,
-        3 => ParamKind::PagedArrayConst,
-        _ => scalar(row.scalar),
-    };
-    let type_name = CStr::from_bytes_until_nul(&row.type_name).map(|s| s.to_string_lossy().into_owned());
-    ParamInfo {
-        bytes: row.bytes,
-        align: row.align,
-        kind,
-        element_bytes: row.element_bytes,
-        element_kind: scalar(row.element_scalar),
-        element_align: row.element_align,
-        type_name: type_name.unwrap_or_default(),
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::core::Core;
-use super::launch::{Arguments, LaunchState, NewLaunch, lock};
+use super::launch::{LaunchState, NewLaunch, lock};
 use super::module::SimKernel;
 use crate::api::{Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
+use crate::arguments::Arguments;
 use crate::error::GpuError;
 
 /// Most static and dynamic shared memory of a block, bytes; an H200's.
@@ -145,7 +146,7 @@ impl Stream for SimStream {
         }
         let launch = LaunchState::new(NewLaunch {
             core: Arc::clone(&self.core),
-            arguments: Arguments::new(&kernel.0, args)?,
+            arguments: Arguments::new(&kernel.0.info, args)?,
             kernel: Arc::clone(&kernel.0),
             config: config.clone(),
             state: launch_state,

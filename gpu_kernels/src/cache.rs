@@ -1,6 +1,6 @@
 //! Compiled kernels on disk, shared by processes.
 //!
-//! An entry is the shared object followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
+//! An entry is the shared object or GPU binary followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -73,36 +73,40 @@ impl Cache {
             .map_err(self.fail("make a directory in"))
     }
 
+    /// The bytes of the entry, if it is there and whole.
+    pub(crate) fn bytes(&self, key: &str) -> Option<Vec<u8>> {
+        let mut bytes = fs::read(self.dir.join(key)).ok()?;
+        let split = bytes.len().checked_sub(DIGEST_BYTES)?;
+        // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
+        let whole = Sha256::digest(&bytes[..split])[..] == bytes[split..];
+        bytes.truncate(split);
+        whole.then_some(bytes)
+    }
+
+    /// Adds `bytes` as entry `key`.
+    pub(crate) fn store_bytes(&self, key: &str, bytes: &[u8]) -> Result<(), GpuError> {
+        let mut entry = Builder::new()
+            .prefix("entry-")
+            .tempfile_in(&self.dir)
+            .map_err(self.fail("write to"))?;
+        entry.write_all(bytes).map_err(self.fail("write to"))?;
+        entry.write_all(&Sha256::digest(bytes)).map_err(self.fail("write to"))?;
+        entry
+            .persist(self.dir.join(key))
+            .map_err(|e| self.fail("rename in")(e.error))?;
+        Ok(())
+    }
+
     /// A private copy of the entry, if it is there and whole. Loading a copy of its own keeps a module's globals apart from
     /// those of the same source loaded twice.
     pub(crate) fn find(&self, key: &str) -> Result<Option<TempPath>, GpuError> {
-        let path = self.dir.join(key);
-        let Ok(bytes) = fs::read(&path) else { return Ok(None) };
-        let Some(split) = bytes.len().checked_sub(DIGEST_BYTES) else {
-            return Ok(None);
-        };
-        let (object, digest) = bytes.split_at(split);
-        if Sha256::digest(object)[..] != *digest {
-            // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
-            return Ok(None);
-        }
-        self.copy(object).map(Some)
+        self.bytes(key).map(|object| self.copy(&object)).transpose()
     }
 
     /// Adds the object built at `built` as entry `key`; a private copy of it.
     pub(crate) fn store(&self, key: &str, built: &Path) -> Result<TempPath, GpuError> {
         let object = fs::read(built).map_err(self.fail("read a compiled kernel in"))?;
-        let mut entry = Builder::new()
-            .prefix("entry-")
-            .tempfile_in(&self.dir)
-            .map_err(self.fail("write to"))?;
-        entry.write_all(&object).map_err(self.fail("write to"))?;
-        entry
-            .write_all(&Sha256::digest(&object))
-            .map_err(self.fail("write to"))?;
-        entry
-            .persist(self.dir.join(key))
-            .map_err(|e| self.fail("rename in")(e.error))?;
+        self.store_bytes(key, &object)?;
         self.copy(&object)
     }
 
@@ -114,5 +118,28 @@ impl Cache {
             .map_err(self.fail("write to"))?;
         file.write_all(object).map_err(self.fail("write to"))?;
         Ok(file.into_temp_path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cache;
+
+    #[test]
+    fn a_damaged_entry_is_no_entry() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(Some(dir.path().into())).expect("a cache");
+        assert_eq!(cache.bytes("k"), None);
+        cache.store_bytes("k", b"kernel").expect("it is stored");
+        assert_eq!(cache.bytes("k").as_deref(), Some(&b"kernel"[..]));
+        let path = dir.path().join("k");
+        let mut whole = std::fs::read(&path).expect("the entry");
+        whole[2] ^= 1;
+        for damaged in [&whole[..], &whole[..7], &[]] {
+            std::fs::write(&path, damaged).expect("the entry is damaged");
+            assert_eq!(cache.bytes("k"), None);
+        }
+        cache.store_bytes("k", b"kernel").expect("it is replaced");
+        assert!(cache.bytes("k").is_some());
     }
 }

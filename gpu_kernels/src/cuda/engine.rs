@@ -1,0 +1,124 @@
+//! The streams of one GPU and the thread that watches them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::module::ModuleInner;
+use super::stream::StreamInner;
+use crate::lock::lock;
+
+/// How long the thread sleeps between looks, by how long nothing has happened: at most a few percent of what a launch has taken so far.
+const PAUSES: [(Duration, Duration); 3] = [
+    (Duration::from_millis(1), Duration::from_micros(20)),
+    (Duration::from_millis(20), Duration::from_micros(100)),
+    (Duration::MAX, Duration::from_micros(500)),
+];
+
+/// Why launches end when the GPU's handle goes.
+const GONE: &str = "its GPU was dropped";
+
+/// What the watching thread looks at.
+pub(crate) struct Engine {
+    pub(crate) core: Arc<Core>,
+    pub(crate) streams: Mutex<Vec<Arc<StreamInner>>>,
+    modules: Mutex<Vec<Weak<ModuleInner>>>,
+    last_stream: AtomicU64,
+    /// Counts what may need a look.
+    events: Mutex<u64>,
+    woken: Condvar,
+}
+
+impl Engine {
+    /// No streams.
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self {
+            core,
+            streams: Mutex::default(),
+            modules: Mutex::default(),
+            last_stream: AtomicU64::new(0),
+            events: Mutex::default(),
+            woken: Condvar::new(),
+        })
+    }
+
+    /// A number for a new stream.
+    pub(crate) fn stream_number(&self) -> u64 {
+        // Relaxed: only uniqueness matters.
+        self.last_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Modules lose what they have loaded for a stream when it goes.
+    pub(crate) fn add_module(&self, module: &Arc<ModuleInner>) {
+        let mut modules = lock(&self.modules);
+        modules.retain(|module| module.strong_count() > 0);
+        modules.push(Arc::downgrade(module));
+    }
+
+    /// The thread looks again at once.
+    pub(crate) fn wake(&self) {
+        *lock(&self.events) += 1;
+        self.woken.notify_all();
+    }
+
+    /// Ends launches until the GPU is shut down and none is left.
+    pub(crate) fn watch(&self) {
+        // SAFETY: it sets how late this thread's own sleeps may end, ns.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+        let mut active = Instant::now();
+        let mut seen = 0;
+        loop {
+            let events = *lock(&self.events);
+            let streams = lock(&self.streams).clone();
+            let (mut busy, mut progress) = (false, events != seen);
+            seen = events;
+            let now = Instant::now();
+            let shut_down = self.core.is_shut_down();
+            for stream in &streams {
+                progress |= stream.advance();
+                if let Some(head) = stream.head() {
+                    busy = true;
+                    if shut_down {
+                        head.abandon_because(GONE);
+                    }
+                    head.tick(now);
+                }
+            }
+            self.drop_closed(&streams);
+            if progress {
+                active = now;
+            }
+            if !busy && shut_down && self.core.in_flight() == 0 {
+                return;
+            }
+            let quiet = now.saturating_duration_since(active);
+            let pause = PAUSES.iter().find(|(until, _)| quiet < *until).map(|(_, pause)| *pause);
+            self.sleep(seen, pause.filter(|_| busy || self.core.in_flight() > 0));
+        }
+    }
+
+    /// Sleeps for `pause`, without one until there is something to look at.
+    fn sleep(&self, seen: u64, pause: Option<Duration>) {
+        let events = lock(&self.events);
+        if *events != seen {
+            return;
+        }
+        match pause {
+            // Spurious wake-ups only cost a look.
+            Some(pause) => drop(self.woken.wait_timeout(events, pause)),
+            None => drop(self.woken.wait(events).unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Forgets streams that nobody holds and nothing runs on.
+    fn drop_closed(&self, seen: &[Arc<StreamInner>]) {
+        for stream in seen.iter().filter(|stream| stream.is_closed_and_empty()) {
+            lock(&self.streams).retain(|other| !Arc::ptr_eq(other, stream));
+            let modules: Vec<_> = lock(&self.modules).iter().filter_map(Weak::upgrade).collect();
+            for module in modules {
+                module.forget(stream.number);
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What benchmarks compare with: managed memory and bare copies, timed by the GPU.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::{
+    CUmem_advise_enum as Advise, CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes,
+    CUmemcpySrcAccessOrder_enum as Order,
+};
+
+use super::CudaGpu;
+use super::calls::cu;
+use super::core::{Core, EventHandle, Retired, StreamHandle};
+use crate::error::GpuError;
+
+/// `CU_MEM_ATTACH_GLOBAL`.
+const ATTACH_GLOBAL: u32 = 1;
+/// More managed memory than the card has can hang it for everybody: at most this part, in percent, of what is free.
+const MANAGED_PERCENT_MAX: u64 = 80;
+/// The host, in calls that take an ordinal.
+const HOST: i32 = -1;
+
+/// A side of managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The GPU's memory.
+    Gpu,
+    /// The host's.
+    Host,
+}
+
+/// Advice on managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Mostly read: copies on both sides.
+    ReadMostly,
+    /// Where it should lie.
+    PreferredLocation(Side),
+    /// Who should have it mapped wherever it lies.
+    AccessedBy(Side),
+}
+
+/// Managed memory, which CUDA moves page by page. Freed when dropped; kernels that use it must have ended by then.
+pub struct Managed {
+    addr: u64,
+    bytes: u64,
+    core: Arc<Core>,
+}
+
+impl Managed {
+    /// First byte, for the host and for kernels.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Advises CUDA on all of it.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn advise(&self, advice: Advice) -> Result<(), GpuError> {
+        self.core.enter()?;
+        let (code, side) = match advice {
+            Advice::ReadMostly => (Advise::CU_MEM_ADVISE_SET_READ_MOSTLY, Side::Gpu),
+            Advice::PreferredLocation(side) => (Advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, side),
+            Advice::AccessedBy(side) => (Advise::CU_MEM_ADVISE_SET_ACCESSED_BY, side),
+        };
+        let (code, bytes) = (code as u32, self.bytes as usize);
+        // SAFETY: the range is this value's own.
+        let called = unsafe {
+            cu::cuMemAdvise_v2(self.addr, bytes, code, location(&self.core, side))
+                .or_else(|_| cu::cuMemAdvise(self.addr, bytes, code, ordinal(&self.core, side)))
+        };
+        self.core
+            .check(format_args!("advise {advice:?} on managed memory"), called)
+    }
+
+    /// Moves all of it to one side and waits.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn prefetch(&self, side: Side) -> Result<(), GpuError> {
+        self.core.enter()?;
+        let timer = Timer::new(&self.core)?;
+        let (stream, bytes) = (timer.stream.0, self.bytes as usize);
+        // SAFETY: the range is this value's own.
+        let called = unsafe {
+            cu::cuMemPrefetchAsync_v2(self.addr, bytes, location(&self.core, side), 0, stream)
+                .or_else(|_| cu::cuMemPrefetchAsync(self.addr, bytes, ordinal(&self.core, side), stream))
+        };
+        self.core
+            .check(format_args!("move managed memory to the {side:?}"), called)?;
+        self.core.synchronize(timer.stream, "wait for managed memory to move")
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        self.core.retire(Retired::Managed(self.addr));
+    }
+}
+
+fn location(core: &Core, side: Side) -> CUmemLocation {
+    let (type_, id) = match side {
+        Side::Gpu => (Place::CU_MEM_LOCATION_TYPE_DEVICE, core.info.ordinal as i32),
+        Side::Host => (Place::CU_MEM_LOCATION_TYPE_HOST, 0),
+    };
+    CUmemLocation { type_, id }
+}
+
+fn ordinal(core: &Core, side: Side) -> i32 {
+    match side {
+        Side::Gpu => core.info.ordinal as i32,
+        Side::Host => HOST,
+    }
+}
+
+/// A stream and two events.
+struct Timer<'a> {
+    core: &'a Core,
+    stream: StreamHandle,
+    start: EventHandle,
+    end: EventHandle,
+}
+
+impl<'a> Timer<'a> {
+    fn new(core: &'a Core) -> Result<Self, GpuError> {
+        core.enter()?;
+        Ok(Self {
+            core,
+            stream: core.new_stream(true)?,
+            start: core.event()?,
+            end: core.event()?,
+        })
+    }
+
+    fn mark(&self, event: EventHandle) -> Result<(), GpuError> {
+        // SAFETY: the event and the stream are this value's own.
+        self.core
+            .check("mark the time", unsafe { cu::cuEventRecord(event.0, self.stream.0) })
+    }
+
+    /// This stream goes on when `event` is reached.
+    fn after(&self, event: EventHandle) -> Result<(), GpuError> {
+        // SAFETY: the event was recorded, and both are live.
+        self.core.check("order two streams", unsafe {
+            cu::cuStreamWaitEvent(self.stream.0, event.0, 0)
+        })
+    }
+
+    /// Waits, and gives the time between the marks.
+    fn elapsed(&self) -> Result<Duration, GpuError> {
+        self.core.synchronize(self.stream, "wait for a timed copy")?;
+        let mut milliseconds = 0f32;
+        // SAFETY: an out-value, and two events that were recorded and reached.
+        self.core.check("take the time of a copy", unsafe {
+            cu::cuEventElapsedTime(&raw mut milliseconds, self.start.0, self.end.0)
+        })?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+
+    /// # Safety
+    /// As [`CudaGpu::timed_copy`].
+    unsafe fn copy(&self, (to, from, bytes): (u64, u64, u64)) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        self.core
+            .check(format_args!("copy {bytes} bytes from {from:#x} to {to:#x}"), unsafe {
+                cu::cuMemcpyAsync(to, from, bytes as usize, self.stream.0)
+            })
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        if self.core.enter().is_ok() {
+            // An error half way may leave copies in flight.
+            let _ = self.core.synchronize(self.stream, "end a timed copy");
+            self.core.give_event(self.start);
+            self.core.give_event(self.end);
+            self.core.retire(Retired::Stream(self.stream));
+        }
+    }
+}
+
+/// For benchmarks: what users of the GPU's memory would do without this crate.
+impl CudaGpu {
+    /// Managed memory. Never more than a part of what the card has free: beyond that it can hang the GPU for everybody.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] above 80 % of the free memory, [`GpuError::BadAllocation`] for zero bytes.
+    pub fn managed(&self, bytes: u64) -> Result<Managed, GpuError> {
+        let free = self.core.free_memory()?;
+        if bytes == 0 {
+            return Err(GpuError::BadAllocation {
+                bytes,
+                align: 1,
+                cause: "zero bytes".into(),
+            });
+        }
+        if bytes > free / 100 * MANAGED_PERCENT_MAX {
+            return Err(GpuError::OutOfMemory {
+                asked: bytes,
+                free: free / 100 * MANAGED_PERCENT_MAX,
+                capacity: self.core.info.memory_bytes,
+            });
+        }
+        let mut addr = 0;
+        // SAFETY: an out-value; the context is current.
+        self.core
+            .check(format_args!("allocate {bytes} bytes of managed memory"), unsafe {
+                cu::cuMemAllocManaged(&raw mut addr, bytes as usize, ATTACH_GLOBAL)
+            })?;
+        Ok(Managed {
+            addr,
+            bytes,
+            core: Arc::clone(&self.core),
+        })
+    }
+
+    /// The GPU's time for `repeat` copies, one after the other.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// Both ranges are memory that this GPU reaches, and nobody else uses them meanwhile.
+    pub unsafe fn timed_copy(&self, to: u64, from: u64, bytes: u64, repeat: u32) -> Result<Duration, GpuError> {
+        let timer = Timer::new(&self.core)?;
+        timer.mark(timer.start)?;
+        for _ in 0..repeat {
+            // SAFETY: the caller's promise.
+            unsafe { timer.copy((to, from, bytes))? };
+        }
+        timer.mark(timer.end)?;
+        timer.elapsed()
+    }
+
+    /// The GPU's time for all copies of `copies`, each (to, from, bytes), as one batch.
+    ///
+    /// # Errors
+    /// The driver's error; drivers older than CUDA 12.8 have no batches.
+    ///
+    /// # Safety
+    /// As [`timed_copy`](Self::timed_copy), for every copy.
+    pub unsafe fn timed_batch_copy(&self, copies: &[(u64, u64, u64)]) -> Result<Duration, GpuError> {
+        let timer = Timer::new(&self.core)?;
+        let mut to: Vec<u64> = copies.iter().map(|copy| copy.0).collect();
+        let mut from: Vec<u64> = copies.iter().map(|copy| copy.1).collect();
+        let mut bytes: Vec<usize> = copies.iter().map(|copy| copy.2 as usize).collect();
+        let nowhere = CUmemLocation {
+            type_: Place::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            srcAccessOrder: Order::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        let (mut first, mut failed, count) = (0usize, usize::MAX, copies.len());
+        timer.mark(timer.start)?;
+        if count > 0 {
+            let (to, from, bytes) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr());
+            let (attributes, first, stream) = (&raw mut attributes, &raw mut first, timer.stream.0);
+            // SAFETY: three arrays of `count` values and one attribute for all from copy 0 on; the ranges are the caller's promise.
+            let called = unsafe {
+                cu::cuMemcpyBatchAsync_v2(to, from, bytes, count, attributes, first, 1, stream).or_else(|_| {
+                    cu::cuMemcpyBatchAsync(to, from, bytes, count, attributes, first, 1, &raw mut failed, stream)
+                })
+            };
+            self.core
+                .check(format_args!("copy {count} pieces as one batch"), called)?;
+        }
+        timer.mark(timer.end)?;
+        timer.elapsed()
+    }
+
+    /// The GPU's time from the start of `repeat` copies of each of `one` and `other`, which run at the same time, to the end of the
+    /// last; each is (to, from, bytes).
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// As [`timed_copy`](Self::timed_copy), for both.
+    pub unsafe fn both_ways(
+        &self,
+        one: (u64, u64, u64),
+        other: (u64, u64, u64),
+        repeat: u32,
+    ) -> Result<Duration, GpuError> {
+        let (timer, second) = (Timer::new(&self.core)?, Timer::new(&self.core)?);
+        timer.mark(timer.start)?;
+        second.after(timer.start)?;
+        for _ in 0..repeat {
+            // SAFETY: the caller's promise.
+            unsafe {
+                timer.copy(one)?;
+                second.copy(other)?;
+            }
+        }
+        second.mark(second.end)?;
+        timer.after(second.end)?;
+        timer.mark(timer.end)?;
+        timer.elapsed()
+    }
+}

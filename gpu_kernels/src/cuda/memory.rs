@@ -1,0 +1,314 @@
+//! Device memory: large allocations are mapped by themselves, small ones share slabs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::{
+    CUmemAccess_flags_enum as Access, CUmemAccessDesc, CUmemAllocationGranularity_flags_enum as Granularity,
+    CUmemAllocationHandleType_enum as Shareable, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as Flags,
+    CUmemAllocationType_enum as Kind, CUmemLocation, CUmemLocationType_enum as Place, CUresult,
+};
+
+use super::calls::cu;
+use super::copy::Copier;
+use super::core::{Block, Core, Retired};
+use super::driver::{is, outcome};
+use crate::api::{DeviceMemory, Release};
+use crate::error::GpuError;
+use crate::lock::lock;
+use crate::ranges::Ranges;
+
+/// Smallest alignment and granule, bytes.
+const GRANULE: u64 = 256;
+/// Allocations below this come from slabs.
+const LARGE_BYTES: u64 = 2 << 20;
+const SLAB_BYTES: u64 = 32 << 20;
+
+/// All device memory that this process has from one GPU, and what neighbours lend to it.
+pub(crate) struct DevicePool {
+    core: Arc<Core>,
+    copier: Arc<Copier>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// First address -> what lies there.
+    live: BTreeMap<u64, Live>,
+    /// First address -> slab.
+    slabs: BTreeMap<u64, Slab>,
+}
+
+struct Live {
+    bytes: u64,
+    kind: LiveKind,
+}
+
+enum LiveKind {
+    /// A part of a slab: the slab and the bytes taken of it.
+    Small {
+        slab: u64,
+        taken: u64,
+    },
+    Large(Block),
+}
+
+struct Slab {
+    block: Block,
+    ranges: Ranges,
+}
+
+impl DevicePool {
+    /// Nothing allocated.
+    pub(crate) fn new(core: Arc<Core>, copier: Arc<Copier>) -> Arc<Self> {
+        Arc::new(Self {
+            core,
+            copier,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Zeroed memory of this GPU.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        check_size(bytes, align)?;
+        self.core.enter()?;
+        let align = align.max(GRANULE);
+        let (addr, kind) = if bytes < LARGE_BYTES && align <= LARGE_BYTES {
+            self.small(bytes, align)?
+        } else {
+            let block = self.map(bytes, align, &[self.core.info.ordinal])?;
+            (block.addr, LiveKind::Large(block))
+        };
+        self.admit(addr, bytes, kind)
+    }
+
+    /// Zeroed memory of the neighbour `ordinal`.
+    pub(crate) fn allocate_on(self: &Arc<Self>, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        check_size(bytes, GRANULE)?;
+        self.core.enter()?;
+        let refuse = |cause: String| Err(GpuError::NoPeer { ordinal, cause });
+        if ordinal == self.core.info.ordinal {
+            return refuse("it is this GPU itself; allocate without naming a neighbour".into());
+        }
+        let count = super::device::count()?;
+        if ordinal >= count {
+            return refuse(format!("this process sees {count} GPUs"));
+        }
+        let peer = super::device::handle(ordinal)?;
+        let mut can = 0;
+        // SAFETY: an out-value of the right type; both handles are the driver's own.
+        self.core.check("ask for a path between GPUs", unsafe {
+            cu::cuDeviceCanAccessPeer(&raw mut can, self.core.device, peer)
+        })?;
+        if can == 0 {
+            return refuse(
+                "there is no path between the two that loads and stores can take: see nvidia-smi topo -p2p r".into(),
+            );
+        }
+        let block = self.map(bytes, GRANULE, &[ordinal, self.core.info.ordinal])?;
+        self.admit(block.addr, bytes, LiveKind::Large(block))
+    }
+
+    /// Zeroes the memory and enters it into the books.
+    fn admit(self: &Arc<Self>, addr: u64, bytes: u64, kind: LiveKind) -> Result<DeviceMemory, GpuError> {
+        lock(&self.state).live.insert(addr, Live { bytes, kind });
+        // Gives the memory back should zeroing fail.
+        let memory = DeviceMemory {
+            addr,
+            bytes,
+            owner: Arc::clone(self) as Arc<dyn Release>,
+        };
+        self.copier.zero(addr, bytes)?;
+        Ok(memory)
+    }
+
+    fn small(&self, bytes: u64, align: u64) -> Result<(u64, LiveKind), GpuError> {
+        // At most 2 MiB, so this does not overflow.
+        let taken = bytes.next_multiple_of(GRANULE);
+        let mut state = lock(&self.state);
+        let found = state
+            .slabs
+            .iter_mut()
+            .find_map(|(&slab, one)| Some((slab, one.ranges.take(taken, align)?)));
+        if let Some((slab, addr)) = found {
+            return Ok((addr, LiveKind::Small { slab, taken }));
+        }
+        let block = self.map(SLAB_BYTES, LARGE_BYTES, &[self.core.info.ordinal])?;
+        let mut ranges = Ranges::new(block.addr, block.bytes);
+        // A fresh slab is aligned to the largest alignment and longer than the largest size that comes here.
+        let addr = ranges.take(taken, align).unwrap_or(block.addr);
+        state.slabs.insert(block.addr, Slab { block, ranges });
+        let slab = block.addr;
+        Ok((addr, LiveKind::Small { slab, taken }))
+    }
+
+    /// Memory of the first of `devices` that all of them reach.
+    fn map(&self, bytes: u64, align: u64, devices: &[u32]) -> Result<Block, GpuError> {
+        let what = format!("map {bytes} bytes of GPU memory");
+        let mut granularity = 1;
+        for &device in devices {
+            granularity = granularity.max(self.granularity(device)?);
+        }
+        let Some(rounded) = bytes.checked_next_multiple_of(granularity).filter(|b| *b < 1 << 47) else {
+            return Err(self.out_of_memory(bytes));
+        };
+        let prop = properties(devices[0]);
+        let mut handle = 0;
+        // SAFETY: an out-value and a complete description; the context is current.
+        let create =
+            |handle: &mut u64| outcome(unsafe { cu::cuMemCreate(handle, rounded as usize, &raw const prop, 0) });
+        let mut created = create(&mut handle);
+        if created
+            .as_ref()
+            .is_err_and(|f| is(f.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY))
+        {
+            self.core.free_retired();
+            created = create(&mut handle);
+        }
+        if let Err(failure) = created {
+            return Err(match is(failure.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
+                true => self.out_of_memory(bytes),
+                false => self.core.error(what, failure),
+            });
+        }
+        let mut addr = 0;
+        let align = align.max(granularity) as usize;
+        // SAFETY: each call gets what the one before gave; what was made is taken back in reverse order when one fails.
+        unsafe {
+            let give_back = |mapped: bool, addr: u64| {
+                if mapped {
+                    let _ = cu::cuMemUnmap(addr, rounded as usize);
+                }
+                if addr != 0 {
+                    let _ = cu::cuMemAddressFree(addr, rounded as usize);
+                }
+                let _ = cu::cuMemRelease(handle);
+            };
+            let reserved = cu::cuMemAddressReserve(&raw mut addr, rounded as usize, align, 0, 0);
+            self.core.check(&what, reserved).inspect_err(|_| give_back(false, 0))?;
+            let mapped = cu::cuMemMap(addr, rounded as usize, 0, handle, 0);
+            self.core.check(&what, mapped).inspect_err(|_| give_back(false, addr))?;
+            let access: Vec<CUmemAccessDesc> = devices.iter().map(|&device| writable(device)).collect();
+            let opened = cu::cuMemSetAccess(addr, rounded as usize, access.as_ptr(), access.len());
+            self.core.check(&what, opened).inspect_err(|_| give_back(true, addr))?;
+        }
+        Ok(Block {
+            addr,
+            bytes: rounded,
+            handle,
+        })
+    }
+
+    fn granularity(&self, device: u32) -> Result<u64, GpuError> {
+        let (mut bytes, prop) = (0usize, properties(device));
+        let option = Granularity::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as u32;
+        // SAFETY: an out-value and a complete description.
+        self.core.check("ask for the granularity of memory", unsafe {
+            cu::cuMemGetAllocationGranularity(&raw mut bytes, &raw const prop, option)
+        })?;
+        Ok(bytes.max(1) as u64)
+    }
+
+    fn out_of_memory(&self, asked: u64) -> GpuError {
+        match self.core.free_memory() {
+            Ok(free) => GpuError::OutOfMemory {
+                asked,
+                free,
+                capacity: self.core.info.memory_bytes,
+            },
+            Err(error) => error,
+        }
+    }
+
+    /// Whether one live allocation covers the range.
+    pub(crate) fn covers(&self, addr: u64, bytes: u64) -> bool {
+        let state = lock(&self.state);
+        let below = state.live.range(..=addr).next_back();
+        below.is_some_and(|(start, live)| addr.checked_add(bytes).is_some_and(|end| end <= start + live.bytes))
+    }
+}
+
+impl Release for DevicePool {
+    fn release(&self, addr: u64) {
+        let gone = {
+            let _forgetting = self.core.forgetting();
+            let mut state = lock(&self.state);
+            let Some(live) = state.live.remove(&addr) else { return };
+            match live.kind {
+                LiveKind::Large(block) => Some(block),
+                LiveKind::Small { slab, taken } => state.give(slab, addr, taken),
+            }
+        };
+        if let Some(block) = gone {
+            self.core.retire(Retired::Block(block));
+        }
+    }
+}
+
+impl Drop for DevicePool {
+    fn drop(&mut self) {
+        // Every allocation holds this pool, so nothing of a slab is in use.
+        for slab in std::mem::take(&mut lock(&self.state).slabs).into_values() {
+            self.core.retire(Retired::Block(slab.block));
+        }
+    }
+}
+
+impl State {
+    /// Takes a part back into its slab; the slab's memory when it is the second empty one.
+    fn give(&mut self, slab: u64, addr: u64, taken: u64) -> Option<Block> {
+        let others_empty = self
+            .slabs
+            .iter()
+            .any(|(&other, one)| other != slab && one.ranges.free() == one.block.bytes);
+        let own = self.slabs.get_mut(&slab)?;
+        own.ranges.give(addr, taken);
+        if others_empty && own.ranges.free() == own.block.bytes {
+            return self.slabs.remove(&slab).map(|slab| slab.block);
+        }
+        None
+    }
+}
+
+/// Refuses what can never be allocated.
+fn check_size(bytes: u64, align: u64) -> Result<(), GpuError> {
+    let cause = match (bytes, align.is_power_of_two()) {
+        (0, _) => "zero bytes",
+        (_, false) => "the alignment is not a power of two",
+        _ => return Ok(()),
+    };
+    Err(GpuError::BadAllocation {
+        bytes,
+        align,
+        cause: cause.to_owned(),
+    })
+}
+
+fn location(device: u32) -> CUmemLocation {
+    CUmemLocation {
+        type_: Place::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: device as i32,
+    }
+}
+
+fn properties(device: u32) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: Kind::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: Shareable::CU_MEM_HANDLE_TYPE_NONE,
+        location: location(device),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: Flags {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn writable(device: u32) -> CUmemAccessDesc {
+    CUmemAccessDesc {
+        location: location(device),
+        flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }
+}

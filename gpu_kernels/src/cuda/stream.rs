@@ -1,0 +1,341 @@
+//! Streams: launches in order.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::CUresult;
+
+use super::calls::cu;
+use super::core::{Core, EventHandle, FunctionHandle, Retired, StreamHandle};
+use super::driver::{is, outcome};
+use super::engine::Engine;
+use super::launch::{CudaLaunch, LaunchState, NewLaunch, StopWord};
+use super::module::{CudaKernel, Instance, KernelInner};
+use super::places::Places;
+use crate::api::{Kernel, Launch, LaunchConfig, OnDone, Stream};
+use crate::arguments::Arguments;
+use crate::error::GpuError;
+use crate::lock::lock;
+
+/// Most blocks in x, y and z.
+const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+/// Most threads of a block in x, y and z.
+const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+/// How long `synchronize` asks without sleeping, and how long it sleeps between looks after that.
+const SPIN: Duration = Duration::from_micros(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// A stream and what runs on it.
+pub(crate) struct StreamInner {
+    core: Arc<Core>,
+    pub(crate) number: u64,
+    handle: StreamHandle,
+    /// Held while a launch is enqueued, so that `queue` has the stream's order.
+    enqueuing: Mutex<()>,
+    queue: Mutex<Queue>,
+    empty: Condvar,
+    /// Held by the thread that ends launches, so that their callbacks run one after the other.
+    ending: Mutex<()>,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Enqueued and not ended, in order.
+    launches: VecDeque<Arc<LaunchState>>,
+    error: Option<GpuError>,
+}
+
+impl StreamInner {
+    /// Ends the launches that the GPU has finished, in order; false when there was nothing to do or another thread does it.
+    pub(crate) fn advance(&self) -> bool {
+        let _ending = match self.ending.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let mut ended = false;
+        while let Some(head) = self.head() {
+            let Some(outcome) = head.poll() else { break };
+            if let Err(error) = &outcome {
+                lock(&self.queue).error.get_or_insert_with(|| error.clone());
+            }
+            head.complete(outcome);
+            let mut queue = lock(&self.queue);
+            queue.launches.pop_front();
+            if queue.launches.is_empty() {
+                self.empty.notify_all();
+            }
+            ended = true;
+        }
+        ended
+    }
+
+    /// The launch that runs or is next.
+    pub(crate) fn head(&self) -> Option<Arc<LaunchState>> {
+        lock(&self.queue).launches.front().cloned()
+    }
+
+    /// Whether its user has dropped it and nothing runs.
+    pub(crate) fn is_closed_and_empty(&self) -> bool {
+        // Acquire, with the release in `drop`: no launch is enqueued after the store, so the queue's answer is final.
+        self.closed.load(Ordering::Acquire) && lock(&self.queue).launches.is_empty()
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        self.core.retire(Retired::Stream(self.handle));
+    }
+}
+
+/// A stream as its user holds it.
+pub(crate) struct CudaStream {
+    engine: Arc<Engine>,
+    places: Arc<Places>,
+    inner: Arc<StreamInner>,
+}
+
+impl CudaStream {
+    /// An empty stream.
+    pub(crate) fn new(engine: &Arc<Engine>, places: &Arc<Places>) -> Result<Self, GpuError> {
+        engine.core.enter()?;
+        let inner = Arc::new(StreamInner {
+            core: Arc::clone(&engine.core),
+            number: engine.stream_number(),
+            handle: engine.core.new_stream(false)?,
+            enqueuing: Mutex::default(),
+            queue: Mutex::default(),
+            empty: Condvar::new(),
+            ending: Mutex::default(),
+            closed: AtomicBool::new(false),
+        });
+        lock(&engine.streams).push(Arc::clone(&inner));
+        Ok(Self {
+            engine: Arc::clone(engine),
+            places: Arc::clone(places),
+            inner,
+        })
+    }
+
+    fn stop_word(&self, kernel: &KernelInner, launch_state: u64) -> Result<StopWord, GpuError> {
+        if launch_state == 0 {
+            return Ok(StopWord::None);
+        }
+        let refuse = |cause: &str| {
+            Err(GpuError::BadArguments {
+                kernel: kernel.info.name.clone(),
+                cause: format!("its launch state at {launch_state:#x} {cause}"),
+            })
+        };
+        if launch_state % 8 != 0 {
+            return refuse("is not 8-byte aligned");
+        }
+        match self.places.find(launch_state, 4) {
+            Some(place) if place.read_only => refuse("is registered for reading only"),
+            Some(place) => Ok(place.host.map_or(StopWord::Device(launch_state), StopWord::Host)),
+            None => refuse("is not in live memory of this GPU"),
+        }
+    }
+
+    /// Enqueues state, events and kernel. The caller holds `enqueuing`.
+    fn enqueue(&self, call: &Call<'_>) -> Result<(), GpuError> {
+        let (core, stream) = (&self.inner.core, self.inner.handle);
+        let name = &call.kernel.info.name;
+        set_launch_state(core, stream, call.instance, call.launch_state)?;
+        let ([x, y, z], [a, b, c]) = (call.config.grid, call.config.block);
+        // The driver reads the parameters and changes nothing of them.
+        let params = call.arguments.pointers().cast::<*mut c_void>().cast_mut();
+        // SAFETY: the events are this launch's own; the function belongs to an instance that the kernel's module keeps; the parameters
+        // have the sizes and alignments that the kernel's table gives, and the driver copies them before it returns.
+        unsafe {
+            let started = cu::cuEventRecord(call.events.0.0, stream.0);
+            core.check(format_args!("mark the start of kernel `{name}`"), started)?;
+            let dynamic = call.config.dynamic_shared_bytes;
+            let launched = cu::cuLaunchKernel(
+                call.function.0,
+                x,
+                y,
+                z,
+                a,
+                b,
+                c,
+                dynamic,
+                stream.0,
+                params,
+                std::ptr::null_mut(),
+            );
+            if let Err(failure) = outcome(launched) {
+                if is(failure.code, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) {
+                    let registers = call.kernel.resources.registers;
+                    let cause = format!(
+                        "{}: {}; a thread takes {registers} registers",
+                        failure.name, failure.text
+                    );
+                    return Err(GpuError::LaunchConfig {
+                        kernel: name.clone(),
+                        cause,
+                    });
+                }
+                return Err(core.error(format_args!("launch kernel `{name}`"), failure));
+            }
+            // The kernel runs from here on: without this mark nobody would know when it ends.
+            let ended = cu::cuEventRecord(call.events.1.0, stream.0);
+            core.check(format_args!("mark the end of kernel `{name}`"), ended)
+                .map_err(|error| core.lose(format!("kernel `{name}` runs unwatched: {error}")))
+        }
+    }
+}
+
+/// A kernel launch that was checked.
+struct Call<'a> {
+    kernel: &'a KernelInner,
+    instance: &'a Instance,
+    function: FunctionHandle,
+    config: &'a LaunchConfig,
+    arguments: &'a Arguments,
+    launch_state: u64,
+    events: (EventHandle, EventHandle),
+}
+
+/// Sets the instance's pointer to the launch's state, in the order of its stream.
+fn set_launch_state(core: &Core, stream: StreamHandle, instance: &Instance, value: u64) -> Result<(), GpuError> {
+    let mut set = lock(&instance.set);
+    if instance.state_addr == 0 || set.launch_state == Some(value) {
+        return Ok(());
+    }
+    // Unknown until both halves are on their way.
+    set.launch_state = None;
+    for (offset, half) in [(0, value as u32), (4, (value >> 32) as u32)] {
+        // SAFETY: the variable has 8 bytes and belongs to an instance that only this stream uses; the value travels with the command.
+        core.check("set the launch's state", unsafe {
+            cu::cuMemsetD32Async(instance.state_addr + offset, half, 1, stream.0)
+        })?;
+    }
+    set.launch_state = Some(value);
+    Ok(())
+}
+
+/// Refuses a shape that the kernel or the GPU cannot have.
+fn check_config(kernel: &KernelInner, config: &LaunchConfig) -> Result<u64, GpuError> {
+    let (info, resources) = (&kernel.core().info, &kernel.resources);
+    let refuse = |cause: String| {
+        Err(GpuError::LaunchConfig {
+            kernel: kernel.info.name.clone(),
+            cause,
+        })
+    };
+    for (what, shape, most) in [("grid", config.grid, GRID_MAX), ("block", config.block, BLOCK_MAX)] {
+        if shape.contains(&0) {
+            return refuse(format!("{what} {shape:?} is empty"));
+        }
+        if shape.iter().zip(most).any(|(n, most)| *n > most) {
+            return refuse(format!("{what} {shape:?} is larger than {most:?}"));
+        }
+    }
+    let threads: u64 = config.block.iter().map(|&n| u64::from(n)).product();
+    if threads > u64::from(info.threads_per_block) {
+        let most = info.threads_per_block;
+        return refuse(format!("block {:?} has more than {most} threads", config.block));
+    }
+    if threads > u64::from(resources.max_threads_per_block) {
+        return refuse(format!(
+            "block {:?} has {threads} threads, and this kernel's blocks at most {}: a thread takes {} registers",
+            config.block, resources.max_threads_per_block, resources.registers
+        ));
+    }
+    let (fixed, dynamic) = (resources.static_shared_bytes, config.dynamic_shared_bytes);
+    if u64::from(fixed) + u64::from(dynamic) > u64::from(info.shared_bytes_per_block) {
+        return refuse(format!(
+            "{fixed} bytes of static and {dynamic} of dynamic shared memory are more than {}",
+            info.shared_bytes_per_block
+        ));
+    }
+    // At most 2^31 * 2^16 * 2^16.
+    Ok(config.grid.iter().map(|&n| u64::from(n)).product())
+}
+
+impl Stream for CudaStream {
+    fn launch(
+        &self,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+        launch_state: u64,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        let core = &self.inner.core;
+        let own = kernel.as_any().downcast_ref::<CudaKernel>();
+        let Some(CudaKernel(kernel)) = own.filter(|kernel| Arc::ptr_eq(kernel.0.core(), core)) else {
+            return Err(GpuError::BadArguments {
+                kernel: kernel.info().name.clone(),
+                cause: "it was compiled by another GPU; compile it with this one".to_owned(),
+            });
+        };
+        let blocks = check_config(kernel, config)?;
+        let arguments = Arguments::new(&kernel.info, args)?;
+        let stop_word = self.stop_word(kernel, launch_state)?;
+        core.enter()?;
+        let _enqueuing = lock(&self.inner.enqueuing);
+        let instance = kernel.module.instance(self.inner.number)?;
+        let function = kernel.function(&instance, config.dynamic_shared_bytes)?;
+        core.begin_launch()?;
+        let enqueued = core.event().and_then(|start| {
+            let events = (start, core.event()?);
+            let call = Call {
+                kernel,
+                instance: &instance,
+                function,
+                config,
+                arguments: &arguments,
+                launch_state,
+                events,
+            };
+            self.enqueue(&call).map(|()| events)
+        });
+        // An error leaves two events to the context: the stream may still use them.
+        let events = enqueued.inspect_err(|_| core.end_launch())?;
+        let launch = LaunchState::new(NewLaunch {
+            core: Arc::clone(core),
+            copier: Arc::clone(self.places.copier()),
+            kernel: Arc::clone(kernel),
+            stream: Arc::clone(&self.inner),
+            events,
+            blocks,
+            deadline: config.deadline,
+            stop_word,
+            on_done,
+        });
+        lock(&self.inner.queue).launches.push_back(Arc::clone(&launch));
+        self.engine.wake();
+        Ok(Arc::new(CudaLaunch(launch)))
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        let begun = Instant::now();
+        loop {
+            let mut queue = lock(&self.inner.queue);
+            if queue.launches.is_empty() {
+                return queue.error.take().map_or(Ok(()), Err);
+            }
+            if begun.elapsed() > SPIN {
+                let woken = self.inner.empty.wait_timeout(queue, LOOK_AGAIN);
+                drop(woken.unwrap_or_else(PoisonError::into_inner));
+            } else {
+                drop(queue);
+            }
+            self.inner.advance();
+        }
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        // Release: see `is_closed_and_empty`.
+        self.inner.closed.store(true, Ordering::Release);
+        self.engine.wake();
+    }
+}
