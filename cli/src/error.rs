@@ -9,6 +9,17 @@ use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 
+/// An error and its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -122,7 +133,7 @@ pub enum CliError {
         bytes: u64,
     },
     /// A copy, or managed memory.
-    #[error("the measurement failed")]
+    #[error("the measurement of the GPU's own copies failed")]
     Device(#[source] gpuvm::GpuError),
     /// A plot or a report could not be written.
     #[error("cannot write {}", path.display())]

@@ -12,8 +12,8 @@ use crate::bench::raw::Raw;
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("faults.cu");
-const KERNELS: [&str; 5] = [
+pub(super) const SOURCE: &str = include_str!("faults.cu");
+pub(super) const KERNELS: [&str; 5] = [
     "touch_warps<false>",
     "touch_warps<true>",
     "touch_spans<false>",
@@ -49,7 +49,7 @@ enum Frames {
 pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
     let probe = Machine::probe(&args.machine)?;
     let plan = Plan::new(args, &probe)?;
-    let mut report = Report::new("faults", probe.facts());
+    let mut report = Report::new("faults", probe.facts(&args.machine));
     for &page_bytes in &args.page_size {
         let data_bytes = data_bytes(args, page_bytes, probe.is_cuda())?;
         let mut ceilings = Ceilings::new(&probe, args, page_bytes, data_bytes)?;

@@ -9,8 +9,8 @@ use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("hits.cu");
-const KERNELS: [&str; 11] = [
+pub(super) const SOURCE: &str = include_str!("hits.cu");
+pub(super) const KERNELS: [&str; 11] = [
     "fill_values",
     "warm_pages",
     "gather_raw",
@@ -51,7 +51,7 @@ enum Walk {
 /// Measures.
 pub fn measure(args: &HitsArgs) -> Result<Report, CliError> {
     let probe = Machine::probe(&args.machine)?;
-    let mut report = Report::new("hits", probe.facts());
+    let mut report = Report::new("hits", probe.facts(&args.machine));
     let bytes = args.data.unwrap_or(if probe.is_cuda() { 16 << 30 } else { 16 << 20 });
     for &page_bytes in &args.page_size {
         // A gather's random number has 32 bits, and whole pages are read.
@@ -153,7 +153,9 @@ impl<'a> Hits<'a> {
                     row.ceiling("raw pointer", &ceiling)
                 }
             };
-            report.rows.push(row("raw pointer", ceiling.clone()));
+            report
+                .rows
+                .push(self.with_resources(row("raw pointer", ceiling.clone()), raw)?);
             let paged: &[(&str, &str)] = match walk {
                 Walk::Gather => &[("a[i]", "gather_paged")],
                 Walk::Rows => &[("a[i]", "rows_paged"), ("span", "rows_span"), ("reader", "rows_reader")],
@@ -169,7 +171,7 @@ impl<'a> Hits<'a> {
                         pages: 0,
                     });
                 }
-                report.rows.push(row(access, runs));
+                report.rows.push(self.with_resources(row(access, runs), kernel)?);
             }
             let kernel = match walk {
                 Walk::Gather => "gather_paged",
@@ -177,9 +179,21 @@ impl<'a> Hits<'a> {
                 Walk::Stream => "stream_paged<true>",
             };
             let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
-            report.rows.push(row("never evicted", runs));
+            report
+                .rows
+                .push(self.with_resources(row("never evicted", runs), kernel)?);
         }
         Ok(())
+    }
+
+    /// What the kernel takes of a multiprocessor, where that is known.
+    fn with_resources(&self, row: Row, kernel: &str) -> Result<Row, CliError> {
+        Ok(match self.kernel(kernel)?.info().resources {
+            Some(resources) => row
+                .and("registers", resources.registers.into())
+                .and("local bytes", resources.local_bytes.into()),
+            None => row,
+        })
     }
 
     /// Words that a launch reads.

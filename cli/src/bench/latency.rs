@@ -8,15 +8,15 @@ use crate::bench::raw::{Raw, microseconds, quantile};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("latency.cu");
-const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
+pub(super) const SOURCE: &str = include_str!("latency.cu");
+pub(super) const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
 /// Pages that a crowd waits for, one after the other.
 const CROWD_PAGES: u64 = 32;
 
 /// Measures.
 pub fn measure(args: &LatencyArgs) -> Result<Report, CliError> {
     let probe = Machine::probe(&args.machine)?;
-    let mut report = Report::new("latency", probe.facts());
+    let mut report = Report::new("latency", probe.facts(&args.machine));
     for &page_bytes in &args.page_size {
         let bytes_max = if probe.is_cuda() { 512 << 20 } else { 16 << 20 };
         let faults = args.faults.min((bytes_max / page_bytes).max(1));

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use gpuvm::LaunchConfig;
+use gpuvm_gpu::cuda::Copying;
 
 use crate::bench::args::{HomeArg, LimitGroup, LimitsArgs};
 use crate::bench::door::Door;
-use crate::bench::machine::{Machine, Tally, hash, pattern, size};
+use crate::bench::machine::{Machine, RawMemory, Tally, hash, pattern, shuffled, size};
 use crate::bench::raw::{Raw, quantile};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
@@ -17,7 +18,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Measures.
 pub fn measure(args: &LimitsArgs) -> Result<Report, CliError> {
     let machine = Machine::probe(&args.machine)?;
-    let mut report = Report::new("limits", machine.facts());
+    let mut report = Report::new("limits", machine.facts(&args.machine));
     let bytes = args.data.unwrap_or(if machine.is_cuda() { 4 << 30 } else { 16 << 20 });
     let largest = args.page_size.iter().copied().max().unwrap_or(4096);
     if bytes < 2 * largest {
@@ -28,21 +29,20 @@ pub fn measure(args: &LimitsArgs) -> Result<Report, CliError> {
     }
     let bytes = bytes / largest * largest;
     let wanted = |group| args.only.is_empty() || args.only.contains(&group);
-    let raw = Raw::new(&machine, args.home, bytes)?;
-    let limits = Limits {
-        machine: &machine,
-        raw,
-        args,
-        bytes,
-    };
     if wanted(LimitGroup::Copies) {
         match Door::open(&machine, &args.machine, "the copy engine") {
-            Ok(door) => limits.copies(&door, &mut report)?,
+            Ok(door) => copies(&machine, &door, args, bytes, &mut report)?,
             // Asked for by name: then it is an error.
             Err(error) if !args.only.is_empty() => return Err(error),
             Err(error) => report.skip("copy engine", error),
         }
     }
+    let limits = Limits {
+        raw: Raw::new(&machine, args.home, bytes)?,
+        machine: &machine,
+        args,
+        bytes,
+    };
     if wanted(LimitGroup::Pages) {
         limits.pages(&mut report)?;
     }
@@ -55,6 +55,86 @@ pub fn measure(args: &LimitsArgs) -> Result<Report, CliError> {
     Ok(report)
 }
 
+/// With the home where the pages live.
+fn row(args: &LimitsArgs, bytes: u64, name: &str, unit: Unit, runs: Vec<f64>) -> Row {
+    let row = Row::new(name, unit, runs).with("data", size(bytes));
+    match args.home {
+        HomeArg::Host => row,
+        HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
+    }
+}
+
+/// The copy engines, over memory of the door.
+fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report: &mut Report) -> Result<(), CliError> {
+    let home = match args.home {
+        HomeArg::Host => RawMemory::Host(door.host_memory(bytes)?),
+        HomeArg::Gpu(ordinal) => RawMemory::Device(door.device_memory(Some(ordinal), bytes)?),
+    };
+    let frames = RawMemory::Device(door.device_memory(None, bytes)?);
+    let raw = Raw::over(machine, home, frames, bytes)?;
+    let (home, frames, half) = (raw.home(), raw.frames(), bytes / 2);
+    let gb = |seconds: f64| bytes as f64 / seconds / 1e9;
+    let mut rates = [const { Vec::new() }; 3];
+    for _ in 0..args.output.repeat {
+        raw.clear_frames()?;
+        rates[0].push(gb(door.copy(&[(frames, home, bytes)], Copying::InTurn)?));
+        raw.check_frames()?;
+        raw.clear_home()?;
+        rates[1].push(gb(door.copy(&[(home, frames, bytes)], Copying::InTurn)?));
+        raw.check_home()?;
+        // The lower half comes, the upper half goes.
+        raw.clear_frames_below(half)?;
+        raw.clear_home_from(half)?;
+        let both = [(frames, home, half), (home + half, frames + half, bytes - half)];
+        rates[2].push(gb(door.copy(&both, Copying::TwoAtOnce)?));
+        raw.check_frames()?;
+        raw.check_home()?;
+    }
+    let names = [
+        "copy engine, home to GPU",
+        "copy engine, GPU to home",
+        "copy engine, both at once, together",
+    ];
+    for (rates, name) in rates.into_iter().zip(names) {
+        let row = row(args, bytes, name, Unit::GigaBytes, rates);
+        report.rows.push(row.verified(bytes / 8, "words"));
+    }
+    for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+        let count = (bytes / page_bytes).min(BATCHED_PAGES);
+        let order = shuffled(bytes / page_bytes, 7);
+        let pages = raw.ordered(page_bytes, &order)?;
+        let copies: Vec<(u64, u64, u64)> = (0..count)
+            .zip(&order)
+            .map(|(n, &page)| (frames + n * page_bytes, home + u64::from(page) * page_bytes, page_bytes))
+            .collect();
+        let mut rates = Vec::new();
+        for _ in 0..args.output.repeat {
+            raw.clear_frames()?;
+            match door.copy(&copies, Copying::Batches(BATCH)) {
+                Ok(seconds) => rates.push((count * page_bytes) as f64 / seconds / 1e9),
+                // Drivers before CUDA 12.8 have none.
+                Err(error) => {
+                    report.skip(
+                        &format!("copy engine, batches of {BATCH} pages"),
+                        crate::error::chain(&error),
+                    );
+                    return Ok(());
+                }
+            }
+            raw.check_slots(&pages, count)?;
+        }
+        let us = page_bytes as f64 / Runs(rates.clone()).median() / 1e3;
+        let name = format!("copy engine, batches of {BATCH} pages");
+        report.rows.push(
+            row(args, bytes, &name, Unit::GigaBytes, rates)
+                .with("page", size(page_bytes))
+                .and("us a page", us)
+                .verified(count, "pages"),
+        );
+    }
+    Ok(())
+}
+
 struct Limits<'a> {
     machine: &'a Machine,
     raw: Raw<'a>,
@@ -64,71 +144,7 @@ struct Limits<'a> {
 
 impl Limits<'_> {
     fn row(&self, name: &str, unit: Unit, runs: Vec<f64>) -> Row {
-        let row = Row::new(name, unit, runs).with("data", size(self.bytes));
-        match self.args.home {
-            HomeArg::Host => row,
-            HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
-        }
-    }
-
-    fn copies(&self, door: &Door, report: &mut Report) -> Result<(), CliError> {
-        let repeat = self.args.output.repeat;
-        let gb = |seconds: f64| self.bytes as f64 / seconds / 1e9;
-        let (home, frames) = (self.raw.home(), self.raw.frames());
-        let half = self.bytes / 2;
-        let mut rates = [const { Vec::new() }; 3];
-        for _ in 0..repeat {
-            self.raw.clear_frames()?;
-            rates[0].push(gb(door.copy(frames, home, self.bytes)?));
-            self.raw.check_frames()?;
-            self.raw.clear_home()?;
-            rates[1].push(gb(door.copy(home, frames, self.bytes)?));
-            self.raw.check_home()?;
-            // The lower half comes, the upper half goes.
-            self.raw.clear_frames_below(half)?;
-            self.raw.clear_home_from(half)?;
-            rates[2].push(gb(door.copy_both(frames, home, home + half, frames + half, half)?));
-            self.raw.check_frames()?;
-            self.raw.check_home()?;
-        }
-        for (rates, name) in rates.into_iter().zip([
-            "copy engine, home to GPU",
-            "copy engine, GPU to home",
-            "copy engine, both at once, together",
-        ]) {
-            report
-                .rows
-                .push(self.row(name, Unit::GigaBytes, rates).verified(self.bytes / 8, "words"));
-        }
-        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
-            let count = (self.bytes / page_bytes).min(4096);
-            let mut rates = Vec::new();
-            let pages = self.raw.pages(page_bytes, true)?;
-            let order = crate::bench::machine::shuffled(pages.count, 7);
-            let pairs: Vec<(u64, u64, u64)> = (0..count)
-                .map(|n| {
-                    (
-                        frames + n * page_bytes,
-                        home + u64::from(order[n as usize]) * page_bytes,
-                        page_bytes,
-                    )
-                })
-                .collect();
-            for _ in 0..repeat {
-                self.raw.clear_frames()?;
-                let seconds = door.copy_batches(&pairs, 64)?;
-                self.raw.check_slots(&pages, count)?;
-                rates.push((count * page_bytes) as f64 / seconds / 1e9);
-            }
-            let us = page_bytes as f64 / Runs(rates.clone()).median() / 1e3;
-            report.rows.push(
-                self.row("copy engine, batches of 64 pages", Unit::GigaBytes, rates)
-                    .with("page", size(page_bytes))
-                    .and("us a page", us)
-                    .verified(count, "pages"),
-            );
-        }
-        Ok(())
+        row(self.args, self.bytes, name, unit, runs)
     }
 
     fn pages(&self, report: &mut Report) -> Result<(), CliError> {
@@ -163,7 +179,7 @@ impl Limits<'_> {
         let repeat = self.args.output.repeat;
         for &page_bytes in &self.args.page_size {
             let count = (self.bytes / page_bytes).min(((64 << 20) / page_bytes).clamp(8, 1000));
-            let order = crate::bench::machine::shuffled(self.bytes / page_bytes, 7);
+            let order = shuffled(self.bytes / page_bytes, 7);
             let pages = self.raw.ordered(page_bytes, &order[..count as usize])?;
             let (mut medians, mut all) = (Vec::new(), Vec::new());
             for _ in 0..repeat {
@@ -282,5 +298,8 @@ impl Limits<'_> {
     }
 }
 
+/// Pages that are copied in batches, and those of one batch.
+const BATCHED_PAGES: u64 = 4096;
+const BATCH: usize = 64;
 /// Loads of the chain.
 const LOADS: u64 = 1000;

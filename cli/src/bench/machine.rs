@@ -13,6 +13,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::args::MachineArgs;
 use crate::bench::args::HomeArg;
+use crate::bench::door::{Door, kernel_driver};
 use crate::bench::report::Facts;
 use crate::error::CliError;
 
@@ -103,6 +104,14 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// How this folder's files are compiled.
+pub fn options() -> CompileOptions {
+    CompileOptions {
+        headers: vec![("bench/common.cuh".to_owned(), include_str!("common.cuh").to_owned())],
+        ..CompileOptions::default()
+    }
+}
+
 /// A virtual memory and what the GPU can do.
 pub struct Machine {
     /// The virtual memory.
@@ -152,9 +161,9 @@ impl Machine {
     }
 
     /// What reports say of the machine.
-    pub fn facts(&self) -> Facts {
-        let (cuda_version, driver) = crate::bench::door::versions();
-        let cuda = self.is_cuda();
+    pub fn facts(&self, args: &MachineArgs) -> Facts {
+        let door = Door::open(self, args, "its version").ok();
+        let driver = kernel_driver().filter(|_| self.is_cuda());
         Facts {
             gpu: self.vm.gpu_name(),
             transport: self.vm.transport().to_string(),
@@ -162,8 +171,8 @@ impl Machine {
                 .able
                 .compute_capability
                 .map(|(major, minor)| format!("{major}.{minor}")),
-            cuda_version: cuda_version.filter(|_| cuda),
-            driver: driver.filter(|_| cuda),
+            cuda_version: door.and_then(|door| door.cuda_version()),
+            driver,
             multiprocessors: self.able.sm_count,
             memory_bytes: self.able.memory_bytes,
             gpuvm: env!("CARGO_PKG_VERSION").to_owned(),
@@ -177,12 +186,8 @@ impl Machine {
 
     /// Compiles one of this folder's files.
     pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module, CliError> {
-        let options = CompileOptions {
-            headers: vec![("bench/common.cuh".to_owned(), include_str!("common.cuh").to_owned())],
-            ..CompileOptions::default()
-        };
         self.vm
-            .compile_with(name, source, kernels, &options)
+            .compile_with(name, source, kernels, &options())
             .map_err(CliError::Bench)
     }
 

@@ -55,3 +55,58 @@ fn has_cuda(gpu: &str) -> Result<bool, CliError> {
     let vm = vm.map_err(CliError::BackEnd)?;
     Ok(vm.gpu().capabilities().compute_capability.is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuvm_gpu::Source;
+    use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
+
+    use super::*;
+
+    /// Needs no GPU and no driver.
+    fn compile(name: &str, source: &str, kernels: &[&str]) {
+        if !presence().nvrtc {
+            assert!(
+                std::env::var_os("GPUVM_REQUIRE_NVRTC").is_none(),
+                "GPUVM_REQUIRE_NVRTC is set, and there is no libnvrtc"
+            );
+            eprintln!("not compiled: there is no libnvrtc");
+            return;
+        }
+        for architecture in [75, 80, 90] {
+            let source = Source::new(name, source);
+            let cubin = compile_to_cubin(&source, kernels, &machine::options(), Architecture(architecture));
+            let cubin =
+                cubin.unwrap_or_else(|error| panic!("{name} for {architecture}: {}", crate::error::chain(&error)));
+            assert_eq!(cubin.kernels.len(), kernels.len(), "{name}");
+            assert!(!cubin.log.contains("warning"), "{name}: {}", cubin.log);
+            for kernel in &cubin.kernels {
+                let usage = kernel.usage.expect("ptxas tells what a kernel takes");
+                println!("sm_{architecture} {}: {usage:?}", kernel.name);
+                let spilled = usage.spill_store_bytes + usage.spill_load_bytes;
+                assert_eq!(spilled, 0, "{} for {architecture}: {usage:?}", kernel.name);
+            }
+        }
+    }
+
+    #[test]
+    fn bare_kernels_compile_for_nvidia_gpus() {
+        compile("bench/raw.cu", raw::SOURCE, &raw::KERNELS);
+        compile("bench/uvm.cu", uvm::SOURCE, &uvm::KERNELS);
+    }
+
+    #[test]
+    fn latency_compiles_for_nvidia_gpus() {
+        compile("bench/latency.cu", latency::SOURCE, &latency::KERNELS);
+    }
+
+    #[test]
+    fn faults_compile_for_nvidia_gpus() {
+        compile("bench/faults.cu", faults::SOURCE, &faults::KERNELS);
+    }
+
+    #[test]
+    fn hits_compile_for_nvidia_gpus() {
+        compile("bench/hits.cu", hits::SOURCE, &hits::KERNELS);
+    }
+}

@@ -7,8 +7,8 @@ use crate::bench::machine::{Machine, RawMemory, Said, Tally, shuffled};
 use crate::bench::report::Runs;
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("raw.cu");
-const KERNELS: [&str; 10] = [
+pub(super) const SOURCE: &str = include_str!("raw.cu");
+pub(super) const KERNELS: [&str; 10] = [
     "fill_pattern",
     "clear_words",
     "copy_pages",
@@ -43,20 +43,31 @@ pub struct Pages {
 impl<'a> Raw<'a> {
     /// Memory of `bytes`, twice.
     pub fn new(machine: &'a Machine, home: HomeArg, bytes: u64) -> Result<Self, CliError> {
-        Self::over(machine, machine.memory(home, bytes)?, bytes)
+        Self::over(
+            machine,
+            machine.memory(home, bytes)?,
+            machine.device_memory(bytes)?,
+            bytes,
+        )
     }
 
     /// Memory of `bytes`, twice, all of it in the GPU.
     pub fn inside(machine: &'a Machine, bytes: u64) -> Result<Self, CliError> {
-        Self::over(machine, machine.device_memory(bytes)?, bytes)
+        Self::over(
+            machine,
+            machine.device_memory(bytes)?,
+            machine.device_memory(bytes)?,
+            bytes,
+        )
     }
 
-    fn over(machine: &'a Machine, home: RawMemory, bytes: u64) -> Result<Self, CliError> {
+    /// The same over memory that is there already; both hold `bytes`.
+    pub fn over(machine: &'a Machine, home: RawMemory, frames: RawMemory, bytes: u64) -> Result<Self, CliError> {
         let raw = Self {
             module: machine.compile("bench/raw.cu", SOURCE, &KERNELS)?,
             tally: Tally::new(machine)?,
             home,
-            frames: machine.device_memory(bytes)?,
+            frames,
             machine,
             bytes,
         };

@@ -1,16 +1,17 @@
 //! The same access patterns through CUDA's managed memory.
 
 use gpuvm::{Kernel, LaunchConfig, Module};
+use gpuvm_gpu::cuda::{Advice, Managed, Side};
 
 use crate::bench::args::{HomeArg, UvmArgs};
-use crate::bench::door::{Advice, Door, Managed};
+use crate::bench::door::{Door, move_to};
 use crate::bench::machine::{Machine, Tally, shuffled, size};
 use crate::bench::raw::{Raw, microseconds, quantile};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("uvm.cu");
-const KERNELS: [&str; 3] = ["fill_managed", "touch_managed", "time_managed"];
+pub(super) const SOURCE: &str = include_str!("uvm.cu");
+pub(super) const KERNELS: [&str; 3] = ["fill_managed", "touch_managed", "time_managed"];
 /// What counts as a page: the smallest piece that the driver moves.
 const PAGE_BYTES: u64 = 4096;
 
@@ -26,8 +27,8 @@ impl Told {
     const ALL: [Self; 5] = [
         Self::Nothing,
         Self::Advice(Advice::ReadMostly),
-        Self::Advice(Advice::AccessedBy),
-        Self::Advice(Advice::PreferredLocation),
+        Self::Advice(Advice::AccessedBy(Side::Gpu)),
+        Self::Advice(Advice::PreferredLocation(Side::Gpu)),
         Self::Prefetch,
     ];
 
@@ -35,8 +36,8 @@ impl Told {
         match self {
             Self::Nothing => "none",
             Self::Advice(Advice::ReadMostly) => "read mostly",
-            Self::Advice(Advice::AccessedBy) => "accessed by the GPU",
-            Self::Advice(Advice::PreferredLocation) => "preferred on the GPU",
+            Self::Advice(Advice::AccessedBy(_)) => "accessed by the GPU",
+            Self::Advice(Advice::PreferredLocation(_)) => "preferred on the GPU",
             Self::Prefetch => "prefetched",
         }
     }
@@ -57,13 +58,12 @@ pub fn measure(args: &UvmArgs) -> Result<Report, CliError> {
     let uvm = Uvm {
         module: machine.compile("bench/uvm.cu", SOURCE, &KERNELS)?,
         tally: Tally::new(&machine)?,
-        memory: door.managed(bytes)?,
+        door: &door,
         machine: &machine,
         args,
         bytes,
     };
-    uvm.fill()?;
-    let mut report = Report::new("uvm", machine.facts());
+    let mut report = Report::new("uvm", machine.facts(&args.machine));
     let ceiling = {
         let raw = Raw::new(&machine, HomeArg::Host, bytes)?;
         let rates = raw.fetch(&raw.pages(PAGE_BYTES, true)?, args.output.repeat)?;
@@ -92,7 +92,7 @@ struct Uvm<'a> {
     machine: &'a Machine,
     module: Module,
     tally: Tally,
-    memory: Managed,
+    door: &'a Door,
     args: &'a UvmArgs,
     bytes: u64,
 }
@@ -102,23 +102,21 @@ impl Uvm<'_> {
         self.module.kernel(name).map_err(CliError::Bench)
     }
 
-    fn fill(&self) -> Result<(), CliError> {
+    /// New managed memory whose pages are all on the host, with the driver told; and the seconds that a prefetch took.
+    /// New for each run: what the driver learned or duplicated is gone.
+    fn cold(&self, told: Told) -> Result<(Managed, f64), CliError> {
+        let memory = self.door.managed(self.bytes)?;
         let words = self.bytes / 8;
         let (config, _) = self.machine.many_warps();
-        let args = (self.memory.addr(), words, self.tally.arg());
+        let args = (memory.addr(), words, self.tally.arg());
         self.tally.run(&self.kernel("fill_managed")?, config, args, words)?;
-        Ok(())
-    }
-
-    /// Everything on the host, and the driver told; the seconds that a prefetch took.
-    fn prepare(&self, told: Told) -> Result<f64, CliError> {
-        self.memory.forget_advice()?;
-        self.memory.to_host()?;
-        match told {
-            Told::Nothing => Ok(0.0),
-            Told::Advice(advice) => self.memory.advise(advice).map(|()| 0.0),
-            Told::Prefetch => self.memory.to_gpu(),
-        }
+        move_to(&memory, Side::Host)?;
+        let seconds = match told {
+            Told::Nothing => 0.0,
+            Told::Advice(advice) => memory.advise(advice).map(|()| 0.0).map_err(CliError::Device)?,
+            Told::Prefetch => move_to(&memory, Side::Gpu)?,
+        };
+        Ok((memory, seconds))
     }
 
     fn touch(&self, name: &str, order: &[u32], told: Told) -> Result<Row, CliError> {
@@ -127,9 +125,9 @@ impl Uvm<'_> {
         let order = self.machine.upload(order)?;
         let mut rates = Vec::new();
         for _ in 0..self.args.output.repeat {
-            let before = self.prepare(told)?;
+            let (memory, before) = self.cold(told)?;
             let (config, _) = self.machine.many_warps();
-            let args = (self.memory.addr(), &order, count, PAGE_BYTES / 8, self.tally.arg());
+            let args = (memory.addr(), &order, count, PAGE_BYTES / 8, self.tally.arg());
             let (seconds, _) = self.tally.run(&kernel, config, args, count)?;
             rates.push((count * PAGE_BYTES) as f64 / (before + seconds) / 1e9);
         }
@@ -148,8 +146,8 @@ impl Uvm<'_> {
         let took = self.machine.vm.buffer::<u64>(faults).map_err(CliError::Bench)?;
         let (mut medians, mut all) = (Vec::new(), Vec::new());
         for _ in 0..self.args.output.repeat {
-            self.prepare(told)?;
-            let args = (self.memory.addr(), faults, stride, &took, self.tally.arg());
+            let (memory, _) = self.cold(told)?;
+            let args = (memory.addr(), faults, stride, &took, self.tally.arg());
             let (_, said) = self.tally.run(&kernel, LaunchConfig::new(1, 1), args, faults)?;
             let times = microseconds(self.machine, &took, said)?;
             medians.push(quantile(&times, 0.5));
