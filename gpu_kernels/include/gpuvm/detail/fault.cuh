@@ -397,7 +397,8 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     u32 lanes = __popc(group), outcome;
     // A virtual memory has one transport, and a launch one virtual memory: all lanes here go the same way.
     if (miss->direct())
-        outcome = direct_round(miss, lanes, leads, keep, &busy);
+        // One lane of the group that keeps its page is enough: lanes come here from several places in a kernel.
+        outcome = direct_round(miss, lanes, leads, __any_sync(group, keep), &busy);
     else if constexpr (kQueued)
         outcome = queued_round(miss, lanes, leads, &busy);
     else
@@ -422,6 +423,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
 
 // The group has used its page: it becomes everybody's.
 GPUVM_NOINLINE void settle(Miss* miss, bool written) {
+    written = __any_sync(miss->group, written);
     // The group's stores come before the leader's release.
     __syncwarp(miss->group);
     if (!miss->leads()) return;
