@@ -98,7 +98,10 @@ pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> Reg
 /// A size in the largest unit that gives a whole number.
 pub fn size(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.into_iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0) {
+    match units
+        .into_iter()
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))
+    {
         Some((unit, name)) => format!("{} {name}", bytes / unit),
         None => format!("{bytes} B"),
     }
