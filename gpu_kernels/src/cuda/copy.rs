@@ -165,12 +165,12 @@ impl Copier {
                     scope.spawn(move || self.on_lane(n as usize, addr + start, way, length))
                 })
                 .collect();
-            let ends = parts.into_iter().map(|part| match part.join() {
-                Ok(end) => end,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            // All of them are joined; the first error stays.
-            ends.fold(Ok(()), |first, end| first.and(end))
+            let mut all = Ok(());
+            for part in parts {
+                // All of them are joined; the first error stays.
+                all = all.and(part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            all
         })
     }
 

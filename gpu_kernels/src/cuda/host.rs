@@ -186,20 +186,19 @@ impl Drop for HostPool {
 
 /// Zeroes fresh memory.
 fn zero(host: Raw<u8>, bytes: u64) {
-    let clear = |from: u64, to: u64| {
-        let host = host;
+    let clear = |Raw(host): Raw<u8>, from: u64, to: u64| {
         // SAFETY: [from, to) lies inside memory that was just allocated and that nobody else knows yet.
-        unsafe { std::ptr::write_bytes(host.0.add(from as usize), 0, (to - from) as usize) };
+        unsafe { std::ptr::write_bytes(host.add(from as usize), 0, (to - from) as usize) };
     };
     if bytes < PARALLEL_BYTES {
-        return clear(0, bytes);
+        return clear(host, 0, bytes);
     }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let share = bytes.div_ceil(threads.clamp(1, ZEROERS_MAX)).next_multiple_of(PAGE);
     let starts = (0..bytes).step_by(share as usize);
     std::thread::scope(|scope| {
         for start in starts {
-            scope.spawn(move || clear(start, (start + share).min(bytes)));
+            scope.spawn(move || clear(host, start, (start + share).min(bytes)));
         }
     });
 }

@@ -253,10 +253,9 @@ impl CudaGpu {
         }
         let mut addr = 0;
         // SAFETY: an out-value; the context is current.
-        self.core
-            .check(format_args!("allocate {bytes} bytes of managed memory"), unsafe {
-                cu::cuMemAllocManaged(&raw mut addr, bytes as usize, ATTACH_GLOBAL)
-            })?;
+        let called = unsafe { cu::cuMemAllocManaged(&raw mut addr, bytes as usize, ATTACH_GLOBAL) };
+        let what = format_args!("allocate {bytes} bytes of managed memory");
+        self.core.check(what, called)?;
         Ok(Managed {
             addr,
             bytes,

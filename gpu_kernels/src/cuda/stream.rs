@@ -131,7 +131,7 @@ impl CudaStream {
                 cause: format!("its launch state at {launch_state:#x} {cause}"),
             })
         };
-        if launch_state % 8 != 0 {
+        if !launch_state.is_multiple_of(8) {
             return refuse("is not 8-byte aligned");
         }
         match self.places.find(launch_state, 4) {

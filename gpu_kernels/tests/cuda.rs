@@ -1,0 +1,579 @@
+//! The CUDA back end on a real GPU. Where there is none, nothing is tested, unless GPUVM_REQUIRE_CUDA makes that a failure.
+//! GPUVM_TEST_GPU names the GPU, by ordinal or UUID; 0 by default.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpuvm_gpu::cuda::{Advice, CudaGpu, Side, devices};
+use gpuvm_gpu::{
+    CompileOptions, DeviceMemory, Gpu, GpuError, HostMemory, Kernel, Launch, LaunchConfig, LaunchOutcome, Module,
+    Source, Stream,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn gpu() -> Option<CudaGpu> {
+    let name = std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
+    match CudaGpu::open(name) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            assert!(std::env::var_os("GPUVM_REQUIRE_CUDA").is_none(), "{error}");
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn module(gpu: &CudaGpu, text: &str, kernels: &[&str]) -> Arc<dyn Module> {
+    gpu.compile(&Source::new("test.cu", text), kernels, &CompileOptions::default())
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn kernel(gpu: &CudaGpu, text: &str, name: &str) -> Arc<dyn Kernel> {
+    module(gpu, text, &[name]).kernel(name).expect("it was compiled")
+}
+
+fn start(
+    stream: &Arc<dyn Stream>,
+    kernel: &Arc<dyn Kernel>,
+    config: &LaunchConfig,
+    args: &[&[u8]],
+    state: u64,
+) -> Arc<dyn Launch> {
+    stream
+        .launch(kernel, config, args, state, Box::new(|_| ()))
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn run(
+    stream: &Arc<dyn Stream>,
+    kernel: &Arc<dyn Kernel>,
+    config: &LaunchConfig,
+    args: &[&[u8]],
+    state: u64,
+) -> LaunchOutcome {
+    start(stream, kernel, config, args, state)
+        .wait(Some(LIMIT))
+        .expect("it ends in time")
+}
+
+fn words(gpu: &CudaGpu, memory: &DeviceMemory, count: usize) -> Vec<u32> {
+    let mut bytes = vec![0; count * 4];
+    gpu.read(memory.addr(), &mut bytes).expect("live memory");
+    bytes
+        .chunks_exact(4)
+        .map(|c| u32::from_ne_bytes([c[0], c[1], c[2], c[3]]))
+        .collect()
+}
+
+fn state(gpu: &CudaGpu, mark: u32) -> HostMemory {
+    let state = gpu.allocate_host(4096).expect("host memory");
+    gpu.write(state.device_addr() + 4, &mark.to_ne_bytes())
+        .expect("live memory");
+    state
+}
+
+/// A kernel that runs until it is asked to end.
+const SPIN: &str = "#include <gpuvm/gpuvm.cuh>\n\
+    __global__ void spin(unsigned* out) {\n\
+    volatile unsigned* state = (volatile unsigned*)gpuvm::detail::launch_state();\n\
+    if (threadIdx.x == 0) { atomicAdd(out, state[1]); while (state[0] == 0) __nanosleep(200); }\n}";
+
+#[test]
+fn memory_is_zeroed_written_and_read() {
+    let Some(gpu) = gpu() else { return };
+    for bytes in [1u64, 255, 4096, (2 << 20) - 1, 2 << 20, 100 << 20] {
+        let memory = gpu.allocate(bytes, 256).unwrap_or_else(|e| panic!("{bytes}: {e}"));
+        let mut out = vec![1u8; bytes as usize];
+        gpu.read(memory.addr(), &mut out).expect("live memory");
+        assert!(out.iter().all(|&byte| byte == 0), "{bytes} bytes are zeroed");
+        let data: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+        gpu.write(memory.addr(), &data).expect("live memory");
+        gpu.read(memory.addr(), &mut out).expect("live memory");
+        assert!(out == data, "{bytes} bytes come back");
+        let beyond = gpu.read(memory.addr() + bytes - 1, &mut [0; 2]);
+        assert!(matches!(beyond, Err(GpuError::BadAddress { .. })), "{beyond:?}");
+    }
+    // What was used before is zeroed again.
+    let again = gpu.allocate(4096, 256).expect("memory");
+    assert!(words(&gpu, &again, 1024).iter().all(|&word| word == 0));
+    for align in [256u64, 4096, 64 << 10, 2 << 20, 16 << 20] {
+        let memory = gpu.allocate(100, align).expect("memory");
+        assert_eq!(memory.addr() % align, 0);
+    }
+    assert!(matches!(gpu.allocate(0, 256), Err(GpuError::BadAllocation { .. })));
+    assert!(matches!(gpu.allocate(1, 3), Err(GpuError::BadAllocation { .. })));
+    assert!(matches!(gpu.allocate(1 << 46, 256), Err(GpuError::OutOfMemory { .. })));
+    let addr = { gpu.allocate(4096, 256).expect("memory").addr() };
+    assert!(
+        matches!(gpu.read(addr, &mut [0]), Err(GpuError::BadAddress { .. })),
+        "freed memory"
+    );
+}
+
+#[test]
+fn host_memory_is_reached_by_kernels() {
+    let Some(gpu) = gpu() else { return };
+    let add = kernel(
+        &gpu,
+        "__global__ void add(unsigned* p, unsigned n) { unsigned i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] += i; }",
+        "add",
+    );
+    let stream = gpu.stream().expect("a stream");
+    for bytes in [4096u64, 64 << 10, 80 << 20] {
+        let memory = gpu.allocate_host(bytes).expect("host memory");
+        assert_eq!(memory.host_ptr() as u64 % 4096, 0);
+        let n = (bytes / 4) as u32;
+        let config = LaunchConfig::linear(n.div_ceil(256), 256);
+        let report = run(
+            &stream,
+            &add,
+            &config,
+            &[&memory.device_addr().to_ne_bytes(), &n.to_ne_bytes()],
+            0,
+        );
+        let report = report.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(report.blocks, u64::from(n.div_ceil(256)));
+        assert!(report.elapsed > Duration::ZERO);
+        // SAFETY: the launch has ended, and the memory is live.
+        let words = unsafe { std::slice::from_raw_parts(memory.host_ptr().cast::<u32>(), n as usize) };
+        assert!(words.iter().enumerate().all(|(i, &word)| word == i as u32));
+    }
+}
+
+#[test]
+fn arguments_and_shapes_are_checked() {
+    let Some(gpu) = gpu() else { return };
+    let text = "template <class T> __global__ void put(T* p, T v) { p[threadIdx.x] = v; }\n\
+        __global__ void __launch_bounds__(128) narrow() {}\n__global__ void wide() {}";
+    let module = module(&gpu, text, &["put<double>", "narrow", "wide"]);
+    let put = module.kernel("put<double>").expect("it was compiled");
+    let stream = gpu.stream().expect("a stream");
+    let memory = gpu.allocate(64 * 8, 256).expect("memory");
+    let (addr, value) = (memory.addr().to_ne_bytes(), 2.5f64.to_ne_bytes());
+    run(&stream, &put, &LaunchConfig::linear(1, 64), &[&addr, &value], 0).expect("it runs");
+    let mut bytes = [0; 8];
+    gpu.read(memory.addr() + 63 * 8, &mut bytes).expect("live memory");
+    assert_eq!(bytes, value);
+    let refused = |kernel: &Arc<dyn Kernel>, config: LaunchConfig, args: &[&[u8]]| {
+        let never = Box::new(|_: &LaunchOutcome| panic!("it is not launched"));
+        stream
+            .launch(kernel, &config, args, 0, never)
+            .err()
+            .expect("refused")
+            .to_string()
+    };
+    assert!(refused(&put, LaunchConfig::linear(1, 1), &[&addr]).contains("2 arguments, 1 were given"));
+    assert!(refused(&put, LaunchConfig::linear(1, 1), &[&addr, &[0; 4]]).contains("4 bytes"));
+    let (narrow, wide) = (module.kernel("narrow").expect("it"), module.kernel("wide").expect("it"));
+    assert!(refused(&narrow, LaunchConfig::linear(1, 256), &[]).contains("registers"));
+    assert!(refused(&wide, LaunchConfig::linear(0, 1), &[]).contains("empty"));
+    assert!(refused(&wide, LaunchConfig::linear(1, 1025), &[]).contains("1024"));
+    assert!(refused(&wide, LaunchConfig::linear(1, 1).dynamic_shared(1 << 20), &[]).contains("shared"));
+    assert!(narrow.info().resources.expect("known").registers > 0);
+    let blocks = wide
+        .blocks_per_multiprocessor(256, 0)
+        .expect("known")
+        .expect("an NVIDIA GPU");
+    assert!(blocks >= 4, "{blocks}");
+    let big = LaunchConfig {
+        grid: [1 << 20, 2, 2],
+        ..LaunchConfig::linear(1, 32)
+    };
+    assert_eq!(run(&stream, &wide, &big, &[], 0).expect("it runs").blocks, 4 << 20);
+}
+
+#[test]
+fn compile_errors_have_the_users_line() {
+    let Some(gpu) = gpu() else { return };
+    let source = Source::new("mine.cu", "__global__ void k() {\n  nonsense;\n}\n");
+    let error = gpu
+        .compile(&source, &["k"], &CompileOptions::default())
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(error.contains("mine.cu(2)"), "{error}");
+}
+
+#[test]
+fn the_cache_gives_the_same_module() {
+    let Some(open) = gpu() else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let builder = || {
+        CudaGpu::builder(open.device_info().uuid.clone())
+            .cache_dir(dir.path())
+            .build()
+    };
+    let text = "__global__ void seven(unsigned* p) { p[0] = 7; }";
+    for round in 0..3 {
+        let gpu = builder().expect("the same GPU");
+        let seven = kernel(&gpu, text, "seven");
+        let (stream, memory) = (gpu.stream().expect("a stream"), gpu.allocate(4, 256).expect("memory"));
+        run(
+            &stream,
+            &seven,
+            &LaunchConfig::linear(1, 1),
+            &[&memory.addr().to_ne_bytes()],
+            0,
+        )
+        .expect("it runs");
+        assert_eq!(words(&gpu, &memory, 1), [7]);
+        let entries: Vec<_> = dir
+            .path()
+            .read_dir()
+            .expect("the folder")
+            .map(|e| e.expect("an entry").path())
+            .collect();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        if round == 1 {
+            std::fs::write(&entries[0], b"damaged").expect("the entry is damaged");
+        }
+    }
+}
+
+#[test]
+fn streams_with_their_own_states_run_beside_each_other() {
+    let Some(gpu) = gpu() else { return };
+    let spin = kernel(&gpu, SPIN, "spin");
+    let count = 4;
+    let all: Vec<_> = (0..count)
+        .map(|i| {
+            let (stream, out) = (gpu.stream().expect("a stream"), gpu.allocate(4, 256).expect("memory"));
+            (stream, out, state(&gpu, 100 + i))
+        })
+        .collect();
+    let config = LaunchConfig::linear(1, 32).deadline(Duration::from_secs(30));
+    let launches: Vec<_> = all
+        .iter()
+        .map(|(stream, out, state)| {
+            start(
+                stream,
+                &spin,
+                &config,
+                &[&out.addr().to_ne_bytes()],
+                state.device_addr(),
+            )
+        })
+        .collect();
+    // Each has read its own state while all of them run; the host's reads wait for none.
+    let until = Instant::now() + LIMIT;
+    while !all
+        .iter()
+        .zip(100..)
+        .all(|((_, out, _), mark)| words(&gpu, out, 1) == [mark])
+    {
+        assert!(Instant::now() < until, "all of them start");
+    }
+    assert!(launches.iter().all(|launch| !launch.is_done()));
+    // Memory comes and goes beside them.
+    for bytes in [100, 8 << 20] {
+        let memory = gpu.allocate(bytes, 256).expect("memory");
+        gpu.write(memory.addr(), &[1]).expect("live memory");
+        drop(gpu.allocate_host(bytes).expect("host memory"));
+    }
+    for ((_, _, state), launch) in all.iter().zip(&launches) {
+        gpu.write(state.device_addr(), &1u32.to_ne_bytes())
+            .expect("live memory");
+        launch
+            .wait(Some(LIMIT))
+            .expect("it ends")
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+    // The same stream takes another state for its next launch.
+    let (stream, out, _) = &all[0];
+    let other = state(&gpu, 1000);
+    gpu.write(other.device_addr(), &1u32.to_ne_bytes())
+        .expect("live memory");
+    run(
+        stream,
+        &spin,
+        &config,
+        &[&out.addr().to_ne_bytes()],
+        other.device_addr(),
+    )
+    .expect("it ends");
+    assert_eq!(words(&gpu, out, 1), [1100]);
+}
+
+#[test]
+fn a_kernel_that_listens_ends_at_its_deadline() {
+    let Some(gpu) = gpu() else { return };
+    let spin = kernel(&gpu, SPIN, "spin");
+    let (stream, out, state) = (
+        gpu.stream().expect("a stream"),
+        gpu.allocate(4, 256).expect("memory"),
+        state(&gpu, 1),
+    );
+    let limit = Duration::from_millis(200);
+    let args: &[&[u8]] = &[&out.addr().to_ne_bytes()];
+    let begun = Instant::now();
+    let config = LaunchConfig::linear(1, 32).deadline(limit);
+    match run(&stream, &spin, &config, args, state.device_addr()) {
+        Err(GpuError::Deadline {
+            kernel,
+            limit: said,
+            report,
+        }) => {
+            assert_eq!((kernel.as_str(), said), ("spin", limit));
+            assert!(report.contains("and did"), "{report}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        begun.elapsed() >= limit && begun.elapsed() < limit + Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(gpu.lost().is_none());
+    assert!(matches!(stream.synchronize(), Err(GpuError::Deadline { .. })));
+    stream.synchronize().expect("it was told once");
+    // Stopped by hand, its callback comes before the waiter wakes.
+    gpu.write(state.device_addr(), &0u32.to_ne_bytes())
+        .expect("live memory");
+    let told = Arc::new(AtomicBool::new(false));
+    let tell = Arc::clone(&told);
+    let on_done = Box::new(move |outcome: &LaunchOutcome| {
+        assert!(matches!(outcome, Err(GpuError::Abandoned { .. })), "{outcome:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        tell.store(true, Ordering::SeqCst);
+    });
+    let launch = stream
+        .launch(&spin, &LaunchConfig::linear(1, 32), args, state.device_addr(), on_done)
+        .expect("a launch");
+    assert!(launch.wait(Some(Duration::from_millis(50))).is_none());
+    launch.abandon();
+    let outcome = launch.wait(Some(LIMIT)).expect("it ends");
+    assert!(told.load(Ordering::SeqCst), "the callback came first");
+    assert!(matches!(outcome, Err(GpuError::Abandoned { .. })), "{outcome:?}");
+}
+
+#[test]
+fn launches_of_a_stream_end_in_order() {
+    let Some(gpu) = gpu() else { return };
+    let bump = kernel(
+        &gpu,
+        "__global__ void bump(unsigned* p) { p[0] = p[0] * 3 + 1; }",
+        "bump",
+    );
+    let (stream, memory) = (gpu.stream().expect("a stream"), gpu.allocate(4, 256).expect("memory"));
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for i in 0..500u32 {
+        let order = Arc::clone(&order);
+        let on_done = Box::new(move |_: &LaunchOutcome| order.lock().expect("no panic").push(i));
+        let args: &[&[u8]] = &[&memory.addr().to_ne_bytes()];
+        stream
+            .launch(&bump, &LaunchConfig::linear(1, 1), args, 0, on_done)
+            .expect("a launch");
+    }
+    stream.synchronize().expect("all of them run");
+    assert_eq!(*order.lock().expect("no panic"), (0..500).collect::<Vec<_>>());
+    let wanted = (0..500).fold(0u32, |p, _| p.wrapping_mul(3).wrapping_add(1));
+    assert_eq!(words(&gpu, &memory, 1), [wanted]);
+}
+
+#[test]
+fn a_short_launch_costs_little() {
+    let Some(gpu) = gpu() else { return };
+    let none = kernel(&gpu, "__global__ void none() {}", "none");
+    let stream = gpu.stream().expect("a stream");
+    let mut times: Vec<Duration> = (0..200)
+        .map(|_| {
+            let begun = Instant::now();
+            run(&stream, &none, &LaunchConfig::linear(1, 1), &[], 0).expect("it runs");
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    eprintln!(
+        "launch and wait: median {:?}, 99th percentile {:?}",
+        times[100], times[198]
+    );
+    assert!(times[100] < Duration::from_micros(200), "{:?}", times[100]);
+}
+
+#[test]
+fn memory_of_the_process_is_registered_twice() {
+    let Some(gpu) = gpu() else { return };
+    let sum = kernel(
+        &gpu,
+        "__global__ void sum(const unsigned char* p, unsigned n, unsigned* out) { unsigned s = 0; for (unsigned i = threadIdx.x; i < n; i += 32) s += p[i]; atomicAdd(out, s); }",
+        "sum",
+    );
+    let stream = gpu.stream().expect("a stream");
+    let mut data: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
+    let base = data.as_mut_ptr();
+    // SAFETY: the vector outlives the registrations, and nobody writes it.
+    let register = |from: usize, bytes: usize| unsafe {
+        gpu.register_host(base.add(from), bytes as u64, false)
+            .unwrap_or_else(|e| panic!("{e}"))
+    };
+    let ranges = [(3, 100), (50, 9000), (0, 20_000), (3, 100)];
+    let mut all: Vec<_> = ranges
+        .iter()
+        .map(|&(from, bytes)| Some(register(from, bytes)))
+        .collect();
+    let check = |registration: &gpuvm_gpu::HostRegistration, from: usize, bytes: usize| {
+        let out = gpu.allocate(4, 256).expect("memory");
+        let (addr, n) = (registration.device_addr().to_ne_bytes(), (bytes as u32).to_ne_bytes());
+        run(
+            &stream,
+            &sum,
+            &LaunchConfig::linear(1, 32),
+            &[&addr, &n, &out.addr().to_ne_bytes()],
+            0,
+        )
+        .expect("it runs");
+        let wanted: u32 = (from..from + bytes).map(|i| u32::from(i as u8)).sum();
+        assert_eq!(words(&gpu, &out, 1), [wanted]);
+        let mut byte = [0];
+        gpu.read(registration.device_addr() + 1, &mut byte)
+            .expect("registered memory");
+        assert_eq!(byte[0], (from + 1) as u8);
+    };
+    // In an order that leaves shared pages to others.
+    for gone in [2, 0, 1, 3] {
+        for (registration, (from, bytes)) in all.iter().zip(ranges) {
+            if let Some(registration) = registration {
+                check(registration, from, bytes);
+            }
+        }
+        all[gone] = None;
+    }
+    let again = register(0, 20_000);
+    check(&again, 0, 20_000);
+    drop(again);
+    // SAFETY: nothing lies there, and the driver says so.
+    let error = unsafe { gpu.register_host(4096 as *mut u8, 4096, false) }.expect_err("nothing lies there");
+    assert!(error.to_string().contains("pin 4096 bytes"), "{error}");
+}
+
+#[test]
+fn shared_memory_beyond_48_kib() {
+    let Some(gpu) = gpu() else { return };
+    let text = "__global__ void turn(unsigned* p, unsigned n) { extern __shared__ unsigned s[];\n\
+        for (unsigned i = threadIdx.x; i < n; i += blockDim.x) s[i] = i * 5;\n__syncthreads();\n\
+        for (unsigned i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[n - 1 - i]; }";
+    let turn = kernel(&gpu, text, "turn");
+    let stream = gpu.stream().expect("a stream");
+    let most = gpu.capabilities().shared_bytes_per_block;
+    for bytes in [1 << 10, 60 << 10, 48 << 10, most] {
+        let n = bytes / 4;
+        let out = gpu.allocate(u64::from(bytes), 256).expect("memory");
+        let config = LaunchConfig::linear(1, 256).dynamic_shared(bytes);
+        run(
+            &stream,
+            &turn,
+            &config,
+            &[&out.addr().to_ne_bytes(), &n.to_ne_bytes()],
+            0,
+        )
+        .expect("it runs");
+        assert!(
+            words(&gpu, &out, n as usize)
+                .iter()
+                .zip((0..n).rev())
+                .all(|(&word, i)| word == i * 5)
+        );
+    }
+}
+
+#[test]
+fn what_benchmarks_compare_with() {
+    let Some(gpu) = gpu() else { return };
+    let bytes = 64 << 20;
+    let (a, b, host) = (
+        gpu.allocate(bytes, 256).expect("memory"),
+        gpu.allocate(bytes, 256).expect("memory"),
+        gpu.allocate_host(2 * bytes).expect("host memory"),
+    );
+    gpu.write(host.device_addr(), &vec![9; bytes as usize])
+        .expect("live memory");
+    let (from, to) = (host.device_addr(), host.device_addr() + bytes);
+    // SAFETY: all ranges are live and used by nobody else.
+    let (one, batch, both) = unsafe {
+        let pieces: Vec<_> = (0..64)
+            .map(|i| (b.addr() + i * 4096, from + (63 - i) * 4096, 4096))
+            .collect();
+        (
+            gpu.timed_copy(a.addr(), from, bytes, 2).expect("a copy"),
+            gpu.timed_batch_copy(&pieces).expect("a batch"),
+            gpu.both_ways((a.addr(), from, bytes), (to, a.addr(), bytes), 1)
+                .expect("two copies"),
+        )
+    };
+    assert!(one > Duration::ZERO && batch > Duration::ZERO && both > Duration::ZERO);
+    let mut out = [0; 4];
+    gpu.read(b.addr() + 63 * 4096, &mut out).expect("live memory");
+    assert_eq!(out, [9; 4]);
+    let managed = gpu.managed(8 << 20).expect("managed memory");
+    managed.advise(Advice::PreferredLocation(Side::Gpu)).expect("advice");
+    managed.advise(Advice::AccessedBy(Side::Host)).expect("advice");
+    managed.advise(Advice::ReadMostly).expect("advice");
+    managed.prefetch(Side::Gpu).expect("it moves");
+    managed.prefetch(Side::Host).expect("it moves");
+    let free = gpu.free_memory().expect("known");
+    assert!(matches!(gpu.managed(free / 10 * 9), Err(GpuError::OutOfMemory { .. })));
+}
+
+#[test]
+fn memory_of_a_neighbour() {
+    let Some(gpu) = gpu() else { return };
+    let (own, all) = (gpu.device_info().ordinal, devices().expect("there is a GPU"));
+    assert!(matches!(gpu.allocate_on(own, 4096), Err(GpuError::NoPeer { .. })));
+    assert!(matches!(
+        gpu.allocate_on(all.len() as u32, 4096),
+        Err(GpuError::NoPeer { .. })
+    ));
+    let Some(other) = all.iter().map(|device| device.ordinal).find(|ordinal| *ordinal != own) else {
+        eprintln!("SKIPPED: there is one GPU");
+        return;
+    };
+    let memory = match gpu.allocate_on(other, 64 << 20) {
+        Ok(memory) => memory,
+        Err(error @ GpuError::NoPeer { .. }) => return eprintln!("SKIPPED: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let fill = kernel(
+        &gpu,
+        "__global__ void fill(unsigned* p) { unsigned i = blockIdx.x * 256 + threadIdx.x; p[i] += i; }",
+        "fill",
+    );
+    let stream = gpu.stream().expect("a stream");
+    run(
+        &stream,
+        &fill,
+        &LaunchConfig::linear(1 << 16, 256),
+        &[&memory.addr().to_ne_bytes()],
+        0,
+    )
+    .expect("it runs");
+    assert!(
+        words(&gpu, &memory, 1 << 24)
+            .iter()
+            .zip(0..)
+            .all(|(&word, i)| word == i)
+    );
+}
+
+#[test]
+fn a_dropped_gpu_ends_its_launches() {
+    let Some(gpu) = gpu() else { return };
+    let spin = kernel(&gpu, SPIN, "spin");
+    let (stream, out, state) = (
+        gpu.stream().expect("a stream"),
+        gpu.allocate(4, 256).expect("memory"),
+        state(&gpu, 1),
+    );
+    let args: &[&[u8]] = &[&out.addr().to_ne_bytes()];
+    let launches: Vec<_> = (0..2)
+        .map(|_| start(&stream, &spin, &LaunchConfig::linear(1, 32), args, state.device_addr()))
+        .collect();
+    drop(gpu);
+    for launch in launches {
+        let outcome = launch.wait(Some(LIMIT)).expect("it ends");
+        assert!(matches!(outcome, Err(GpuError::Abandoned { .. })), "{outcome:?}");
+    }
+    let refused = stream.launch(&spin, &LaunchConfig::linear(1, 1), args, 0, Box::new(|_| ()));
+    assert!(matches!(refused, Err(GpuError::ShutDown)));
+}
