@@ -154,7 +154,7 @@ pub struct BfsArgs {
 /// The GPU, what moves its pages, and the queues between them.
 #[derive(Clone, Debug, Args)]
 pub struct MachineArgs {
-    /// The GPU: sim, cuda:N, or auto.
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
     #[arg(long, default_value = "auto")]
     pub gpu: GpuKind,
 

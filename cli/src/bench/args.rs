@@ -289,7 +289,7 @@ pub struct AllArgs {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 
-    /// The GPU: sim, cuda:N, or auto.
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
     #[arg(long, default_value = "auto")]
     pub gpu: String,
 
