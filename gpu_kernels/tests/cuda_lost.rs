@@ -12,7 +12,7 @@ const CASE: &str = "GPUVM_LOST_CASE";
 const DONE: &str = "the case was seen through";
 const LIMIT: Duration = Duration::from_secs(60);
 
-const KERNELS: &str = "#include <gpuvm/gpuvm.cuh>\n#include <assert.h>\n\
+const KERNELS: &str = "#include <gpuvm/gpuvm.cuh>\n\
     __global__ void asserts(unsigned* p) { assert(p == nullptr); }\n\
     __global__ void traps(unsigned*) { __trap(); }\n\
     __global__ void wild(unsigned*) { *(volatile unsigned*)64 = 1; }\n\
