@@ -19,7 +19,9 @@ pub const REGION_NEVER_EVICTED: u32 = 4;
 pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
-pub const FILL_CHUNK_BYTES: u32 = 16 << 10;
+pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
+/// Pages larger than this are filled in chunks.
+pub const FILL_PAGE_BYTES: u32 = 16 << 10;
 /// Position of the generation in [`FillState::head`].
 pub const FILL_GENERATION_SHIFT: u32 = 32;
 

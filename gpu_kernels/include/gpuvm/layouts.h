@@ -193,7 +193,10 @@ constexpr const unsigned int REGION_NEVER_EVICTED = 4;
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
-constexpr const unsigned int FILL_CHUNK_BYTES = (16 << 10);
+constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
+
+/// Pages larger than this are filled in chunks.
+constexpr const unsigned int FILL_PAGE_BYTES = (16 << 10);
 
 /// Position of the generation in [`FillState::head`].
 constexpr const unsigned int FILL_GENERATION_SHIFT = 32;

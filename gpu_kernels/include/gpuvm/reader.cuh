@@ -18,7 +18,7 @@ class reader {
             return detail::read_element<T>(array_, i);
         } else {
             if (i - first_ >= count_) {
-                if (i >= array_.length) return detail::read_slow<T>(array_, i);
+                if (i >= array_.length) return detail::read_slow<T>(array_, i, detail::kError);
                 load(i / kPerChunk);
             }
             return detail::pick<T>(value_, static_cast<unsigned>(i - first_) * sizeof(T));
@@ -34,7 +34,8 @@ class reader {
     // The last chunk may reach past the array's end, never past its frame.
     __device__ void load(unsigned long long chunk) {
         detail::Place place = detail::place_of<detail::pair64>(array_, chunk);
-        if (!detail::try_read(array_, place, &value_)) {
+        detail::u64 seen;
+        if (!detail::try_read(array_, place, &value_, &seen)) {
             detail::Miss miss(array_, place.page);
             value_ = detail::read_faulting<detail::pair64>(&miss, place.offset);
         }

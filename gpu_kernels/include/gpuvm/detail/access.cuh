@@ -135,19 +135,35 @@ GPUVM_NOINLINE T read_faulting(Miss* miss, u32 offset) {
 }
 
 template <class T>
-GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index) {
+GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
     if (index >= array.length) {
         report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return T{};
     }
     Place place = place_of<T>(array, index);
+#if GPUVM_STAGED
+    if constexpr (kDirect && sizeof(T) <= 8) {
+        using B = typename bits_of<sizeof(T)>::type;
+        // An address under the element's own alignment is for the long way.
+        bool fits = array.home != 0 && !never_evicted(array) && array.offset_mask < kStagingBytes &&
+                    !(array.home & (sizeof(T) - 1));
+        if (fits && state_of(seen) == kAbsent) {
+            u64 start = place.page << array.page_shift, rest = array.bytes - start;
+            u32 whole = array.offset_mask + 1, bytes = rest < whole ? static_cast<u32>(rest) : whole;
+            Quick quick =
+                read_quickly<B>(vm_of(array), words_of(array) + place.page, seen, owner_of(array.region, place.page),
+                                array.home + start, array.frames, bytes, array.page_shift, place.offset);
+            if (quick.done) return bit_cast<T>(static_cast<B>(quick.bits));
+        }
+    }
+#endif
     Miss miss(array, place.page);
     return read_faulting<T>(&miss, place.offset);
 }
 
-// One optimistic try: word, element, word again.
+// One optimistic try: word, element, word again. `seen` is the first word.
 template <class T>
-GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value) {
+GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value, u64* seen) {
     u64* word = words_of(array) + place.page;
     if (never_evicted(array)) {
         // The word moves once. A stale one only sends us the slow way, and only a word that says so lets the data be
@@ -157,7 +173,7 @@ GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value
         return true;
     }
     // Acquire: pairs with publication, so the frame's data is there.
-    u64 first = ld_acquire_gpu(word);
+    u64 first = *seen = ld_acquire_gpu(word);
     if (!is_resident(first)) return false;
     *value = load_strong<T>(frame_at(array, first) + place.offset);
     // The load above is an acquire: this one comes after it.
@@ -173,9 +189,11 @@ GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value
 template <class T>
 GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
     T value;
-    if (GPUVM_LIKELY(index < array.length) && GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value)))
+    u64 seen = kError;  // an out-of-range index has no word
+    if (GPUVM_LIKELY(index < array.length) &&
+        GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value, &seen)))
         return value;
-    return read_slow<T>(array, index);
+    return read_slow<T>(array, index, seen);
 }
 
 template <class T, class Use>

@@ -23,7 +23,8 @@ GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* 
     count_written_back(vm, bytes);
 }
 
-constexpr u64 kFillClosed = 0xffffffffull;
+// A chunk number that no page has; takers may add to it and never reach the generation.
+constexpr u64 kFillClosed = 1ull << 31;
 
 GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
     return reinterpret_cast<layout::FillState*>(vm->fills) + place;
@@ -31,18 +32,16 @@ GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
 
 // Copies one chunk of a page if one is left to take. False when none is.
 GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 owner) {
-    // Acquire: pairs with the opening, so the fields are those of this generation. They cannot change while a chunk of
-    // it is untaken or unfinished.
     u64 head = ld_acquire_gpu(&fill->head);
-    u32 chunk = static_cast<u32>(head), chunks = ld_relaxed_gpu(&fill->chunks), bytes = ld_relaxed_gpu(&fill->bytes);
-    u64 home = ld_relaxed_gpu(&fill->home), frame = ld_relaxed_gpu(&fill->frame);
-    if (chunk >= chunks || ld_relaxed_gpu(&fill->owner) != owner) return false;
-    // Exact, with the generation: fields that were read while the place changed hands are never used.
-    if (atom_cas_acq_rel_gpu(&fill->head, head, head + 1) != head) return true;
-    u32 at = chunk * layout::FILL_CHUNK_BYTES, left = bytes - at;
+    if (static_cast<u32>(head) >= ld_relaxed_gpu(&fill->chunks) || ld_relaxed_gpu(&fill->owner) != owner) return false;
+    // A ticket, and not an exchange that all but one would lose. It is for whatever page is filled through this place
+    // now. Acquire: pairs with the opening, so the fields are that page's; they cannot change while its chunk is ours.
+    u32 chunk = static_cast<u32>(atom_add_acquire_gpu(&fill->head, 1ull));
+    if (chunk >= ld_relaxed_gpu(&fill->chunks)) return false;
+    u32 at = chunk * layout::FILL_CHUNK_BYTES, left = ld_relaxed_gpu(&fill->bytes) - at;
     Fetch fetch;
-    fetch.begin(home + at, left < layout::FILL_CHUNK_BYTES ? left : layout::FILL_CHUNK_BYTES);
-    fetch.finish(frame + at);
+    fetch.begin(ld_relaxed_gpu(&fill->home) + at, left < layout::FILL_CHUNK_BYTES ? left : layout::FILL_CHUNK_BYTES);
+    fetch.finish(ld_relaxed_gpu(&fill->frame) + at);
     // Release: the chunk's bytes come before the count that the page's publisher acquires.
     atom_add_release_gpu(&fill->done, 1u);
     return true;
@@ -72,7 +71,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64
     u64 generation = ((ld_relaxed_gpu(&fill->head) >> layout::FILL_GENERATION_SHIFT) + 1)
                      << layout::FILL_GENERATION_SHIFT;
     u32 chunks = (bytes + layout::FILL_CHUNK_BYTES - 1) / layout::FILL_CHUNK_BYTES;
-    // Closed while the fields change: a helper of the last filling finds its compare-and-swap refused.
+    // Closed while the fields change: whoever takes a ticket now gets none of the chunks.
     st_relaxed_gpu(&fill->head, generation | kFillClosed);
     fence_acq_rel_gpu();
     st_relaxed_gpu(&fill->owner, owner);

@@ -310,7 +310,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
     u64 home = miss->array.home + (miss->page << miss->array.page_shift);
     u64 start = miss->page << miss->array.page_shift, rest = miss->array.bytes - start;
     u32 whole = miss->array.offset_mask + 1, bytes = rest < whole ? static_cast<u32>(rest) : whole;
-    bool large = bytes > layout::FILL_CHUNK_BYTES;
+    bool large = bytes > layout::FILL_PAGE_BYTES;
     u32 frame = kNoFrame;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
@@ -426,15 +426,87 @@ GPUVM_NOINLINE void settle(Miss* miss, bool written) {
     written = __any_sync(miss->group, written);
     // The group's stores come before the leader's release.
     __syncwarp(miss->group);
-    if (!miss->leads()) return;
-    const layout::VmDesc* vm = miss->vm();
-    if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, miss->frame), miss->owner());
-    if (written)
-        publish_written(miss->word(), miss->token, miss->frame);
-    else
-        publish(miss->word(), miss->token, miss->frame, 0);
-    account_for(miss);
+    if (miss->leads()) {
+        const layout::VmDesc* vm = miss->vm();
+        if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, miss->frame), miss->owner());
+        if (written)
+            publish_written(miss->word(), miss->token, miss->frame);
+        else
+            publish(miss->word(), miss->token, miss->frame, 0);
+        account_for(miss);
+    }
+    // The group goes on together: lanes that ran ahead of their leader would meet the next page one by one.
+    __syncwarp(miss->group);
 }
+
+#if GPUVM_STAGED
+// What the quick way has to say: a value, or that the long way must be taken.
+struct Quick {
+    u64 bits;
+    bool done;
+};
+
+// The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
+// buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
+// the frame is written. Anything else is left to `acquire_round`.
+template <class B>
+GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 owner, u64 home, u64 frames,
+                                  u32 bytes, u32 page_shift, u32 offset) {
+    Quick result{0, false};
+    u32 active, group = match_active(owner, &active);
+    if (group != active) return result;
+    u64 started = ticks();
+    bool leads = lane_id() == static_cast<u32>(__ffs(group) - 1);
+    Fetch fetch;
+    u32 frame = kNoFrame;
+    bool low = false;
+    if (leads) {
+        // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
+        fetch.begin(home, bytes);
+        bool claimed = try_claim(word, seen);
+        u32 available = claimed ? pool_reserve_one(vm) : 0;
+        if (available) {
+            frame = pool_take(vm, pool_tickets(vm, 1));
+            low = available <= vm->frames_low;
+        } else {
+            if (claimed) revert_claim(word);
+            fetch.cancel();
+        }
+    }
+    if (!__any_sync(group, frame != kNoFrame)) return result;
+    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer(), __ffs(group) - 1);
+    u32 buffer = found & 0xff;
+    u64 target = frames + (found >> 8 << page_shift);
+    stage_in_wait(buffer);
+    // The arrival comes before every lane's loads, also where the leader alone can wait for it.
+    __syncwarp(group);
+    result.bits = *reinterpret_cast<const B*>(Fetch::staged(buffer, home) + offset);
+    result.done = true;
+    u32 lanes = __popc(group);
+    bool together = lanes >= 8 && !((home | bytes) & 15);
+    if (together) store_staged(buffer, target, bytes, __popc(group & ((1u << lane_id()) - 1)), lanes);
+    // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
+    __syncwarp(group);
+    if (leads) {
+        if (together)
+            fetch.finish_stored();
+        else
+            fetch.finish_staged(target);
+        st_relaxed_gpu(owner_slot(vm, frame), owner);
+        publish(word, 0, frame, 0);
+        layout::Counters* c = counters(vm);
+        count(&c->missed_lanes, lanes);
+        count(&c->coalesced, lanes - 1);
+        count(&c->faults, 1);
+        count(&c->pages_fetched, 1);
+        count(&c->bytes_fetched, bytes);
+        count_latency(vm, ticks() - started);
+        if (low) turn_clock(vm, 2, nullptr);
+    }
+    __syncwarp(group);
+    return result;
+}
+#endif
 
 }  // namespace detail
 }  // namespace gpuvm

@@ -10,13 +10,14 @@
 #error "gpuvm needs independent thread scheduling: compute capability 7.0 or newer"
 #endif
 
+// The device's view of the running launch, set by the host in each loaded module before a launch. At global scope,
+// where nvcc's host code looks for it.
+extern "C" {
+__device__ gpuvm::layout::LaunchState* gpuvm_launch_state;
+}
+
 namespace gpuvm {
 namespace detail {
-
-// The device's view of the running launch, set by the host in each loaded module before a launch.
-extern "C" {
-__device__ layout::LaunchState* gpuvm_launch_state;
-}
 
 template <int Bytes>
 struct access;
@@ -122,6 +123,9 @@ GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     pair64 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");
     return v;
+}
+GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0],{%1,%2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");
 }
 GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0],{%1,%2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");

@@ -50,6 +50,10 @@ GPUVM_DEVICE T ld_weak(const T* p) {
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{__atomic_load_n(&p->lo, __ATOMIC_RELAXED), __atomic_load_n(&p->hi, __ATOMIC_RELAXED)};
 }
+GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
+    __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);
+}
 GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
     __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
     __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);

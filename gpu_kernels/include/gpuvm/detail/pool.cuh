@@ -24,18 +24,27 @@ GPUVM_DEVICE u64 over_frames(const layout::VmDesc* vm, u64 value, u32* rest) {
     return quotient;
 }
 
-// Reserves up to `want` frames and returns how many: what was not there is given back at once.
-// Acquire: pairs with the release of `pool_give`, so that the slots behind the grant are filled soon.
+// Reserves up to `want` frames and returns how many: what was not there is given back at once. Relaxed: who takes a
+// frame acquires its slot.
 GPUVM_DEVICE u32 pool_reserve(const layout::VmDesc* vm, u32 want) {
     u64* available = &pool_of(vm)->available;
     if (static_cast<i64>(ld_relaxed_gpu(available)) <= 0) return 0;
-    i64 old = static_cast<i64>(atom_add_acquire_gpu(available, 0 - static_cast<u64>(want)));
+    i64 old = static_cast<i64>(atom_add_relaxed_gpu(available, 0 - static_cast<u64>(want)));
     u32 granted = old <= 0 ? 0 : old < want ? static_cast<u32>(old) : want;
     if (granted < want) atom_add_relaxed_gpu(available, static_cast<u64>(want - granted));
     return granted;
 }
 GPUVM_DEVICE void pool_unreserve(const layout::VmDesc* vm, u32 count) {
     if (count) atom_add_relaxed_gpu(&pool_of(vm)->available, static_cast<u64>(count));
+}
+
+// Reserves one frame and returns how many there were, or 0. Relaxed: who takes the frame acquires its slot.
+GPUVM_DEVICE u32 pool_reserve_one(const layout::VmDesc* vm) {
+    u64* available = &pool_of(vm)->available;
+    i64 old = static_cast<i64>(atom_add_relaxed_gpu(available, ~0ull));
+    if (old > 0) return static_cast<u32>(old);
+    atom_add_relaxed_gpu(available, 1ull);
+    return 0;
 }
 
 // Tickets for `count` reserved frames; the caller, or lanes that it tells, then take each of them.
@@ -51,8 +60,8 @@ GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
     u64 seen;
     // Acquire: whatever the giver did to the frame comes before our use of it.
     while ((seen = ld_acquire_gpu(slot)) >> 32 != static_cast<u32>(2 * lap + 1)) sleep_ns(32);
-    // Release: the slot is read before the giver of the next lap may fill it.
-    st_release_gpu(slot, (2 * lap + 2) << 32);
+    // Relaxed: the same word was read before, and no access to one word overtakes another of the same lane.
+    st_relaxed_gpu(slot, (2 * lap + 2) << 32);
     return static_cast<u32>(seen);
 }
 
@@ -65,8 +74,10 @@ GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
     u64 lap = over_frames(vm, ticket, &place);
     u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
     while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
+    // Release: what we did to the frame comes before its next owner's use of it.
     st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
-    atom_add_release_gpu(&pool->available, 1ull);
+    // Relaxed: who sees it early waits at the slot, a moment.
+    atom_add_relaxed_gpu(&pool->available, 1ull);
 }
 
 // One frame, or false when the pool is dry.
