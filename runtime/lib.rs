@@ -72,7 +72,7 @@ pub use buffer::Buffer;
 pub use builder::{GpuKind, Transport, VmBuilder};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
-pub use gpuvm_gpu::{CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
+pub use gpuvm_gpu::{Capabilities, CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::{NicError, SoftNic, soft};
 pub use kernel::{Kernel, Module};

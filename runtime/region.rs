@@ -668,6 +668,16 @@ impl<T: Pod> Region<T> {
         self.inner.sync_file()
     }
 
+    /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
+    /// the launches that name the region.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn evict(&self) -> Result<()> {
+        let _guard = self.inner.quiesce();
+        self.inner.release_pages(false)
+    }
+
     /// Copies elements from `first` on into `out`, after a flush.
     ///
     /// # Errors

@@ -337,6 +337,11 @@ impl Vm {
         self.inner.gpu.capabilities().name
     }
 
+    /// The GPU itself, for what kernels are compared with: memory that is not paged.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.inner.gpu
+    }
+
     /// The software NIC, for its statistics and its fault injection; none when another NIC fills the frames.
     pub fn soft_nic(&self) -> Option<&Arc<SoftNic>> {
         self.inner.soft_nic.as_ref()

@@ -10,6 +10,7 @@ use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
+use crate::bench::args::Bench;
 use crate::error::CliError;
 use crate::serve::read_secret;
 
@@ -120,6 +121,10 @@ pub struct BfsArgs {
     #[arg(long)]
     pub undirected: bool,
 
+    /// Bytes of a page: a power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
     /// GPU, transport and queues.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -177,10 +182,6 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     pub rdma_ack_timeout: u8,
 
-    /// Bytes of a page: a power of two from 4KiB to 2MiB.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
-    pub page_size: u64,
-
     /// Queue pairs between GPU and NIC.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub queue_pairs: u32,
@@ -195,17 +196,17 @@ pub struct MachineArgs {
 }
 
 impl MachineArgs {
-    /// The settings, without frame memory.
+    /// The settings, without frame memory, for pages of `page_bytes`.
     ///
     /// # Errors
     /// A secret that cannot be read.
-    pub fn builder(&self) -> Result<VmBuilder, CliError> {
+    pub fn builder(&self, page_bytes: u64) -> Result<VmBuilder, CliError> {
         let mut builder = Vm::builder()
             .gpu(self.gpu)
             .transport(self.transport)
             .rdma_retries(self.rdma_retries)
             .rdma_ack_timeout(self.rdma_ack_timeout)
-            .page_size(self.page_size)
+            .page_size(page_bytes)
             .queue_pairs(self.queue_pairs)
             .queue_depth(self.queue_depth);
         if let Some(name) = &self.rdma_device {
@@ -222,55 +223,6 @@ impl MachineArgs {
         }
         Ok(builder)
     }
-}
-
-/// What is measured.
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// Pages a second: every lane reads pages that are not there.
-    Faults(FaultsArgs),
-    /// The time that one lane waits for one page while nothing else is under way.
-    Latency(LatencyArgs),
-}
-
-/// Pages a second.
-#[derive(Debug, Args)]
-pub struct FaultsArgs {
-    /// GPU, transport and queues.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
-    /// Pages to read, each once.
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
-    pub pages: u64,
-
-    /// Page frames: fewer than pages, so that pages must leave.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
-    pub frames: u64,
-
-    /// Warps that read.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub warps: u32,
-
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// One fault at a time.
-#[derive(Debug, Args)]
-pub struct LatencyArgs {
-    /// GPU, transport and queues.
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
-    /// Faults to time.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub faults: u64,
-
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Frame memory as given.
@@ -311,7 +263,7 @@ impl FromStr for MemorySize {
 }
 
 /// Sizes as the GNU tools take them: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB powers of 1000.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let short = text.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
     let whole = if short { format!("{text}iB") } else { text.to_owned() };
     whole
@@ -328,7 +280,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
-fn parse_page_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     match bytes {
         4096..=0x20_0000 if bytes.is_power_of_two() => Ok(bytes),

@@ -27,9 +27,9 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
     let graph = load(args, &mut bars)?;
     let source = source_vertex(args, &graph)?;
     let options = bfs::Options {
-        machine: args.machine.builder()?,
+        machine: args.machine.builder(args.page_size)?,
         frame_bytes: frame_bytes(args, &graph)?,
-        page_bytes: args.machine.page_size,
+        page_bytes: args.page_size,
         seed: args.seed,
     };
     bars.working("starting");
@@ -76,7 +76,10 @@ fn probe(args: &BfsArgs) -> Result<(), CliError> {
         && matches!(args.machine.transport, Transport::Auto | Transport::Soft)
         && args.machine.memory_node.is_empty();
     if !usual {
-        args.machine.builder()?.build().map_err(CliError::BackEnd)?;
+        args.machine
+            .builder(args.page_size)?
+            .build()
+            .map_err(CliError::BackEnd)?;
     }
     Ok(())
 }
@@ -125,10 +128,8 @@ fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
 
 /// The frame memory in whole pages. A share of a small graph is rounded up to a number of frames that can work.
 fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
-    let page_bytes = args.machine.page_size;
-    let bytes = args
-        .memory
-        .bytes_of(bfs::paged_bytes(graph.csr(), args.machine.page_size));
+    let page_bytes = args.page_size;
+    let bytes = args.memory.bytes_of(bfs::paged_bytes(graph.csr(), args.page_size));
     let frames = match args.memory {
         MemorySize::Percent(_) => bytes.div_ceil(page_bytes).max(FRAMES_MIN),
         MemorySize::Bytes(_) => bytes / page_bytes,
@@ -161,7 +162,7 @@ fn report(
         vertices: u64::from(graph.csr().vertices()),
         edges: graph.csr().edges(),
         source: graph.id_of(source).unwrap_or(u64::from(source)),
-        data_bytes: bfs::paged_bytes(graph.csr(), args.machine.page_size),
+        data_bytes: bfs::paged_bytes(graph.csr(), args.page_size),
         memory_bytes: options.frame_bytes,
         page_bytes: options.page_bytes,
         seconds,

@@ -9,6 +9,17 @@ use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 
+/// An error and its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -69,12 +80,78 @@ pub enum CliError {
     #[error("the measurement failed")]
     Bench(#[source] gpuvm::Error),
     /// A measurement read wrong data: its figures mean nothing.
-    #[error("{wrong} of {pages} pages did not hold what they have to; this is a defect of gpuvm")]
+    #[error("{wrong} words were wrong in {of} units of work of {what}; this is a defect of gpuvm")]
     WrongData {
-        /// Pages with wrong data.
+        /// Words with wrong data.
         wrong: u64,
-        /// Pages read.
+        /// Units of work: pages, accesses.
+        of: u64,
+        /// The kernel, or what was read.
+        what: String,
+    },
+    /// A measurement's kernel did not do its work: its figures mean nothing.
+    #[error("the kernel {kernel} did {done} of {wanted} units of work; this is a defect of gpuvm")]
+    DidNotRun {
+        /// The kernel.
+        kernel: String,
+        /// What it did.
+        done: u64,
+        /// What it had to do.
+        wanted: u64,
+    },
+    /// Pages were there that should have been absent, or were fetched again.
+    #[error("{faults} faults for {pages} pages that were not there; this is a defect of gpuvm")]
+    NotCold {
+        /// Faults that were counted.
+        faults: u64,
+        /// Faults that there had to be.
         pages: u64,
+    },
+    /// What only an NVIDIA GPU can do.
+    #[error("{what} needs an NVIDIA GPU, and this run has {gpu}; use --gpu cuda:0 on a machine that has one")]
+    NeedsNvidia {
+        /// What was asked for.
+        what: String,
+        /// The GPU that there is.
+        gpu: String,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Options(String),
+    /// Memory for a measurement.
+    #[error("cannot get {bytes} bytes of memory for a measurement")]
+    Memory {
+        /// The bytes asked for.
+        bytes: u64,
+        /// Why not.
+        source: gpuvm::GpuError,
+    },
+    /// Host memory for a measurement.
+    #[error("no {bytes} bytes of host memory for a measurement; ask for less with --data")]
+    HostMemory {
+        /// The bytes asked for.
+        bytes: u64,
+    },
+    /// A copy, or managed memory.
+    #[error("the measurement of the GPU's own copies failed")]
+    Device(#[source] gpuvm::GpuError),
+    /// A plot or a report could not be written.
+    #[error("cannot write {}", path.display())]
+    Plot {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Some of all benchmarks failed.
+    #[error("{failed} of {count} benchmarks failed: {names}")]
+    SomeFailed {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        count: usize,
+        /// Which.
+        names: String,
     },
     /// The file of distances could not be written.
     #[error("cannot write the distances to {}", path.display())]

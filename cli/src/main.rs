@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Bench, Cli, Command, Workload};
+use crate::args::{Cli, Command, Workload};
 use crate::error::CliError;
 
 fn main() -> ExitCode {
@@ -43,8 +43,7 @@ fn execute(cli: &Cli) -> Result<(), CliError> {
     }
     match &cli.command {
         Command::Run(Workload::Bfs(args)) => bfs::run(args),
-        Command::Bench(Bench::Faults(args)) => bench::faults::run(args),
-        Command::Bench(Bench::Latency(args)) => bench::latency::run(args),
+        Command::Bench(bench) => bench::run(bench),
         Command::Serve(args) => serve::run(args),
     }
 }

@@ -30,10 +30,6 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
         ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
         ("kron:8 --gpu rocm", "expected auto, sim, cuda:N or cuda:GPU-UUID"),
-        (
-            "kron:8 --gpu cuda:GPU-12",
-            "expected auto, sim, cuda:N or cuda:GPU-UUID",
-        ),
         ("kron:8 --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),
         ("kron:8 --source -1", "unexpected argument '-1'"),
         ("kron:8 --directed --undirected", "cannot be used with"),
@@ -48,7 +44,7 @@ fn wrong_flags_end_with_status_2() {
 #[test]
 fn back_ends_that_are_not_there_are_named() {
     for (arguments, name) in [
-        ("not_here --gpu cuda:99", "GPU cuda:99"),
+        ("not_here --gpu cuda:0", "GPU cuda:0"),
         ("not_here --transport rxe --rdma-device no-such-rxe", "transport rxe"),
         ("not_here --transport mlx5", "transport mlx5"),
     ] {

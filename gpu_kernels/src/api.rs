@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use crate::GpuError;
@@ -441,6 +442,16 @@ impl HostMemory {
     /// Size in bytes as asked for.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+impl HostMemory {
+    /// The 32-bit word at `index`, which host and kernels may share; none past the end.
+    pub fn word(&self, index: usize) -> Option<&AtomicU32> {
+        let end = (index as u64 + 1).checked_mul(4)?;
+        // SAFETY: the mapping is page aligned, holds the word whole, and lives as long as `self`. Kernels change it by
+        // word-sized accesses, as an atomic allows.
+        (end <= self.bytes).then(|| unsafe { AtomicU32::from_ptr(self.host.cast::<u32>().add(index)) })
     }
 }
 

@@ -1,100 +1,441 @@
 //! Pages a second.
 
-use std::fmt;
-use std::time::Instant;
+use std::collections::HashMap;
 
-use gpuvm::LaunchConfig;
-use serde::Serialize;
+use gpuvm::{Kernel, LaunchConfig, Module, Region, Stats, Transport};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::args::FaultsArgs;
+use crate::bench::args::{Access, FaultsArgs, HomeArg, Pattern, Share};
+use crate::bench::machine::{self, Machine, Tally, fill, hash, pattern, shuffled, size};
+use crate::bench::raw::Raw;
+use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-/// The report; the field names are the keys of the JSON object.
-#[derive(Clone, Debug, Serialize)]
-struct FaultsReport {
-    gpu: String,
-    transport: String,
-    page_bytes: u64,
-    pages: u64,
-    queue_pairs: u32,
-    queue_depth: u32,
-    seconds: f64,
-    pages_per_second: f64,
-    bytes_per_second: f64,
-    faults: u64,
-    fault_ns_p50: u64,
-    fault_ns_p99: u64,
-    doorbells: u64,
-    doorbell_calls: u64,
-    doorbell_calls_per_read: f64,
+pub(super) const SOURCE: &str = include_str!("faults.cu");
+pub(super) const KERNELS: [&str; 5] = [
+    "touch_warps<false>",
+    "touch_warps<true>",
+    "touch_spans<false>",
+    "touch_spans<true>",
+    "touch_lanes",
+];
+/// An entry of the order: the page is written.
+const WRITTEN: u32 = 1 << 31;
+
+/// What is measured besides page size and frames.
+#[derive(Clone, Copy)]
+struct Work {
+    access: Access,
+    pattern: Pattern,
+    writes: u32,
+    warps: u32,
 }
 
-/// Measures and prints.
-pub fn run(args: &FaultsArgs) -> Result<(), CliError> {
-    let machine = &args.machine;
-    let builder = machine
-        .builder()?
-        .frame_memory(args.frames.saturating_mul(machine.page_size));
-    let vm = builder.build().map_err(CliError::BackEnd)?;
-    let kernel = super::kernel(&vm, "touch_pages")?;
-    let data = super::data(&vm, args.pages)?;
-    let wrong = vm.buffer::<u64>(1).map_err(CliError::Bench)?;
-    let before = vm.stats().map_err(CliError::Bench)?;
-    let started = Instant::now();
-    kernel
-        .launch(LaunchConfig::new(args.warps, 32), (&data, vm.page_size() / 8, &wrong))
-        .and_then(|launch| launch.sync())
-        .map_err(CliError::Bench)?;
-    let seconds = started.elapsed().as_secs_f64().max(1e-9);
-    let stats = vm.stats().map_err(CliError::Bench)?.difference(&before);
-    match wrong.to_vec().map_err(CliError::Bench)?[0] {
-        0 => {}
-        wrong => {
-            return Err(CliError::WrongData {
-                wrong,
-                pages: args.pages,
-            });
+/// Options with what this machine has for those that were not given.
+struct Plan {
+    access: Vec<Access>,
+    frames: Vec<Frames>,
+    warps: Vec<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Frames {
+    Share(f64),
+    Count(u64),
+}
+
+/// Measures.
+pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
+    let probe = Machine::probe(&args.machine)?;
+    let plan = Plan::new(args, &probe)?;
+    let mut report = Report::new("faults", probe.facts(&args.machine));
+    for &page_bytes in &args.page_size {
+        let data_bytes = data_bytes(args, page_bytes, probe.is_cuda())?;
+        let mut ceilings = Ceilings::new(&probe, args, page_bytes, data_bytes)?;
+        for &frames in &plan.frames {
+            let mut bench = Faults::new(args, page_bytes, data_bytes, frames)?;
+            for &pattern in &args.pattern {
+                for &access in &plan.access {
+                    for &writes in &args.writes {
+                        for &warps in &plan.warps {
+                            let work = Work {
+                                access,
+                                pattern,
+                                writes,
+                                warps,
+                            };
+                            if let Some(reason) = bench.impossible(work) {
+                                report.skip(&format!("{access:?} by {warps} warps").to_lowercase(), reason);
+                                continue;
+                            }
+                            let (mut row, stats) = bench.row(work, args.output.repeat)?;
+                            row = ceilings.beside(row, work, &stats, args.output.repeat)?;
+                            if report.first.is_empty() {
+                                tell(&mut report, &row, &stats);
+                            }
+                            report.rows.push(row);
+                        }
+                    }
+                }
+            }
         }
     }
-    let report = FaultsReport {
-        gpu: vm.gpu_name(),
-        transport: vm.transport().to_string(),
-        page_bytes: vm.page_size(),
-        pages: stats.pages_fetched,
-        queue_pairs: machine.queue_pairs,
-        queue_depth: machine.queue_depth,
-        seconds,
-        pages_per_second: stats.pages_fetched as f64 / seconds,
-        bytes_per_second: stats.bytes_fetched as f64 / seconds,
-        faults: stats.faults,
-        fault_ns_p50: stats.fault_ns(0.5),
-        fault_ns_p99: stats.fault_ns(0.99),
-        doorbells: stats.doorbells,
-        doorbell_calls: stats.doorbell_calls,
-        doorbell_calls_per_read: stats.doorbell_calls as f64 / stats.pages_fetched.max(1) as f64,
-    };
-    Ok(super::print(&report, args.json)?)
+    Ok(report)
 }
 
-impl fmt::Display for FaultsReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "{} over {}: {} pages of {} bytes, {} queue pairs of {}",
-            self.gpu, self.transport, self.pages, self.page_bytes, self.queue_pairs, self.queue_depth
-        )?;
-        writeln!(
-            out,
-            "{:.0} pages/s, {:.1} MB/s; a fault took {:.1} us (p50), {:.1} us (p99)",
-            self.pages_per_second,
-            self.bytes_per_second / 1e6,
-            self.fault_ns_p50 as f64 / 1e3,
-            self.fault_ns_p99 as f64 / 1e3
-        )?;
-        write!(
-            out,
-            "{} doorbells, {} calls for them: {:.3} a READ",
-            self.doorbells, self.doorbell_calls, self.doorbell_calls_per_read
-        )
+/// The data in whole pages.
+fn data_bytes(args: &FaultsArgs, page_bytes: u64, cuda: bool) -> Result<u64, CliError> {
+    let pages = match (args.pages, args.data, cuda) {
+        (Some(pages), _, _) => pages,
+        (_, Some(bytes), _) => bytes / page_bytes,
+        (_, _, true) => (4 << 30) / page_bytes,
+        (_, _, false) => 8192.min((64 << 20) / page_bytes),
+    };
+    let least = args.sparse.unwrap_or(1);
+    if pages < least || pages >= u64::from(WRITTEN) {
+        return Err(CliError::Options(format!(
+            "the data has {pages} pages of {}; it must have {least} to 2147483647: see --data, --pages and --sparse",
+            size(page_bytes)
+        )));
+    }
+    Ok(pages * page_bytes)
+}
+
+/// Figures under names of their own, for scripts.
+fn tell(report: &mut Report, row: &Row, stats: &Stats) {
+    let calls = stats.doorbell_calls as f64 / stats.pages_fetched.max(1) as f64;
+    let figures = [
+        ("pages_per_second", row.figure * 1e6),
+        ("bytes_per_second", row.more["GB/s"] * 1e9),
+        ("pages", stats.pages_fetched as f64),
+        ("faults", stats.faults as f64),
+        ("fault_ns_p50", stats.fault_ns(0.5) as f64),
+        ("fault_ns_p99", stats.fault_ns(0.99) as f64),
+        ("doorbells", stats.doorbells as f64),
+        ("doorbell_calls", stats.doorbell_calls as f64),
+        ("doorbell_calls_per_read", calls),
+    ];
+    for (name, value) in figures {
+        report.first.insert(name.to_owned(), value.into());
+    }
+}
+
+impl Plan {
+    fn new(args: &FaultsArgs, machine: &Machine) -> Result<Self, CliError> {
+        let direct = machine.vm.transport() == Transport::Direct;
+        let cuda = machine.is_cuda();
+        let access = match (args.access.as_slice(), args.lanes_apart) {
+            (_, true) => vec![Access::Lanes],
+            ([], _) if direct => vec![Access::Warp, Access::Span],
+            ([], _) if args.writes.iter().any(|&writes| writes > 0) => vec![Access::Warp],
+            ([], _) => vec![Access::Lanes],
+            (given, _) => given.to_vec(),
+        };
+        if access.contains(&Access::Lanes) && args.writes.iter().any(|&writes| writes > 0) {
+            return Err(CliError::Options(
+                "lanes with a page each only read: leave out --writes, or use --access warp or span".to_owned(),
+            ));
+        }
+        let frames = match (args.frames, args.frames_share.as_slice()) {
+            (Some(count), _) => vec![Frames::Count(count)],
+            (_, []) if cuda => vec![Frames::Share(1.0), Frames::Share(0.25)],
+            (_, []) => vec![Frames::Share(0.125)],
+            (_, shares) => shares.iter().map(|&Share(share)| Frames::Share(share)).collect(),
+        };
+        let warps = match args.warps.as_slice() {
+            [] if cuda => vec![32 * machine.able.sm_count],
+            [] => vec![4],
+            given => given.to_vec(),
+        };
+        Ok(Self { access, frames, warps })
+    }
+}
+
+struct Faults<'a> {
+    args: &'a FaultsArgs,
+    machine: Machine,
+    module: Module,
+    tally: Tally,
+    data: Region<u64>,
+    page_bytes: u64,
+    pages: u64,
+    share: String,
+    /// What was added to the touched words of each page.
+    rounds: Vec<u32>,
+    round: u32,
+}
+
+impl<'a> Faults<'a> {
+    fn new(args: &'a FaultsArgs, page_bytes: u64, data_bytes: u64, frames: Frames) -> Result<Self, CliError> {
+        let pages = data_bytes / page_bytes;
+        let (share, frames) = match frames {
+            Frames::Count(count) => (format!("{count} pages"), count),
+            // Some are always kept free: with memory for all nothing has to leave.
+            Frames::Share(1.0) => ("all".to_owned(), pages + Machine::reserve(pages)),
+            Frames::Share(share) => (format!("{share} of the data"), ((pages as f64 * share) as u64).max(1)),
+        };
+        let machine = Machine::open(&args.machine, page_bytes, frames)?;
+        let words = data_bytes / 8;
+        let data = machine.vm.region::<u64>(words).name("data");
+        let data = machine::at_home(data, args.home)
+            .from_vec(fill(words, pattern)?)
+            .map_err(CliError::Bench)?;
+        Ok(Self {
+            args,
+            module: machine.compile("bench/faults.cu", SOURCE, &KERNELS)?,
+            tally: Tally::new(&machine)?,
+            machine,
+            data,
+            page_bytes,
+            pages,
+            share,
+            rounds: vec![0; pages as usize],
+            round: 0,
+        })
+    }
+
+    fn kernel(&self, access: Access, write: bool) -> Result<Kernel, CliError> {
+        let name = match (access, write) {
+            (Access::Warp, false) => "touch_warps<false>",
+            (Access::Warp, true) => "touch_warps<true>",
+            (Access::Span, false) => "touch_spans<false>",
+            (Access::Span, true) => "touch_spans<true>",
+            (Access::Lanes, _) => "touch_lanes",
+        };
+        self.module.kernel(name).map_err(CliError::Bench)
+    }
+
+    /// The pages to touch, in order, marked where they are written.
+    fn order(&self, work: Work) -> Vec<u32> {
+        let mut order = match work.pattern {
+            Pattern::Sequential => (0..self.pages as u32).collect(),
+            Pattern::Random => shuffled(self.pages, 7),
+            Pattern::Zipf => zipf(self.pages, 7),
+        };
+        order.truncate(self.args.sparse.unwrap_or(u64::MAX).min(self.pages) as usize);
+        for page in &mut order {
+            if hash(*page) % 100 < work.writes {
+                *page |= WRITTEN;
+            }
+        }
+        order
+    }
+
+    /// Why these frames are too few for that.
+    fn impossible(&self, work: Work) -> Option<String> {
+        let (_, warps) = self.machine.warps(work.warps);
+        let frames = self.machine.vm.frames();
+        (work.access == Access::Span && warps >= frames).then(|| {
+            format!(
+                "each warp holds a page of {}, and there are {frames} frames",
+                size(self.page_bytes)
+            )
+        })
+    }
+
+    fn row(&mut self, work: Work, repeat: u32) -> Result<(Row, Stats), CliError> {
+        let order = self.order(work);
+        let touched = order.len() as u64;
+        let kernel = self.kernel(work.access, work.writes > 0)?;
+        let order_there = self.machine.upload(&order)?;
+        let (config, warps) = self.machine.warps(work.warps);
+        let mut rates = Vec::new();
+        let start = self.machine.vm.stats().map_err(CliError::Bench)?;
+        let mut stats = start.difference(&start);
+        for _ in 0..repeat {
+            self.data.evict().map_err(CliError::Bench)?;
+            self.round += 1;
+            let rounds = self.machine.upload(&self.rounds)?;
+            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+            let args = (
+                &self.data,
+                &order_there,
+                touched,
+                self.machine.page_words,
+                &rounds,
+                self.round,
+                self.tally.arg(),
+            );
+            let (seconds, _) = self
+                .tally
+                .run(&kernel, shape(config.clone(), work.access), args, touched)?;
+            stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+            self.check_cold(&stats, work, touched)?;
+            for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
+                self.rounds[(entry & !WRITTEN) as usize] = self.round;
+            }
+            // A page that left before all its lanes had read it is fetched again, and counts once.
+            let useful = match work.pattern {
+                Pattern::Zipf => stats.pages_fetched,
+                Pattern::Sequential | Pattern::Random => touched,
+            };
+            rates.push(useful as f64 / seconds / 1e6);
+        }
+        let verified = if work.writes > 0 { self.check_home()? } else { touched };
+        let figure = Runs(rates.clone()).median();
+        let row = Row::new("faults", Unit::MegaPages, rates)
+            .with("page", size(self.page_bytes))
+            .with("data", size(self.pages * self.page_bytes))
+            .with("frames", &self.share)
+            .with("order", format!("{:?}", work.pattern).to_lowercase())
+            .with("access", format!("{:?}", work.access).to_lowercase())
+            .with("written", format!("{} %", work.writes))
+            .with("warps", warps)
+            .with("touched", touched)
+            .and("GB/s", figure * self.page_bytes as f64 / 1e3)
+            .and("fetches", stats.pages_fetched as f64)
+            .and("evictions", stats.evictions as f64)
+            .and("written back", stats.pages_written_back as f64)
+            .verified(verified, "pages");
+        let row = match self.args.home {
+            HomeArg::Host => row,
+            HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
+        };
+        Ok((row, stats))
+    }
+
+    /// Each page was fetched at least once, and once only where none has to leave.
+    fn check_cold(&self, stats: &Stats, work: Work, touched: u64) -> Result<(), CliError> {
+        let again = work.pattern == Pattern::Zipf;
+        let for_all = self.machine.vm.frames() > self.pages;
+        let right = match (again, for_all) {
+            (true, _) => stats.faults > 0,
+            (false, true) => stats.faults == touched,
+            (false, false) => stats.faults >= touched,
+        };
+        if right {
+            return Ok(());
+        }
+        Err(CliError::NotCold {
+            faults: stats.faults,
+            pages: touched,
+        })
+    }
+
+    /// Compares every word at home with what the launches so far have made of it; the pages compared.
+    fn check_home(&self) -> Result<u64, CliError> {
+        let words = self.data.to_vec().map_err(CliError::Bench)?;
+        let (page_words, rounds) = (self.machine.page_words, &self.rounds);
+        let step = page_words / 32;
+        let wrong = machine::sum(self.data.len(), |index| {
+            let (page, offset) = (index / page_words, index % page_words);
+            let touched = offset % step == page % step;
+            let added = if touched { rounds[page as usize] } else { 0 };
+            u64::from(words[index as usize] != pattern(index).wrapping_add(u64::from(added)))
+        });
+        match wrong {
+            0 => Ok(self.pages),
+            wrong => Err(CliError::WrongData {
+                wrong,
+                of: self.pages,
+                what: "the home after its pages were written back".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Spans are declared.
+fn shape(config: LaunchConfig, access: Access) -> LaunchConfig {
+    match access {
+        Access::Span => config.warp_spans(1),
+        Access::Warp | Access::Lanes => config,
+    }
+}
+
+/// As many draws as there are pages; the k-th most popular page comes with probability proportional to 1/k.
+fn zipf(pages: u64, seed: u64) -> Vec<u32> {
+    let ranks = shuffled(pages, seed);
+    let mut random = ChaCha8Rng::seed_from_u64(seed + 1);
+    let log = ((pages + 1) as f64).ln();
+    let draw = |_| {
+        let uniform = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let rank = ((uniform * log).exp() - 1.0) as u64;
+        ranks[rank.min(pages - 1) as usize]
+    };
+    (0..pages).map(draw).collect()
+}
+
+/// Bare page kernels over memory of the same kind, measured once for each order and each share of writes.
+struct Ceilings<'a> {
+    raw: Raw<'a>,
+    page_bytes: u64,
+    sparse: u64,
+    fetch: HashMap<bool, Runs>,
+    both: HashMap<u32, Runs>,
+}
+
+impl<'a> Ceilings<'a> {
+    fn new(machine: &'a Machine, args: &FaultsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
+        Ok(Self {
+            raw: Raw::new(machine, args.home, bytes)?,
+            page_bytes,
+            sparse: args.sparse.unwrap_or(u64::MAX),
+            fetch: HashMap::new(),
+            both: HashMap::new(),
+        })
+    }
+
+    /// The row with its ceiling: reading alone, or reading while as many pages as in the row flow back.
+    fn beside(&mut self, row: Row, work: Work, stats: &Stats, repeat: u32) -> Result<Row, CliError> {
+        let random = work.pattern != Pattern::Sequential;
+        let alone = match self.fetch.get(&random) {
+            Some(runs) => runs.clone(),
+            None => {
+                let pages = self.raw.pages(self.page_bytes, random)?;
+                let pages = match self.sparse.min(pages.count) {
+                    count if count < pages.count => {
+                        let order = shuffled(pages.count, 7);
+                        self.raw.ordered(self.page_bytes, &order[..count as usize])?
+                    }
+                    _ => pages,
+                };
+                let runs = millions(&self.raw.fetch(&pages, repeat)?);
+                self.fetch.insert(random, runs.clone());
+                runs
+            }
+        };
+        let back = stats.pages_written_back as f64 / stats.pages_fetched.max(1) as f64;
+        let percent = (back * 100.0).round() as u32;
+        if percent == 0 {
+            return Ok(row.ceiling("bare page reads", &alone));
+        }
+        let both = match self.both.get(&percent) {
+            Some(runs) => runs.clone(),
+            None => {
+                let pages = self.raw.pages(self.page_bytes, true)?;
+                let runs = millions(&self.raw.both(&pages, back.min(1.0), repeat)?);
+                self.both.insert(percent, runs.clone());
+                runs
+            }
+        };
+        let of_reads = row.figure / alone.median();
+        Ok(row
+            .ceiling("bare page reads and writes together", &both)
+            .and("of bare reads %", of_reads * 100.0))
+    }
+}
+
+fn millions(rates: &Runs) -> Runs {
+    Runs(rates.0.iter().map(|rate| rate / 1e6).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_pages_are_drawn_often() {
+        let drawn = zipf(10_000, 3);
+        assert_eq!(drawn.len(), 10_000);
+        let mut counts = HashMap::new();
+        for page in &drawn {
+            assert!(*page < 10_000);
+            *counts.entry(page).or_insert(0) += 1;
+        }
+        // 1 / ln(10,001) of the draws are of the most popular page; about 3,000 pages are drawn at all.
+        let most = counts.values().copied().max().unwrap_or(0);
+        assert!((500..2000).contains(&most), "{most}");
+        assert!(counts.len() < 6000, "{}", counts.len());
     }
 }

@@ -1,81 +1,165 @@
 //! The time of one fault.
 
-use std::fmt;
+use gpuvm::{LaunchConfig, Region};
 
-use gpuvm::LaunchConfig;
-use serde::Serialize;
-
-use crate::args::LatencyArgs;
+use crate::bench::args::{HomeArg, LatencyArgs};
+use crate::bench::machine::{Machine, Said, Tally, fill, pattern, size};
+use crate::bench::raw::{Raw, microseconds, quantile};
+use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-/// Frames: enough that no fault waits for one.
-const FRAMES: u64 = 256;
+pub(super) const SOURCE: &str = include_str!("latency.cu");
+pub(super) const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
+/// Pages that a crowd waits for, one after the other.
+const CROWD_PAGES: u64 = 32;
 
-/// The report; the field names are the keys of the JSON object.
-#[derive(Clone, Debug, Serialize)]
-struct LatencyReport {
-    gpu: String,
-    transport: String,
-    page_bytes: u64,
-    faults: u64,
-    ns_min: u64,
-    ns_p50: u64,
-    ns_p99: u64,
-    ns_p999: u64,
-}
-
-/// Measures and prints.
-pub fn run(args: &LatencyArgs) -> Result<(), CliError> {
-    let builder = args.machine.builder()?.frame_memory(FRAMES * args.machine.page_size);
-    let vm = builder.build().map_err(CliError::BackEnd)?;
-    let kernel = super::kernel(&vm, "time_faults")?;
-    let data = super::data(&vm, args.faults)?;
-    let took = vm.buffer::<u64>(args.faults).map_err(CliError::Bench)?;
-    let wrong = vm.buffer::<u64>(1).map_err(CliError::Bench)?;
-    let before = vm.stats().map_err(CliError::Bench)?;
-    kernel
-        .launch(LaunchConfig::new(1, 1), (&data, vm.page_size() / 8, &took, &wrong))
-        .and_then(|launch| launch.sync())
-        .map_err(CliError::Bench)?;
-    let stats = vm.stats().map_err(CliError::Bench)?.difference(&before);
-    let wrong = wrong.to_vec().map_err(CliError::Bench)?[0];
-    // A page that was there already was not a fault, and its time not one of a fault's.
-    if wrong != 0 || stats.faults != args.faults {
-        return Err(CliError::WrongData {
-            wrong: wrong.max(args.faults.abs_diff(stats.faults)),
-            pages: args.faults,
-        });
+/// Measures.
+pub fn measure(args: &LatencyArgs) -> Result<Report, CliError> {
+    let probe = Machine::probe(&args.machine)?;
+    let mut report = Report::new("latency", probe.facts(&args.machine));
+    for &page_bytes in &args.page_size {
+        let bytes_max = if probe.is_cuda() { 512 << 20 } else { 16 << 20 };
+        let faults = args.faults.min((bytes_max / page_bytes).max(1));
+        let bench = Latency::new(args, page_bytes, faults)?;
+        let bare = Raw::new(&probe, HomeArg::Host, faults * page_bytes)?;
+        let pages = bare.pages(page_bytes, true)?;
+        let mut ceilings = Vec::new();
+        for _ in 0..args.output.repeat {
+            ceilings.push(quantile(&bare.one_page(&pages)?, 0.5));
+        }
+        let ceiling = Runs(ceilings);
+        let mut clock = Said::default();
+        for &lanes in &args.lanes {
+            let (row, said) = bench.by_lanes(lanes, args.output.repeat)?;
+            clock = said;
+            if report.first.is_empty() {
+                for (key, name) in [
+                    ("ns_min", "min"),
+                    ("ns_p50", "p50"),
+                    ("ns_p99", "p99"),
+                    ("ns_p999", "p99.9"),
+                ] {
+                    report.first.insert(key.to_owned(), (row.more[name] * 1e3).into());
+                }
+                report.first.insert("faults".to_owned(), faults.into());
+            }
+            report.rows.push(row.ceiling("one warp copies one page", &ceiling));
+        }
+        if let Some(warps) = args.crowd {
+            let row = bench.crowd(warps, clock, args.output.repeat)?;
+            let part = page_bytes / 8 / u64::from(warps.next_power_of_two());
+            if part < 2 {
+                report.rows.push(row);
+                continue;
+            }
+            let few = bare.ordered(page_bytes, &(0..faults.min(CROWD_PAGES) as u32).collect::<Vec<_>>())?;
+            let together = warps.next_power_of_two();
+            let mut ceilings = Vec::new();
+            for _ in 0..args.output.repeat {
+                ceilings.push(quantile(&bare.crowd(&few, together, clock)?, 0.5));
+            }
+            report
+                .rows
+                .push(row.ceiling(&format!("{together} warps copy it together"), &Runs(ceilings)));
+        }
     }
-    let mut took = took.to_vec().map_err(CliError::Bench)?;
-    took.sort_unstable();
-    let at = |share: f64| took[((took.len() - 1) as f64 * share).round() as usize];
-    let report = LatencyReport {
-        gpu: vm.gpu_name(),
-        transport: vm.transport().to_string(),
-        page_bytes: vm.page_size(),
-        faults: args.faults,
-        ns_min: at(0.0),
-        ns_p50: at(0.5),
-        ns_p99: at(0.99),
-        ns_p999: at(0.999),
-    };
-    Ok(super::print(&report, args.json)?)
+    Ok(report)
 }
 
-impl fmt::Display for LatencyReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |ns: u64| ns as f64 / 1e3;
-        write!(
-            out,
-            "{} over {}: {} faults of {} bytes, one at a time: min {:.1} us, p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us",
-            self.gpu,
-            self.transport,
-            self.faults,
-            self.page_bytes,
-            us(self.ns_min),
-            us(self.ns_p50),
-            us(self.ns_p99),
-            us(self.ns_p999)
-        )
+/// Runs before the first that counts.
+const WARM_RUNS: u32 = 3;
+
+struct Latency {
+    machine: Machine,
+    data: Region<u64>,
+    module: gpuvm::Module,
+    tally: Tally,
+    faults: u64,
+    page_bytes: u64,
+}
+
+impl Latency {
+    fn new(args: &LatencyArgs, page_bytes: u64, faults: u64) -> Result<Self, CliError> {
+        // Enough frames that no fault waits for one.
+        let machine = Machine::open(&args.machine, page_bytes, faults * 2 + 64)?;
+        let words = faults * page_bytes / 8;
+        let data = machine.vm.region::<u64>(words).name("data").read_only();
+        let bench = Self {
+            data: data.from_vec(fill(words, pattern)?).map_err(CliError::Bench)?,
+            module: machine.compile("bench/latency.cu", SOURCE, &KERNELS)?,
+            tally: Tally::new(&machine)?,
+            machine,
+            faults,
+            page_bytes,
+        };
+        // Every frame has been used once before: nothing is as slow as the first touch of memory.
+        bench.by_lanes(1, WARM_RUNS)?;
+        Ok(bench)
+    }
+
+    /// One fault after the other by one warp of so many lanes.
+    fn by_lanes(&self, lanes: u32, repeat: u32) -> Result<(Row, Said), CliError> {
+        let kernel = self.module.kernel("time_faults").map_err(CliError::Bench)?;
+        let took = self.machine.vm.buffer::<u64>(self.faults).map_err(CliError::Bench)?;
+        let (mut medians, mut all, mut clock) = (Vec::new(), Vec::new(), Said::default());
+        for _ in 0..repeat {
+            self.data.evict().map_err(CliError::Bench)?;
+            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+            let args = (&self.data, self.machine.page_words, &took, self.tally.arg());
+            let (_, said) = self
+                .tally
+                .run(&kernel, LaunchConfig::new(1, lanes), args, self.faults)?;
+            let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+            // A page that was there already was not a fault, and its time not one of a fault's.
+            if stats.faults != self.faults {
+                return Err(CliError::NotCold {
+                    faults: stats.faults,
+                    pages: self.faults,
+                });
+            }
+            let times = microseconds(&self.machine, &took, said)?;
+            medians.push(quantile(&times, 0.5));
+            all.extend(times);
+            clock = said;
+        }
+        all.sort_by(f64::total_cmp);
+        let row = Row::new("one fault at a time, p50", Unit::Microseconds, medians)
+            .with("page", size(self.page_bytes))
+            .with("lanes", lanes)
+            .and("min", quantile(&all, 0.0))
+            .and("p50", quantile(&all, 0.5))
+            .and("p99", quantile(&all, 0.99))
+            .and("p99.9", quantile(&all, 0.999))
+            .and("faults", self.faults as f64)
+            .verified(self.faults * u64::from(lanes), "words");
+        Ok((row, clock))
+    }
+
+    /// Many warps that wait for the same page.
+    fn crowd(&self, warps: u32, clock: Said, repeat: u32) -> Result<Row, CliError> {
+        let kernel = self.module.kernel("time_crowd_fault").map_err(CliError::Bench)?;
+        let pages = self.faults.min(CROWD_PAGES);
+        let (mut medians, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..repeat {
+            self.data.evict().map_err(CliError::Bench)?;
+            let mut times = Vec::new();
+            for page in 0..pages {
+                let took = self.machine.upload(&[0u64])?;
+                let args = (&self.data, page, self.machine.page_words, &took, self.tally.arg());
+                self.tally
+                    .run(&kernel, LaunchConfig::new(warps, 32), args, u64::from(warps))?;
+                times.extend(microseconds(&self.machine, &took, clock)?);
+            }
+            times.sort_by(f64::total_cmp);
+            medians.push(quantile(&times, 0.5));
+            all.extend(times);
+        }
+        all.sort_by(f64::total_cmp);
+        Ok(Row::new("one page for many warps, p50", Unit::Microseconds, medians)
+            .with("page", size(self.page_bytes))
+            .with("warps", warps)
+            .and("min", quantile(&all, 0.0))
+            .and("p99", quantile(&all, 0.99))
+            .verified(pages * u64::from(warps) * 32, "words"))
     }
 }

@@ -40,6 +40,17 @@ pub enum Advice {
     AccessedBy(Side),
 }
 
+/// How copies follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copying {
+    /// One after the other.
+    InTurn,
+    /// So many in one call.
+    Batches(usize),
+    /// The first beside the second, the third beside the fourth.
+    TwoAtOnce,
+}
+
 /// Managed memory, which CUDA moves page by page. Freed when dropped; kernels that use it must have ended by then.
 pub struct Managed {
     addr: u64,
@@ -172,6 +183,38 @@ impl<'a> Timer<'a> {
                 cu::cuMemcpyAsync(to, from, bytes as usize, self.stream.0)
             })
     }
+
+    /// # Safety
+    /// As [`CudaGpu::timed_copy`], for every copy.
+    unsafe fn batch(&self, copies: &[(u64, u64, u64)]) -> Result<(), GpuError> {
+        let mut to: Vec<u64> = copies.iter().map(|copy| copy.0).collect();
+        let mut from: Vec<u64> = copies.iter().map(|copy| copy.1).collect();
+        let mut bytes: Vec<usize> = copies.iter().map(|copy| copy.2 as usize).collect();
+        let nowhere = CUmemLocation {
+            type_: Place::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            srcAccessOrder: Order::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        let (mut first, mut failed, count) = (0usize, usize::MAX, copies.len());
+        if count > 0 {
+            let (to, from, bytes) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr());
+            let (attributes, first, stream) = (&raw mut attributes, &raw mut first, self.stream.0);
+            // SAFETY: three arrays of `count` values and one attribute for all from copy 0 on; the ranges are the caller's promise.
+            let called = unsafe {
+                cu::cuMemcpyBatchAsync_v2(to, from, bytes, count, attributes, first, 1, stream).or_else(|_| {
+                    cu::cuMemcpyBatchAsync(to, from, bytes, count, attributes, first, 1, &raw mut failed, stream)
+                })
+            };
+            self.core
+                .check(format_args!("copy {count} pieces as one batch"), called)?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Timer<'_> {
@@ -247,35 +290,60 @@ impl CudaGpu {
     /// As [`timed_copy`](Self::timed_copy), for every copy.
     pub unsafe fn timed_batch_copy(&self, copies: &[(u64, u64, u64)]) -> Result<Duration, GpuError> {
         let timer = Timer::new(&self.core)?;
-        let mut to: Vec<u64> = copies.iter().map(|copy| copy.0).collect();
-        let mut from: Vec<u64> = copies.iter().map(|copy| copy.1).collect();
-        let mut bytes: Vec<usize> = copies.iter().map(|copy| copy.2 as usize).collect();
-        let nowhere = CUmemLocation {
-            type_: Place::CU_MEM_LOCATION_TYPE_INVALID,
-            id: 0,
-        };
-        let mut attributes = CUmemcpyAttributes {
-            srcAccessOrder: Order::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-            srcLocHint: nowhere,
-            dstLocHint: nowhere,
-            flags: 0,
-        };
-        let (mut first, mut failed, count) = (0usize, usize::MAX, copies.len());
         timer.mark(timer.start)?;
-        if count > 0 {
-            let (to, from, bytes) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr());
-            let (attributes, first, stream) = (&raw mut attributes, &raw mut first, timer.stream.0);
-            // SAFETY: three arrays of `count` values and one attribute for all from copy 0 on; the ranges are the caller's promise.
-            let called = unsafe {
-                cu::cuMemcpyBatchAsync_v2(to, from, bytes, count, attributes, first, 1, stream).or_else(|_| {
-                    cu::cuMemcpyBatchAsync(to, from, bytes, count, attributes, first, 1, &raw mut failed, stream)
-                })
-            };
-            self.core
-                .check(format_args!("copy {count} pieces as one batch"), called)?;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { timer.batch(copies)? };
         timer.mark(timer.end)?;
         timer.elapsed()
+    }
+
+    /// The GPU's time for copies, each (to, from, bytes), of memory of this GPU's own allocations.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] unless one live allocation covers each range, and the driver's error.
+    pub fn time_copies(&self, copies: &[(u64, u64, u64)], how: Copying) -> Result<Duration, GpuError> {
+        // Nothing is freed while it lives.
+        let _copying = self.core.copying();
+        for &(to, from, bytes) in copies {
+            for (addr, written) in [(to, true), (from, false)] {
+                let place = self.places.find(addr, bytes);
+                if place.is_none_or(|place| written && place.read_only) {
+                    return Err(GpuError::BadAddress { addr, bytes });
+                }
+            }
+        }
+        match how {
+            Copying::Batches(pieces) => {
+                let timer = Timer::new(&self.core)?;
+                timer.mark(timer.start)?;
+                for batch in copies.chunks(pieces.max(1)) {
+                    // SAFETY: the ranges were looked up, and the guard keeps them. Kernels that race with this see torn bytes,
+                    // and no Rust reference to such memory exists.
+                    unsafe { timer.batch(batch)? };
+                }
+                timer.mark(timer.end)?;
+                timer.elapsed()
+            }
+            Copying::InTurn => {
+                let timer = Timer::new(&self.core)?;
+                timer.mark(timer.start)?;
+                for &copy in copies {
+                    // SAFETY: as above.
+                    unsafe { timer.copy(copy)? };
+                }
+                timer.mark(timer.end)?;
+                timer.elapsed()
+            }
+            Copying::TwoAtOnce => {
+                let mut time = Duration::ZERO;
+                for pair in copies.chunks(2) {
+                    let (one, other) = (pair[0], pair.get(1).copied().unwrap_or((pair[0].0, pair[0].1, 0)));
+                    // SAFETY: as above; nothing of zero bytes is touched.
+                    time += unsafe { self.both_ways(one, other, 1)? };
+                }
+                Ok(time)
+            }
+        }
     }
 
     /// The GPU's time from the start of `repeat` copies of each of `one` and `other`, which run at the same time, to the end of the

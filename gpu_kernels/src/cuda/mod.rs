@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{DeviceId, DeviceInfo, devices};
 pub use self::log::Usage;
-pub use self::measure::{Advice, Managed, Side};
+pub use self::measure::{Advice, Copying, Managed, Side};
 
 use self::core::Core;
 use self::engine::Engine;

@@ -10,8 +10,8 @@ use crate::machine::{Machine, Options};
 
 const BANDWIDTH: &str = "-s 4096 -t 32 -o 32 -n 20000";
 const LATENCY: &str = "-s 4096 -n 2000";
-const FAULTS: &str = "bench faults --queue-pairs 1 --queue-depth 32 --warps 4 --json";
-const ONE_FAULT: &str = "bench latency --queue-pairs 1 --json";
+const FAULTS: &str = "bench faults --pages 8192 --frames 1024 --lanes-apart --repeat 1 --queue-pairs 1 --queue-depth 32 --warps 4 --json";
+const ONE_FAULT: &str = "bench latency --lanes 1 --repeat 1 --queue-pairs 1 --json";
 
 /// How long one program may take.
 const PROGRAM: Duration = Duration::from_secs(90);

@@ -1,0 +1,351 @@
+//! The options of `gpuvm bench`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// The time of one fault while nothing else is under way, by the number of lanes that wait for it.
+    Latency(LatencyArgs),
+    /// Pages a second: reads and writes of pages that are not there.
+    Faults(FaultsArgs),
+    /// What an access costs whose page is there, beside the raw pointer.
+    Hits(HitsArgs),
+    /// What this machine allows: copies, bare page kernels, single loads.
+    Limits(LimitsArgs),
+    /// The same access patterns through CUDA's managed memory. Needs an NVIDIA GPU.
+    Uvm(UvmArgs),
+    /// All of them, one file each.
+    All(AllArgs),
+}
+
+/// How often, and where results go.
+#[derive(Clone, Debug, Args)]
+pub struct OutputArgs {
+    /// Runs of each row: the median and the best are shown.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Draw figures and ceilings into an SVG file.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// One fault at a time.
+#[derive(Debug, Args)]
+pub struct LatencyArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// Lanes that wait together for neighbouring words of the page.
+    #[arg(long, value_name = "N,..", default_value = "1", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub lanes: Vec<u32>,
+
+    /// Faults to time; fewer where they would take more than 512 MiB (16 MiB on the simulated GPU).
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub faults: u64,
+
+    /// Also time pages that many warps wait for at once.
+    #[arg(long, value_name = "WARPS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub crowd: Option<u32>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// In which order pages are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// Ascending.
+    Sequential,
+    /// Each page once, in a random order.
+    Random,
+    /// Some pages often, most seldom: the k-th most popular one with probability proportional to 1/k.
+    Zipf,
+}
+
+/// Who touches a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Access {
+    /// The 32 lanes of a warp touch 32 words of one page by `a[i]`.
+    Warp,
+    /// The same through a span of the whole warp, `pin_warp`.
+    Span,
+    /// Each lane reads two words of a page of its own by `a[i]`.
+    Lanes,
+}
+
+/// Where the pages live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomeArg {
+    /// This host's memory.
+    Host,
+    /// The memory of a neighbour GPU.
+    Gpu(u32),
+}
+
+impl FromStr for HomeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("gpu:").map(str::parse)) {
+            ("host", _) => Ok(Self::Host),
+            (_, Some(Ok(ordinal))) => Ok(Self::Gpu(ordinal)),
+            _ => Err("expected host or gpu:N".to_owned()),
+        }
+    }
+}
+
+/// A part of the data: `1`, `1/4`, `0.25` or `25%`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse::<f64>().ok();
+        let share = match (text.strip_suffix('%'), text.split_once('/')) {
+            (Some(percent), _) => number(percent).map(|percent| percent / 100.0),
+            (_, Some((part, whole))) => number(part).zip(number(whole)).map(|(part, whole)| part / whole),
+            _ => number(text),
+        };
+        match share {
+            Some(share) if share > 0.0 && share <= 1.0 => Ok(Self(share)),
+            _ => Err("a share is above 0 and at most 1: 1, 1/4, 0.25 or 25%".to_owned()),
+        }
+    }
+}
+
+/// Pages a second.
+#[derive(Debug, Args)]
+pub struct FaultsArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data. Without it: 4 GiB, and 8192 pages of at most 64 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// The data in pages.
+    #[arg(long, value_name = "N", conflicts_with = "data", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub pages: Option<u64>,
+
+    /// Frame memory as shares of the data, with commas between; 1 leaves room besides for the frames that are kept
+    /// free. Without it: 1 and 1/4, and 1/8 on the simulated GPU.
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',')]
+    pub frames_share: Vec<Share>,
+
+    /// Page frames: fewer than pages, so that pages must leave.
+    #[arg(long, value_name = "N", conflicts_with = "frames_share", value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
+    pub frames: Option<u64>,
+
+    /// Warps that fault, with commas between. Without it: 32 a multiprocessor, and 4 on the simulated GPU.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub warps: Vec<u32>,
+
+    /// Orders of the pages.
+    #[arg(long, value_name = "ORDER,..", value_delimiter = ',', default_value = "random")]
+    pub pattern: Vec<Pattern>,
+
+    /// Who touches a page. Without it: warp and span where lanes copy pages themselves, lanes where a NIC does.
+    #[arg(long, value_name = "WHO,..", value_delimiter = ',')]
+    pub access: Vec<Access>,
+
+    /// The same as --access lanes.
+    #[arg(long, conflicts_with = "access")]
+    pub lanes_apart: bool,
+
+    /// How many of 100 pages are written instead of read.
+    #[arg(long, value_name = "PERCENT,..", default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub writes: Vec<u32>,
+
+    /// Touch only so many pages of the data, chosen at random.
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub sparse: Option<u64>,
+
+    /// Where the pages live: host, or gpu:N for a neighbour's memory.
+    #[arg(long, value_name = "WHERE", default_value = "host")]
+    pub home: HomeArg,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Accesses that find their page.
+#[derive(Debug, Args)]
+pub struct HitsArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data, all of it resident. Without it: 16 GiB, and 16 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// Accesses of one thread, a multiple of 32. Without it: 256, and 64 on the simulated GPU.
+    #[arg(long, value_name = "N", value_parser = parse_turns)]
+    pub accesses: Option<u32>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A group of rows of `limits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LimitGroup {
+    /// The copy engines: each way, both at once, batches of pages. Needs an NVIDIA GPU.
+    Copies,
+    /// Warps that copy pages from and to the home.
+    Pages,
+    /// One page by one warp, one dependent load, a word to the processor and back.
+    Latency,
+    /// Warps that copy pages inside the GPU.
+    Memory,
+}
+
+/// Ceilings.
+#[derive(Debug, Args)]
+pub struct LimitsArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,16KiB,64KiB,2MiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data. Without it: 4 GiB, and 16 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// Only these groups. Without it: all that the GPU has.
+    #[arg(long, value_name = "GROUP,..", value_delimiter = ',')]
+    pub only: Vec<LimitGroup>,
+
+    /// Where the pages live: host, or gpu:N for a neighbour's memory.
+    #[arg(long, value_name = "WHERE", default_value = "host")]
+    pub home: HomeArg,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Managed memory.
+#[derive(Debug, Args)]
+pub struct UvmArgs {
+    /// The GPU.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// The data; never more than 80 % of the GPU's free memory.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_data)]
+    pub data: u64,
+
+    /// Pages of 4 KiB that the sparse rows touch.
+    #[arg(long, value_name = "PAGES", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    pub sparse: u64,
+
+    /// Faults of the serial row.
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub faults: u64,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Everything.
+#[derive(Debug, Args)]
+pub struct AllArgs {
+    /// The folder for the reports; it is made.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
+    #[arg(long, default_value = "auto")]
+    pub gpu: String,
+
+    /// The neighbour GPU whose memory is measured too.
+    #[arg(long, value_name = "N")]
+    pub peer: Option<u32>,
+
+    /// Runs of each row.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+
+    /// Longest that one of them may take, in seconds; then it is ended and the next one begins.
+    #[arg(long, value_name = "SECONDS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub limit: u64,
+
+    /// The simulated GPU's sizes also on an NVIDIA GPU: to see that everything runs.
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// At least a page, in whole pages of 4 KiB.
+fn parse_data(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < 4096 => Err(format!("{bytes} bytes; give at least one page of 4096 bytes")),
+        bytes if bytes > 1 << 43 => Err(format!("{bytes} bytes; at most 8 TiB")),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_turns(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(count) if count.is_multiple_of(32) && (32..=65_536).contains(&count) => Ok(count),
+        _ => Err("a multiple of 32 from 32 to 65536".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_understood() {
+        for (text, share) in [("1", 1.0), ("1/4", 0.25), ("0.5", 0.5), ("25%", 0.25)] {
+            assert_eq!(text.parse(), Ok(Share(share)), "{text}");
+        }
+        for text in ["", "0", "2", "1/0", "-1", "x/4", "NaN", "101%", "0/1"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn homes_are_understood() {
+        assert_eq!("host".parse(), Ok(HomeArg::Host));
+        assert_eq!("gpu:1".parse(), Ok(HomeArg::Gpu(1)));
+        for text in ["", "gpu", "gpu:", "gpu:-1", "disk"] {
+            assert!(text.parse::<HomeArg>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Accesses whose page is there, beside the raw pointer.
+
+use std::collections::HashMap;
+
+use gpuvm::{Buffer, Kernel, LaunchConfig, Module, Region};
+
+use crate::bench::args::HitsArgs;
+use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size};
+use crate::bench::report::{Report, Row, Runs, Unit};
+use crate::error::CliError;
+
+pub(super) const SOURCE: &str = include_str!("hits.cu");
+pub(super) const KERNELS: [&str; 11] = [
+    "fill_values",
+    "warm_pages",
+    "gather_raw",
+    "gather_paged",
+    "rows_raw",
+    "rows_paged",
+    "rows_span",
+    "rows_reader",
+    "stream_raw",
+    "stream_paged<true>",
+    "stream_paged<false>",
+];
+
+/// What word `index` holds; `hits.cu` has the same rule.
+fn value_of(index: u64) -> u32 {
+    (index as u32).wrapping_mul(0x9e37_79b1) ^ 0x5bd1_e995
+}
+
+/// Where the k-th access of a thread goes; `hits.cu` has the same rule.
+fn place_of(thread: u64, k: u32, words: u64) -> u64 {
+    let mixed = hash(
+        (thread as u32)
+            .wrapping_mul(2_654_435_761)
+            .wrapping_add(k.wrapping_mul(40_503)),
+    );
+    // Below 2^32 * 2^31: sizes are limited to 8 TiB.
+    u64::from(mixed).wrapping_mul(words) >> 32
+}
+
+/// What a kernel reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Walk {
+    Gather,
+    Rows,
+    Stream,
+}
+
+/// Measures.
+pub fn measure(args: &HitsArgs) -> Result<Report, CliError> {
+    let probe = Machine::probe(&args.machine)?;
+    let mut report = Report::new("hits", probe.facts(&args.machine));
+    let bytes = args.data.unwrap_or(if probe.is_cuda() { 16 << 30 } else { 16 << 20 });
+    for &page_bytes in &args.page_size {
+        // A gather's random number has 32 bits, and whole pages are read.
+        if bytes < page_bytes || bytes > 16 << 30 {
+            return Err(CliError::Options(format!(
+                "--data {bytes} bytes; hits take one page of {} to 16 GiB",
+                size(page_bytes)
+            )));
+        }
+        let hits = Hits::new(args, page_bytes, bytes / page_bytes * page_bytes)?;
+        hits.rows(&mut report)?;
+    }
+    Ok(report)
+}
+
+struct Hits<'a> {
+    args: &'a HitsArgs,
+    machine: Machine,
+    module: Module,
+    tally: Tally,
+    paged: Region<u32>,
+    kept: Region<u32>,
+    raw: Buffer<u32>,
+    page_bytes: u64,
+    words: u64,
+    accesses: u32,
+    config: LaunchConfig,
+    warps: u64,
+}
+
+impl<'a> Hits<'a> {
+    fn new(args: &'a HitsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
+        let (pages, words) = (bytes / page_bytes, bytes / 4);
+        let machine = Machine::open(&args.machine, page_bytes, pages + Machine::reserve(pages))?;
+        let region = |name: &str| machine.vm.region::<u32>(words).name(name).read_only();
+        let paged = region("data").from_vec(fill(words, value_of)?);
+        let kept = region("kept").never_evicted().from_vec(fill(words, value_of)?);
+        // Every multiprocessor full, in blocks of 256.
+        let (config, warps) = machine.warps(if machine.is_cuda() {
+            64 * machine.able.sm_count
+        } else {
+            16
+        });
+        let hits = Self {
+            module: machine.compile("bench/hits.cu", SOURCE, &KERNELS)?,
+            tally: Tally::new(&machine)?,
+            paged: paged.map_err(CliError::Bench)?,
+            kept: kept.map_err(CliError::Bench)?,
+            raw: machine.vm.buffer(words).map_err(CliError::Bench)?,
+            accesses: args.accesses.unwrap_or(if machine.is_cuda() { 256 } else { 64 }),
+            machine,
+            args,
+            page_bytes,
+            words,
+            config,
+            warps,
+        };
+        let fill = hits.kernel("fill_values")?;
+        let (config, _) = hits.machine.many_warps();
+        hits.tally
+            .run(&fill, config, (&hits.raw, words, hits.tally.arg()), words)?;
+        hits.warm(&hits.paged)?;
+        hits.warm(&hits.kept)?;
+        Ok(hits)
+    }
+
+    fn kernel(&self, name: &str) -> Result<Kernel, CliError> {
+        self.module.kernel(name).map_err(CliError::Bench)
+    }
+
+    /// Brings every page, in a random order.
+    fn warm(&self, region: &Region<u32>) -> Result<(), CliError> {
+        let pages = self.words * 4 / self.page_bytes;
+        let order = self.machine.upload(&shuffled(pages, 11))?;
+        let (config, _) = self.machine.many_warps();
+        let args = (region, &order, pages, self.page_bytes / 4, self.tally.arg());
+        self.tally.run(&self.kernel("warm_pages")?, config, args, pages)?;
+        Ok(())
+    }
+
+    fn rows(&self, report: &mut Report) -> Result<(), CliError> {
+        let mut sums = HashMap::new();
+        for (walk, raw, name) in [
+            (Walk::Gather, "gather_raw", "random gather of 4 B"),
+            (Walk::Rows, "rows_raw", "32 neighbouring words a thread"),
+            (Walk::Stream, "stream_raw", "streaming read"),
+        ] {
+            let sum = *sums.entry(walk).or_insert_with(|| self.expected(walk));
+            let ceiling = self.time(walk, raw, Operand::Raw, sum)?;
+            let row = |access: &str, runs: Runs| {
+                let row = Row::new(name, unit(walk), runs.0)
+                    .with("page", size(self.page_bytes))
+                    .with("data", size(self.words * 4))
+                    .with("access", access)
+                    .verified(self.count(walk), "words in a sum");
+                if access == "raw pointer" {
+                    row
+                } else {
+                    row.ceiling("raw pointer", &ceiling)
+                }
+            };
+            report
+                .rows
+                .push(self.with_resources(row("raw pointer", ceiling.clone()), raw)?);
+            let paged: &[(&str, &str)] = match walk {
+                Walk::Gather => &[("a[i]", "gather_paged")],
+                Walk::Rows => &[("a[i]", "rows_paged"), ("span", "rows_span"), ("reader", "rows_reader")],
+                Walk::Stream => &[("pin_warp", "stream_paged<true>"), ("pin", "stream_paged<false>")],
+            };
+            for (access, kernel) in paged {
+                let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+                let runs = self.time(walk, kernel, Operand::Paged(&self.paged), sum)?;
+                let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+                if stats.faults != 0 {
+                    return Err(CliError::NotCold {
+                        faults: stats.faults,
+                        pages: 0,
+                    });
+                }
+                report.rows.push(self.with_resources(row(access, runs), kernel)?);
+            }
+            let kernel = match walk {
+                Walk::Gather => "gather_paged",
+                Walk::Rows => "rows_paged",
+                Walk::Stream => "stream_paged<true>",
+            };
+            let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
+            report
+                .rows
+                .push(self.with_resources(row("never evicted", runs), kernel)?);
+        }
+        Ok(())
+    }
+
+    /// What the kernel takes of a multiprocessor, where that is known.
+    fn with_resources(&self, row: Row, kernel: &str) -> Result<Row, CliError> {
+        Ok(match self.kernel(kernel)?.info().resources {
+            Some(resources) => row
+                .and("registers", resources.registers.into())
+                .and("local bytes", resources.local_bytes.into()),
+            None => row,
+        })
+    }
+
+    /// Words that a launch reads.
+    fn count(&self, walk: Walk) -> u64 {
+        match walk {
+            Walk::Gather | Walk::Rows => self.warps * 32 * u64::from(self.accesses),
+            Walk::Stream => self.words,
+        }
+    }
+
+    /// The sum of a launch's words as the lanes make it: each in 32 bits, together in 64.
+    fn expected(&self, walk: Walk) -> u64 {
+        let (words, accesses) = (self.words, self.accesses);
+        let lane = |thread: u64| -> u32 {
+            let add = |sum: u32, index: u64| sum.wrapping_add(value_of(index));
+            match walk {
+                Walk::Gather => (0..accesses).map(|k| place_of(thread, k, words)).fold(0, add),
+                _ => (0..accesses)
+                    .step_by(32)
+                    .map(|k| place_of(thread, k, words / 32) * 32)
+                    .flat_map(|first| first..first + 32)
+                    .fold(0, add),
+            }
+        };
+        match walk {
+            Walk::Stream => machine::sum(words, |index| u64::from(value_of(index))) & u64::from(u32::MAX),
+            _ => machine::sum(self.warps * 32, |thread| u64::from(lane(thread))),
+        }
+    }
+
+    /// Billions of accesses, or of bytes, a second.
+    fn time(&self, walk: Walk, kernel: &str, operand: Operand<'_>, sum: u64) -> Result<Runs, CliError> {
+        let kernel = self.kernel(kernel)?;
+        let threads = self.warps * 32;
+        let (page_words, pages) = (self.page_bytes / 4, self.words * 4 / self.page_bytes);
+        let tally = self.tally.arg();
+        let mut runs = Vec::new();
+        for _ in 0..self.args.output.repeat {
+            // No spans are declared: every page is there, so that they need no frames.
+            let config = self.config.clone();
+            let (seconds, said) = match (walk, operand) {
+                (Walk::Stream, Operand::Raw) => {
+                    self.tally
+                        .run(&kernel, config, (&self.raw, self.words, page_words, tally), pages)?
+                }
+                (Walk::Stream, Operand::Paged(region)) => {
+                    self.tally.run(&kernel, config, (region, page_words, tally), pages)?
+                }
+                (_, Operand::Raw) => {
+                    self.tally
+                        .run(&kernel, config, (&self.raw, self.words, self.accesses, tally), threads)?
+                }
+                (_, Operand::Paged(region)) => {
+                    self.tally
+                        .run(&kernel, config, (region, self.accesses, tally), threads)?
+                }
+            };
+            // A streaming lane's pages, and so its 32-bit sum, depend on nothing that the host repeats.
+            let (said, sum) = match walk {
+                Walk::Stream => (said.sum & u64::from(u32::MAX), sum & u64::from(u32::MAX)),
+                _ => (said.sum, sum),
+            };
+            if said != sum {
+                return Err(CliError::WrongData {
+                    wrong: 1,
+                    of: self.count(walk),
+                    what: format!("the sum of {}", kernel.info().name),
+                });
+            }
+            let bytes = if walk == Walk::Stream { 4.0 } else { 1.0 };
+            runs.push(self.count(walk) as f64 * bytes / seconds / 1e9);
+        }
+        Ok(Runs(runs))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operand<'a> {
+    Raw,
+    Paged(&'a Region<u32>),
+}
+
+fn unit(walk: Walk) -> Unit {
+    match walk {
+        Walk::Gather | Walk::Rows => Unit::GigaAccesses,
+        Walk::Stream => Unit::GigaBytes,
+    }
+}
