@@ -99,8 +99,6 @@ pub(crate) mod cu {
         cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
         cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
         cuDevicePrimaryCtxRelease_v2(device: CUdevice);
-        cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint);
-        cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
         cuCtxSetCurrent(context: CUcontext);
         cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
         cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use cudarc::driver::sys::{
-    CUcontext, CUctx_flags_enum as ContextFlags, CUdevice, CUevent, CUevent_flags_enum as EventFlags,
-    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstream_flags_enum as StreamFlags,
+    CUcontext, CUdevice, CUevent, CUevent_flags_enum as EventFlags, CUmemGenericAllocationHandle, CUmodule, CUstream,
+    CUstream_flags_enum as StreamFlags,
 };
 
 use super::calls::cu;
@@ -94,22 +94,11 @@ impl Core {
     /// Takes the primary context of the GPU.
     pub(crate) fn open(info: DeviceInfo) -> Result<Self, GpuError> {
         let device = device::handle(info.ordinal)?;
-        let (mut flags, mut active): (c_uint, c_int) = (0, 0);
         let mut context: CUcontext = std::ptr::null_mut();
         let mut priorities = (0, 0);
-        // SAFETY: out-values of the right types; the device's handle is the driver's own.
+        // SAFETY: an out-value of the right type; the device's handle is the driver's own.
         unsafe {
-            let state = cu::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active);
-            check("ask for the GPU's context", state)?;
-            if active == 0 {
-                // Threads that wait for a copy sleep. Another user of an active context chose its flags already.
-                let wanted =
-                    ContextFlags::CU_CTX_MAP_HOST as c_uint | ContextFlags::CU_CTX_SCHED_BLOCKING_SYNC as c_uint;
-                check(
-                    "set the flags of the GPU's context",
-                    cu::cuDevicePrimaryCtxSetFlags_v2(device, wanted),
-                )?;
-            }
+            // With the flags that it has: the driver's own choice is to spin while a copy is short.
             let what = format!("make a context on GPU {}, {}", info.ordinal, info.name);
             check(what, cu::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         }
