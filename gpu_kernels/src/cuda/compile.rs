@@ -179,7 +179,7 @@ impl<'a> Request<'a> {
         let program = Program::new(&self.text, &self.source.name, &self.headers).map_err(|f| f.error(doing()))?;
         // NVRTC keeps what it was asked for by name.
         let tables = (0..self.kernels.len()).map(|n| format!("&{}", table_name(n)));
-        let state = format!("&gpuvm::detail::{LAUNCH_STATE}");
+        let state = format!("&{LAUNCH_STATE}");
         let kept = self.kernels.iter().map(|name| (*name).to_owned());
         for name in kept.chain(tables).chain([state]) {
             program.keep(&name).map_err(|f| f.error(doing()))?;
@@ -252,7 +252,7 @@ pub(crate) fn table_name(number: usize) -> String {
 fn trailer(kernels: &[&str]) -> String {
     let mut text = format!(
         "\n#line 1 \"{TRAILER}\"\n#include \"gpuvm/kernel_param.cuh\"\n#ifndef GPUVM_DEVICE\n\
-         namespace gpuvm {{ namespace detail {{ extern \"C\" {{ __device__ void* {LAUNCH_STATE}; }} }} }}\n#endif\n"
+         extern \"C\" {{ __device__ void* {LAUNCH_STATE}; }}\n#endif\n"
     );
     for (number, kernel) in kernels.iter().enumerate() {
         text.push_str(&format!("GPUVM_KERNEL_TABLE({number}, {kernel})\n"));
