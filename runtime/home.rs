@@ -30,6 +30,8 @@ pub(crate) enum Owner {
     Borrowed,
     /// A `Vec` of the region's.
     Vec { _vec: Box<dyn Send + Sync> },
+    /// System pages of the region's.
+    Pages { _map: memmap2::MmapRaw },
     /// A map of a file.
     File(FileMap),
 }
@@ -105,6 +107,16 @@ impl HostMemory {
             base: owned.base.cast(),
             bytes: (owned.length * size_of::<T>()) as u64,
             owner: Owner::Vec { _vec: Box::new(owned) },
+        }
+    }
+
+    /// Pages of the system.
+    pub fn of_pages(pages: memmap2::MmapMut, bytes: u64) -> Self {
+        let map = memmap2::MmapRaw::from(pages);
+        Self {
+            base: map.as_mut_ptr(),
+            bytes,
+            owner: Owner::Pages { _map: map },
         }
     }
 

@@ -27,6 +27,42 @@ pub struct RegionBuilder<T> {
     _elements: PhantomData<T>,
 }
 
+/// Regions from this size on lie in system pages of their own: aligned, and huge ones where the system has them.
+const PAGES_FROM: usize = 64 << 10;
+
+/// Elements on their way into a region.
+enum Data<T> {
+    Vec(Vec<T>),
+    /// Exactly the region's elements.
+    Pages(memmap2::MmapMut),
+}
+
+impl<T: Pod> Data<T> {
+    fn elements(&self) -> &[T] {
+        match self {
+            Self::Vec(data) => data,
+            Self::Pages(map) => bytemuck::cast_slice(map),
+        }
+    }
+
+    fn elements_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Vec(data) => data,
+            Self::Pages(map) => bytemuck::cast_slice_mut(map),
+        }
+    }
+
+    fn into_memory(self) -> HostMemory {
+        match self {
+            Self::Vec(data) => HostMemory::of_vec(data),
+            Self::Pages(map) => {
+                let bytes = map.len() as u64;
+                HostMemory::of_pages(map, bytes)
+            }
+        }
+    }
+}
+
 impl<T: Pod> RegionBuilder<T> {
     pub(crate) fn new(vm: Vm, length: u64) -> Self {
         Self {
@@ -110,32 +146,29 @@ impl<T: Pod> RegionBuilder<T> {
         }
     }
 
-    fn finish(self, data: Vec<T>) -> Result<Region<T>> {
-        if data.len() as u64 != self.length {
-            let reason = format!("{} elements were given for a length of {}", data.len(), self.length);
-            return Err(Error::Region {
-                region: self.label(),
-                reason,
-            });
-        }
+    fn finish(self, data: Data<T>) -> Result<Region<T>> {
         if self.homed_at_nodes() {
             let memory = self.node_memory()?;
             let doing = || format!("filling region `{}`", self.label());
-            if !data.is_empty() {
-                memory.write(0, bytemuck::cast_slice(&data)).doing(doing)?;
+            if !data.elements().is_empty() {
+                memory.write(0, bytemuck::cast_slice(data.elements())).doing(doing)?;
             }
             return self.finish_at_nodes(memory);
         }
         if let Some(ordinal) = self.neighbour {
             let memory = self.neighbour_memory(ordinal)?;
             if let Some(memory) = &memory {
-                let written = self.vm.inner.gpu.write(memory.addr(), bytemuck::cast_slice(&data));
+                let written = self
+                    .vm
+                    .inner
+                    .gpu
+                    .write(memory.addr(), bytemuck::cast_slice(data.elements()));
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
                 self.vm.inner.or_lost(written)?;
             }
             return self.create(Source::Neighbour(memory), false);
         }
-        self.create(Source::Host(HostMemory::of_vec(data)), false)
+        self.create(Source::Host(data.into_memory()), false)
     }
 
     /// Zeroed memory of a neighbour GPU; none for no element.
@@ -185,20 +218,34 @@ impl<T: Pod> RegionBuilder<T> {
         })
     }
 
-    /// An empty vector with room for every element, or the reason why not.
-    fn room(&self) -> Result<Vec<T>> {
+    /// Zeroed memory as the system gives it: pages that nobody touches take no memory.
+    fn zeros(&self) -> Result<Data<T>> {
         let length = self.check()?;
-        let mut data = Vec::new();
-        data.try_reserve_exact(length)
-            .map_err(|source| self.no_room(length, std::io::Error::other(source)))?;
-        Ok(data)
+        let bytes = length * size_of::<T>();
+        if bytes < PAGES_FROM {
+            let data = bytemuck::allocation::try_zeroed_vec(length);
+            return data
+                .map(Data::Vec)
+                .map_err(|()| self.no_room(length, std::io::ErrorKind::OutOfMemory.into()));
+        }
+        let map = memmap2::MmapOptions::new().len(bytes).map_anon();
+        let map = map.map_err(|source| self.no_room(length, source))?;
+        if let Err(error) = map.advise(memmap2::Advice::HugePage) {
+            tracing::debug!(%error, "no huge pages for region `{}`", self.label());
+        }
+        Ok(Data::Pages(map))
     }
 
-    /// Zeroed memory as the system gives it: pages that nobody touches take no memory.
-    fn zeros(&self) -> Result<Vec<T>> {
-        let length = self.check()?;
-        let data = bytemuck::allocation::try_zeroed_vec(length);
-        data.map_err(|()| self.no_room(length, std::io::ErrorKind::OutOfMemory.into()))
+    /// Refuses a number of elements that is not the region's.
+    fn must_be_all(&self, given: usize) -> Result<()> {
+        if given as u64 == self.length {
+            return Ok(());
+        }
+        let reason = format!("{given} elements were given for a length of {}", self.length);
+        Err(Error::Region {
+            region: self.label(),
+            reason,
+        })
     }
 
     fn no_room(&self, length: usize, source: std::io::Error) -> Error {
@@ -233,17 +280,27 @@ impl<T: Pod> RegionBuilder<T> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number.
     pub fn from_slice(self, values: &[T]) -> Result<Region<T>> {
-        self.check()?;
-        self.finish(values.to_vec())
+        let mut data = self.zeros()?;
+        self.must_be_all(values.len())?;
+        data.elements_mut().copy_from_slice(values);
+        self.finish(data)
     }
 
-    /// The elements of `values`, which the region takes over without a copy.
+    /// The elements of `values`, which the region takes over. Without a copy, unless GPU threads copy the pages themselves
+    /// and the vector's memory begins off a multiple of 128 bytes, as large vectors of most allocators do: that would
+    /// cost every fetch half of its speed.
     ///
     /// # Errors
     /// As [`from_slice`](Self::from_slice).
     pub fn from_vec(self, values: Vec<T>) -> Result<Region<T>> {
         self.check()?;
-        self.finish(values)
+        self.must_be_all(values.len())?;
+        let bytes = size_of_val(values.as_slice());
+        let aligned = values.as_ptr().addr().is_multiple_of(128) || bytes < PAGES_FROM;
+        if self.vm.transport() == Transport::Direct && !aligned {
+            return self.from_slice(&values);
+        }
+        self.finish(Data::Vec(values))
     }
 
     /// What `values` yields: neither more nor fewer than the length.
@@ -255,9 +312,18 @@ impl<T: Pod> RegionBuilder<T> {
         reason = "it is a builder's last call, not a conversion"
     )]
     pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Region<T>> {
-        let mut data = self.room()?;
+        let mut data = self.zeros()?;
+        let mut values = values.into_iter();
+        let mut given = 0;
+        for (place, value) in data.elements_mut().iter_mut().zip(&mut values) {
+            *place = value;
+            given += 1;
+        }
         // One more than wanted shows an iterator that is too long without running it to its end.
-        data.extend(values.into_iter().take(self.length as usize + 1));
+        if given as u64 == self.length && values.next().is_some() {
+            given += 1;
+        }
+        self.must_be_all(given)?;
         self.finish(data)
     }
 
@@ -272,7 +338,7 @@ impl<T: Pod> RegionBuilder<T> {
     fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<T>> {
         let mut data = self.zeros()?;
         reader
-            .read_exact(bytemuck::cast_slice_mut(&mut data))
+            .read_exact(bytemuck::cast_slice_mut(data.elements_mut()))
             .map_err(|source| Error::Data {
                 region: self.label(),
                 from,

@@ -446,6 +446,21 @@ struct Quick {
     bool done;
 };
 
+// What the commonest miss needs of the virtual memory, in registers: loads that wait for nothing.
+GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
+    layout::VmDesc view;
+    view.pool = ld_weak(&vm->pool);
+    view.pool_ring = ld_weak(&vm->pool_ring);
+    view.frame_count = ld_weak(&vm->frame_count);
+    view.frame_reciprocal = ld_weak(&vm->frame_reciprocal);
+    view.frames_low = ld_weak(&vm->frames_low);
+    view.owners = ld_weak(&vm->owners);
+    view.counters = ld_weak(&vm->counters);
+    view.counter_shards = ld_weak(&vm->counter_shards);
+    view.latencies = ld_weak(&vm->latencies);
+    return view;
+}
+
 // The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
@@ -454,6 +469,8 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
                                   u32 bytes, u32 page_shift, u32 offset) {
     Quick result{0, false};
     u64 started = ticks();
+    // Looked up while the page is on its way.
+    const layout::VmDesc view = pool_view(vm);
     u32 group = __activemask(), leader = __ffs(group) - 1;
     // Two votes instead of a match: this is the way of one page only.
     if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
@@ -469,13 +486,13 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         fetch.begin(home, bytes);
         // All this while the page is on its way.
         bool claimed = try_claim(word, seen);
-        available = claimed ? pool_reserve_one(vm) : 0;
+        available = claimed ? pool_reserve_one(&view) : 0;
         if (available) {
-            frame = pool_take(vm, pool_tickets(vm, 1));
-            low = vm->frames_low;
-            histogram = latencies(vm);
-            st_relaxed_gpu(owner_slot(vm, frame), owner);
-            layout::Counters* c = counters(vm);
+            frame = pool_take(&view, pool_tickets(&view, 1));
+            low = view.frames_low;
+            histogram = latencies(&view);
+            st_relaxed_gpu(owner_slot(&view, frame), owner);
+            layout::Counters* c = counters(&view);
             count(&c->missed_lanes, lanes);
             count(&c->coalesced, lanes - 1);
             count(&c->faults, 1);
@@ -490,13 +507,14 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     if (static_cast<u32>(found >> 8) == kNoFrame) return result;
     u32 buffer = found & 0xff;
     u64 target = frames + (found >> 8 << page_shift);
-    stage_in_wait(buffer);
+    Fetch::wait(buffer);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
-    result.bits = *reinterpret_cast<const B*>(Fetch::staged(buffer, home) + offset);
+    const unsigned char* staged = Fetch::staged(buffer, home);
+    result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;
     bool together = lanes >= 8 && !((home | bytes) & 15);
-    if (together) store_staged(buffer, target, bytes, __popc(group & ((1u << lane_id()) - 1)), lanes);
+    if (together) store_staged(staged, target, bytes, __popc(group & ((1u << lane_id()) - 1)), lanes);
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);
     if (leads) {

@@ -1,0 +1,150 @@
+// Staging buffers in a block's shared memory, and the copy engines between them and global memory: bulk copies on
+// compute capability 9.0, 16-byte asynchronous copies on 8.x.
+#pragma once
+
+#include "platform.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+// A page of one piece: what a buffer holds.
+constexpr u32 kStagingBytes = 4096;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+// Staging buffers of a block. What its lanes copy goes through them, one copy at a time through each.
+#if !defined(GPUVM_STAGING_BUFFERS)
+#define GPUVM_STAGING_BUFFERS 2
+#endif
+constexpr u32 kStagingBuffers = GPUVM_STAGING_BUFFERS;
+
+// A buffer is two slots: a piece of half a buffer in each, or a page of one piece in both. A slot has room for the hull
+// of its piece that is aligned to 128 bytes, since the engine is slower on less.
+constexpr u32 kHalfBytes = kStagingBytes / 2;
+constexpr u32 kSlotBytes = kHalfBytes + 128;
+
+struct Staging {
+    unsigned char bytes[kStagingBuffers * 2][kSlotBytes];
+    u64 barrier[kStagingBuffers * 2];  // mbarriers
+    u64 key;                           // says that the lock below is one
+    u32 next;                          // tickets; ticket t is for buffer t % kStagingBuffers
+    u32 serving[kStagingBuffers];
+};
+static __shared__ __align__(128) Staging staging;
+
+GPUVM_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+// Shared memory is not initialised, so a lock is told from garbage by a key that no other launch has: %gridid is unique
+// for a launch. An earlier block of the same launch left a key that is right, and its lock free.
+GPUVM_DEVICE u64 staging_key() {
+    u64 grid;
+    asm("mov.u64 %0,%%gridid;" : "=l"(grid));
+    return (grid ^ 0x5bd1e9955bd1e995ull) << 1;
+}
+GPUVM_NOINLINE void make_staging_lock(u64 key) {
+    volatile u64* shown = &staging.key;
+    while (true) {
+        u64 seen = *shown;
+        if (seen == key) return;
+        if (seen == (key | 1)) {
+            // Another lane is at it: a few instructions.
+            sleep_ns(20);
+        } else if (atomicCAS(const_cast<u64*>(shown), seen, key | 1) == seen) {
+            staging.next = 0;
+            for (u32 n = 0; n < kStagingBuffers; ++n) *static_cast<volatile u32*>(&staging.serving[n]) = 0;
+            // The lock comes before the key that shows it.
+            __threadfence_block();
+            *shown = key;
+            return;
+        }
+    }
+}
+// Acquire within the block: the last holder's accesses to the buffer come before ours.
+GPUVM_DEVICE u32 ld_acquire_cta(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.cta.shared.u32 %0,[%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+    return v;
+}
+// Takes a buffer, in order of arrival, and returns which. The holder waits for nothing but its own copies.
+GPUVM_DEVICE u32 lock_staging() {
+    u64 key = staging_key();
+    if (*static_cast<volatile u64*>(&staging.key) != key) make_staging_lock(key);
+    u32 ticket = atomicAdd(&staging.next, 1u), buffer = ticket % kStagingBuffers;
+    while (ld_acquire_cta(&staging.serving[buffer]) != ticket / kStagingBuffers) sleep_ns(40);
+    return buffer;
+}
+GPUVM_DEVICE void unlock_staging(u32 buffer) {
+    // Ours come before the next holder's.
+    __threadfence_block();
+    volatile u32* serving = &staging.serving[buffer];
+    *serving = *serving + 1;
+}
+
+#if __CUDA_ARCH__ >= 900
+// The copy engine is a proxy of its own: a fence between it and ordinary accesses, both ways (PTX ISA, "Async proxy").
+GPUVM_DEVICE void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+GPUVM_DEVICE void stage_in_begin(u32 slot, u64 from, u32 bytes) {
+    u32 barrier = shared_address(&staging.barrier[slot]);
+    asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(barrier) : "memory");
+    // The barrier, and whatever a lock or a page's word has ordered before us, comes before the engine's accesses.
+    fence_proxy();
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
+                     shared_address(staging.bytes[slot])),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+// Any number of lanes may wait; each then sees the data.
+GPUVM_DEVICE void stage_in_wait(u32 slot) {
+    u32 barrier = shared_address(&staging.barrier[slot]), arrived = 0;
+    while (!arrived)
+        asm volatile(
+            "{ .reg .pred p;\n"
+            "mbarrier.try_wait.parity.shared.b64 p,[%1],0;\n"
+            "selp.u32 %0,1,0,p; }"
+            : "=r"(arrived)
+            : "r"(barrier)
+            : "memory");
+}
+// After every waiter has seen the data, and before the barrier's next use.
+GPUVM_DEVICE void stage_in_end(u32 slot) {
+    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(&staging.barrier[slot])) : "memory");
+}
+// Begins the way out of `bytes`, a multiple of 16, from `skip` bytes into a slot.
+GPUVM_DEVICE void stage_out(u32 slot, u32 skip, u64 to, u32 bytes) {
+    fence_proxy();
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;\ncp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(shared_address(staging.bytes[slot]) + skip), "r"(bytes)
+                 : "memory");
+}
+// The slots of all that is on the way out may be filled again.
+GPUVM_DEVICE void stage_out_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// All that was on the way out has arrived, for ordinary accesses too.
+GPUVM_DEVICE void stage_out_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    fence_proxy();
+}
+#else
+GPUVM_DEVICE void fence_proxy() {}
+
+GPUVM_DEVICE void stage_in_begin(u32 slot, u64 from, u32 bytes) {
+    u32 to = shared_address(staging.bytes[slot]);
+    // Past L1, which may hold lines of an earlier visit.
+    for (u32 at = 0; at < bytes; at += 16)
+        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + at), "l"(from + at) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// The lane that began it sees the data; others do after a barrier with it.
+GPUVM_DEVICE void stage_in_wait(u32) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+GPUVM_DEVICE void stage_in_end(u32) {}
+GPUVM_DEVICE void stage_out(u32 slot, u32 skip, u64 to, u32 bytes) {
+    for (u32 at = 0; at < bytes; at += 16)
+        st_relaxed_sys_v2(reinterpret_cast<pair64*>(to + at),
+                          *reinterpret_cast<const pair64*>(staging.bytes[slot] + skip + at));
+}
+GPUVM_DEVICE void stage_out_read() {}
+GPUVM_DEVICE void stage_out_wait() {}
+#endif
+#endif
+
+}  // namespace detail
+}  // namespace gpuvm
