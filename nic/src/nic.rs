@@ -97,7 +97,8 @@ pub struct QueueMemory {
     pub sq: u64,
     /// Blocks of the send queue: a power of two, at most 32,768.
     pub sq_entries: u32,
-    /// Completion queue: `cq_entries` entries of 64 bytes, aligned to 64.
+    /// Completion queue: `cq_entries` entries of 64 bytes, aligned to 64. To a software NIC with a mover it is an address of
+    /// the mover's, such as device memory, and need not be mapped in this process.
     pub cq: u64,
     /// Entries of the completion queue: a power of two.
     pub cq_entries: u32,
@@ -408,6 +409,15 @@ pub enum NicError {
         nic: &'static str,
         /// The call.
         what: &'static str,
+    },
+    /// What moves the NIC's bytes failed.
+    #[error("{what}: the NIC's mover failed")]
+    Mover {
+        /// What needed it.
+        what: &'static str,
+        /// The mover's reason.
+        #[source]
+        source: crate::MoverError,
     },
     /// A thread of the NIC could not be started.
     #[error("cannot start thread {name} of the NIC; lower the number of engines or raise the process limit")]

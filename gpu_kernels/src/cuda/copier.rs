@@ -247,7 +247,9 @@ impl Copier for StreamCopier {
             Ok(()) => state.flying.push_back(event),
             Err(error) => {
                 // Copies end by themselves, so this does; of a dead context none is left.
-                let _ = self.core.synchronize(self.stream, "end copies that were refused in part");
+                let _ = self
+                    .core
+                    .synchronize(self.stream, "end copies that were refused in part");
                 state.resting.push(event);
                 return Err(error);
             }

@@ -44,8 +44,8 @@ use self::module::ModuleInner;
 use self::places::Places;
 use self::stream::CudaStream;
 use crate::api::{
-    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore, Source,
-    Stream,
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore,
+    Source, Stream,
 };
 use crate::error::GpuError;
 use crate::lock::lock;

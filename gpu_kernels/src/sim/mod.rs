@@ -42,8 +42,8 @@ use self::seeded::Scheduler;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use crate::api::{
-    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, NoteFormatter,
-    OnStore, Source, Stream,
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module,
+    NoteFormatter, OnStore, Source, Stream,
 };
 use crate::cache::Cache;
 use crate::error::GpuError;
