@@ -323,6 +323,9 @@ pub struct NicCapabilities {
     pub needs_doorbell_call: bool,
     /// Whether the driver makes the rings ([`QueueRings::Own`]).
     pub makes_rings: bool,
+    /// Whether a mover brings data and completions: send rings, doorbell records and doorbell pages are to be memory of
+    /// this process that posters reach, completion rings memory that the mover reaches.
+    pub has_mover: bool,
 }
 
 /// What a NIC refused, and why.

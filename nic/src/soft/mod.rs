@@ -354,6 +354,7 @@ impl Nic for SoftNic {
             message_bytes_max: MESSAGE_BYTES_MAX,
             needs_doorbell_call: !self.manual && !self.shared.moved,
             makes_rings: false,
+            has_mover: self.shared.moved,
         }
     }
 
