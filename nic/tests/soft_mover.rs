@@ -162,7 +162,11 @@ fn post_reads(bed: &Bed, poster: &mut Poster, pages: std::ops::Range<u64>) {
 #[track_caller]
 fn assert_page(bed: &Bed, n: u64) {
     for word in n * 512..(n + 1) * 512 {
-        assert_eq!(bed.frames.word(word).load(Ordering::Relaxed), pattern(word), "word {word}");
+        assert_eq!(
+            bed.frames.word(word).load(Ordering::Relaxed),
+            pattern(word),
+            "word {word}"
+        );
     }
 }
 
@@ -207,7 +211,10 @@ fn data_arrives_both_ways_and_in_one_batch() {
 fn an_engine_takes_all_that_is_there_into_one_batch() {
     let mover = TestMover::default();
     let bed = mover.bed(SoftNic::builder().engines(1));
-    assert!(!bed.nic.capabilities().needs_doorbell_call, "stores arrive without a word");
+    assert!(
+        !bed.nic.capabilities().needs_doorbell_call,
+        "stores arrive without a word"
+    );
     let mut posters: Vec<Poster> = (0..3).map(|_| bed.poster(64)).collect();
     for (turn, poster) in posters.iter_mut().enumerate() {
         let first = turn as u64 * 20;
@@ -219,7 +226,10 @@ fn an_engine_takes_all_that_is_there_into_one_batch() {
             assert_page(&bed, turn as u64 * 20 + n);
         }
     }
-    assert!(mover.with(|wires| wires.largest) > 10, "one request a batch is no batch");
+    assert!(
+        mover.with(|wires| wires.largest) > 10,
+        "one request a batch is no batch"
+    );
     bed.assert_clean();
 }
 
@@ -295,12 +305,18 @@ fn an_error_comes_after_what_is_before_it_and_flushes_what_is_behind() {
         rkey: bed.home.key.rkey ^ 2,
     };
     post_reads(&bed, &mut poster, 0..3);
-    poster.post(bed.write(4 * 4096), &[bed.local(0, 64)], Flags::SIGNALLED).unwrap();
+    poster
+        .post(bed.write(4 * 4096), &[bed.local(0, 64)], Flags::SIGNALLED)
+        .unwrap();
     poster.post(wrong, &[bed.local(0, 64)], Flags::SILENT).unwrap();
     post_reads(&bed, &mut poster, 5..7);
     while bed.nic.step() {}
     assert_eq!(bed.nic.state(poster.number()).unwrap(), QueuePairState::ReadyToSend);
-    assert_eq!(mover.with(|wires| wires.moves.len()), 4, "nothing behind the error starts");
+    assert_eq!(
+        mover.with(|wires| wires.moves.len()),
+        4,
+        "nothing behind the error starts"
+    );
     mover.hold(false);
     for _ in 0..4 {
         assert!(poster.wait(BOUND).unwrap().is_success());
@@ -310,7 +326,10 @@ fn an_error_comes_after_what_is_before_it_and_flushes_what_is_behind() {
     assert_eq!(failed.index, 4);
     for index in 5..7 {
         let flushed = poster.wait(BOUND).unwrap();
-        assert_eq!((error_of(&flushed), flushed.index), ((Syndrome::Flushed, vendor::FLUSHED), index));
+        assert_eq!(
+            (error_of(&flushed), flushed.index),
+            ((Syndrome::Flushed, vendor::FLUSHED), index)
+        );
     }
     assert_eq!(bed.nic.stats().errors, 1);
     assert_eq!(bed.nic.mover_failure(), None, "the mover did nothing wrong");
@@ -341,8 +360,18 @@ fn what_is_refused_without_a_mover_is_refused_with_one() {
     let past = bed.local(BYTES - 63, 64);
     check(bed.read(0), &[foreign], Syndrome::LocalProtection, vendor::LOCAL_KEY);
     check(bed.read(0), &[past], Syndrome::LocalProtection, vendor::LOCAL_KEY);
-    check(bed.read(BYTES - 63), &[bed.local(0, 64)], Syndrome::RemoteAccess, vendor::REMOTE_KEY);
-    check(bed.write(u64::MAX - bed.home.address()), &[bed.local(0, 64)], Syndrome::RemoteAccess, vendor::REMOTE_KEY);
+    check(
+        bed.read(BYTES - 63),
+        &[bed.local(0, 64)],
+        Syndrome::RemoteAccess,
+        vendor::REMOTE_KEY,
+    );
+    check(
+        bed.write(u64::MAX - bed.home.address()),
+        &[bed.local(0, 64)],
+        Syndrome::RemoteAccess,
+        vendor::REMOTE_KEY,
+    );
     // What a mover cannot do.
     let unsupported = (Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED);
     let add = Operation::FetchAdd {
@@ -351,9 +380,19 @@ fn what_is_refused_without_a_mover_is_refused_with_one() {
         add: 1,
     };
     check(add, &[bed.local(0, 8)], unsupported.0, unsupported.1);
-    check(bed.write(0), &[Segment::Inline(&[1, 2, 3])], unsupported.0, unsupported.1);
+    check(
+        bed.write(0),
+        &[Segment::Inline(&[1, 2, 3])],
+        unsupported.0,
+        unsupported.1,
+    );
     // The first span is fine; none of it moves.
-    check(bed.read(0), &[bed.local(0, 8), past], Syndrome::LocalProtection, vendor::LOCAL_KEY);
+    check(
+        bed.read(0),
+        &[bed.local(0, 8), past],
+        Syndrome::LocalProtection,
+        vendor::LOCAL_KEY,
+    );
     assert!(mover.with(|wires| wires.moves.is_empty()));
     let mut poster = bed.poster(8);
     poster.write_raw(&[0xff; 64]);
@@ -381,7 +420,9 @@ fn faults_can_be_planted() {
     assert!(matches!(poster.wait(SHORT), Err(PosterError::TimedOut { .. })));
     poster.reset().unwrap();
     bed.nic.connect(poster.number(), poster.number()).unwrap();
-    let failed = bed.nic.inject(FaultPlan::new(Fault::Fail(Syndrome::TransportRetryExceeded)));
+    let failed = bed
+        .nic
+        .inject(FaultPlan::new(Fault::Fail(Syndrome::TransportRetryExceeded)));
     let done = bed.run(&mut poster, read, &segments);
     assert_eq!(error_of(&done), (Syndrome::TransportRetryExceeded, vendor::INJECTED));
     for fault in [delayed, lost, failed] {
@@ -494,4 +535,3 @@ fn a_broken_mover_hangs_nobody() {
     bed.nic.destroy_queue_pair(poster.number()).unwrap();
     assert!(begun.elapsed() < BOUND);
 }
-
