@@ -98,7 +98,8 @@ pub enum Transport {
     /// The best one for the GPU: `Direct` on an NVIDIA GPU, `Soft` on the simulated GPU, `Rxe` with memory nodes.
     #[default]
     Auto,
-    /// The software NIC: mlx5 work requests executed in this process.
+    /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU that was named (`GpuKind::Auto` takes
+    /// the simulated one for it) its bytes are moved by the GPU's copy engines, and the multiprocessors stay free.
     Soft,
     /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call.
     Rxe,

@@ -12,6 +12,11 @@
 //! - an rkey is not equal to its lkey, queue pair numbers do not follow each other;
 //! - without latency or bandwidth settings requests complete as fast as they can be copied.
 //!
+//! With a [mover](SoftNicBuilder::mover), such as a GPU's copy engines, the processor reads requests and checks them, and
+//! moves nothing: engines collect what is announced into batches, and each completion follows its data in the mover's
+//! order. READs and WRITEs then run beside each other, so completions of one queue pair are in order within a direction
+//! only; an error comes after everything before it.
+//!
 //! ```
 //! use gpuvm_nic::{Access, Nic, SoftNic};
 //!
