@@ -133,10 +133,9 @@ impl StreamCopier {
                 let CopySpan { to, from, bytes } = *span;
                 // SAFETY: the promise of `submit`'s caller. Pinned host memory and device memory share one address space, so
                 // the driver tells the direction by the addresses.
-                self.core
-                    .check(format_args!("copy {bytes} bytes from {from:#x} to {to:#x}"), unsafe {
-                        cu::cuMemcpyAsync(to, from, bytes as usize, self.stream.0)
-                    })?;
+                let called = unsafe { cu::cuMemcpyAsync(to, from, bytes as usize, self.stream.0) };
+                let what = format_args!("copy {bytes} bytes from {from:#x} to {to:#x}");
+                self.core.check(what, called)?;
             }
         }
         Ok(())
@@ -238,10 +237,10 @@ impl Copier for StreamCopier {
         };
         // Two calls: copies of one batch have no order, batches of one stream do.
         let enqueued = self.enqueue(state, data).and_then(|()| self.enqueue(state, then));
-        // SAFETY: the event is this copier's own, and nobody waits for it.
         let marked = enqueued.and_then(|()| {
-            self.core
-                .check("mark copies", unsafe { cu::cuEventRecord(event.0, self.stream.0) })
+            // SAFETY: the event is this copier's own, and nobody waits for it.
+            let called = unsafe { cu::cuEventRecord(event.0, self.stream.0) };
+            self.core.check("mark copies", called)
         });
         match marked {
             Ok(()) => state.flying.push_back(event),
