@@ -177,14 +177,14 @@ class array {
     }
 
     // Holds the page of element i for this lane: raw elements from i to the end of the page, until the span is
-    // destroyed. The launch states how many spans a lane holds at once. Empty after a fault.
+    // destroyed. Lanes that come here together with one page take their pins by one addition. The launch states how
+    // many spans a lane holds at once. Empty after a fault.
     __device__ span<T> pin(unsigned long long i) const {
-        return span<T>(desc_, i, detail::pin_element<T, false>(desc_, i, true));
+        return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }
-    // The same with one addition to the page's word for all lanes that come here together with the same page:
-    // meant for whole warps. Each lane's span counts for itself.
+    // The same, and says that all lanes of the warp hold the same page: the launch states how many a warp holds at once.
     __device__ span<T> pin_warp(unsigned long long i) const {
-        return span<T>(desc_, i, detail::pin_element<T, true>(desc_, i, true));
+        return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }
 
     // For a lane that walks neighbouring elements.
@@ -217,10 +217,10 @@ class array<const T> {
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
     __device__ span<const T> pin(unsigned long long i) const {
-        return span<const T>(desc_, i, detail::pin_element<T, false>(desc_, i, false));
+        return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
     }
     __device__ span<const T> pin_warp(unsigned long long i) const {
-        return span<const T>(desc_, i, detail::pin_element<T, true>(desc_, i, false));
+        return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
     }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
     __device__ void prefetch(unsigned long long first, unsigned long long count) const {

@@ -28,7 +28,7 @@ class span {
     span& operator=(span&&) = delete;
     // Release: this lane's stores come before the pin is gone.
     __device__ ~span() {
-        if (word_) detail::unpin(word_, 1);
+        if (word_) detail::unpin_together(word_);
     }
 
     // First raw element, or null after a fault.

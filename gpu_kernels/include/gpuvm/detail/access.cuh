@@ -334,10 +334,39 @@ GPUVM_NOINLINE u64 pin_slow(Miss* miss, u32 offset, bool write) {
     }
 }
 
+// Pins a resident page for this lane, by one addition for all lanes that are here with it. False when it is not
+// resident.
+GPUVM_DEVICE bool pin_resident(u64* word, u64* seen) {
+    u32 active, group = match_active(reinterpret_cast<u64>(word), &active);
+    u32 leader = __ffs(group) - 1, lanes = __popc(group);
+    u64 old = 0;
+    // A look first: pins on a page that is absent would only be taken back.
+    if (lane_id() == leader && is_resident(ld_relaxed_gpu(word))) {
+        old = add_pins(word, lanes);
+        if (pins_held(old))
+            touch(word, old);
+        else
+            undo_pins(word, lanes);
+    }
+    old = __shfl_sync(group, old, leader);
+    // The leader's acquire, which also dropped this multiprocessor's L1, comes before the group's accesses.
+    __syncwarp(group);
+    *seen = old;
+    return pins_held(old);
+}
+
+// Gives one pin a lane back, by one subtraction for all lanes that are here with the page. It awaits nobody:
+// destructors run divergently.
+GPUVM_DEVICE void unpin_together(u64* word) {
+    u32 active, group = match_active(reinterpret_cast<u64>(word), &active);
+    // The group's accesses come before the release.
+    __syncwarp(group);
+    if (lane_id() == static_cast<u32>(__ffs(group) - 1)) unpin(word, __popc(group));
+}
+
 // Address of element `index` with one pin for this lane, or 0. `write` marks the page dirty at once, before any store.
-// `Together`: by one addition for all lanes that are here with the page. A region that is never evicted needs no pins:
-// they are given back at once.
-template <class T, bool Together>
+// A region that is never evicted needs no pins: they are given back at once.
+template <class T>
 GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool write) {
     if (index >= array.length) {
         report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE_SPAN);
@@ -345,22 +374,11 @@ GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool wri
     }
     Place place = place_of<T>(array, index);
     u64* word = words_of(array) + place.page;
-    if (never_evicted(array)) {
-        u64 seen = ld_weak(word);
-        if (is_resident(seen)) {
-            if (write) mark_dirty(word, seen);
-            return frame_at(array, seen) + place.offset;
-        }
-    } else if constexpr (!Together) {
-        if (is_resident(ld_relaxed_gpu(word))) {
-            u64 old = add_pins(word, 1);
-            if (pins_held(old)) {
-                if (write) mark_dirty(word, old);
-                touch(word, old);
-                return frame_at(array, old) + place.offset;
-            }
-            undo_pins(word, 1);
-        }
+    u64 seen;
+    bool held = never_evicted(array) ? is_resident(seen = ld_weak(word)) : pin_resident(word, &seen);
+    if (held) {
+        if (write) mark_dirty(word, seen);
+        return frame_at(array, seen) + place.offset;
     }
     Miss miss(array, place.page);
     u64 address = pin_slow(&miss, place.offset, write);
