@@ -23,6 +23,7 @@ mod measure;
 mod memory;
 mod module;
 mod nvrtc;
+mod pin_book;
 mod pins;
 mod places;
 mod stream;
