@@ -34,31 +34,29 @@ pub(crate) struct ModuleInner {
     pub(crate) enqueuing: Mutex<()>,
     instances: Vec<Arc<Instance>>,
     /// One for each instance. Never held over a call of the driver.
-    slots: Mutex<Slots>,
+    slots: Mutex<Slots<Arc<Event>>>,
 }
 
-struct Slots {
-    all: Vec<Slot>,
+struct Slots<E> {
+    all: Vec<Slot<E>>,
     /// Counts launches.
     last: u64,
 }
 
 /// Who uses an instance.
-#[derive(Default)]
-struct Slot {
-    in_flight: u32,
+struct Slot<E> {
     /// The launch that was enqueued last.
-    tail: Option<Tail>,
+    tail: Option<Tail<E>>,
     /// When it was taken last, by count.
     taken: u64,
     /// Work that nobody can wait for may be in flight.
     broken: bool,
 }
 
-struct Tail {
+struct Tail<E> {
     stream: u64,
     launch: u64,
-    event: Arc<Event>,
+    event: E,
     ended: bool,
 }
 
@@ -70,18 +68,24 @@ pub(crate) struct Taken {
     pub(crate) after: Option<(Arc<Event>, u64)>,
 }
 
-impl Slots {
+impl<E: Clone> Slots<E> {
     fn new(count: usize) -> Self {
         Self {
-            all: std::iter::repeat_with(Slot::default).take(count).collect(),
+            all: std::iter::repeat_with(|| Slot {
+                tail: None,
+                taken: 0,
+                broken: false,
+            })
+            .take(count)
+            .collect(),
             last: 0,
         }
     }
 
     /// An instance for a launch on `stream`, and what it must run after: the stream's own last one, else one that nothing
     /// uses, else the one that was taken longest ago.
-    fn take(&mut self, stream: u64) -> Option<(usize, Option<(Arc<Event>, u64)>)> {
-        let rank = |slot: &Slot| match &slot.tail {
+    fn take(&mut self, stream: u64) -> Option<(usize, Option<(E, u64)>)> {
+        let rank = |slot: &Slot<E>| match &slot.tail {
             Some(tail) if tail.stream == stream => 0,
             None => 1,
             Some(tail) if tail.ended => 1,
@@ -92,13 +96,12 @@ impl Slots {
         self.last += 1;
         let slot = &mut self.all[index];
         slot.taken = self.last;
-        slot.in_flight += 1;
         let others = slot.tail.as_ref().filter(|tail| tail.stream != stream && !tail.ended);
-        Some((index, others.map(|tail| (Arc::clone(&tail.event), tail.launch))))
+        Some((index, others.map(|tail| (tail.event.clone(), tail.launch))))
     }
 
     /// Launch `launch` is the slot's last one from now on and ends with `event`.
-    fn enqueued(&mut self, slot: usize, stream: u64, launch: u64, event: Arc<Event>) {
+    fn enqueued(&mut self, slot: usize, stream: u64, launch: u64, event: E) {
         self.all[slot].tail = Some(Tail {
             stream,
             launch,
@@ -109,7 +112,6 @@ impl Slots {
 
     fn ended(&mut self, slot: usize, launch: u64) {
         let slot = &mut self.all[slot];
-        slot.in_flight = slot.in_flight.saturating_sub(1);
         if let Some(tail) = slot.tail.as_mut().filter(|tail| tail.launch == launch) {
             tail.ended = true;
         }
@@ -373,5 +375,41 @@ impl Kernel for CudaKernel {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+
+    #[test]
+    fn a_launch_takes_its_streams_instance_then_a_free_one_then_the_oldest() {
+        let mut slots = Slots::new(2);
+        let mut launch = |slots: &mut Slots<char>, stream, number, event| {
+            let (slot, after) = slots.take(stream).expect("one is usable");
+            slots.enqueued(slot, stream, number, event);
+            (slot, after)
+        };
+        assert_eq!(launch(&mut slots, 7, 1, 'a'), (0, None));
+        assert_eq!(launch(&mut slots, 8, 2, 'b'), (1, None));
+        assert_eq!(launch(&mut slots, 7, 3, 'c'), (0, None), "its stream orders it");
+        assert_eq!(
+            launch(&mut slots, 9, 4, 'd'),
+            (1, Some(('b', 2))),
+            "the one taken longest ago"
+        );
+        slots.ended(0, 1);
+        assert_eq!(
+            launch(&mut slots, 8, 5, 'e'),
+            (0, Some(('c', 3))),
+            "launch 3 is the last one there and runs still"
+        );
+        slots.ended(0, 3);
+        slots.ended(0, 5);
+        assert_eq!(launch(&mut slots, 10, 6, 'f'), (0, None), "it is free");
+        slots.all[0].broken = true;
+        assert_eq!(launch(&mut slots, 10, 7, 'g'), (1, Some(('d', 4))));
+        slots.all[1].broken = true;
+        assert!(slots.take(10).is_none());
     }
 }
