@@ -21,8 +21,8 @@ use crate::params;
 /// Shared memory of a block that needs no asking, bytes.
 const SHARED_PLAIN_BYTES: u32 = 48 << 10;
 
-/// Launches of one module that can run at one time; more wait for one of them on the GPU. A vm's launches share a GPU's memory, so
-/// few run beside each other, and each instance costs the load of a module.
+/// Launches of one module that can run at one time; more wait for one of them on the GPU. Each instance costs the
+/// load of a module and its variables; few programs run more launches of one module beside each other.
 const INSTANCES: usize = 4;
 
 /// A compiled source and where it is loaded.
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_launch_takes_its_streams_instance_then_a_free_one_then_the_oldest() {
         let mut slots = Slots::new(2);
-        let mut launch = |slots: &mut Slots<char>, stream, number, event| {
+        let launch = |slots: &mut Slots<char>, stream, number, event| {
             let (slot, after) = slots.take(stream).expect("one is usable");
             slots.enqueued(slot, stream, number, event);
             (slot, after)

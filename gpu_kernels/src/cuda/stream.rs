@@ -160,10 +160,7 @@ impl CudaStream {
             }
         }
         module.enqueued(taken.slot, number, brake.number, &call.events.1);
-        if result.is_err() {
-            // Not as ended: the mark may be ahead still.
-            module.ended(taken.slot, 0);
-        }
+        // Of a launch that failed it never counts as ended, so that others wait for the mark.
         result.map(|()| taken.slot)
     }
 
