@@ -11,7 +11,8 @@ use gpuvm_gpu::{
     Source, Stream,
 };
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// No wait of a test is longer.
+const LIMIT: Duration = Duration::from_secs(20);
 
 fn gpu() -> Option<CudaGpu> {
     let name = std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
@@ -72,6 +73,26 @@ fn state(gpu: &CudaGpu, mark: u32) -> HostMemory {
     gpu.write(state.device_addr() + 4, &mark.to_ne_bytes())
         .expect("live memory");
     state
+}
+
+/// Runs `step` on a thread of its own, so that one that waits for a running kernel fails with its name.
+fn within<T: Send>(what: &str, step: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let begun = Instant::now();
+        let thread = scope.spawn(step);
+        while !thread.is_finished() && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if !thread.is_finished() {
+            // The scope would wait for the thread, and it for the kernel: nobody could say what hangs.
+            eprintln!("FAILED: {what} did not return within {LIMIT:?}: the driver waits for running kernels");
+            // The driver's own clean-up would wait for the kernel.
+            // SAFETY: it ends the process at once, which a hang leaves as the only way out.
+            unsafe { libc::_exit(101) };
+        }
+        eprintln!("{what}: {:?}", begun.elapsed());
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// A kernel that runs until it is asked to end.
@@ -243,34 +264,57 @@ fn streams_with_their_own_states_run_beside_each_other() {
             (stream, out, state(&gpu, 100 + i))
         })
         .collect();
-    let config = LaunchConfig::linear(1, 32).deadline(Duration::from_secs(30));
+    // Longer than the steps below, so that it hides none that waits for the kernels.
+    let config = LaunchConfig::linear(1, 32).deadline(3 * LIMIT);
     let launches: Vec<_> = all
         .iter()
-        .map(|(stream, out, state)| {
-            start(
-                stream,
-                &spin,
-                &config,
-                &[&out.addr().to_ne_bytes()],
-                state.device_addr(),
-            )
+        .enumerate()
+        .map(|(i, (stream, out, state))| {
+            within(&format!("launch {i} beside those before"), || {
+                let out = out.addr().to_ne_bytes();
+                start(stream, &spin, &config, &[&out], state.device_addr())
+            })
         })
         .collect();
     // Each has read its own state while all of them run; the host's reads wait for none.
     let until = Instant::now() + LIMIT;
-    while !all
-        .iter()
-        .zip(100..)
-        .all(|((_, out, _), mark)| words(&gpu, out, 1) == [mark])
-    {
-        assert!(Instant::now() < until, "all of them start");
+    for ((_, out, _), mark) in all.iter().zip(100..) {
+        while within("read beside the kernels", || words(&gpu, out, 1)) != [mark] {
+            assert!(
+                Instant::now() < until,
+                "the launch with mark {mark} starts beside the others"
+            );
+        }
     }
     assert!(launches.iter().all(|launch| !launch.is_done()));
+    // A fifth needs an instance of the module, and waits for one on the GPU, not on the host.
+    let (fifth_stream, fifth_out) = (
+        within("make a stream beside the kernels", || gpu.stream().expect("a stream")),
+        gpu.allocate(4, 256).expect("memory of a slab that is there"),
+    );
+    let fifth_state = state(&gpu, 200);
+    gpu.write(fifth_state.device_addr(), &1u32.to_ne_bytes())
+        .expect("live memory");
+    let fifth = within("launch a fifth", || {
+        let out = fifth_out.addr().to_ne_bytes();
+        start(&fifth_stream, &spin, &config, &[&out], fifth_state.device_addr())
+    });
+    assert!(fifth.wait(Some(Duration::from_millis(100))).is_none(), "it waits");
     // Memory comes and goes beside them.
     for bytes in [100, 8 << 20] {
-        let memory = gpu.allocate(bytes, 256).expect("memory");
-        gpu.write(memory.addr(), &[1]).expect("live memory");
-        drop(gpu.allocate_host(bytes).expect("host memory"));
+        let memory = within(&format!("allocate {bytes} bytes beside the kernels"), || {
+            gpu.allocate(bytes, 256).expect("memory")
+        });
+        within("write beside the kernels", || {
+            gpu.write(memory.addr(), &[1]).expect("live memory");
+        });
+        within(
+            &format!("allocate {bytes} bytes of host memory beside the kernels"),
+            || {
+                drop(gpu.allocate_host(bytes).expect("host memory"));
+            },
+        );
+        within("free beside the kernels", || drop(memory));
     }
     for ((_, _, state), launch) in all.iter().zip(&launches) {
         gpu.write(state.device_addr(), &1u32.to_ne_bytes())
@@ -280,6 +324,8 @@ fn streams_with_their_own_states_run_beside_each_other() {
             .expect("it ends")
             .unwrap_or_else(|e| panic!("{e}"));
     }
+    fifth.wait(Some(LIMIT)).expect("the fifth ends").expect("it ends well");
+    assert_eq!(words(&gpu, &fifth_out, 1), [200], "it had its own state");
     // The same stream takes another state for its next launch.
     let (stream, out, _) = &all[0];
     let other = state(&gpu, 1000);

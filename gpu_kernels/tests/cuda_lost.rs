@@ -10,7 +10,7 @@ use gpuvm_gpu::{CompileOptions, Gpu, GpuError, LaunchConfig, LaunchOutcome, Sour
 
 const CASE: &str = "GPUVM_LOST_CASE";
 const DONE: &str = "the case was seen through";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(20);
 
 const KERNELS: &str = "#include <gpuvm/gpuvm.cuh>\n\
     __global__ void asserts(unsigned* p) { assert(p == nullptr); }\n\
@@ -103,7 +103,14 @@ fn the_child() {
     let lost = gpu.lost().expect("the GPU is lost");
     println!("lost: {lost}");
     // Every later call says so, and nothing hangs or panics.
-    let is_lost = |error: Option<GpuError>| assert!(matches!(error, Some(GpuError::Lost { .. })), "{error:?}");
+    // A kernel that runs on may reach memory still: that must not look like a dead context.
+    let is_lost = |error: Option<GpuError>| match (name.as_str(), error) {
+        ("deaf", Some(GpuError::Deadline { kernel, .. })) => assert_eq!(kernel, "deaf"),
+        ("deaf", other) => panic!("{other:?}"),
+        (_, Some(GpuError::Lost { .. })) => {}
+        (_, other) => panic!("{other:?}"),
+    };
+    is_lost(Some(lost));
     is_lost(gpu.allocate(4, 256).err());
     is_lost(gpu.allocate_host(4).err());
     is_lost(gpu.read(small.addr(), &mut [0]).err());

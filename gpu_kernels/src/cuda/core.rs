@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt::Display;
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUevent_flags_enum as EventFlags, CUmemGenericAllocationHandle, CUmodule, CUstream,
@@ -41,6 +41,31 @@ pub(crate) type EventHandle = Raw<cudarc::driver::sys::CUevent_st>;
 pub(crate) type ModuleHandle = Raw<cudarc::driver::sys::CUmod_st>;
 /// A kernel's handle in a loaded module.
 pub(crate) type FunctionHandle = Raw<cudarc::driver::sys::CUfunc_st>;
+
+/// Events that are made at once, two for each launch in flight: beyond that they are made beside running kernels.
+const EVENTS: usize = 256;
+
+/// An event of the pool, which gets it back when the last one who may name it is gone.
+pub(crate) struct Event {
+    core: Arc<Core>,
+    pub(crate) handle: EventHandle,
+}
+
+impl Event {
+    /// An event that takes the time.
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Arc<Self>, GpuError> {
+        Ok(Arc::new(Self {
+            handle: core.event()?,
+            core: Arc::clone(core),
+        }))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.core.give_event(self.handle);
+    }
+}
 
 /// Something to free once no kernel runs: each of these may wait for all of them.
 #[derive(Debug)]
@@ -119,6 +144,10 @@ impl Core {
         let called = unsafe { cu::cuCtxGetStreamPriorityRange(&raw mut priorities.0, &raw mut priorities.1) };
         core.check("ask for the priorities of streams", called)?;
         core.priorities = priorities;
+        let events = (0..EVENTS).map(|_| core.event()).collect::<Result<Vec<_>, _>>()?;
+        for event in events {
+            core.give_event(event);
+        }
         Ok(core)
     }
 
@@ -157,6 +186,11 @@ impl Core {
             cause,
         };
         self.lost.get_or_init(error).clone()
+    }
+
+    /// As [`lose`](Self::lose) with an error that does not say that the context is dead: a kernel may run on, and reach memory.
+    pub(crate) fn lose_with(&self, error: GpuError) -> GpuError {
+        self.lost.get_or_init(|| error).clone()
     }
 
     /// Why the GPU is lost.

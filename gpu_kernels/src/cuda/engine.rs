@@ -1,11 +1,11 @@
 //! The streams of one GPU and the thread that watches them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::core::Core;
-use super::module::ModuleInner;
+use super::stops::Stops;
 use super::stream::StreamInner;
 use crate::lock::lock;
 
@@ -23,7 +23,7 @@ const GONE: &str = "its GPU was dropped";
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     pub(crate) streams: Mutex<Vec<Arc<StreamInner>>>,
-    modules: Mutex<Vec<Weak<ModuleInner>>>,
+    pub(crate) stops: Arc<Stops>,
     last_stream: AtomicU64,
     /// Counts what may need a look.
     events: Mutex<u64>,
@@ -34,9 +34,9 @@ impl Engine {
     /// No streams.
     pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
         Arc::new(Self {
+            stops: Stops::new(Arc::clone(&core)),
             core,
             streams: Mutex::default(),
-            modules: Mutex::default(),
             last_stream: AtomicU64::new(0),
             events: Mutex::default(),
             woken: Condvar::new(),
@@ -47,13 +47,6 @@ impl Engine {
     pub(crate) fn stream_number(&self) -> u64 {
         // Relaxed: only uniqueness matters.
         self.last_stream.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Modules lose what they have loaded for a stream when it goes.
-    pub(crate) fn add_module(&self, module: &Arc<ModuleInner>) {
-        let mut modules = lock(&self.modules);
-        modules.retain(|module| module.strong_count() > 0);
-        modules.push(Arc::downgrade(module));
     }
 
     /// The thread looks again at once.
@@ -75,21 +68,23 @@ impl Engine {
             seen = events;
             let now = Instant::now();
             let shut_down = self.core.is_shut_down();
+            if shut_down {
+                self.stops.stop_all(GONE);
+            }
             for stream in &streams {
                 progress |= stream.advance();
                 if let Some(head) = stream.head() {
                     busy = true;
-                    if shut_down {
-                        head.abandon_because(GONE);
-                    }
                     head.tick(now);
                 }
             }
+            self.stops.looked();
             self.drop_closed(&streams);
             if progress {
                 active = now;
             }
             if !busy && shut_down && self.core.in_flight() == 0 {
+                self.stops.end_courier();
                 return;
             }
             let quiet = now.saturating_duration_since(active);
@@ -115,10 +110,6 @@ impl Engine {
     fn drop_closed(&self, seen: &[Arc<StreamInner>]) {
         for stream in seen.iter().filter(|stream| stream.is_closed_and_empty()) {
             lock(&self.streams).retain(|other| !Arc::ptr_eq(other, stream));
-            let modules: Vec<_> = lock(&self.modules).iter().filter_map(Weak::upgrade).collect();
-            for module in modules {
-                module.forget(stream.number);
-            }
         }
     }
 }

@@ -115,19 +115,20 @@ impl HostPool {
 
     #[allow(clippy::type_complexity)]
     fn small(&self, taken: u64) -> Result<(Raw<u8>, u64, Option<(u64, u64)>), GpuError> {
-        let mut state = lock(&self.state);
-        let found = state
-            .slabs
-            .iter_mut()
-            .find_map(|(&slab, one)| Some((slab, one.host, one.ranges.take(taken, PAGE)?)));
+        let found = {
+            let mut state = lock(&self.state);
+            let mut slabs = state.slabs.iter_mut();
+            slabs.find_map(|(&slab, one)| Some((slab, one.host, one.ranges.take(taken, PAGE)?)))
+        };
         let (slab, host, addr) = match found {
             Some(found) => found,
             None => {
+                // Not under the lock: the driver may wait for kernels, and launches and callbacks look into the books.
                 let (host, device) = pin(&self.core, SLAB_BYTES)?;
                 let mut ranges = Ranges::new(device, SLAB_BYTES);
                 // The driver gives whole pages, and a slab is longer than what comes here.
                 let addr = ranges.take(taken, PAGE).unwrap_or(device);
-                state.slabs.insert(device, Slab { host, ranges });
+                lock(&self.state).slabs.insert(device, Slab { host, ranges });
                 (device, host, addr)
             }
         };

@@ -1,70 +1,36 @@
 //! A launch: how it is watched, stopped and ended.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUresult;
 
 use super::calls::cu;
-use super::copy::Copier;
-use super::core::{Core, EventHandle, Raw};
+use super::core::{Core, Event, EventHandle};
 use super::driver::{is, outcome};
 use super::module::KernelInner;
+use super::stops::{Brake, LATE, Stops, Why};
 use super::stream::StreamInner;
 use crate::api::{Launch, LaunchOutcome, LaunchReport, OnDone};
 use crate::error::GpuError;
 use crate::lock::lock;
 
-/// How long a kernel has to end after it was asked to, unless a tenth of its deadline is longer.
-const GRACE: Duration = Duration::from_secs(1);
 /// How long a waiter asks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
 /// How long a waiter sleeps before it looks itself: the watching thread may be busy with another launch's callback.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Where a kernel reads that it shall end.
-#[derive(Clone, Copy)]
-pub(crate) enum StopWord {
-    /// Nowhere: it was launched without a state.
-    None,
-    /// In host memory.
-    Host(Raw<u8>),
-    /// In device memory.
-    Device(u64),
-}
-
-#[derive(Clone)]
-enum Why {
-    Deadline,
-    /// Who stopped it.
-    Abandoned(String),
-}
-
-#[derive(Default)]
-struct Progress {
-    /// When its start was seen.
-    started: Option<Instant>,
-    /// Why and when it was asked to end.
-    stop: Option<(Why, Instant)>,
-    /// How it ends should the GPU be lost.
-    last_word: Option<GpuError>,
-    /// Its memory may be gone.
-    over: bool,
-}
-
 /// A launch that was enqueued.
 pub(crate) struct LaunchState {
     pub(crate) core: Arc<Core>,
-    pub(crate) copier: Arc<Copier>,
+    pub(crate) stops: Arc<Stops>,
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) stream: Arc<StreamInner>,
-    pub(crate) start: EventHandle,
-    pub(crate) end: EventHandle,
+    pub(crate) start: Arc<Event>,
+    pub(crate) end: Arc<Event>,
+    pub(crate) slot: usize,
     pub(crate) blocks: u64,
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) stop_word: StopWord,
-    progress: Mutex<Progress>,
+    pub(crate) brake: Arc<Brake>,
     outcome: Mutex<Option<LaunchOutcome>>,
     ended: Condvar,
     on_done: Mutex<Option<OnDone>>,
@@ -73,13 +39,13 @@ pub(crate) struct LaunchState {
 /// What a launch is made of.
 pub(crate) struct NewLaunch {
     pub(crate) core: Arc<Core>,
-    pub(crate) copier: Arc<Copier>,
+    pub(crate) stops: Arc<Stops>,
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) stream: Arc<StreamInner>,
-    pub(crate) events: (EventHandle, EventHandle),
+    pub(crate) events: (Arc<Event>, Arc<Event>),
+    pub(crate) slot: usize,
     pub(crate) blocks: u64,
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) stop_word: StopWord,
+    pub(crate) brake: Arc<Brake>,
     pub(crate) on_done: OnDone,
 }
 
@@ -88,15 +54,14 @@ impl LaunchState {
     pub(crate) fn new(new: NewLaunch) -> Arc<Self> {
         Arc::new(Self {
             core: new.core,
-            copier: new.copier,
+            stops: new.stops,
             kernel: new.kernel,
             stream: new.stream,
             start: new.events.0,
             end: new.events.1,
+            slot: new.slot,
             blocks: new.blocks,
-            deadline: new.deadline,
-            stop_word: new.stop_word,
-            progress: Mutex::default(),
+            brake: new.brake,
             outcome: Mutex::new(None),
             ended: Condvar::new(),
             on_done: Mutex::new(Some(new.on_done)),
@@ -133,22 +98,21 @@ impl LaunchState {
 
     /// How it has ended, if it has. For the head of its stream.
     pub(crate) fn poll(&self) -> Option<LaunchOutcome> {
-        match self.reached(self.end) {
+        match self.reached(self.end.handle) {
             Ok(false) => None,
             Ok(true) => Some(self.ended_well()),
-            Err(lost) => Some(Err(lock(&self.progress).last_word.take().unwrap_or(lost))),
+            Err(lost) => Some(Err(self.brake.lost(&lost))),
         }
     }
 
     fn ended_well(&self) -> LaunchOutcome {
-        let stop = lock(&self.progress).stop.clone();
-        match stop {
-            Some((Why::Deadline, _)) => Err(self.late("it was asked to end, and did")),
-            Some((Why::Abandoned(cause), _)) => Err(self.abandoned(&cause)),
+        match self.brake.stopped() {
+            Some(error) => Err(error),
             None => {
                 let mut milliseconds = 0f32;
                 // SAFETY: an out-value, and two events that were recorded with time and reached.
-                let called = unsafe { cu::cuEventElapsedTime(&raw mut milliseconds, self.start.0, self.end.0) };
+                let called =
+                    unsafe { cu::cuEventElapsedTime(&raw mut milliseconds, self.start.handle.0, self.end.handle.0) };
                 self.core
                     .check(format_args!("take the time of kernel `{}`", self.name()), called)?;
                 Ok(LaunchReport {
@@ -160,107 +124,24 @@ impl LaunchState {
         }
     }
 
-    fn late(&self, report: &str) -> GpuError {
-        GpuError::Deadline {
-            kernel: self.name().to_owned(),
-            limit: self.deadline.unwrap_or_default(),
-            report: format!("{report}; an NVIDIA GPU does not tell where its threads were"),
-        }
-    }
-
-    fn abandoned(&self, cause: &str) -> GpuError {
-        GpuError::Abandoned {
-            kernel: self.name().to_owned(),
-            cause: cause.to_owned(),
-        }
-    }
-
     /// Looks at the clock of the head of a stream.
     pub(crate) fn tick(&self, now: Instant) {
-        let (started, stopping) = {
-            let progress = lock(&self.progress);
-            (progress.started, progress.stop.is_some())
-        };
-        if self.deadline.is_none() && !stopping {
-            return;
+        // Its clock starts when it does. An error is seen by `poll` too.
+        if self.brake.wants_start() && matches!(self.reached(self.start.handle), Ok(true)) {
+            self.brake.saw_start(now);
         }
-        let Some(started) = started else {
-            // Its clock starts when it does. An error is seen by `poll` too.
-            if matches!(self.reached(self.start), Ok(true)) {
-                lock(&self.progress).started = Some(now);
-            }
-            return;
-        };
-        let ran = now.saturating_duration_since(started);
-        if !stopping && self.deadline.is_some_and(|limit| ran > limit) {
-            return self.stop(Why::Deadline);
-        }
-        self.give_up_after_grace(started, now);
-    }
-
-    fn give_up_after_grace(&self, started: Instant, now: Instant) {
-        let mut progress = lock(&self.progress);
-        let Some((why, asked)) = progress.stop.clone() else {
-            return;
-        };
-        let grace = GRACE.max(self.deadline.unwrap_or_default() / 10);
-        if now.saturating_duration_since(asked.max(started)) < grace {
-            return;
-        }
-        let heard = match self.stop_word {
-            StopWord::None => "it was launched without a state through which it could be asked",
-            _ => "it was asked to end and did not",
-        };
-        let report = format!(
-            "{heard} within {:.1} s; it cannot be stopped, and the GPU is lost",
-            grace.as_secs_f64()
-        );
-        progress.last_word = Some(match why {
-            Why::Deadline => self.late(&report),
-            Why::Abandoned(cause) => self.abandoned(&format!("{cause}; {report}")),
-        });
-        drop(progress);
-        self.core.lose(format!("kernel `{}` runs on: {heard}", self.name()));
-    }
-
-    fn stop(&self, why: Why) {
-        let mut progress = lock(&self.progress);
-        // Until it is over its memory is there, and it cannot be over while this lock is held.
-        if progress.over || progress.stop.is_some() {
-            return;
-        }
-        progress.stop = Some((why, Instant::now()));
-        match self.stop_word {
-            StopWord::None => {}
-            StopWord::Host(word) => {
-                // SAFETY: the caller of `launch` keeps the launch's state alive until its callback, which comes after `over`. It is at
-                // least 4-byte aligned: checked at the launch.
-                let word = unsafe { AtomicU32::from_ptr(word.0.cast()) };
-                // Release: what the stopper did before is before it for a kernel that acquires; the kernel asks with a relaxed load.
-                word.store(1, Ordering::Release);
-            }
-            StopWord::Device(addr) => {
-                // An error means that the GPU is lost, which ends the launch anyway.
-                let _ = self.copier.to_device(addr, &1u32.to_ne_bytes());
-            }
-        }
-    }
-
-    /// Asks it to end because of `cause`.
-    pub(crate) fn abandon_because(&self, cause: &str) {
-        self.stop(Why::Abandoned(cause.to_owned()));
+        self.stops.look(&self.brake, now, Duration::ZERO);
     }
 
     /// Tells everybody. The callback runs before waiters wake, so that what it cleans up is clean then.
     pub(crate) fn complete(&self, outcome: LaunchOutcome) {
-        lock(&self.progress).over = true;
+        self.stops.remove(&self.brake);
+        self.kernel.module.ended(self.slot, self.brake.number);
         let callback = lock(&self.on_done).take();
         if let Some(callback) = callback {
             // A panic of the callback is its owner's mistake; it is printed by the panic hook and must not end this thread.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(&outcome)));
         }
-        self.core.give_event(self.start);
-        self.core.give_event(self.end);
         self.core.end_launch();
         *lock(&self.outcome) = Some(outcome);
         self.ended.notify_all();
@@ -293,7 +174,18 @@ impl Launch for CudaLaunch {
             self.0.stream.advance();
             std::hint::spin_loop();
         }
+        let mut lost_since = None;
         loop {
+            let now = Instant::now();
+            // The watching thread and the guard do this; should neither, the waiter does.
+            self.0.stops.look(&self.0.brake, now, LATE);
+            if let Some(cause) = self.0.core.lost() {
+                // Who ends launches may be stuck in the driver, behind a kernel that runs on. The callback is left out then: the launch's
+                // memory stays.
+                if now.duration_since(*lost_since.get_or_insert(now)) > LATE {
+                    return Some(Err(self.0.brake.lost(&cause)));
+                }
+            }
             {
                 let outcome = lock(&self.0.outcome);
                 if outcome.is_some() {
@@ -318,6 +210,8 @@ impl Launch for CudaLaunch {
     }
 
     fn abandon(&self) {
-        self.0.abandon_because("its owner stopped it");
+        self.0
+            .stops
+            .stop(&self.0.brake, Why::Abandoned("its owner stopped it".to_owned()));
     }
 }

@@ -125,20 +125,20 @@ impl DevicePool {
     fn small(&self, bytes: u64, align: u64) -> Result<(u64, LiveKind), GpuError> {
         // At most 2 MiB, so this does not overflow.
         let taken = bytes.next_multiple_of(GRANULE);
-        let mut state = lock(&self.state);
-        let found = state
-            .slabs
-            .iter_mut()
-            .find_map(|(&slab, one)| Some((slab, one.ranges.take(taken, align)?)));
-        if let Some((slab, addr)) = found {
-            return Ok((addr, LiveKind::Small { slab, taken }));
+        let find = |state: &mut State| {
+            let mut slabs = state.slabs.iter_mut();
+            slabs.find_map(|(&slab, one)| Some((one.ranges.take(taken, align)?, LiveKind::Small { slab, taken })))
+        };
+        if let Some(found) = find(&mut lock(&self.state)) {
+            return Ok(found);
         }
+        // Not under the lock: the driver may wait for kernels, and launches and callbacks look into the books.
         let block = self.map(SLAB_BYTES, LARGE_BYTES, &[self.core.info.ordinal])?;
         let mut ranges = Ranges::new(block.addr, block.bytes);
         // A fresh slab is aligned to the largest alignment and longer than the largest size that comes here.
         let addr = ranges.take(taken, align).unwrap_or(block.addr);
-        state.slabs.insert(block.addr, Slab { block, ranges });
         let slab = block.addr;
+        lock(&self.state).slabs.insert(slab, Slab { block, ranges });
         Ok((addr, LiveKind::Small { slab, taken }))
     }
 

@@ -5,7 +5,14 @@
 //! other; nothing uses the default stream. Memory is freed when no kernel runs. A trap in a kernel, or a kernel that cannot be
 //! stopped, loses the GPU to this process: calls then answer [`GpuError::Lost`], the program goes on.
 //!
-//! A module is loaded once for each stream that launches it, so a kernel's `__device__` variables are separate for each stream.
+//! A module is loaded four times when it is compiled: so many of its launches run at one time, on as many streams; a further one waits on
+//! the GPU, not on the host, until one of them has ended. Each instance has `__device__` variables of its own, and a launch may get
+//! any: such variables carry nothing from one launch to the next.
+//!
+//! Calls that may wait for running kernels, by the driver's own choice: [`Gpu::compile`], [`Gpu::allocate`], [`Gpu::allocate_on`],
+//! [`Gpu::allocate_host`], [`Gpu::register_host`], the first long copies of [`Gpu::read`] and [`Gpu::write`], and [`Gpu::stream`];
+//! `launch` when a thousand launches of its stream wait. Make what a kernel needs before it starts. A launch's deadline is kept
+//! meanwhile, as long as its launch state is in host memory.
 
 mod calls;
 mod compile;
@@ -24,13 +31,16 @@ mod measure;
 mod memory;
 mod module;
 mod nvrtc;
+mod pin_book;
 mod pins;
 mod places;
+mod stops;
 mod stream;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{DeviceId, DeviceInfo, devices};
@@ -42,6 +52,7 @@ use self::core::Core;
 use self::engine::Engine;
 use self::module::ModuleInner;
 use self::places::Places;
+use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore,
@@ -99,11 +110,27 @@ impl CudaGpuBuilder {
         let core = Arc::new(Core::open(device::find(&self.device)?)?);
         let places = Places::new(&core)?;
         let engine = Engine::new(Arc::clone(&core));
+        let courier = Courier::new(&core)?;
+        let (stops, letters, own) = (Arc::clone(&engine.stops), Arc::clone(&engine.stops), Arc::clone(&core));
+        spawn(&core, "limit", move || stops.guard())?;
+        spawn(&core, "stop", move || {
+            letters.carry(&courier);
+            courier.retire(&own);
+        })
+        .inspect_err(|_| engine.stops.close())?;
         let watched = Arc::clone(&engine);
         let watcher = std::thread::Builder::new()
             .name(format!("gpuvm-gpu{}", core.info.ordinal))
             .spawn(move || watched.watch())
-            .map_err(|e| GpuError::io("start the thread that watches launches", None, e))?;
+            .map_err(|e| GpuError::io("start the thread that watches launches", None, e));
+        let watcher = match watcher {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                engine.stops.close();
+                engine.stops.end_courier();
+                return Err(error);
+            }
+        };
         Ok(CudaGpu {
             core,
             places,
@@ -112,6 +139,13 @@ impl CudaGpuBuilder {
             watcher: Mutex::new(Some(watcher)),
         })
     }
+}
+
+fn spawn(core: &Core, what: &str, work: impl FnOnce() + Send + 'static) -> Result<(), GpuError> {
+    let thread = std::thread::Builder::new().name(format!("gpuvm-gpu{}-{what}", core.info.ordinal));
+    let started = thread.spawn(work);
+    started.map_err(|e| GpuError::io("start a thread that stops launches", None, e))?;
+    Ok(())
 }
 
 impl CudaGpu {
@@ -220,8 +254,7 @@ impl Gpu for CudaGpu {
         let (major, minor) = self.core.info.compute_capability;
         let dir = self.cache_dir.clone();
         let cubin = compile::compile_cached(source, kernels, options, Architecture(major * 10 + minor), dir)?;
-        let (inner, module) = ModuleInner::load(&self.core, self.places.copier(), cubin, &source.name)?;
-        self.engine.add_module(&inner);
+        let module = ModuleInner::load(&self.core, self.places.copier(), cubin, &source.name)?;
         Ok(Arc::new(module))
     }
 
@@ -241,11 +274,20 @@ impl Gpu for CudaGpu {
 impl Drop for CudaGpu {
     fn drop(&mut self) {
         self.core.shut_down();
+        self.engine.stops.close();
         self.engine.wake();
         let watcher = lock(&self.watcher).take();
         // A callback on the watching thread may drop the last handle; the thread ends by itself then. Elsewhere this ends within the
         // grace that kernels have, and at once when the GPU is lost.
         if let Some(watcher) = watcher.filter(|w| w.thread().id() != std::thread::current().id()) {
+            let mut lost_since = None;
+            while !watcher.is_finished() {
+                // Stuck in the driver, behind a kernel that runs on: it is left to the process's end.
+                if self.core.lost().is_some() && lost_since.get_or_insert_with(Instant::now).elapsed() > LATE {
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
             let _ = watcher.join();
         }
     }

@@ -1,9 +1,8 @@
 //! Loaded kernels. The device library finds its launch's state through a variable of the module; so that launches on
-//! different streams can run at once, a module is loaded once for each stream that uses it, and its `__device__` variables are
-//! separate with it.
+//! different streams can run at once, a module is loaded [`INSTANCES`] times when it is compiled, and its `__device__` variables are
+//! separate with each. Nothing is loaded at a launch: the driver would wait for running kernels, and others behind it.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +11,7 @@ use cudarc::driver::sys::{CUfunction_attribute_enum as Attribute, CUresult};
 use super::calls::cu;
 use super::compile::{Cubin, LAUNCH_STATE, table_name};
 use super::copy::Copier;
-use super::core::{Core, FunctionHandle, ModuleHandle, Raw, Retired};
+use super::core::{Core, Event, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
 use crate::error::GpuError;
@@ -22,41 +21,111 @@ use crate::params;
 /// Shared memory of a block that needs no asking, bytes.
 const SHARED_PLAIN_BYTES: u32 = 48 << 10;
 
+/// Launches of one module that can run at one time; more wait for one of them on the GPU. Each instance costs the
+/// load of a module and its variables; few programs run more launches of one module beside each other.
+const INSTANCES: usize = 4;
+
 /// A compiled source and where it is loaded.
 pub(crate) struct ModuleInner {
     core: Arc<Core>,
     name: String,
     cubin: Cubin,
-    /// What the module was checked with. One stream uses it; it stays until the module goes.
-    first: Arc<Instance>,
-    state: Mutex<State>,
+    /// Held while a launch is enqueued, so that launches of one instance wait for earlier ones only.
+    pub(crate) enqueuing: Mutex<()>,
+    instances: Vec<Arc<Instance>>,
+    /// One for each instance. Never held over a call of the driver.
+    slots: Mutex<Slots<Arc<Event>>>,
 }
 
-#[derive(Default)]
-struct State {
-    /// By stream.
-    instances: HashMap<u64, Arc<Instance>>,
-    /// The stream that uses `first`.
-    first_of: Option<u64>,
+struct Slots<E> {
+    all: Vec<Slot<E>>,
+    /// Counts launches.
+    last: u64,
 }
 
-/// A module that is loaded for one stream.
+/// Who uses an instance.
+struct Slot<E> {
+    /// The launch that was enqueued last.
+    tail: Option<Tail<E>>,
+    /// When it was taken last, by count.
+    taken: u64,
+    /// Work that nobody can wait for may be in flight.
+    broken: bool,
+}
+
+struct Tail<E> {
+    stream: u64,
+    launch: u64,
+    event: E,
+    ended: bool,
+}
+
+/// An instance for a launch.
+pub(crate) struct Taken {
+    pub(crate) slot: usize,
+    pub(crate) instance: Arc<Instance>,
+    /// The event and the number of another stream's launch that must end first.
+    pub(crate) after: Option<(Arc<Event>, u64)>,
+}
+
+impl<E: Clone> Slots<E> {
+    fn new(count: usize) -> Self {
+        Self {
+            all: std::iter::repeat_with(|| Slot {
+                tail: None,
+                taken: 0,
+                broken: false,
+            })
+            .take(count)
+            .collect(),
+            last: 0,
+        }
+    }
+
+    /// An instance for a launch on `stream`, and what it must run after: the stream's own last one, else one that nothing
+    /// uses, else the one that was taken longest ago.
+    fn take(&mut self, stream: u64) -> Option<(usize, Option<(E, u64)>)> {
+        let rank = |slot: &Slot<E>| match &slot.tail {
+            Some(tail) if tail.stream == stream => 0,
+            None => 1,
+            Some(tail) if tail.ended => 1,
+            Some(_) => 2,
+        };
+        let usable = self.all.iter().enumerate().filter(|(_, slot)| !slot.broken);
+        let (index, _) = usable.min_by_key(|(_, slot)| (rank(slot), slot.taken))?;
+        self.last += 1;
+        let slot = &mut self.all[index];
+        slot.taken = self.last;
+        let others = slot.tail.as_ref().filter(|tail| tail.stream != stream && !tail.ended);
+        Some((index, others.map(|tail| (tail.event.clone(), tail.launch))))
+    }
+
+    /// Launch `launch` is the slot's last one from now on and ends with `event`.
+    fn enqueued(&mut self, slot: usize, stream: u64, launch: u64, event: E) {
+        self.all[slot].tail = Some(Tail {
+            stream,
+            launch,
+            event,
+            ended: false,
+        });
+    }
+
+    fn ended(&mut self, slot: usize, launch: u64) {
+        let slot = &mut self.all[slot];
+        if let Some(tail) = slot.tail.as_mut().filter(|tail| tail.launch == launch) {
+            tail.ended = true;
+        }
+    }
+}
+
+/// A module that is loaded once.
 pub(crate) struct Instance {
     module: ModuleHandle,
     functions: Vec<FunctionHandle>,
     /// Device address of the variable that points to the launch's state, 0 if there is none.
     pub(crate) state_addr: u64,
-    /// Touched under the lock of the stream that uses the instance.
-    pub(crate) set: Mutex<Set>,
-}
-
-/// What an instance was last told.
-#[derive(Default)]
-pub(crate) struct Set {
-    /// The launch state that is set in stream order; none before the first.
-    pub(crate) launch_state: Option<u64>,
-    /// By kernel: the most dynamic shared memory that was asked for, bytes.
-    dynamic_shared: HashMap<usize, u32>,
+    /// The launch state that is set in the order of its launches; none before the first. Touched under the module's `enqueuing`.
+    pub(crate) set: Mutex<Option<u64>>,
 }
 
 /// A kernel of a loaded module.
@@ -107,9 +176,26 @@ impl Instance {
                 }
             }
             self.functions.push(Raw(function));
+            self.allow_shared(core, self.functions.len() - 1, &kernel.name)?;
         }
         self.state_addr = self.variable(core, LAUNCH_STATE)?.map_or(0, |(addr, _)| addr);
         Ok(())
+    }
+
+    /// Lets launches ask for all shared memory that the GPU has, so that no launch needs to change that.
+    fn allow_shared(&self, core: &Core, index: usize, name: &str) -> Result<(), GpuError> {
+        let fixed = self.attribute(core, index, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let most = core.info.shared_bytes_per_block.saturating_sub(fixed);
+        if fixed.saturating_add(most) <= SHARED_PLAIN_BYTES {
+            return Ok(());
+        }
+        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+        // SAFETY: a function of a loaded module; the value is within the GPU's limit.
+        let called = unsafe { cu::cuFuncSetAttribute(self.functions[index].0, attribute, most as c_int) };
+        core.check(
+            format_args!("give kernel `{name}` {most} bytes of dynamic shared memory"),
+            called,
+        )
     }
 
     /// Device address and bytes of a variable, if the module has it.
@@ -161,26 +247,27 @@ impl Instance {
 
 impl ModuleInner {
     /// Loads `cubin` and describes its kernels.
-    pub(crate) fn load(
-        core: &Arc<Core>,
-        copier: &Copier,
-        cubin: Cubin,
-        name: &str,
-    ) -> Result<(Arc<Self>, CudaModule), GpuError> {
-        let first = Arc::new(Instance::load(core, &cubin, name)?);
-        // It owns the instance from here on, so that a failure below unloads it.
-        let inner = Arc::new(Self {
+    pub(crate) fn load(core: &Arc<Core>, copier: &Copier, cubin: Cubin, name: &str) -> Result<CudaModule, GpuError> {
+        // It owns the instances, so that a failure below unloads them.
+        let mut inner = Self {
             core: Arc::clone(core),
             name: name.to_owned(),
             cubin,
-            first,
-            state: Mutex::default(),
-        });
+            enqueuing: Mutex::default(),
+            instances: Vec::with_capacity(INSTANCES),
+            slots: Mutex::new(Slots::new(INSTANCES)),
+        };
+        for _ in 0..INSTANCES {
+            let instance = Instance::load(core, &inner.cubin, name)?;
+            inner.instances.push(Arc::new(instance));
+        }
+        let inner = Arc::new(inner);
+        let first = &inner.instances[0];
         let kernels = inner.cubin.kernels.iter().enumerate().map(|(index, kernel)| {
-            let resources = inner.first.resources(core, index)?;
+            let resources = first.resources(core, index)?;
             let params = match &kernel.params {
                 Some(params) => params.clone(),
-                None => inner.first.params(core, copier, index, name)?,
+                None => first.params(core, copier, index, name)?,
             };
             Ok(Arc::new(KernelInner {
                 info: KernelInfo {
@@ -196,52 +283,45 @@ impl ModuleInner {
         });
         let kernels = kernels.collect::<Result<_, GpuError>>()?;
         let name = name.to_owned();
-        Ok((inner, CudaModule { name, kernels }))
+        Ok(CudaModule { name, kernels })
     }
 
-    /// The module as it is loaded for stream `stream`; loading may wait for running kernels.
-    pub(crate) fn instance(&self, stream: u64) -> Result<Arc<Instance>, GpuError> {
-        let mut state = lock(&self.state);
-        if let Some(instance) = state.instances.get(&stream) {
-            return Ok(Arc::clone(instance));
-        }
-        let instance = if state.first_of.is_none() {
-            state.first_of = Some(stream);
-            Arc::clone(&self.first)
-        } else {
-            Arc::new(Instance::load(&self.core, &self.cubin, &self.name)?)
-        };
-        state.instances.insert(stream, Arc::clone(&instance));
-        Ok(instance)
+    /// An instance for a launch on stream `stream`, to be given back by [`ended`](Self::ended). The caller holds `enqueuing`.
+    pub(crate) fn take(&self, stream: u64) -> Result<Taken, GpuError> {
+        let taken = lock(&self.slots).take(stream);
+        let (slot, after) = taken.ok_or_else(|| GpuError::ModuleLoad {
+            module: self.name.clone(),
+            cause: "launches that failed half-way have used up its instances; compile it again".to_owned(),
+        })?;
+        Ok(Taken {
+            slot,
+            instance: Arc::clone(&self.instances[slot]),
+            after,
+        })
     }
 
-    /// Stream `stream` is gone, and nothing of it runs.
-    pub(crate) fn forget(&self, stream: u64) {
-        let gone = {
-            let mut state = lock(&self.state);
-            let gone = state.instances.remove(&stream);
-            if state.first_of == Some(stream) {
-                state.first_of = None;
-                return;
-            }
-            gone
-        };
-        if let Some(instance) = gone {
-            self.core.retire(Retired::Module(instance.module));
-        }
+    /// Launch `launch` uses the instance until `event`. The caller holds `enqueuing`.
+    pub(crate) fn enqueued(&self, slot: usize, stream: u64, launch: u64, event: &Arc<Event>) {
+        lock(&self.slots).enqueued(slot, stream, launch, Arc::clone(event));
+    }
+
+    /// Launch `launch` has ended, or was not enqueued.
+    pub(crate) fn ended(&self, slot: usize, launch: u64) {
+        lock(&self.slots).ended(slot, launch);
+    }
+
+    /// Work of a launch that failed may be in flight on the instance, unmarked: it is not used again.
+    pub(crate) fn give_up(&self, slot: usize) {
+        lock(&self.slots).all[slot].broken = true;
     }
 }
 
 impl Drop for ModuleInner {
     fn drop(&mut self) {
         // Launches hold the module, so nothing of it runs.
-        let state = std::mem::take(&mut *lock(&self.state));
-        for (stream, instance) in state.instances {
-            if state.first_of != Some(stream) {
-                self.core.retire(Retired::Module(instance.module));
-            }
+        for instance in &self.instances {
+            self.core.retire(Retired::Module(instance.module));
         }
-        self.core.retire(Retired::Module(self.first.module));
     }
 }
 
@@ -251,24 +331,9 @@ impl KernelInner {
         &self.module.core
     }
 
-    /// The kernel in `instance`, ready for `dynamic` bytes of dynamic shared memory.
-    pub(crate) fn function(&self, instance: &Instance, dynamic: u32) -> Result<FunctionHandle, GpuError> {
-        let function = instance.functions[self.index];
-        let mut set = lock(&instance.set);
-        let asked = set.dynamic_shared.entry(self.index).or_default();
-        if self.resources.static_shared_bytes.saturating_add(dynamic) > SHARED_PLAIN_BYTES && dynamic > *asked {
-            let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
-            let what = format_args!(
-                "give kernel `{}` {dynamic} bytes of dynamic shared memory",
-                self.info.name
-            );
-            // SAFETY: a function of a loaded module; the value was checked against the GPU's limit.
-            self.core().check(what, unsafe {
-                cu::cuFuncSetAttribute(function.0, attribute, dynamic as c_int)
-            })?;
-            *asked = dynamic;
-        }
-        Ok(function)
+    /// The kernel in `instance`.
+    pub(crate) fn function(&self, instance: &Instance) -> FunctionHandle {
+        instance.functions[self.index]
     }
 }
 
@@ -294,7 +359,7 @@ impl Kernel for CudaKernel {
         let (core, name) = (self.0.core(), &self.0.info.name);
         core.enter()?;
         let mut blocks: c_int = 0;
-        let function = self.0.function(&self.0.module.first, dynamic_shared_bytes)?;
+        let function = self.0.function(&self.0.module.instances[0]);
         // SAFETY: an out-value, and a function of an instance that stays as long as the module.
         let called = unsafe {
             cu::cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -310,5 +375,41 @@ impl Kernel for CudaKernel {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+
+    #[test]
+    fn a_launch_takes_its_streams_instance_then_a_free_one_then_the_oldest() {
+        let mut slots = Slots::new(2);
+        let launch = |slots: &mut Slots<char>, stream, number, event| {
+            let (slot, after) = slots.take(stream).expect("one is usable");
+            slots.enqueued(slot, stream, number, event);
+            (slot, after)
+        };
+        assert_eq!(launch(&mut slots, 7, 1, 'a'), (0, None));
+        assert_eq!(launch(&mut slots, 8, 2, 'b'), (1, None));
+        assert_eq!(launch(&mut slots, 7, 3, 'c'), (0, None), "its stream orders it");
+        assert_eq!(
+            launch(&mut slots, 9, 4, 'd'),
+            (1, Some(('b', 2))),
+            "the one taken longest ago"
+        );
+        slots.ended(0, 1);
+        assert_eq!(
+            launch(&mut slots, 8, 5, 'e'),
+            (0, Some(('c', 3))),
+            "launch 3 is the last one there and runs still"
+        );
+        slots.ended(0, 3);
+        slots.ended(0, 5);
+        assert_eq!(launch(&mut slots, 10, 6, 'f'), (0, None), "it is free");
+        slots.all[0].broken = true;
+        assert_eq!(launch(&mut slots, 10, 7, 'g'), (1, Some(('d', 4))));
+        slots.all[1].broken = true;
+        assert!(slots.take(10).is_none());
     }
 }

@@ -1,11 +1,10 @@
 //! Memory of this process that is pinned where it is.
 //!
-//! The driver pins whole pages and refuses a page twice, so that two registrations may share pages a book of pinned ranges is
+//! The driver pins whole pages and refuses a page twice, so that two registrations may share pages a [`Book`] of pinned ranges is
 //! kept: a registration pins what is not pinned yet and counts itself on every range that it touches.
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY, CUresult,
@@ -15,6 +14,7 @@ use super::calls::cu;
 use super::core::{Core, Raw};
 use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
+use super::pin_book::{Book, Conflict, Live, Pinned};
 use crate::api::{HostRegistration, Release};
 use crate::error::GpuError;
 use crate::lock::lock;
@@ -23,39 +23,10 @@ use crate::lock::lock;
 pub(crate) struct Pins {
     core: Arc<Core>,
     pool: Arc<HostPool>,
-    page: u64,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    last: u64,
-    /// By number.
-    live: BTreeMap<u64, Live>,
-    /// By first host address; ranges do not overlap.
-    pinned: BTreeMap<u64, Pinned>,
-}
-
-struct Live {
-    host: u64,
-    device: u64,
-    bytes: u64,
-    read_only: bool,
-}
-
-struct Pinned {
-    end: u64,
-    /// Device address less host address.
-    shift: u64,
-    read_only: bool,
-    /// Registrations that touch it; at 0 it waits until no kernel runs.
-    users: u64,
-}
-
-impl Live {
-    fn pages(&self, page: u64) -> (u64, u64) {
-        (self.host / page * page, (self.host + self.bytes).next_multiple_of(page))
-    }
+    /// Held while memory is pinned and unpinned, which may take seconds and may wait for running kernels.
+    pinning: Mutex<()>,
+    /// Never held over a call of the driver: launches and callbacks look here.
+    book: Mutex<Book>,
 }
 
 impl Pins {
@@ -66,8 +37,8 @@ impl Pins {
         let pins = Arc::new(Self {
             core,
             pool,
-            page: u64::try_from(page).unwrap_or(4096).max(4096),
-            state: Mutex::default(),
+            pinning: Mutex::default(),
+            book: Mutex::new(Book::new(u64::try_from(page).unwrap_or(4096).max(4096))),
         });
         pins.core.set_pins(Arc::downgrade(&pins));
         pins
@@ -99,17 +70,13 @@ impl Pins {
                 owner: None,
             });
         }
-        let mut live = Live {
+        let live = Live {
             host,
             device: 0,
             bytes,
             read_only,
         };
-        let mut state = lock(&self.state);
-        live.device = self.pin(&mut state, &live)?;
-        state.last += 1;
-        let (number, device) = (state.last, live.device);
-        state.live.insert(number, live);
+        let (number, device) = self.pin(live)?;
         Ok(HostRegistration {
             // The owner's name for it; addresses are not unique here.
             host: number,
@@ -119,58 +86,54 @@ impl Pins {
         })
     }
 
-    /// Pins what of `live` is not pinned, counts it on all its ranges, and gives its device address.
-    fn pin(&self, state: &mut State, live: &Live) -> Result<u64, GpuError> {
-        let (first, end) = live.pages(self.page);
-        // What nobody uses any more may hold pages that were unmapped since: it must not be taken for today's.
-        self.unpin_unused(state, first, end);
-        let mut gaps = Vec::new();
-        let mut at = first;
-        for (&start, pinned) in state.overlapping(first, end) {
-            if pinned.read_only && !live.read_only {
-                let text = "a part of it is pinned for reading only";
-                return Err(failed(live, "conflict", text, "drop the read-only registration first"));
-            }
-            if at < start {
-                gaps.push((at, start));
-            }
-            at = pinned.end;
+    /// Pins what of `live` is not pinned, enters it, and gives its number and its device address.
+    fn pin(&self, live: Live) -> Result<(u64, u64), GpuError> {
+        let _pinning = lock(&self.pinning);
+        self.unpin_unused(Some(&live));
+        let (missing, fresh) = {
+            let book = lock(&self.book);
+            let missing = book.missing(&live).map_err(|conflict| refused(&live, conflict))?;
+            (missing, book.is_fresh(&live))
+        };
+        // What others hold of it stays pinned meanwhile: nothing is unpinned without `pinning`.
+        let added = self.pin_ranges(&live, &missing)?;
+        let entered = lock(&self.book).enter(live, &added);
+        if let Ok(entered) = entered {
+            return Ok(entered);
         }
-        if at < end {
-            gaps.push((at, end));
+        self.unpin_ranges(&added);
+        if !fresh {
+            return entered.map_err(|conflict| refused(&live, conflict));
         }
-        let mut added = Vec::new();
-        let result = gaps.iter().try_for_each(|&(from, to)| {
-            let pinned = self.pin_range(live, from, to)?;
-            state.pinned.insert(from, pinned);
-            added.push(from);
-            Ok(())
-        });
-        let result = result.and_then(|()| {
-            let mut shifts = state.overlapping(first, end).map(|(_, pinned)| pinned.shift);
-            let shift = shifts.next().unwrap_or_default();
-            if shifts.any(|other| other != shift) {
-                let text = "its parts, pinned at different times, are not contiguous for the GPU";
-                return Err(failed(
-                    live,
-                    "conflict",
-                    text,
-                    "register the whole of it before its parts",
-                ));
+        // A GPU that has addresses of its own for pinned memory: all of it in one piece then.
+        let whole = lock(&self.book).whole(&live);
+        let added = self.pin_ranges(&live, &[whole])?;
+        let entered = lock(&self.book).enter(live, &added);
+        entered.map_err(|conflict| {
+            self.unpin_ranges(&added);
+            refused(&live, conflict)
+        })
+    }
+
+    /// Pins all of `ranges` or, with an error, none.
+    fn pin_ranges(&self, live: &Live, ranges: &[(u64, u64)]) -> Result<Vec<(u64, Pinned)>, GpuError> {
+        let mut added = Vec::with_capacity(ranges.len());
+        for &(from, to) in ranges {
+            match self.pin_range(live, from, to) {
+                Ok(pinned) => added.push((from, pinned)),
+                Err(error) => {
+                    self.unpin_ranges(&added);
+                    return Err(error);
+                }
             }
-            Ok(live.host.wrapping_add(shift))
-        });
-        if result.is_err() {
-            for from in added {
-                state.pinned.remove(&from);
-                self.unpin(from);
-            }
-            return result;
         }
-        for (_, pinned) in state.overlapping_mut(first, end) {
-            pinned.users += 1;
+        Ok(added)
+    }
+
+    fn unpin_ranges(&self, ranges: &[(u64, Pinned)]) {
+        for (from, _) in ranges {
+            self.unpin(*from);
         }
-        result
     }
 
     fn pin_range(&self, live: &Live, from: u64, to: u64) -> Result<Pinned, GpuError> {
@@ -179,7 +142,7 @@ impl Pins {
         let flags = base | if native { CU_MEMHOSTREGISTER_READ_ONLY } else { 0 };
         // SAFETY: the memory is valid until the registration is dropped: the promise of who registers it.
         let called = unsafe { cu::cuMemHostRegister_v2(from as *mut c_void, (to - from) as usize, flags) };
-        outcome(called).map_err(|failure| self.refused(live, native, failure))?;
+        outcome(called).map_err(|failure| self.cannot_pin(live, native, failure))?;
         let mut device = 0;
         // SAFETY: an out-value of the right type; the range was just registered.
         let mapped = unsafe { cu::cuMemHostGetDevicePointer_v2(&raw mut device, from as *mut c_void, 0) };
@@ -194,7 +157,7 @@ impl Pins {
         })
     }
 
-    fn refused(&self, live: &Live, native: bool, failure: Failure) -> GpuError {
+    fn cannot_pin(&self, live: &Live, native: bool, failure: Failure) -> GpuError {
         if failure.kills_context() {
             return self.core.error(what(live), failure);
         }
@@ -226,48 +189,33 @@ impl Pins {
         let _ = self.core.check("unpin host memory", called);
     }
 
-    fn unpin_unused(&self, state: &mut State, first: u64, end: u64) {
-        let unused: Vec<u64> = state
-            .overlapping(first, end)
-            .filter_map(|(&start, pinned)| (pinned.users == 0).then_some(start))
-            .collect();
-        for start in unused {
-            state.pinned.remove(&start);
-            self.unpin(start);
+    /// Unpins what nobody uses among what touches `live`, or all of that. The caller holds `pinning`.
+    fn unpin_unused(&self, live: Option<&Live>) {
+        let unused = lock(&self.book).take_unused(live);
+        for from in unused {
+            self.unpin(from);
         }
     }
 
     /// Unpins what nobody uses. To be called when no kernel runs.
     pub(crate) fn unpin_all_unused(&self) {
         // Who holds it may pin for seconds; what is left is unpinned the next time.
-        let Ok(mut state) = self.state.try_lock() else { return };
-        if state.pinned.values().all(|pinned| pinned.users > 0) || self.core.enter().is_err() {
-            return;
+        let _pinning = match self.pinning.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        // Of a lost context nothing can be unpinned, and what is not unpinned stays in the book.
+        if self.core.enter().is_ok() {
+            self.unpin_unused(None);
         }
-        self.unpin_unused(&mut state, 0, u64::MAX);
     }
 
     /// The host's address of the range at device address `addr`, if one registration covers it, and whether it is for
     /// reading only.
     pub(crate) fn host_address(&self, addr: u64, bytes: u64) -> Option<(Raw<u8>, bool)> {
-        let state = lock(&self.state);
-        state.live.values().find_map(|live| {
-            let offset = addr.checked_sub(live.device)?;
-            let inside = offset.checked_add(bytes)? <= live.bytes;
-            inside.then_some((Raw((live.host + offset) as *mut u8), live.read_only))
-        })
-    }
-}
-
-impl State {
-    fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (&u64, &Pinned)> {
-        self.pinned.range(..end).filter(move |(_, pinned)| pinned.end > first)
-    }
-
-    fn overlapping_mut(&mut self, first: u64, end: u64) -> impl Iterator<Item = (&u64, &mut Pinned)> {
-        self.pinned
-            .range_mut(..end)
-            .filter(move |(_, pinned)| pinned.end > first)
+        let (host, read_only) = lock(&self.book).host_address(addr, bytes)?;
+        Some((Raw(host as *mut u8), read_only))
     }
 }
 
@@ -275,12 +223,7 @@ impl Release for Pins {
     fn release(&self, number: u64) {
         {
             let _forgetting = self.core.forgetting();
-            let mut state = lock(&self.state);
-            let Some(live) = state.live.remove(&number) else { return };
-            let (first, end) = live.pages(self.page);
-            for (_, pinned) in state.overlapping_mut(first, end) {
-                pinned.users -= 1;
-            }
+            lock(&self.book).leave(number);
         }
         self.core.free_retired();
     }
@@ -296,10 +239,24 @@ fn what(live: &Live) -> String {
     format!("pin {} bytes of host memory at {:#x}", live.bytes, live.host)
 }
 
-fn failed(live: &Live, name: &str, text: &str, advice: &str) -> GpuError {
+fn refused(live: &Live, conflict: Conflict) -> GpuError {
+    let (text, advice) = match conflict {
+        Conflict::ReadOnly => (
+            "a part of it is pinned for reading only",
+            "drop the read-only registration first",
+        ),
+        Conflict::Stale => (
+            "a part of it is still pinned, in one piece with memory of another registration, for one that was dropped",
+            "drop the registrations that overlap it first",
+        ),
+        Conflict::Torn => (
+            "its parts, pinned at different times, are not contiguous for the GPU",
+            "register the whole of it before its parts",
+        ),
+    };
     GpuError::Driver {
         what: what(live),
-        name: name.to_owned(),
+        name: "conflict".to_owned(),
         text: text.to_owned(),
         advice: format!("; {advice}"),
     }

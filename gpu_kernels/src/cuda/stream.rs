@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 
 use super::calls::cu;
-use super::core::{Core, EventHandle, FunctionHandle, Retired, StreamHandle};
+use super::core::{Core, Event, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::engine::Engine;
-use super::launch::{CudaLaunch, LaunchState, NewLaunch, StopWord};
-use super::module::{CudaKernel, Instance, KernelInner};
+use super::launch::{CudaLaunch, LaunchState, NewLaunch};
+use super::module::{CudaKernel, Instance, KernelInner, Taken};
 use super::places::Places;
+use super::stops::{Brake, LATE, StopWord};
 use crate::api::{Kernel, Launch, LaunchConfig, OnDone, Stream};
 use crate::arguments::Arguments;
 use crate::error::GpuError;
@@ -141,22 +142,51 @@ impl CudaStream {
         }
     }
 
-    /// Enqueues state, events and kernel. The caller holds `enqueuing`.
-    fn enqueue(&self, call: &Call<'_>) -> Result<(), GpuError> {
+    /// Enqueues a launch in an instance of its module, and gives that instance's number.
+    fn enqueue(&self, call: &Call<'_>, brake: &Brake) -> Result<usize, GpuError> {
+        let (module, number) = (&call.kernel.module, self.inner.number);
+        let _enqueuing = lock(&module.enqueuing);
+        let taken = module.take(number)?;
+        if let Some((_, launch)) = &taken.after {
+            brake.is_behind(*launch);
+        }
+        let result = self.enqueue_in(call, &taken);
+        if result.is_err() {
+            // Whatever of it was enqueued ends before this mark: who uses the instance next waits for it.
+            // SAFETY: the event and the stream are live.
+            let marked = unsafe { cu::cuEventRecord(call.events.1.handle.0, self.inner.handle.0) };
+            if outcome(marked).is_err() {
+                module.give_up(taken.slot);
+            }
+        }
+        module.enqueued(taken.slot, number, brake.number, &call.events.1);
+        // Of a launch that failed it never counts as ended, so that others wait for the mark.
+        result.map(|()| taken.slot)
+    }
+
+    /// Enqueues state, events and kernel. The caller holds the module's `enqueuing`.
+    fn enqueue_in(&self, call: &Call<'_>, taken: &Taken) -> Result<(), GpuError> {
         let (core, stream) = (&self.inner.core, self.inner.handle);
         let name = &call.kernel.info.name;
-        set_launch_state(core, stream, call.instance, call.launch_state)?;
+        if let Some((event, _)) = &taken.after {
+            // The host does not wait.
+            // SAFETY: the event was recorded, and both are live.
+            let called = unsafe { cu::cuStreamWaitEvent(stream.0, event.handle.0, 0) };
+            core.check(format_args!("order kernel `{name}` after another stream's"), called)?;
+        }
+        set_launch_state(core, stream, &taken.instance, call.launch_state)?;
+        let function = call.kernel.function(&taken.instance);
         let ([x, y, z], [a, b, c]) = (call.config.grid, call.config.block);
         // The driver reads the parameters and changes nothing of them.
         let params = call.arguments.pointers().cast::<*mut c_void>().cast_mut();
         // SAFETY: the events are this launch's own; the function belongs to an instance that the kernel's module keeps; the parameters
         // have the sizes and alignments that the kernel's table gives, and the driver copies them before it returns.
         unsafe {
-            let started = cu::cuEventRecord(call.events.0.0, stream.0);
+            let started = cu::cuEventRecord(call.events.0.handle.0, stream.0);
             core.check(format_args!("mark the start of kernel `{name}`"), started)?;
             let dynamic = call.config.dynamic_shared_bytes;
             let launched = cu::cuLaunchKernel(
-                call.function.0,
+                function.0,
                 x,
                 y,
                 z,
@@ -183,9 +213,15 @@ impl CudaStream {
                 return Err(core.error(format_args!("launch kernel `{name}`"), failure));
             }
             // The kernel runs from here on: without this mark nobody would know when it ends.
-            let ended = cu::cuEventRecord(call.events.1.0, stream.0);
+            let ended = cu::cuEventRecord(call.events.1.handle.0, stream.0);
             core.check(format_args!("mark the end of kernel `{name}`"), ended)
-                .map_err(|error| core.lose(format!("kernel `{name}` runs unwatched: {error}")))
+                // Not as a dead context, unless it is one: the kernel may run on.
+                .map_err(|error| {
+                    core.lose_with(GpuError::Abandoned {
+                        kernel: name.clone(),
+                        cause: format!("its end cannot be seen, and the GPU is lost: {error}"),
+                    })
+                })
         }
     }
 }
@@ -193,29 +229,27 @@ impl CudaStream {
 /// A kernel launch that was checked.
 struct Call<'a> {
     kernel: &'a KernelInner,
-    instance: &'a Instance,
-    function: FunctionHandle,
     config: &'a LaunchConfig,
     arguments: &'a Arguments,
     launch_state: u64,
-    events: (EventHandle, EventHandle),
+    events: (Arc<Event>, Arc<Event>),
 }
 
 /// Sets the instance's pointer to the launch's state, in the order of its stream.
 fn set_launch_state(core: &Core, stream: StreamHandle, instance: &Instance, value: u64) -> Result<(), GpuError> {
     let mut set = lock(&instance.set);
-    if instance.state_addr == 0 || set.launch_state == Some(value) {
+    if instance.state_addr == 0 || *set == Some(value) {
         return Ok(());
     }
     // Unknown until both halves are on their way.
-    set.launch_state = None;
+    *set = None;
     for (offset, half) in [(0, value as u32), (4, (value >> 32) as u32)] {
-        // SAFETY: the variable has 8 bytes and belongs to an instance that only this stream uses; the value travels with the command.
+        // SAFETY: the variable has 8 bytes and belongs to an instance whose earlier launches end before; the value travels with the command.
         core.check("set the launch's state", unsafe {
             cu::cuMemsetD32Async(instance.state_addr + offset, half, 1, stream.0)
         })?;
     }
-    set.launch_state = Some(value);
+    *set = Some(value);
     Ok(())
 }
 
@@ -280,33 +314,30 @@ impl Stream for CudaStream {
         let stop_word = self.stop_word(kernel, launch_state)?;
         core.enter()?;
         let _enqueuing = lock(&self.inner.enqueuing);
-        let instance = kernel.module.instance(self.inner.number)?;
-        let function = kernel.function(&instance, config.dynamic_shared_bytes)?;
+        let events = (Event::new(core)?, Event::new(core)?);
         core.begin_launch()?;
-        let enqueued = core.event().and_then(|start| {
-            let events = (start, core.event()?);
-            let call = Call {
-                kernel,
-                instance: &instance,
-                function,
-                config,
-                arguments: &arguments,
-                launch_state,
-                events,
-            };
-            self.enqueue(&call).map(|()| events)
-        });
-        // An error leaves two events to the context: the stream may still use them.
-        let events = enqueued.inspect_err(|_| core.end_launch())?;
+        let stops = &self.engine.stops;
+        let brake = stops.add(self.inner.number, &kernel.info.name, config.deadline, stop_word);
+        let call = Call {
+            kernel,
+            config,
+            arguments: &arguments,
+            launch_state,
+            events,
+        };
+        let slot = self.enqueue(&call, &brake).inspect_err(|_| {
+            stops.remove(&brake);
+            core.end_launch();
+        })?;
         let launch = LaunchState::new(NewLaunch {
             core: Arc::clone(core),
-            copier: Arc::clone(self.places.copier()),
+            stops: Arc::clone(stops),
             kernel: Arc::clone(kernel),
             stream: Arc::clone(&self.inner),
-            events,
+            events: call.events,
+            slot,
             blocks,
-            deadline: config.deadline,
-            stop_word,
+            brake,
             on_done,
         });
         lock(&self.inner.queue).launches.push_back(Arc::clone(&launch));
@@ -316,7 +347,14 @@ impl Stream for CudaStream {
 
     fn synchronize(&self) -> Result<(), GpuError> {
         let begun = Instant::now();
+        let mut lost_since = None;
         loop {
+            if let Some(cause) = self.inner.core.lost()
+                && lost_since.get_or_insert_with(Instant::now).elapsed() > LATE
+            {
+                // As a launch's waiter: who ends launches may be stuck in the driver.
+                return Err(cause);
+            }
             let mut queue = lock(&self.inner.queue);
             if queue.launches.is_empty() {
                 return queue.error.take().map_or(Ok(()), Err);
