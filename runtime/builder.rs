@@ -13,6 +13,7 @@ use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
 
 use crate::{
     error::{Doing, Error, Result},
+    mover::GpuMover,
     vm::{TransportNic, Vm},
 };
 
@@ -97,7 +98,8 @@ pub enum Transport {
     /// The best one for the GPU: `Direct` on an NVIDIA GPU, `Soft` on the simulated GPU, `Rxe` with memory nodes.
     #[default]
     Auto,
-    /// The software NIC: mlx5 work requests executed in this process.
+    /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU that was named (`GpuKind::Auto` takes
+    /// the simulated one for it) its bytes are moved by the GPU's copy engines, and the multiprocessors stay free.
     Soft,
     /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call.
     Rxe,
@@ -464,7 +466,7 @@ impl VmBuilder {
         let nic = match transport {
             Transport::Rxe => Some(TransportNic::Rxe(Arc::new(self.open_rxe(&nodes)?))),
             Transport::Direct => None,
-            _ if hardware => Some(self.soft_nic_of_hardware()?),
+            _ if hardware => Some(self.soft_nic_of_hardware(device.as_ref())?),
             _ => Some(TransportNic::Soft(self.open_soft_nic()?)),
         };
         let gpu = match device {
@@ -531,13 +533,26 @@ impl VmBuilder {
         Ok(())
     }
 
-    /// The software NIC beside an NVIDIA GPU.
-    fn soft_nic_of_hardware(&self) -> Result<TransportNic> {
-        Err(Error::Unavailable {
-            what: "transport soft on an NVIDIA GPU".into(),
-            reason: "the software NIC reaches the simulated GPU's memory only; use --transport direct, or --gpu sim"
-                .into(),
-        })
+    /// The software NIC beside an NVIDIA GPU, whose copy engines move its bytes.
+    fn soft_nic_of_hardware(&self, gpu: Option<&Arc<dyn Gpu>>) -> Result<TransportNic> {
+        if let Some(nic) = &self.soft_nic {
+            if nic.has_mover() {
+                return Ok(TransportNic::Soft(Arc::clone(nic)));
+            }
+            return Err(Error::Setting {
+                setting: "software NIC",
+                value: "one without a mover".into(),
+                reason:
+                    "the processor does not reach an NVIDIA GPU's memory; leave the NIC to the Vm, or use --gpu sim"
+                        .into(),
+            });
+        }
+        let mut builder = SoftNic::builder().engines(self.nic_engines);
+        if let Some(gpu) = gpu {
+            builder = builder.mover(Arc::new(GpuMover { gpu: Arc::clone(gpu) }));
+        }
+        let nic = builder.build().doing(|| "starting the software NIC".into())?;
+        Ok(TransportNic::Soft(Arc::new(nic)))
     }
 
     fn open_soft_nic(&self) -> Result<Arc<SoftNic>> {

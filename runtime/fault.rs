@@ -72,6 +72,8 @@ pub struct Fault {
     pub transport: &'static str,
     /// The machine that holds the page, and what is known to be wrong with it; nothing for this host.
     pub holder: Option<String>,
+    /// What moves the transport's bytes had failed, and why.
+    pub mover_failure: Option<String>,
     /// Queue pair, by its index in the virtual memory.
     pub queue: u32,
     /// The 64-bit index of the request, where one was posted.
@@ -129,6 +131,7 @@ impl Fault {
             page: record.page,
             transport,
             holder,
+            mover_failure: None,
             queue: record.queue,
             request: record.index,
             syndrome: record.syndrome as u8,
@@ -239,6 +242,9 @@ impl fmt::Display for Fault {
         self.cause(f)?;
         if let Some(holder) = &self.holder {
             write!(f, ", at {holder}")?;
+        }
+        if let Some(failure) = &self.mover_failure {
+            write!(f, ", because the GPU's copies failed: {failure}")?;
         }
         write!(f, " (block {}, thread {})", self.block, self.thread)
     }

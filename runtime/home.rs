@@ -309,8 +309,8 @@ pub(crate) enum Home {
 pub(crate) enum Reach {
     /// Nobody: it is empty.
     Nobody,
-    /// The NIC.
-    Nic(gpuvm_nic::MemoryKey),
+    /// The NIC, by a key, and what moves its bytes, in place.
+    Nic(gpuvm_nic::MemoryKey, Mutex<Option<HostRegistration>>),
     /// Lanes, in place; none once they may not any more.
     Lanes(Mutex<Option<HostRegistration>>),
 }

@@ -195,7 +195,10 @@ impl InFlight {
             let name = self.regions.iter().find(|(id, _)| *id == record.region);
             let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
             let holder = vm.holder_of(record.region, record.page);
-            let fault = Box::new(Fault::from_record(&record, region, vm.transport.name(), holder));
+            let mut fault = Box::new(Fault::from_record(&record, region, vm.transport.name(), holder));
+            if fault.needs_recovery() {
+                fault.mover_failure = vm.soft_nic.as_ref().and_then(|nic| nic.mover_failure());
+            }
             return Err(Error::Fault {
                 kernel: self.label.clone(),
                 fault,

@@ -59,6 +59,7 @@ mod home;
 mod kernel;
 mod launch;
 mod launch_state;
+mod mover;
 mod queues;
 mod recovery;
 mod region;

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use gpuvm_gpu::{Gpu, GpuError, HostMemory};
+use gpuvm_gpu::{Gpu, GpuError, HostMemory, HostRegistration};
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
 use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
@@ -19,41 +19,98 @@ mod mending;
 
 pub(crate) use mending::Keeper;
 
-/// Rings in GPU memory, for a NIC that does not make its own.
-struct GivenRings {
-    send: DeviceArray<[u64; 8]>,
-    completion: DeviceArray<[u64; 8]>,
-    /// [0], [1]: the pair's record (receive, send); [2], [3]: the completion queue's.
-    doorbell_records: DeviceArray<[u32; 16]>,
+/// Rings for a NIC that does not make its own.
+enum GivenRings {
+    /// In GPU memory, all of which the NIC reaches.
+    Device {
+        send: DeviceArray<[u64; 8]>,
+        completion: DeviceArray<[u64; 8]>,
+        doorbell_records: DeviceArray<Records>,
+    },
+    /// For a NIC with a mover. What lanes write and the NIC polls is the host's; completions, which lanes poll, are the GPU's:
+    /// a look at its own memory takes a tenth of one at the host's.
+    Split {
+        /// The send ring, then the records.
+        posted: HostMemory,
+        completion: DeviceArray<[u64; 8]>,
+    },
 }
 
+/// [0], [1]: the pair's record (receive, send); [2], [3]: the completion queue's.
+type Records = [u32; 16];
+
 impl GivenRings {
-    fn allocate(gpu: &dyn Gpu, depth: u32) -> Result<Self, gpuvm_gpu::GpuError> {
-        Ok(Self {
+    fn allocate(gpu: &dyn Gpu, depth: u32, split: bool) -> Result<Self, GpuError> {
+        let completion = DeviceArray::zeroed(gpu, u64::from(depth))?;
+        if split {
+            let bytes = send_bytes(depth) + size_of::<Records>() as u64;
+            let posted = gpu.allocate_host(bytes)?;
+            return Ok(Self::Split { posted, completion });
+        }
+        Ok(Self::Device {
             send: DeviceArray::zeroed(gpu, u64::from(depth))?,
-            completion: DeviceArray::zeroed(gpu, u64::from(depth))?,
+            completion,
             doorbell_records: DeviceArray::zeroed(gpu, 1)?,
         })
     }
 
+    /// As the NIC names it.
     fn memory(&self, depth: u32) -> QueueMemory {
+        let (sq, cq, records) = match self {
+            Self::Device {
+                send,
+                completion,
+                doorbell_records,
+            } => (send.addr(), completion.addr(), doorbell_records.addr()),
+            Self::Split { posted, completion } => {
+                let first = posted.host_ptr().expose_provenance() as u64;
+                (first, completion.addr(), first + send_bytes(depth))
+            }
+        };
         QueueMemory {
-            sq: self.send.addr(),
+            sq,
             sq_entries: depth,
-            cq: self.completion.addr(),
+            cq,
             cq_entries: depth,
-            dbrec: self.doorbell_records.addr(),
-            cq_dbrec: self.doorbell_records.addr() + 8,
+            dbrec: records,
+            cq_dbrec: records + 8,
             collapsed: false,
         }
     }
+
+    /// What the NIC calls `address`, as lanes call it.
+    fn for_lanes(&self, address: u64) -> u64 {
+        match self {
+            Self::Device { .. } => address,
+            Self::Split { posted, .. } => {
+                let span = (posted.host_ptr() as u64, posted.bytes(), posted.device_addr());
+                translate(span, address).unwrap_or(address)
+            }
+        }
+    }
+}
+
+fn send_bytes(depth: u32) -> u64 {
+    u64::from(depth) * 64
+}
+
+/// The device address of host address `address`, if it is inside a span of host address, bytes and device address.
+fn translate((host, bytes, device): (u64, u64, u64), address: u64) -> Option<u64> {
+    let offset = address.checked_sub(host)?;
+    (offset < bytes).then_some(device + offset)
+}
+
+/// A NIC's doorbell pages, within lanes' reach.
+struct Doorbells {
+    host: u64,
+    registration: HostRegistration,
 }
 
 /// One queue pair's memory and number.
 struct Pair {
     number: u32,
     /// Kept while the queue pair lives.
-    _rings: Option<GivenRings>,
+    rings: Option<GivenRings>,
     memory: PairMemory,
 }
 
@@ -165,6 +222,8 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
     groups: Vec<Group>,
+    /// Given back before the NIC, whose pages they are. None where lanes reach the NIC's doorbells as it is.
+    doorbells: Vec<Doorbells>,
     nic: Arc<dyn Nic>,
     pairs: Vec<Pair>,
     table: DeviceArray<QueueDesc>,
@@ -201,8 +260,15 @@ impl Queues {
             })
             .collect();
         let count = groups.len() as u32 * count;
+        let doing = || "letting kernels reach the NIC's doorbells".to_owned();
+        let split = nic.capabilities().has_mover;
+        let doorbells = match split {
+            true => reach_doorbells(gpu, &*nic).doing(doing)?,
+            false => Vec::new(),
+        };
         let mut queues = Self {
             groups,
+            doorbells,
             nic,
             pairs: Vec::new(),
             table: table(gpu, count)?,
@@ -215,7 +281,7 @@ impl Queues {
             let doing = || format!("creating queue pair {index}");
             let rings = match queues.nic.capabilities().makes_rings {
                 true => None,
-                false => Some(GivenRings::allocate(gpu, depth).doing(doing)?),
+                false => Some(GivenRings::allocate(gpu, depth, split).doing(doing)?),
             };
             let group = &queues.groups[(index / queues.groups[0].count) as usize];
             let memory = PairMemory::allocate(gpu, depth, group.node.is_some()).doing(doing)?;
@@ -229,7 +295,7 @@ impl Queues {
             let pair = unsafe { queues.nic.create_queue_pair(wanted) }.doing(doing)?;
             queues.pairs.push(Pair {
                 number: pair.number,
-                _rings: rings,
+                rings,
                 memory,
             });
         }
@@ -288,6 +354,12 @@ impl Queues {
     /// The queue pair for the GPU. Its rings stand where request `next` begins.
     fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, mended: bool) -> QueueDesc {
         // Indexes count on, ring positions wrap: both rings have a power of two of slots.
+        let for_lanes = |address| pair.rings.as_ref().map_or(address, |rings| rings.for_lanes(address));
+        let mut doorbells = self.doorbells.iter();
+        let doorbell = doorbells.find_map(|pages| {
+            let span = (pages.host, pages.registration.bytes(), pages.registration.device_addr());
+            translate(span, ready.doorbell)
+        });
         let start = |ring: &gpuvm_nic::RingSpan| ring.start.wrapping_sub(next as u32) & (ring.slots - 1);
         QueueDesc {
             kind: match ready.format {
@@ -295,10 +367,10 @@ impl Queues {
                 QueueFormat::Rxe => layout::QUEUE_KIND_RXE,
             },
             number: ready.number,
-            send_ring: ready.send.address,
+            send_ring: for_lanes(ready.send.address),
             completion_ring: ready.completion.address,
-            doorbell_record: ready.doorbell_record,
-            doorbell: ready.doorbell,
+            doorbell_record: for_lanes(ready.doorbell_record),
+            doorbell: doorbell.unwrap_or(ready.doorbell),
             mask: self.depth - 1,
             send_mask: ready.send.slots - 1,
             completion_mask: ready.completion.slots - 1,
@@ -412,6 +484,17 @@ impl Queues {
     pub fn count(&self) -> u32 {
         self.pairs.len() as u32
     }
+}
+
+/// Registers the NIC's doorbell pages with the GPU.
+fn reach_doorbells(gpu: &dyn Gpu, nic: &dyn Nic) -> Result<Vec<Doorbells>, GpuError> {
+    let reach = |(host, bytes): (u64, u64)| {
+        let first = std::ptr::with_exposed_provenance_mut(host as usize);
+        // SAFETY: the pages live as long as the NIC, which outlives the registration; all access to them is atomic.
+        let registration = unsafe { gpu.register_host(first, bytes, false)? };
+        Ok(Doorbells { host, registration })
+    };
+    nic.doorbell_pages().into_iter().map(reach).collect()
 }
 
 fn table(gpu: &dyn Gpu, count: u32) -> Result<DeviceArray<QueueDesc>> {

@@ -99,11 +99,17 @@ impl VmInner {
                     true => Access::REMOTE_READ,
                     false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
                 };
+                // Before the key: requests that name it move by way of the GPU.
+                let pinned = match nic.capabilities().has_mover {
+                    // SAFETY: the memory outlives the registration, which is dropped when the key is gone.
+                    true => Some(unsafe { self.gpu.register_host(memory.base, memory.bytes, read_only) }.doing(doing)?),
+                    false => None,
+                };
                 // SAFETY: the memory outlives the key: `close`, or `drop` when the region's creation fails, deregisters
                 // first, and when that fails the memory is leaked (owned) or the process ends (borrowed). No Rust
                 // reference to it exists until then.
                 let key = unsafe { nic.register(memory.base as u64, memory.bytes, access) };
-                key.doing(doing).map(Reach::Nic)
+                Ok(Reach::Nic(key.doing(doing)?, Mutex::new(pinned)))
             }
             None => {
                 // SAFETY: as above; lanes write it only where the region may be written.
@@ -267,7 +273,7 @@ impl RegionInner {
             }
         };
         match &self.home {
-            Home::Host(memory, Reach::Nic(key)) => vec![stripe(memory.base as u64, key.rkey, 0)],
+            Home::Host(memory, Reach::Nic(key, _)) => vec![stripe(memory.base as u64, key.rkey, 0)],
             home @ (Home::Host(..) | Home::Neighbour(_)) => vec![stripe(home.direct_addr(), 0, 0)],
             Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(memory) if !memory.grants.is_empty() => (1..)
@@ -551,10 +557,12 @@ impl RegionInner {
 
     fn deregister(&self) -> Result<()> {
         match &self.home {
-            Home::Host(_, Reach::Nic(key)) => match &self.vm.nic {
+            Home::Host(_, Reach::Nic(key, pinned)) => match &self.vm.nic {
                 Some(nic) => {
                     let gone = nic.deregister(*key);
-                    gone.doing(|| format!("deregistering region `{}`", self.name))
+                    gone.doing(|| format!("deregistering region `{}`", self.name))?;
+                    drop(pinned.lock().unwrap_or_else(PoisonError::into_inner).take());
+                    Ok(())
                 }
                 None => Ok(()),
             },

@@ -407,15 +407,18 @@ fn connect_machines(gpu: &dyn Gpu, nic: Option<&Arc<dyn Nic>>) {
         }
     }
     if let Some(nic) = nic {
-        let woken = Arc::downgrade(nic);
-        gpu.watch_stores(
-            &nic.doorbell_pages(),
-            Arc::new(move |address| {
-                if let Some(nic) = woken.upgrade() {
-                    nic.doorbell_written(address);
-                }
-            }),
-        );
+        // A NIC with a mover looks for stores itself, since a GPU's come without a word.
+        if !nic.capabilities().has_mover {
+            let woken = Arc::downgrade(nic);
+            gpu.watch_stores(
+                &nic.doorbell_pages(),
+                Arc::new(move |address| {
+                    if let Some(nic) = woken.upgrade() {
+                        nic.doorbell_written(address);
+                    }
+                }),
+            );
+        }
         gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
     }
     gpu.set_note_formatter(Arc::new(|code, a, b| match code {

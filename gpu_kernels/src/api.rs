@@ -236,6 +236,14 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
 
+    /// A new line of copies that the host enqueues and does not wait for, for an engine that serves kernels. To be made
+    /// before the first kernel that waits for such copies starts: it is made ready so that no later use of it waits for
+    /// a kernel.
+    ///
+    /// # Errors
+    /// The driver's error, [`GpuError::ShutDown`] when the GPU is gone.
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError>;
+
     /// Why nothing can run on this GPU any more, once that is so: a kernel trapped, the device was lost, or a kernel that
     /// cannot be stopped runs on.
     fn lost(&self) -> Option<GpuError> {
@@ -269,6 +277,43 @@ pub trait Gpu: Send + Sync {
         drop(format);
     }
 }
+
+/// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or
+/// registered, this process's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpan {
+    /// First byte written.
+    pub to: u64,
+    /// First byte read.
+    pub from: u64,
+    /// Length in bytes. A copy of none is no copy.
+    pub bytes: u64,
+}
+
+/// Copies in order, made beside whatever kernels run. Dropping it waits for those in flight.
+pub trait Copier: Send + Sync {
+    /// Enqueues copies and returns. Those of `data` have no order among themselves; those of `then` neither, and begin when
+    /// all of `data` and of earlier submits have arrived. With more than [`COPIES_IN_FLIGHT_MAX`] submits in flight it waits
+    /// for the oldest.
+    ///
+    /// # Errors
+    /// The driver's error. No byte of this submit moves any more then, and it is not counted as completed.
+    ///
+    /// # Safety
+    /// Every span is memory of this GPU, or host memory that it allocated or registered, writable where it is written, until
+    /// [`completed`](Self::completed) has counted the submit or this value is dropped. Nobody holds a Rust reference to
+    /// what is written, nor one to what is read that lets it change otherwise than by atomics.
+    unsafe fn submit(&self, data: &[CopySpan], then: &[CopySpan]) -> Result<(), GpuError>;
+
+    /// How many submits have arrived, of those that returned `Ok`; they arrive in order. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and such: nothing moves any more.
+    fn completed(&self) -> Result<u64, GpuError>;
+}
+
+/// Submits of one [`Copier`] that can be in flight without waiting.
+pub const COPIES_IN_FLIGHT_MAX: usize = 64;
 
 /// Words for what a lane waits for, from the note's code and two values.
 pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;

@@ -17,6 +17,7 @@
 #![deny(missing_docs)]
 
 mod doorbell_proxy;
+mod mover;
 mod nic;
 mod pages;
 #[cfg(any(test, feature = "test-utils"))]
@@ -28,6 +29,7 @@ pub mod soft;
 pub mod wire;
 
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot};
+pub use mover::{Move, Mover, MoverError, MoverLane};
 pub use nic::{
     Access, AddressAttributes, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory,
     QueuePair, QueuePairState, QueueRings, RingSpan,

@@ -97,7 +97,8 @@ pub struct QueueMemory {
     pub sq: u64,
     /// Blocks of the send queue: a power of two, at most 32,768.
     pub sq_entries: u32,
-    /// Completion queue: `cq_entries` entries of 64 bytes, aligned to 64.
+    /// Completion queue: `cq_entries` entries of 64 bytes, aligned to 64. To a software NIC with a mover it is an address of
+    /// the mover's, such as device memory, and need not be mapped in this process.
     pub cq: u64,
     /// Entries of the completion queue: a power of two.
     pub cq_entries: u32,
@@ -322,6 +323,9 @@ pub struct NicCapabilities {
     pub needs_doorbell_call: bool,
     /// Whether the driver makes the rings ([`QueueRings::Own`]).
     pub makes_rings: bool,
+    /// Whether a mover brings data and completions: send rings, doorbell records and doorbell pages are to be memory of
+    /// this process that posters reach, completion rings memory that the mover reaches.
+    pub has_mover: bool,
 }
 
 /// What a NIC refused, and why.
@@ -408,6 +412,15 @@ pub enum NicError {
         nic: &'static str,
         /// The call.
         what: &'static str,
+    },
+    /// What moves the NIC's bytes failed.
+    #[error("{what}: the NIC's mover failed")]
+    Mover {
+        /// What needed it.
+        what: &'static str,
+        /// The mover's reason.
+        #[source]
+        source: crate::MoverError,
     },
     /// A thread of the NIC could not be started.
     #[error("cannot start thread {name} of the NIC; lower the number of engines or raise the process limit")]

@@ -11,8 +11,8 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch,
-    LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source, Stream, sim::SimGpu,
+    Actor, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory, HostRegistration,
+    Kernel, Launch, LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source, Stream, sim::SimGpu,
 };
 
 /// The ordinal of the neighbour.
@@ -27,6 +27,9 @@ struct Shared {
     launches: Mutex<Vec<Weak<dyn Launch>>>,
     registered: Mutex<Vec<Registered>>,
     refused: AtomicU64,
+    /// Submits of copies, and the one from which on the next that moves data fails.
+    submits: AtomicU64,
+    copies_fail_from: AtomicU64,
 }
 
 impl Shared {
@@ -53,6 +56,8 @@ impl MockGpu {
             launches: Mutex::default(),
             registered: Mutex::default(),
             refused: AtomicU64::new(0),
+            submits: AtomicU64::new(0),
+            copies_fail_from: AtomicU64::new(u64::MAX),
         });
         Arc::new(Self {
             shared,
@@ -79,6 +84,18 @@ impl MockGpu {
     /// Launches that were tried after the loss.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Submits of copies so far.
+    pub fn submits(&self) -> u64 {
+        self.shared.submits.load(Ordering::Relaxed)
+    }
+
+    /// The next submit of data, after `more` others, fails; those after it do not.
+    pub fn fail_copies_after(&self, more: u64) {
+        self.shared
+            .copies_fail_from
+            .store(self.submits() + more, Ordering::Relaxed);
     }
 
     pub fn registered(&self) -> Vec<Registered> {
@@ -131,6 +148,14 @@ impl Gpu for MockGpu {
         self.allocate(bytes, 256)
     }
 
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
+        self.shared.check()?;
+        Ok(Arc::new(MockCopier {
+            copier: self.shared.sim.copier()?,
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
     fn lost(&self) -> Option<GpuError> {
         self.shared.lost.lock().unwrap().clone()
     }
@@ -163,6 +188,34 @@ impl Gpu for MockGpu {
 
     fn set_note_formatter(&self, format: NoteFormatter) {
         self.shared.sim.set_note_formatter(format);
+    }
+}
+
+struct MockCopier {
+    copier: Arc<dyn Copier>,
+    shared: Arc<Shared>,
+}
+
+impl Copier for MockCopier {
+    unsafe fn submit(&self, data: &[CopySpan], then: &[CopySpan]) -> Result<(), GpuError> {
+        self.shared.check()?;
+        let submits = self.shared.submits.fetch_add(1, Ordering::Relaxed);
+        if self.shared.copies_fail_from.load(Ordering::Relaxed) <= submits && !data.is_empty() {
+            self.shared.copies_fail_from.store(u64::MAX, Ordering::Relaxed);
+            return Err(GpuError::Driver {
+                what: format!("copy {} spans", data.len()),
+                name: "CUDA_ERROR_MOCK".into(),
+                text: "the test cut the wire".into(),
+                advice: String::new(),
+            });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copier.submit(data, then) }
+    }
+
+    fn completed(&self) -> Result<u64, GpuError> {
+        self.shared.check()?;
+        self.copier.completed()
     }
 }
 

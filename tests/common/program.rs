@@ -141,7 +141,8 @@ impl Shape {
         }
     }
 
-    fn builder(&self) -> VmBuilder {
+    /// Settings of the virtual memory that it asks for.
+    pub fn builder(&self) -> VmBuilder {
         let builder = Vm::builder()
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
@@ -301,9 +302,19 @@ pub struct Outcome {
 
 /// Runs the program that `rng` makes for `shape` and compares everything that can be seen with the model.
 pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOptions) -> Result<Outcome, String> {
+    run_on::<T>(shape.builder(), rng, shape, options)
+}
+
+/// The same on a virtual memory of other settings than the shape's.
+pub fn run_on<T: Element>(
+    builder: VmBuilder,
+    rng: &mut ChaCha8Rng,
+    shape: &Shape,
+    options: &CompileOptions,
+) -> Result<Outcome, String> {
     let mut options = options.clone();
     options.defines.push(("ELEMENT".into(), Some(T::NAME.into())));
-    let bench = Bench::with(shape.builder(), PROGRAM, &options);
+    let bench = Bench::with(builder, PROGRAM, &options);
     let seed = rng.random();
     let mut model = Model::<T> {
         seed,

@@ -9,6 +9,7 @@
 
 mod calls;
 mod compile;
+mod copier;
 mod copy;
 mod core;
 mod device;
@@ -36,14 +37,15 @@ pub use self::device::{DeviceId, DeviceInfo, devices};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
 
+use self::copier::StreamCopier;
 use self::core::Core;
 use self::engine::Engine;
 use self::module::ModuleInner;
 use self::places::Places;
 use self::stream::CudaStream;
 use crate::api::{
-    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore, Source,
-    Stream,
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore,
+    Source, Stream,
 };
 use crate::error::GpuError;
 use crate::lock::lock;
@@ -198,6 +200,10 @@ impl Gpu for CudaGpu {
 
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
         self.places.device.allocate_on(ordinal, bytes)
+    }
+
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
+        Ok(Arc::new(StreamCopier::new(&self.core, &self.places)?))
     }
 
     fn lost(&self) -> Option<GpuError> {

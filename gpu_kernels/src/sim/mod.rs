@@ -7,6 +7,7 @@
 mod abi;
 mod block;
 mod compile;
+mod copier;
 mod core;
 mod hooks;
 mod launch;
@@ -32,6 +33,7 @@ use std::time::Duration;
 pub use self::compile::Preemption;
 
 use self::compile::{Build, Compiler};
+use self::copier::SimCopier;
 use self::core::{Core, Options};
 use self::launch::lock;
 use self::memory::Memory;
@@ -40,8 +42,8 @@ use self::seeded::Scheduler;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use crate::api::{
-    Actor, Capabilities, CompileOptions, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, NoteFormatter,
-    OnStore, Source, Stream,
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module,
+    NoteFormatter, OnStore, Source, Stream,
 };
 use crate::cache::Cache;
 use crate::error::GpuError;
@@ -344,6 +346,13 @@ impl Gpu for SimGpu {
             ordinal,
             cause: "the simulated GPU has no neighbours".into(),
         })
+    }
+
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
+        if self.core.is_shut_down() {
+            return Err(GpuError::ShutDown);
+        }
+        Ok(Arc::new(SimCopier::new(Arc::clone(&self.core))))
     }
 
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {

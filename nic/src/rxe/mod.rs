@@ -252,6 +252,7 @@ impl Nic for RxeNic {
             message_bytes_max: 1 << 31,
             needs_doorbell_call: true,
             makes_rings: true,
+            has_mover: false,
         }
     }
 

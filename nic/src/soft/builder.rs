@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Clock, ENGINES_MAX, RealClock, SoftNic};
-use crate::NicError;
+use crate::{Mover, NicError};
 
 /// Settings of a [`SoftNic`]; made by [`SoftNic::builder`].
 #[must_use]
@@ -20,6 +20,7 @@ pub struct SoftNicBuilder {
     pub(super) yields_max: u32,
     pub(super) bound: Duration,
     pub(super) clock: Option<Arc<dyn Clock>>,
+    pub(super) mover: Option<Arc<dyn Mover>>,
 }
 
 impl Default for SoftNicBuilder {
@@ -34,6 +35,7 @@ impl Default for SoftNicBuilder {
             yields_max: 8,
             bound: Duration::from_secs(10),
             clock: None,
+            mover: None,
         }
     }
 }
@@ -93,6 +95,20 @@ impl SoftNicBuilder {
         }
     }
 
+    /// Has `mover` move the data and the completions, instead of the processor: memory that requests name, and completion
+    /// queues, may be anything that the mover reaches. Send queues and doorbell records are memory of this process as
+    /// ever. Posters' stores must reach it by themselves: engines look for them, and need no call.
+    ///
+    /// READs and WRITEs run beside each other, so a READ of what an earlier WRITE writes has to follow the WRITE's
+    /// completion, and so has a second WRITE there. Only READ, WRITE of registered memory, NOP and DUMP are executed. The
+    /// limit of READs in flight is the mover's.
+    pub fn mover(self, mover: Arc<dyn Mover>) -> Self {
+        SoftNicBuilder {
+            mover: Some(mover),
+            ..self
+        }
+    }
+
     /// Makes the NIC and starts its engines.
     ///
     /// # Errors
@@ -114,6 +130,12 @@ impl SoftNicBuilder {
                 self.engines as u64,
                 "0 beside a clock of one's own",
             );
+        }
+        if self.mover.is_some() && (self.latency_ns != 0 || self.bytes_per_second.is_some()) {
+            return Err(NicError::Unsupported {
+                nic: "software",
+                what: "shape latency or bandwidth beside a mover, whose copies take their own time",
+            });
         }
         SoftNic::start(self)
     }

@@ -11,8 +11,37 @@ pub(super) struct CompletionQueue {
     entries: u32,
     record: u64,
     collapsed: bool,
+    /// The entries are a mover's to write: this process may not reach them.
+    remote: bool,
     /// Completions written so far.
     produced: u64,
+}
+
+/// The place of one completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Address of its entry.
+    pub address: u64,
+    /// The lap's owner bit.
+    pub owner: bool,
+    /// It overwrites an entry that the consumer, if it keeps an index in its record, has not read.
+    pub overrun: bool,
+}
+
+/// An entry that holds no completion.
+pub(super) const INVALID: [u8; CQE_BYTES] = {
+    let mut entry = [0; CQE_BYTES];
+    entry[CQE_BYTES - 1] = CQE_INVALID;
+    entry
+};
+
+/// A completion as its entry holds it, with the lap's owner bit.
+pub(super) fn bytes_of(completion: &Completion, owner: bool) -> [u8; CQE_BYTES] {
+    let mut entry = [0; CQE_BYTES];
+    // 64 bytes are what `emit` asks for, so it does not fail.
+    let emitted = Completion { owner, ..*completion }.emit(&mut entry);
+    debug_assert!(emitted.is_ok());
+    entry
 }
 
 /// The atomic word at `address`.
@@ -36,31 +65,31 @@ pub(super) unsafe fn half<'a>(address: u64) -> &'a AtomicU32 {
 impl CompletionQueue {
     /// A producer over memory that stays valid until the owner drops this value (the promise of
     /// `Nic::create_queue_pair`). Does not touch it yet.
-    pub fn new(memory: &QueueMemory) -> Self {
+    pub fn new(memory: &QueueMemory, remote: bool) -> Self {
         CompletionQueue {
             base: memory.cq,
             entries: memory.cq_entries,
             record: memory.cq_dbrec,
             collapsed: memory.collapsed,
+            remote,
             produced: 0,
         }
     }
 
-    /// Sets every entry to invalid and the index and record to 0.
+    /// Sets every entry to invalid and the index and record to 0. Remote entries are left to who has the mover.
     pub fn reset(&mut self) {
         self.produced = 0;
-        let mut entry = [0; CQE_BYTES];
-        entry[CQE_BYTES - 1] = CQE_INVALID;
         for slot in 0..self.entries {
-            self.store(slot, &entry);
+            if !self.remote {
+                self.store(self.base + u64::from(slot) * CQE_BYTES as u64, &INVALID);
+            }
         }
         // SAFETY: the record is valid and aligned, see `new`. Relaxed: nobody polls a queue pair in reset.
         unsafe { word(self.record).store(0, Ordering::Relaxed) };
     }
 
-    /// Writes `completion`, with the lap's owner bit. Returns whether it overwrote an entry that the consumer,
-    /// if it keeps an index in its record, has not read.
-    pub fn push(&mut self, completion: Completion) -> bool {
+    /// Takes the next entry.
+    pub fn claim(&mut self) -> Entry {
         let overrun = !self.collapsed && self.overruns();
         let owner = self.produced & u64::from(self.entries) != 0;
         let slot = if self.collapsed {
@@ -68,12 +97,25 @@ impl CompletionQueue {
         } else {
             self.produced as u32 & (self.entries - 1)
         };
-        let mut entry = [0; CQE_BYTES];
-        // 64 bytes are what `emit` asks for, so it does not fail.
-        if (Completion { owner, ..completion }).emit(&mut entry).is_ok() {
-            self.store(slot, &entry);
-        }
         self.produced += 1;
+        Entry {
+            address: self.base + u64::from(slot) * CQE_BYTES as u64,
+            owner,
+            overrun,
+        }
+    }
+
+    /// Writes `completion`, with the lap's owner bit. Returns whether it overwrote an entry that the consumer,
+    /// if it keeps an index in its record, has not read. Not for remote entries.
+    pub fn push(&mut self, completion: Completion) -> bool {
+        let Entry {
+            address,
+            owner,
+            overrun,
+        } = self.claim();
+        if !self.remote {
+            self.store(address, &bytes_of(&completion, owner));
+        }
         overrun
     }
 
@@ -93,8 +135,7 @@ impl CompletionQueue {
         consumer & 0xff_ffff != 0 && distance >= self.entries
     }
 
-    fn store(&self, slot: u32, entry: &[u8; CQE_BYTES]) {
-        let address = self.base + u64::from(slot) * CQE_BYTES as u64;
+    fn store(&self, address: u64, entry: &[u8; CQE_BYTES]) {
         for (i, bytes) in entry.as_chunks::<8>().0.iter().enumerate() {
             // Relaxed for the body; release for the last word, which ends in `op_own`: it orders the body, and the
             // data that was copied before, against the poller's acquire load of `op_own`. The word also holds

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::faults::Faults;
 use super::memory::MemoryTable;
+use super::moving::Moving;
 use super::queue_pair::{QueuePairEngine, RequestBuffer, Step};
 use super::report::{Counters, ViolationKind, Violations};
 use super::{Shared, lock};
@@ -27,6 +28,13 @@ const UNITS_A_TURN: u32 = 16;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Requests that are due sooner than this are awaited without sleeping: waking up takes about as long.
 const DUE_SOON_NS: u64 = 60_000;
+/// Units of work that go into a mover's batches in one round.
+const MOVED_A_ROUND: u32 = 512;
+/// How long an engine with a mover looks for work without giving its core up, and how long it then goes on while it yields
+/// the core after each look. Nobody tells it of doorbells, so it looks, and only naps after that.
+const MOVER_SPIN: Duration = Duration::from_micros(50);
+const MOVER_AWAKE: Duration = Duration::from_millis(20);
+const MOVER_NAP: Duration = Duration::from_micros(50);
 
 /// What an engine's work needs of the rest of the NIC.
 pub(super) struct Context<'a> {
@@ -81,6 +89,8 @@ pub(super) struct Core {
     /// The queue pair whose turn is next.
     cursor: usize,
     buffer: Box<RequestBuffer>,
+    /// What moves the data, where the processor does not.
+    pub moving: Option<Moving>,
 }
 
 /// What a round came to.
@@ -97,6 +107,12 @@ pub(super) enum Round {
 impl Core {
     /// Does up to `units_max` units of work, all queue pairs in turn.
     pub fn round(&mut self, context: &Context<'_>, units_max: u32) -> Round {
+        // Taken for the round, so that queue pairs can be reached beside it.
+        if let Some(mut moving) = self.moving.take() {
+            let round = self.round_moving(&mut moving, context, units_max);
+            self.moving = Some(moving);
+            return round;
+        }
         let mut units = 0;
         let mut until: Option<u64> = None;
         let count = self.queue_pairs.len();
@@ -131,14 +147,52 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Collects up to `units_max` requests of all queue pairs into batches and starts them.
+    fn round_moving(&mut self, moving: &mut Moving, context: &Context<'_>, units_max: u32) -> Round {
+        let arrived = moving.poll(&mut self.queue_pairs, context.shared);
+        let mut units = 0;
+        let mut until: Option<u64> = None;
+        let count = self.queue_pairs.len();
+        for _ in 0..count {
+            let place = if self.cursor < count { self.cursor } else { 0 };
+            self.cursor = place + 1;
+            let mut left = UNITS_A_ROUND.min(units_max - units);
+            while left > 0 {
+                match self.queue_pairs[place].step_moving(place, context, &mut self.buffer, moving) {
+                    Step::Did(_) => (units, left) = (units + 1, left - 1),
+                    Step::Until(due) => {
+                        until = Some(until.map_or(due, |until| until.min(due)));
+                        break;
+                    }
+                    Step::Idle => break,
+                }
+            }
+        }
+        moving.start(&mut self.queue_pairs, context);
+        match until {
+            _ if units > 0 || arrived => Round::Worked,
+            Some(due) => Round::Until(due),
+            None => Round::Idle,
+        }
+    }
+
+    /// With the mover and the queue pairs, where there is a mover.
+    pub fn with_mover<R>(&mut self, act: impl FnOnce(&mut Moving, &mut [QueuePairEngine]) -> R) -> Option<R> {
+        let moving = self.moving.as_mut()?;
+        Some(act(moving, &mut self.queue_pairs))
+    }
+}
+
 impl Engine {
-    pub fn new() -> Self {
+    pub fn new(moving: Option<Moving>) -> Self {
         let buffer = Box::new([0; BLOCKS_MAX * BLOCK_BYTES]);
         Engine {
             core: Mutex::new(Core {
                 queue_pairs: Vec::new(),
                 cursor: 0,
                 buffer,
+                moving,
             }),
             counters: Counters::default(),
             callers: AtomicU32::new(0),
@@ -210,6 +264,9 @@ impl Engine {
     /// Body of an engine's thread.
     pub fn run(&self, shared: &Shared) {
         self.sleeper.adopt();
+        if shared.moved {
+            return self.run_mover(shared);
+        }
         let mut idle = Idle::default();
         // Acquire: pairs with the release in `SoftNic::drop`.
         while !shared.stop.load(Ordering::Acquire) {
@@ -227,6 +284,46 @@ impl Engine {
                     }
                 }
             }
+        }
+    }
+
+    /// The same with a mover: posters' stores arrive by themselves, and nothing is waited for but at rest.
+    fn run_mover(&self, shared: &Shared) {
+        let mut since: Option<Instant> = None;
+        let mut turns = 0u32;
+        // Acquire: pairs with the release in `SoftNic::drop`.
+        while !shared.stop.load(Ordering::Acquire) {
+            let (round, under_way) = {
+                let mut core = lock(&self.core);
+                let round = self.round(&mut core, shared, MOVED_A_ROUND);
+                (round, core.moving.as_ref().is_some_and(Moving::under_way))
+            };
+            self.stand_back();
+            turns = turns.wrapping_add(1);
+            if round == Round::Worked {
+                since = None;
+                continue;
+            }
+            std::hint::spin_loop();
+            // The clock is looked at every few turns only: reading it costs as much as a look at a doorbell.
+            if since.is_some() && !turns.is_multiple_of(8) {
+                continue;
+            }
+            let idle = since.get_or_insert_with(Instant::now).elapsed();
+            if under_way || matches!(round, Round::Until(_)) || idle < MOVER_AWAKE {
+                if idle >= MOVER_SPIN {
+                    std::thread::yield_now();
+                }
+                continue;
+            }
+            self.sleeper.doze();
+            if self.round(&mut lock(&self.core), shared, MOVED_A_ROUND) == Round::Worked {
+                self.sleeper.stay_awake();
+                since = None;
+                continue;
+            }
+            self.sleeper.sleep(MOVER_NAP);
+            // Awake on: the next look decides.
         }
     }
 

@@ -6,18 +6,34 @@ use super::completion_queue::word;
 use super::copy::{Ahead, copy, copy_ahead};
 use super::memory::{MemoryTable, Side};
 use super::queue_pair::{Ends, QueuePairShared};
+use super::report::ViolationKind;
 use super::{lock, vendor};
-use crate::Access;
 use crate::wire::mlx5::{
     Completion, CompletionDetail, CqeOpcode, MESSAGE_BYTES_MAX, Opcode, Operation, Segment, Segments, Syndrome,
     UNIT_BYTES, UNITS_MAX, WorkRequest,
 };
+use crate::{Access, Move};
 
 /// Why a request failed: the syndrome, and this NIC's detail of it (see [`vendor`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failure {
     pub syndrome: Syndrome,
     pub vendor: u8,
+}
+
+impl Failure {
+    /// Of a request that cannot be told from garbage.
+    pub fn of_violation(kind: ViolationKind) -> Self {
+        let vendor = match kind {
+            ViolationKind::WrongIndex => vendor::WRONG_INDEX,
+            ViolationKind::WrongQueuePair => vendor::WRONG_QUEUE_PAIR,
+            _ => vendor::MALFORMED,
+        };
+        Failure {
+            syndrome: Syndrome::LocalQueuePairOperation,
+            vendor,
+        }
+    }
 }
 
 fn fail<T>(syndrome: Syndrome, vendor: u8) -> Result<T, Failure> {
@@ -109,6 +125,77 @@ fn check_local(memory: &MemoryTable, segments: Segments<'_>, access: Access) -> 
     Ok(total)
 }
 
+/// Checks a READ and returns its length in bytes.
+#[inline]
+fn check_read(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: u32) -> Result<u64, Failure> {
+    let total = check_local(memory, segments, Access::LOCAL_WRITE);
+    // The responder refuses before any data comes back, so its refusal is what the requester hears of first.
+    let asked = segments.len_bytes();
+    if asked != 0 && !memory.allows(Side::Remote, rkey, remote, asked, Access::REMOTE_READ) {
+        return fail(Syndrome::RemoteAccess, vendor::REMOTE_KEY);
+    }
+    total
+}
+
+/// Checks a WRITE and returns its length in bytes.
+#[inline]
+fn check_write(segments: Segments<'_>, memory: &MemoryTable, remote: u64, rkey: u32) -> Result<u64, Failure> {
+    let total = check_local(memory, segments, Access::NONE)?;
+    if total != 0 && !memory.allows(Side::Remote, rkey, remote, total, Access::REMOTE_WRITE) {
+        return fail(Syndrome::RemoteAccess, vendor::REMOTE_KEY);
+    }
+    Ok(total)
+}
+
+/// What a mover has to do for `request`, with the checks of [`execute`]: appends its copies to `moves` and returns their
+/// bytes. After a failure `moves` may hold some of them.
+pub(super) fn plan(
+    request: &WorkRequest<'_>,
+    memory: &MemoryTable,
+    responder: Option<&QueuePairShared>,
+    moves: &mut Vec<Move>,
+) -> Result<u64, Failure> {
+    let unsupported = fail(Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED);
+    let (remote, rkey, reads) = match request.operation {
+        Operation::Nop => return Ok(0),
+        // Data has arrived when its completion has: there is nothing to flush.
+        Operation::Dump => return check_local(memory, request.segments, Access::NONE),
+        Operation::Read { remote, rkey } => (remote, rkey, true),
+        Operation::Write { remote, rkey } => (remote, rkey, false),
+        // A mover only moves.
+        _ => return unsupported,
+    };
+    if !responder.is_some_and(QueuePairShared::answers) {
+        return fail(Syndrome::TransportRetryExceeded, vendor::NO_RESPONDER);
+    }
+    let total = match reads {
+        true => check_read(request.segments, memory, remote, rkey)?,
+        false => check_write(request.segments, memory, remote, rkey)?,
+    };
+    let mut far = remote;
+    for segment in request.segments.iter() {
+        let bytes = segment.len_bytes();
+        match segment {
+            Segment::Inline(_) => return unsupported,
+            Segment::Data { .. } if bytes == 0 => {}
+            Segment::Data { address: near, .. } => moves.push(match reads {
+                true => Move {
+                    to: near,
+                    from: far,
+                    bytes,
+                },
+                false => Move {
+                    to: far,
+                    from: near,
+                    bytes,
+                },
+            }),
+        }
+        far += bytes;
+    }
+    Ok(total)
+}
+
 /// # Safety
 /// See [`execute`].
 #[inline]
@@ -119,13 +206,7 @@ unsafe fn read(
     rkey: u32,
     ahead: Option<Ahead>,
 ) -> Result<u64, Failure> {
-    let total = check_local(memory, segments, Access::LOCAL_WRITE);
-    // The responder refuses before any data comes back, so its refusal is what the requester hears of first.
-    let asked = segments.len_bytes();
-    if asked != 0 && !memory.allows(Side::Remote, rkey, remote, asked, Access::REMOTE_READ) {
-        return fail(Syndrome::RemoteAccess, vendor::REMOTE_KEY);
-    }
-    let total = total?;
+    let total = check_read(segments, memory, remote, rkey)?;
     let mut from = remote;
     for segment in segments.iter() {
         if let Segment::Data { address, .. } = segment {
@@ -146,10 +227,7 @@ unsafe fn write(
     rkey: u32,
     ahead: Option<Ahead>,
 ) -> Result<u64, Failure> {
-    let total = check_local(memory, segments, Access::NONE)?;
-    if total != 0 && !memory.allows(Side::Remote, rkey, remote, total, Access::REMOTE_WRITE) {
-        return fail(Syndrome::RemoteAccess, vendor::REMOTE_KEY);
-    }
+    let total = check_write(segments, memory, remote, rkey)?;
     let mut to = remote;
     for segment in segments.iter() {
         match segment {

@@ -12,6 +12,11 @@
 //! - an rkey is not equal to its lkey, queue pair numbers do not follow each other;
 //! - without latency or bandwidth settings requests complete as fast as they can be copied.
 //!
+//! With a [mover](SoftNicBuilder::mover), such as a GPU's copy engines, the processor reads requests and checks them, and
+//! moves nothing: engines collect what is announced into batches, and each completion follows its data in the mover's
+//! order. READs and WRITEs then run beside each other, so completions of one queue pair are in order within a direction
+//! only; an error comes after everything before it.
+//!
 //! ```
 //! use gpuvm_nic::{Access, Nic, SoftNic};
 //!
@@ -31,6 +36,7 @@ mod engine;
 mod execute;
 mod faults;
 mod memory;
+mod moving;
 mod queue_pair;
 mod report;
 
@@ -40,8 +46,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::{Engine, Owners, Round};
+use engine::{Core, Engine, Owners, Round};
 use memory::MemoryTable;
+use moving::{Lane, Moving, STAGING_BYTES};
 use queue_pair::{QueuePairEngine, QueuePairShared};
 use report::Violations;
 
@@ -91,6 +98,8 @@ pub mod vendor {
     pub const REMOTE_KEY: u8 = 0x21;
     /// The responder is destroyed or in a state in which it does not answer.
     pub const NO_RESPONDER: u8 = 0x22;
+    /// The mover failed; see [`SoftNic::mover_failure`](super::SoftNic::mover_failure).
+    pub const MOVER: u8 = 0x30;
     /// The responder has no receive posted.
     pub const NO_RECEIVE: u8 = 0x23;
     /// Planted by [`SoftNic::inject`](super::SoftNic::inject).
@@ -114,6 +123,10 @@ struct Shared {
     spin: Duration,
     yields_max: u32,
     stop: AtomicBool,
+    /// A mover moves the data.
+    moved: bool,
+    /// The first failure of the mover since a queue pair was last reset.
+    mover_failure: Mutex<Option<String>>,
 }
 
 /// Queue pairs by number, and what is free.
@@ -145,8 +158,22 @@ impl SoftNic {
 
     fn start(mut settings: SoftNicBuilder) -> Result<Self, NicError> {
         let manual = settings.engines == 0;
+        let mover = settings.mover.take();
+        let failed = |source| NicError::Mover {
+            what: "starting the software NIC",
+            source,
+        };
+        let engine = |_| {
+            let Some(mover) = &mover else {
+                return Ok(Engine::new(None));
+            };
+            let lane = || mover.lane(STAGING_BYTES).map(Lane::new).map_err(failed);
+            let lanes = [lane()?, lane()?];
+            Ok(Engine::new(Some(Moving { lanes })))
+        };
+        let engines = (0..settings.engines.max(1)).map(engine);
         let shared = Arc::new(Shared {
-            engines: (0..settings.engines.max(1)).map(|_| Engine::new()).collect(),
+            engines: engines.collect::<Result<_, NicError>>()?,
             memory: MemoryTable::new(),
             faults: faults::Faults::default(),
             violations: Violations::new(settings.strict),
@@ -156,6 +183,8 @@ impl SoftNic {
             spin: settings.spin,
             yields_max: settings.yields_max,
             stop: AtomicBool::new(false),
+            moved: mover.is_some(),
+            mover_failure: Mutex::new(None),
         });
         let mut nic = SoftNic {
             shared,
@@ -203,6 +232,17 @@ impl SoftNic {
         self.shared.faults.bitten(fault)
     }
 
+    /// Whether a mover moves its data, instead of the processor.
+    pub fn has_mover(&self) -> bool {
+        self.shared.moved
+    }
+
+    /// What the mover said when it first failed since a queue pair was last reset: requests since then failed with
+    /// [`vendor::MOVER`], were flushed, or never complete.
+    pub fn mover_failure(&self) -> Option<String> {
+        lock(&self.shared.mover_failure).clone()
+    }
+
     /// When the next request in flight completes, in the NIC's clock, if nothing is to be done before: where a
     /// simulation may move its virtual clock to once [`step`](Nic::step) has returned false. `None` when nothing is
     /// in flight.
@@ -223,6 +263,38 @@ impl SoftNic {
             .ok_or(NicError::UnknownQueuePair { queue_pair: number })
     }
 
+    /// Waits until the mover of an engine moves nothing. The caller holds the engine's lock.
+    fn drain(&self, what: &'static str, engine: usize, core: &mut Core) -> Result<(), NicError> {
+        let drained = core.with_mover(|moving, queue_pairs| moving.drain(queue_pairs, &self.shared, self.bound));
+        match drained {
+            None | Some(true) => Ok(()),
+            Some(false) => Err(self.timed_out(what, engine)),
+        }
+    }
+
+    fn timed_out(&self, what: &'static str, engine: usize) -> NicError {
+        NicError::TimedOut {
+            what,
+            engine,
+            waited_ms: self.bound.as_millis() as u64,
+        }
+    }
+
+    /// Sets the entries of a completion queue to invalid, where that is a mover's work. After [`drain`](Self::drain).
+    fn invalidate(
+        &self,
+        what: &'static str,
+        engine: usize,
+        core: &mut Core,
+        memory: &QueueMemory,
+    ) -> Result<(), NicError> {
+        match core.with_mover(|moving, _| moving.invalidate(memory, self.bound)) {
+            None | Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => Err(self.timed_out(what, engine)),
+            Some(Err(source)) => Err(NicError::Mover { what, source }),
+        }
+    }
+
     /// Runs `change` on a queue pair while its engine stands still.
     fn with_engine<R>(
         &self,
@@ -238,6 +310,16 @@ impl SoftNic {
             .iter_mut()
             .find(|queue_pair| queue_pair.shared.number == number)
             .map(|queue_pair| change(queue_pair, &context))
+            .ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+}
+
+impl Core {
+    /// Where a queue pair stands.
+    fn place(&self, number: u32) -> Result<usize, NicError> {
+        let mut queue_pairs = self.queue_pairs.iter();
+        queue_pairs
+            .position(|queue_pair| queue_pair.shared.number == number)
             .ok_or(NicError::UnknownQueuePair { queue_pair: number })
     }
 }
@@ -275,8 +357,9 @@ impl Nic for SoftNic {
             queue_pairs_max: QUEUE_PAIRS_MAX as u32,
             memory_regions_max: memory::REGIONS_MAX,
             message_bytes_max: MESSAGE_BYTES_MAX,
-            needs_doorbell_call: !self.manual,
+            needs_doorbell_call: !self.manual && !self.shared.moved,
             makes_rings: false,
+            has_mover: self.shared.moved,
         }
     }
 
@@ -299,7 +382,9 @@ impl Nic for SoftNic {
         };
         for (index, engine) in self.shared.engines.iter().enumerate() {
             // Held once, every later request of the engine finds the key cleared.
-            drop(engine.lock_for_caller("deregister", index, self.bound)?);
+            let mut core = engine.lock_for_caller("deregister", index, self.bound)?;
+            // Earlier ones of it may be under way.
+            self.drain("deregister", index, &mut core)?;
         }
         let mut dying = lock(&self.dying);
         if let Some(position) = dying.iter().position(|(earlier, _)| *earlier == key) {
@@ -332,9 +417,21 @@ impl Nic for SoftNic {
                 return Err(error);
             }
         };
+        let prepared = self.drain("create queue pair", index, &mut core);
+        let prepared = prepared.and_then(|()| self.invalidate("create queue pair", index, &mut core, &memory));
+        if let Err(error) = prepared {
+            registry.free_registers.push(register);
+            return Err(error);
+        }
         let number = registry.next_number();
         let doorbell = self.registers.address() + (register * REGISTER_STRIDE) as u64;
-        let shared = Arc::new(QueuePairShared::new(number, register, index, &memory));
+        let shared = Arc::new(QueuePairShared::new(
+            number,
+            register,
+            index,
+            &memory,
+            self.shared.moved,
+        ));
         self.owners.set(register, index);
         core.queue_pairs
             .push(QueuePairEngine::new(Arc::clone(&shared), memory, doorbell));
@@ -371,20 +468,23 @@ impl Nic for SoftNic {
     }
 
     fn reset(&self, qp: u32) -> Result<(), NicError> {
-        self.with_engine("reset", qp, |queue_pair, _| queue_pair.reset())
+        let what = "reset";
+        let index = self.find(qp)?.engine;
+        let mut core = self.shared.engines[index].lock_for_caller(what, index, self.bound)?;
+        let place = core.place(qp)?;
+        self.drain(what, index, &mut core)?;
+        core.queue_pairs[place].reset();
+        let memory = *core.queue_pairs[place].memory();
+        *lock(&self.shared.mover_failure) = None;
+        self.invalidate(what, index, &mut core, &memory)
     }
 
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
         let shared = self.find(qp)?;
         let engine = &self.shared.engines[shared.engine];
         let mut core = engine.lock_for_caller("destroy queue pair", shared.engine, self.bound)?;
-        let Some(place) = core
-            .queue_pairs
-            .iter()
-            .position(|queue_pair| queue_pair.shared.number == qp)
-        else {
-            return Err(NicError::UnknownQueuePair { queue_pair: qp });
-        };
+        let place = core.place(qp)?;
+        self.drain("destroy queue pair", shared.engine, &mut core)?;
         core.queue_pairs.swap_remove(place);
         // Other engines reach its memory through `ends` only, as a responder.
         shared.bury();
@@ -432,6 +532,7 @@ impl Drop for SoftNic {
             // An engine that panicked has ended as well; there is nobody to tell in a drop.
             let _ = thread.join();
         }
+        // Lanes of a mover are dropped with the engines, and wait for what is under way.
     }
 }
 

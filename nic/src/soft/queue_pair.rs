@@ -18,6 +18,10 @@ use crate::wire::mlx5::{
 };
 use crate::{QueueMemory, QueuePairState};
 
+mod moving;
+
+use moving::UnderWay;
+
 /// Room for the longest request.
 pub(super) type RequestBuffer = [u8; BLOCKS_MAX * BLOCK_BYTES];
 
@@ -67,9 +71,9 @@ impl Ends {
 }
 
 impl QueuePairShared {
-    pub fn new(number: u32, register: usize, engine: usize, memory: &QueueMemory) -> Self {
+    pub fn new(number: u32, register: usize, engine: usize, memory: &QueueMemory, remote: bool) -> Self {
         let ends = Ends {
-            cq: CompletionQueue::new(memory),
+            cq: CompletionQueue::new(memory, remote),
             record: memory.dbrec,
             received: 0,
             alive: true,
@@ -164,6 +168,8 @@ pub(super) struct QueuePairEngine {
     reads_in_flight: u32,
     /// Requests complete in order, so none is due before the one ahead of it.
     last_due_ns: u64,
+    /// Where a mover moves the data.
+    under_way: UnderWay,
 }
 
 impl QueuePairEngine {
@@ -180,6 +186,7 @@ impl QueuePairEngine {
             pending: VecDeque::new(),
             reads_in_flight: 0,
             last_due_ns: 0,
+            under_way: UnderWay::default(),
         };
         queue_pair.reset();
         queue_pair
@@ -189,6 +196,7 @@ impl QueuePairEngine {
     pub fn reset(&mut self) {
         self.shared.set_state(QueuePairState::Reset);
         self.pending.clear();
+        self.under_way = UnderWay::default();
         self.responder = None;
         (
             self.seen,
@@ -454,15 +462,7 @@ impl QueuePairEngine {
             .violations
             .note(kind, self.shared.number, || format!("ring index #{index}: {found}"));
         self.head += 1;
-        let vendor = match kind {
-            ViolationKind::WrongIndex => vendor::WRONG_INDEX,
-            ViolationKind::WrongQueuePair => vendor::WRONG_QUEUE_PAIR,
-            _ => vendor::MALFORMED,
-        };
-        let failure = Some(Failure {
-            syndrome: Syndrome::LocalQueuePairOperation,
-            vendor,
-        });
+        let failure = Some(Failure::of_violation(kind));
         let (bytes, due_ns) = (bytes.to_vec(), context.now_ns());
         self.queue(Pending {
             bytes,
@@ -571,17 +571,22 @@ impl QueuePairEngine {
     }
 
     #[inline]
-    fn push(&self, context: &Context<'_>, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) {
-        let number = self.shared.number;
-        let completion = Completion {
+    fn completion(&self, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) -> Completion {
+        Completion {
             kind,
             opcode,
-            queue_pair: number,
+            queue_pair: self.shared.number,
             index,
             solicited: false,
             owner: false,
             detail,
-        };
+        }
+    }
+
+    #[inline]
+    fn push(&self, context: &Context<'_>, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) {
+        let number = self.shared.number;
+        let completion = self.completion(kind, opcode, index, detail);
         context.counters.completions.add(1);
         if lock(&self.shared.ends).push(completion) {
             context

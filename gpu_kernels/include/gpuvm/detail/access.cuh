@@ -97,6 +97,10 @@ GPUVM_DEVICE T load_weak(u64 address) {
     if constexpr (sizeof(T) <= 8) {
         using B = typename bits_of<sizeof(T)>::type;
         return bit_cast<T>(ld_weak(reinterpret_cast<const B*>(address)));
+    } else if constexpr (alignof(T) >= 16) {
+        pair64 pairs[sizeof(T) / 16];
+        for (unsigned n = 0; n < sizeof(T) / 16; ++n) pairs[n] = ld_weak(reinterpret_cast<const pair64*>(address) + n);
+        return bit_cast<T>(pairs);
     } else {
         u64 words[sizeof(T) / 8];
         for (unsigned n = 0; n < sizeof(T) / 8; ++n) words[n] = ld_weak(reinterpret_cast<const u64*>(address) + n);

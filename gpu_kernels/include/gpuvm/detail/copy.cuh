@@ -62,28 +62,28 @@ GPUVM_DEVICE void copy_to_home(u64 home, u64 frame, u32 bytes) { copy_plainly<tr
 
 #define GPUVM_STAGED 1
 
-// From a slot, `skip` bytes in, to memory by the widest stores that its address allows.
+// From a buffer, `skip` bytes in, to memory by the widest stores that its address allows.
 template <class T>
-GPUVM_DEVICE u32 unstage_as(u32 slot, u64 to, u32 skip, u32 at, u32 end) {
+GPUVM_DEVICE u32 unstage_as(u32 buffer, u64 to, u32 skip, u32 at, u32 end) {
     for (; at + sizeof(T) <= end; at += sizeof(T)) {
         u64 value = 0;
         for (u32 byte = 0; byte < sizeof(T); ++byte)
-            value |= static_cast<u64>(staging.bytes[slot][skip + at + byte]) << 8 * byte;
+            value |= static_cast<u64>(staging.bytes[buffer][skip + at + byte]) << 8 * byte;
         st_relaxed_sys(reinterpret_cast<T*>(to + at), static_cast<T>(value));
     }
     return at;
 }
-GPUVM_NOINLINE void unstage(u32 slot, u64 to, u32 skip, u32 at, u32 end) {
-    if (!(to & 7)) at = unstage_as<u64>(slot, to, skip, at, end);
-    if (!(to & 3)) at = unstage_as<u32>(slot, to, skip, at, end);
-    unstage_as<u8>(slot, to, skip, at, end);
+GPUVM_NOINLINE void unstage(u32 buffer, u64 to, u32 skip, u32 at, u32 end) {
+    if (!(to & 7)) at = unstage_as<u64>(buffer, to, skip, at, end);
+    if (!(to & 3)) at = unstage_as<u32>(buffer, to, skip, at, end);
+    unstage_as<u8>(buffer, to, skip, at, end);
     fence_proxy();
 }
-// Begins to empty a slot. The engine takes whole 16-byte units; the rest goes by stores.
-GPUVM_DEVICE void unload(u32 slot, u32 skip, u64 to, u32 bytes) {
+// Begins to empty a buffer. The engine takes whole 16-byte units; the rest goes by stores.
+GPUVM_DEVICE void unload(u32 buffer, u32 skip, u64 to, u32 bytes) {
     u32 whole = (skip | to) & 15 ? 0 : bytes & ~15u;
-    if (whole) stage_out(slot, skip, to, whole);
-    if (whole < bytes) unstage(slot, to, skip, whole, bytes);
+    if (whole) stage_out(buffer, skip, to, whole);
+    if (whole < bytes) unstage(buffer, to, skip, whole, bytes);
 }
 
 // The frame by ordinary stores of several lanes: with a whole warp it is done sooner than by the copy engine. For a
@@ -93,52 +93,55 @@ GPUVM_DEVICE void store_staged(const unsigned char* staged, u64 frame, u32 bytes
         st_relaxed_gpu_v2(reinterpret_cast<pair64*>(frame + at), *reinterpret_cast<const pair64*>(staged + at));
 }
 
-// A fetch in two steps: the claim and the frame are found while the first piece is on its way. A page of more than one
-// piece has two on their way at any time.
+// A fetch in two steps: the claim and the frame are found while the first piece is on its way. A page of several pieces
+// has two of them on their way where the block has a buffer to spare.
 class Fetch {
   public:
     GPUVM_DEVICE void begin(u64 home, u32 bytes) {
         home_ = home;
         bytes_ = bytes;
         buffer_ = lock_staging();
-        issue(0);
+        issue(buffer_, 0);
     }
     // Forgets it: the data that is on its way lands in the buffer only.
     GPUVM_DEVICE void cancel() {
-        stage_in_wait(slot(0));
-        stage_in_end(slot(0));
+        stage_in_wait(buffer_);
+        stage_in_end(buffer_);
         unlock_staging(buffer_);
     }
     // Returns when the frame holds the page, for ordinary loads too.
     GPUVM_DEVICE void finish(u64 frame) {
-        u32 step = pieces();
-        if (step < bytes_) issue(step);
-        for (u32 at = 0; at < bytes_; at += step) {
-            stage_in_wait(slot(at));
-            stage_in_end(slot(at));
-            unload(slot(at), skip(), frame + at, piece(at));
+        u32 other = bytes_ > kStagingBytes ? try_lock_staging() : kStagingBuffers;
+        bool two = other != kStagingBuffers;
+        u32 ahead = two ? 2 * kStagingBytes : kStagingBytes, buffer = buffer_;
+        if (two) issue(other, kStagingBytes);
+        for (u32 at = 0; at < bytes_; at += kStagingBytes) {
+            stage_in_wait(buffer);
+            stage_in_end(buffer);
+            unload(buffer, skip(), frame + at, piece(at));
             stage_out_read();
-            if (bytes_ - at > 2 * step) issue(at + 2 * step);
+            if (bytes_ - at > ahead) issue(buffer, at + ahead);
+            if (two) buffer = buffer == buffer_ ? other : buffer_;
         }
         stage_out_wait();
+        if (two) unlock_staging(other);
         unlock_staging(buffer_);
     }
 
     // The same in parts, for a page of one piece, whose bytes other lanes read where they are staged.
     GPUVM_DEVICE u32 buffer() const { return buffer_; }
-    GPUVM_DEVICE static void wait(u32 buffer) { stage_in_wait(buffer * 2); }
+    GPUVM_DEVICE static void wait(u32 buffer) { stage_in_wait(buffer); }
     GPUVM_DEVICE static const unsigned char* staged(u32 buffer, u64 home) {
-        return staging.bytes[buffer * 2] + (home & kHullMask);
+        return staging.bytes[buffer] + (home & kHullMask);
     }
     GPUVM_DEVICE void finish_staged(u64 frame) {
-        stage_in_end(slot(0));
-        unload(slot(0), skip(), frame, bytes_);
+        unload(buffer_, skip(), frame, bytes_);
         stage_out_wait();
-        unlock_staging(buffer_);
     }
-    GPUVM_DEVICE void finish_stored() {
-        stage_in_end(slot(0));
-        unlock_staging(buffer_);
+    // After a fence, such as the publication's, that keeps the accesses to the buffer before it.
+    GPUVM_DEVICE void release() {
+        stage_in_end(buffer_);
+        release_staging(buffer_);
     }
 
   private:
@@ -146,10 +149,10 @@ class Fetch {
     // pages, so they may be read.
     static constexpr u32 kHullMask = 127;
     GPUVM_DEVICE u32 skip() const { return static_cast<u32>(home_) & kHullMask; }
-    GPUVM_DEVICE u32 pieces() const { return bytes_ > kStagingBytes ? kHalfBytes : kStagingBytes; }
-    GPUVM_DEVICE u32 piece(u32 at) const { return bytes_ - at < pieces() ? bytes_ - at : pieces(); }
-    GPUVM_DEVICE u32 slot(u32 at) const { return buffer_ * 2 + (at / kHalfBytes & 1); }
-    GPUVM_DEVICE void issue(u32 at) { stage_in_begin(slot(at), home_ + at - skip(), (skip() + piece(at) + 15) & ~15u); }
+    GPUVM_DEVICE u32 piece(u32 at) const { return bytes_ - at < kStagingBytes ? bytes_ - at : kStagingBytes; }
+    GPUVM_DEVICE void issue(u32 buffer, u32 at) {
+        stage_in_begin(buffer, home_ + at - skip(), (skip() + piece(at) + 15) & ~15u);
+    }
 
     u64 home_;
     u32 bytes_;
@@ -158,14 +161,14 @@ class Fetch {
 
 // Returns when the home holds the page; the caller's fence makes that known.
 GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
-    u32 buffer = lock_staging(), slot = buffer * 2;
+    u32 buffer = lock_staging();
     for (u32 at = 0; at < bytes; at += kStagingBytes) {
         u32 left = bytes - at, piece = left < kStagingBytes ? left : kStagingBytes;
         // A frame is whole pages: what lies behind the last page's end may be read.
-        stage_in_begin(slot, frame + at, (piece + 15) & ~15u);
-        stage_in_wait(slot);
-        stage_in_end(slot);
-        unload(slot, 0, home + at, piece);
+        stage_in_begin(buffer, frame + at, (piece + 15) & ~15u);
+        stage_in_wait(buffer);
+        stage_in_end(buffer);
+        unload(buffer, 0, home + at, piece);
         stage_out_read();
     }
     stage_out_wait();

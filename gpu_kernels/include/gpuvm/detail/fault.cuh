@@ -518,11 +518,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);
     if (leads) {
-        if (together)
-            fetch.finish_stored();
-        else
-            fetch.finish_staged(target);
+        if (!together) fetch.finish_staged(target);
         publish(word, 0, frame, 0);
+        fetch.release();
         count_latency(histogram, ticks() - started);
         if (available <= low) refill(vm, 1, available);
     }

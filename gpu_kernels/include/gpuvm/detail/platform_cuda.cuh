@@ -119,6 +119,11 @@ GPUVM_DEVICE u64 ld_weak(const u64* p) {
     asm volatile("ld.global.u64 %0,[%1];" : "=l"(v) : "l"(p));
     return v;
 }
+GPUVM_DEVICE pair64 ld_weak(const pair64* p) {
+    pair64 v;
+    asm volatile("ld.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p));
+    return v;
+}
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     pair64 v;
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];" : "=l"(v.lo), "=l"(v.hi) : "l"(p) : "memory");

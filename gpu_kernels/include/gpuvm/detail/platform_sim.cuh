@@ -46,6 +46,7 @@ template <class T>
 GPUVM_DEVICE T ld_weak(const T* p) {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
+GPUVM_DEVICE pair64 ld_weak(const pair64* p) { return pair64{ld_weak(&p->lo), ld_weak(&p->hi)}; }
 // 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
     return pair64{__atomic_load_n(&p->lo, __ATOMIC_RELAXED), __atomic_load_n(&p->hi, __ATOMIC_RELAXED)};

@@ -7,7 +7,7 @@
 namespace gpuvm {
 namespace detail {
 
-// A page of one piece: what a buffer holds.
+// A piece: what a buffer holds.
 constexpr u32 kStagingBytes = 4096;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 // Staging buffers of a block. What its lanes copy goes through them, one copy at a time through each.
@@ -16,16 +16,12 @@ constexpr u32 kStagingBytes = 4096;
 #endif
 constexpr u32 kStagingBuffers = GPUVM_STAGING_BUFFERS;
 
-// A buffer is two slots: a piece of half a buffer in each, or a page of one piece in both. A slot has room for the hull
-// of its piece that is aligned to 128 bytes, since the engine is slower on less.
-constexpr u32 kHalfBytes = kStagingBytes / 2;
-constexpr u32 kSlotBytes = kHalfBytes + 128;
-
 struct Staging {
-    unsigned char bytes[kStagingBuffers * 2][kSlotBytes];
-    u64 barrier[kStagingBuffers * 2];  // mbarriers
-    u64 key;                           // says that the lock below is one
-    u32 next;                          // tickets; ticket t is for buffer t % kStagingBuffers
+    // More than a piece: the hull of one that is aligned to 128 bytes, since the engine is slower on less.
+    unsigned char bytes[kStagingBuffers][kStagingBytes + 128];
+    u64 barrier[kStagingBuffers];  // mbarriers
+    u64 key;                       // says that the lock below is one
+    u32 next;                      // tickets; ticket t is for buffer t % kStagingBuffers
     u32 serving[kStagingBuffers];
 };
 static __shared__ __align__(128) Staging staging;
@@ -71,31 +67,40 @@ GPUVM_DEVICE u32 lock_staging() {
     while (ld_acquire_cta(&staging.serving[buffer]) != ticket / kStagingBuffers) sleep_ns(40);
     return buffer;
 }
-GPUVM_DEVICE void unlock_staging(u32 buffer) {
-    // Ours come before the next holder's.
-    __threadfence_block();
+// Takes the buffer that is next in turn if nobody waits for it; else `kStagingBuffers`. The caller may hold another.
+GPUVM_DEVICE u32 try_lock_staging() {
+    u32 ticket = *static_cast<volatile u32*>(&staging.next), buffer = ticket % kStagingBuffers;
+    bool free = ld_acquire_cta(&staging.serving[buffer]) == ticket / kStagingBuffers;
+    return free && atomicCAS(&staging.next, ticket, ticket + 1) == ticket ? buffer : kStagingBuffers;
+}
+GPUVM_DEVICE void release_staging(u32 buffer) {
     volatile u32* serving = &staging.serving[buffer];
     *serving = *serving + 1;
+}
+GPUVM_DEVICE void unlock_staging(u32 buffer) {
+    // Our accesses to the buffer come before the next holder's.
+    __threadfence_block();
+    release_staging(buffer);
 }
 
 #if __CUDA_ARCH__ >= 900
 // The copy engine is a proxy of its own: a fence between it and ordinary accesses, both ways (PTX ISA, "Async proxy").
 GPUVM_DEVICE void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-GPUVM_DEVICE void stage_in_begin(u32 slot, u64 from, u32 bytes) {
-    u32 barrier = shared_address(&staging.barrier[slot]);
+GPUVM_DEVICE void stage_in_begin(u32 buffer, u64 from, u32 bytes) {
+    u32 barrier = shared_address(&staging.barrier[buffer]);
     asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(barrier) : "memory");
     // The barrier, and whatever a lock or a page's word has ordered before us, comes before the engine's accesses.
     fence_proxy();
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
-                     shared_address(staging.bytes[slot])),
+                     shared_address(staging.bytes[buffer])),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 // Any number of lanes may wait; each then sees the data.
-GPUVM_DEVICE void stage_in_wait(u32 slot) {
-    u32 barrier = shared_address(&staging.barrier[slot]), arrived = 0;
+GPUVM_DEVICE void stage_in_wait(u32 buffer) {
+    u32 barrier = shared_address(&staging.barrier[buffer]), arrived = 0;
     while (!arrived)
         asm volatile(
             "{ .reg .pred p;\n"
@@ -106,17 +111,17 @@ GPUVM_DEVICE void stage_in_wait(u32 slot) {
             : "memory");
 }
 // After every waiter has seen the data, and before the barrier's next use.
-GPUVM_DEVICE void stage_in_end(u32 slot) {
-    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(&staging.barrier[slot])) : "memory");
+GPUVM_DEVICE void stage_in_end(u32 buffer) {
+    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(&staging.barrier[buffer])) : "memory");
 }
-// Begins the way out of `bytes`, a multiple of 16, from `skip` bytes into a slot.
-GPUVM_DEVICE void stage_out(u32 slot, u32 skip, u64 to, u32 bytes) {
+// Begins the way out of `bytes`, a multiple of 16, from `skip` bytes into a buffer.
+GPUVM_DEVICE void stage_out(u32 buffer, u32 skip, u64 to, u32 bytes) {
     fence_proxy();
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;\ncp.async.bulk.commit_group;" ::"l"(to),
-                 "r"(shared_address(staging.bytes[slot]) + skip), "r"(bytes)
+                 "r"(shared_address(staging.bytes[buffer]) + skip), "r"(bytes)
                  : "memory");
 }
-// The slots of all that is on the way out may be filled again.
+// The buffers of all that is on the way out may be filled again.
 GPUVM_DEVICE void stage_out_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // All that was on the way out has arrived, for ordinary accesses too.
 GPUVM_DEVICE void stage_out_wait() {
@@ -126,8 +131,8 @@ GPUVM_DEVICE void stage_out_wait() {
 #else
 GPUVM_DEVICE void fence_proxy() {}
 
-GPUVM_DEVICE void stage_in_begin(u32 slot, u64 from, u32 bytes) {
-    u32 to = shared_address(staging.bytes[slot]);
+GPUVM_DEVICE void stage_in_begin(u32 buffer, u64 from, u32 bytes) {
+    u32 to = shared_address(staging.bytes[buffer]);
     // Past L1, which may hold lines of an earlier visit.
     for (u32 at = 0; at < bytes; at += 16)
         asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + at), "l"(from + at) : "memory");
@@ -136,10 +141,10 @@ GPUVM_DEVICE void stage_in_begin(u32 slot, u64 from, u32 bytes) {
 // The lane that began it sees the data; others do after a barrier with it.
 GPUVM_DEVICE void stage_in_wait(u32) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 GPUVM_DEVICE void stage_in_end(u32) {}
-GPUVM_DEVICE void stage_out(u32 slot, u32 skip, u64 to, u32 bytes) {
+GPUVM_DEVICE void stage_out(u32 buffer, u32 skip, u64 to, u32 bytes) {
     for (u32 at = 0; at < bytes; at += 16)
         st_relaxed_sys_v2(reinterpret_cast<pair64*>(to + at),
-                          *reinterpret_cast<const pair64*>(staging.bytes[slot] + skip + at));
+                          *reinterpret_cast<const pair64*>(staging.bytes[buffer] + skip + at));
 }
 GPUVM_DEVICE void stage_out_read() {}
 GPUVM_DEVICE void stage_out_wait() {}

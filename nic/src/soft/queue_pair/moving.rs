@@ -1,0 +1,281 @@
+//! A queue pair whose data a mover moves.
+
+use super::super::completion_queue::Entry;
+use super::super::engine::Context;
+use super::super::execute::{Failure, plan};
+use super::super::faults::Fault;
+use super::super::moving::{Lane, Moving, Taken, Way};
+use super::super::report::{ViolationKind, describe};
+use super::super::{lock, vendor};
+use super::{QueuePairEngine, RequestBuffer, Step, opcode_of};
+use crate::QueuePairState;
+use crate::wire::mlx5::{
+    BLOCK_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Operation, Syndrome, WorkRequest,
+};
+
+/// What a mover's queue pair has under way.
+#[derive(Default)]
+pub(in crate::soft) struct UnderWay {
+    /// The last batch of each lane that holds a request of this queue pair.
+    last: [u64; 2],
+    /// A request that failed, and completes when all before it have.
+    failed: Option<(Opcode, u16, Failure)>,
+    /// The fault of the request at the head, once it was looked for: number of the head.
+    struck: Option<(u64, Option<Fault>)>,
+    /// The request at the head does not start before this time.
+    not_before_ns: u64,
+}
+
+impl QueuePairEngine {
+    /// Takes one request into a batch, as `step` does without a mover. `place` is this queue pair's among the engine's.
+    pub fn step_moving(
+        &mut self,
+        place: usize,
+        context: &Context<'_>,
+        buffer: &mut RequestBuffer,
+        moving: &mut Moving,
+    ) -> Step {
+        if let Some((opcode, index, failure)) = self.under_way.failed {
+            if self.is_under_way(moving) || !moving.lane(Way::Fetch).has_room() {
+                return Step::Idle;
+            }
+            self.under_way.failed = None;
+            self.shared.set_state(QueuePairState::Error);
+            context.counters.errors.add(1);
+            self.take_error(place, context, opcode, index, failure, moving);
+            return Step::Did(0);
+        }
+        if self.head == self.target && !self.look_at_doorbell(context) {
+            return Step::Idle;
+        }
+        if self.shared.state() == QueuePairState::Error {
+            if !moving.lane(Way::Fetch).has_room() {
+                return Step::Idle;
+            }
+            let blocks = self.fetch(buffer).unwrap_or(1);
+            let index = self.head as u16;
+            self.head += blocks as u64;
+            context.counters.flushed.add(1);
+            let failure = Failure {
+                syndrome: Syndrome::Flushed,
+                vendor: vendor::FLUSHED,
+            };
+            self.take_error(place, context, opcode_of(&buffer[..]), index, failure, moving);
+            return Step::Did(0);
+        }
+        self.start_moving(place, context, buffer, moving)
+    }
+
+    fn start_moving(
+        &mut self,
+        place: usize,
+        context: &Context<'_>,
+        buffer: &mut RequestBuffer,
+        moving: &mut Moving,
+    ) -> Step {
+        let index = self.head as u16;
+        let blocks = match self.fetch(buffer) {
+            Ok(blocks) => blocks,
+            Err(kind) => return self.refuse_moving(context, kind, &buffer[..BLOCK_BYTES]),
+        };
+        let bytes = &buffer[..blocks * BLOCK_BYTES];
+        let request = match self.check(WorkRequest::parse(bytes)) {
+            Ok(request) => request,
+            Err(kind) => return self.refuse_moving(context, kind, bytes),
+        };
+        let way = match request.operation {
+            Operation::Write { .. } => Way::WriteBack,
+            _ => Way::Fetch,
+        };
+        let fenced = request.fence && !moving.lanes[0].has_arrived(self.under_way.last[0]);
+        if fenced || !moving.lane(way).has_room() {
+            return Step::Idle;
+        }
+        let fault = self.strike(context, &request);
+        if self.under_way.not_before_ns > context.now_ns() {
+            return Step::Until(self.under_way.not_before_ns);
+        }
+        self.head += blocks as u64;
+        let lane = moving.lane(way);
+        let collected = lane.data.len();
+        let opcode = request.operation.opcode();
+        let outcome = match fault {
+            Some(Fault::Fail(syndrome)) => Err(Failure {
+                syndrome,
+                vendor: vendor::INJECTED,
+            }),
+            _ => plan(&request, context.memory, self.responder.as_deref(), &mut lane.data),
+        };
+        let bytes = match outcome {
+            Ok(bytes) => bytes,
+            Err(failure) => {
+                tracing::debug!(%request, syndrome = %failure.syndrome, vendor = failure.vendor, "request failed");
+                lane.data.truncate(collected);
+                self.under_way.failed = Some((opcode, index, failure));
+                return Step::Did(0);
+            }
+        };
+        let completion = match (request.signalled, fault) {
+            (false, _) => None,
+            (true, Some(Fault::LoseCompletion)) => {
+                lock(&self.shared.ends).cq.skip();
+                None
+            }
+            (true, _) => {
+                let detail = CompletionDetail::Success {
+                    bytes: bytes as u32,
+                    immediate: 0,
+                    timestamp: context.now_ns(),
+                };
+                Some(self.claim(context, CqeOpcode::Request, opcode, index, detail))
+            }
+        };
+        self.join(way, lane);
+        lane.take(Taken {
+            place,
+            opcode,
+            index,
+            bytes,
+            completion,
+            executed: true,
+        });
+        Step::Did(bytes)
+    }
+
+    /// The fault that was planted for the request at the head, looked for once.
+    fn strike(&mut self, context: &Context<'_>, request: &WorkRequest<'_>) -> Option<Fault> {
+        match self.under_way.struck {
+            Some((head, fault)) if head == self.head => return fault,
+            _ => {}
+        }
+        if !context.faults.armed() {
+            return None;
+        }
+        let fault = context.faults.strike(request);
+        self.under_way.struck = Some((self.head, fault));
+        // What is behind it waits as well, since requests start in order.
+        if let Some(fault @ Fault::Delay { .. }) = fault {
+            self.under_way.not_before_ns = context.now_ns().saturating_add(fault.delay_ns());
+        }
+        fault
+    }
+
+    fn refuse_moving(&mut self, context: &Context<'_>, kind: ViolationKind, bytes: &[u8]) -> Step {
+        let index = self.head as u16;
+        context.violations.note(kind, self.shared.number, || {
+            format!("ring index #{index}: {}", describe(bytes))
+        });
+        self.head += 1;
+        self.under_way.failed = Some((opcode_of(bytes), index, Failure::of_violation(kind)));
+        Step::Did(0)
+    }
+
+    /// Whether batches with requests of this queue pair have not arrived.
+    pub fn is_under_way(&self, moving: &Moving) -> bool {
+        let lanes = moving.lanes.iter().zip(self.under_way.last);
+        lanes.into_iter().any(|(lane, last)| !lane.has_arrived(last))
+    }
+
+    fn join(&mut self, way: Way, lane: &Lane) {
+        self.under_way.last[way as usize] = lane.collecting();
+    }
+
+    /// Puts an error's completion into a batch.
+    fn take_error(
+        &mut self,
+        place: usize,
+        context: &Context<'_>,
+        opcode: Opcode,
+        index: u16,
+        failure: Failure,
+        moving: &mut Moving,
+    ) {
+        let detail = CompletionDetail::Error {
+            syndrome: failure.syndrome,
+            vendor: failure.vendor,
+        };
+        let completion = Some(self.claim(context, CqeOpcode::RequestError, opcode, index, detail));
+        let lane = moving.lane(Way::Fetch);
+        self.join(Way::Fetch, lane);
+        lane.take(Taken {
+            place,
+            opcode,
+            index,
+            bytes: 0,
+            completion,
+            executed: false,
+        });
+    }
+
+    /// Takes the next entry of the completion queue.
+    fn claim(
+        &self,
+        context: &Context<'_>,
+        kind: CqeOpcode,
+        opcode: Opcode,
+        index: u16,
+        detail: CompletionDetail,
+    ) -> (Completion, u64, bool) {
+        let completion = self.completion(kind, opcode, index, detail);
+        context.counters.completions.add(1);
+        let Entry {
+            address,
+            owner,
+            overrun,
+        } = lock(&self.shared.ends).cq.claim();
+        if overrun {
+            let number = self.shared.number;
+            context
+                .violations
+                .note(ViolationKind::CompletionOverrun, number, || completion.to_string());
+        }
+        (completion, address, owner)
+    }
+
+    /// The error completion of a request whose batch the mover refused, and its entry's address and owner bit.
+    pub fn refused(&mut self, context: &Context<'_>, taken: &Taken) -> (Completion, u64, bool) {
+        let kind = CqeOpcode::RequestError;
+        let flushed = self.shared.state() == QueuePairState::Error;
+        self.shared.set_state(QueuePairState::Error);
+        // An error stays what it was.
+        if let Some(error @ (completion, ..)) = taken.completion
+            && completion.kind == kind
+        {
+            return error;
+        }
+        let (syndrome, vendor) = if flushed {
+            context.counters.flushed.add(1);
+            (Syndrome::Flushed, vendor::FLUSHED)
+        } else {
+            context.counters.errors.add(1);
+            (Syndrome::LocalQueuePairOperation, vendor::MOVER)
+        };
+        let detail = CompletionDetail::Error { syndrome, vendor };
+        match taken.completion {
+            Some((completion, address, owner)) => (
+                Completion {
+                    kind,
+                    detail,
+                    ..completion
+                },
+                address,
+                owner,
+            ),
+            None => self.claim(context, kind, taken.opcode, taken.index, detail),
+        }
+    }
+
+    /// The batch that was being collected in a lane is gone, unless its errors took its number.
+    pub fn forget(&mut self, lane: usize, started: u64) {
+        let last = &mut self.under_way.last[lane];
+        *last = (*last).min(started);
+    }
+
+    /// What was under way in a lane after batch `arrived` is lost.
+    pub fn lose(&mut self, lane: usize, arrived: u64) {
+        if self.under_way.last[lane] > arrived {
+            self.shared.set_state(QueuePairState::Error);
+            self.forget(lane, arrived);
+        }
+    }
+}
