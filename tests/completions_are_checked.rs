@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, small_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -66,7 +66,7 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
 
 #[test]
 fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
-    let bench = Bench::new(small_soft(8).wait_limit(Duration::from_millis(300)), BASIC);
+    let bench = Bench::new(small_soft(8).wait_limit(scaled(Duration::from_millis(300))), BASIC);
     let a = numbered(&bench);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     for opcode in [Opcode::Read, Opcode::Write] {
@@ -81,7 +81,7 @@ fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
         };
         assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
         let took = started.elapsed();
-        assert!(took < Duration::from_secs(20), "{opcode}: {took:?}");
+        assert!(took < scaled(Duration::from_secs(20)), "{opcode}: {took:?}");
         let error = outcome.expect_err("a lost completion cannot go unnoticed");
         let message = common::chain(&error);
         let kind = first_fault(error).kind;
@@ -100,9 +100,9 @@ fn a_lost_completion_ends_in_a_bounded_error_that_says_what_was_waited_for() {
 #[test]
 fn a_late_completion_after_a_timeout_corrupts_nothing() {
     for opcode in [Opcode::Read, Opcode::Write] {
-        let bench = Bench::new(small_soft(8).wait_limit(Duration::from_millis(300)), BASIC);
+        let bench = Bench::new(small_soft(8).wait_limit(scaled(Duration::from_millis(300))), BASIC);
         let a = numbered(&bench);
-        let delay = Duration::from_millis(1500);
+        let delay = scaled(Duration::from_millis(1500));
         let plan = soft::FaultPlan::new(soft::Fault::Delay {
             ns: delay.as_nanos() as u64,
         });
@@ -129,7 +129,9 @@ fn a_late_completion_after_a_timeout_corrupts_nothing() {
 /// Requests take half a millisecond: who looks at the frame before the completion sees what was there before.
 fn slow_requests(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(500_000).build().unwrap();
-    let builder = small_soft(8).wait_limit(Duration::from_secs(2)).soft_nic(nic.into());
+    let builder = small_soft(8)
+        .wait_limit(scaled(Duration::from_secs(2)))
+        .soft_nic(nic.into());
     let bench = Bench::with(builder, BASIC, options);
     let a = numbered(&bench);
     copies_right(&bench, &a)?;
@@ -167,7 +169,7 @@ fn an_error_completion_that_counts_as_success_would_be_found() {
     // Without the check the launch ends well, or hangs until its bound; it does not report the syndrome.
     let outcome = bench.run(
         "sum",
-        LaunchConfig::new(2, 64).deadline(Duration::from_secs(3)),
+        LaunchConfig::new(2, 64).deadline(scaled(Duration::from_secs(3))),
         (&a, &sink),
     );
     let reported =

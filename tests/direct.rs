@@ -111,6 +111,33 @@ fn memory_is_registered_where_it_is_and_read_only_as_such() {
         .unwrap();
 }
 
+/// On hardware: `GPUVM_TEST_PEER=1` says that the GPU of the tests has GPU 1 for a neighbour.
+#[test]
+fn a_real_neighbours_memory_is_a_home() {
+    let Ok(peer) = std::env::var("GPUVM_TEST_PEER") else {
+        eprintln!("skipped: GPUVM_TEST_PEER names no neighbour GPU");
+        return;
+    };
+    let peer: u32 = peer.parse().expect("GPUVM_TEST_PEER is an ordinal");
+    let bench = Bench::new(direct(4), BASIC);
+    let n = 40 * PAGE_WORDS + 7;
+    let region = || bench.vm.region::<u32>(n).name("next door").on_gpu(peer);
+    let zeros = region().zeroed().unwrap();
+    compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
+    let a = region().from_iter(0..n as u32).unwrap();
+    bench.must("read_then_write", config(), (&a, 5u32));
+    a.write(1, &[77]).unwrap();
+    bench.must("read_then_write", config(), (&a, 1u32));
+    bench.must("copy", config(), (&a, &zeros));
+    let mut expected: Vec<u32> = (0..n as u32).map(|i| i + 6).collect();
+    expected[1] = 78;
+    compare(&a.to_vec().unwrap(), &expected).unwrap();
+    compare(&zeros.to_vec().unwrap(), &expected).unwrap();
+    assert!(bench.vm.stats().unwrap().evictions > 50, "pages went back next door");
+    zeros.close().unwrap();
+    a.close().unwrap();
+}
+
 #[test]
 fn a_neighbours_memory_is_a_home() {
     let gpu = MockGpu::new(Some((9, 0)));

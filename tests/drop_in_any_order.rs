@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, simulated, small};
+use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, scaled, simulated, small};
 use gpuvm::{Error, LaunchConfig};
 
 /// The `n`-th order of `count` things.
@@ -124,7 +124,7 @@ fn an_abort_ends_a_loop_that_asks_and_everything_works_again() {
     );
     launch.abort();
     let ended = launch
-        .wait(Some(Duration::from_secs(20)))
+        .wait(Some(scaled(Duration::from_secs(20))))
         .expect("it looks at gpuvm::failed()");
     assert!(
         matches!(ended, Err(Error::Stopped { .. })),

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, simulated, simulated_soft, small, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, scaled, simulated, simulated_soft, small, small_soft};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -24,7 +24,7 @@ fn total(range: std::ops::Range<u64>) -> u64 {
 #[test]
 fn the_evictor_passes_over_a_pinned_page() {
     for frames in [2, 4] {
-        let bench = Bench::new(small(frames).wait_limit(Duration::from_secs(5)), HOLDING);
+        let bench = Bench::new(small(frames).wait_limit(scaled(Duration::from_secs(5))), HOLDING);
         let a = pages(&bench, 64);
         let flags = bench.vm.buffer::<u32>(2).unwrap();
         let out = bench.vm.buffer::<u64>(2).unwrap();
@@ -66,7 +66,7 @@ fn the_evictor_does_not_wait_for_a_busy_page() {
 
 #[test]
 fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
-    let bench = Bench::new(small(8).wait_limit(Duration::from_millis(400)), HOLDING);
+    let bench = Bench::new(small(8).wait_limit(scaled(Duration::from_millis(400))), HOLDING);
     let a = pages(&bench, 16);
     let arrived = bench.vm.buffer::<u32>(1).unwrap();
     let out = bench.vm.buffer::<u64>(1).unwrap();
@@ -79,7 +79,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
             (&a, PAGE_WORDS, &arrived, &out),
         )
         .unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < scaled(Duration::from_secs(10)));
     let message = chain(&error);
     assert!(message.contains("of 8 frames 8 are pinned"), "{message}");
     assert!(
@@ -181,7 +181,11 @@ fn spans_of_launches_in_flight_count_together() {
     let out = bench.vm.buffer::<u64>(1).unwrap();
     let config = || LaunchConfig::new(1, 16).lane_spans(1);
     // It holds nothing, but says that it may, and runs until it is stopped.
-    let first = bench.launch("wait_for_ever", config().deadline(Duration::from_secs(20)), (&flag,));
+    let first = bench.launch(
+        "wait_for_ever",
+        config().deadline(scaled(Duration::from_secs(20))),
+        (&flag,),
+    );
     let other = bench.vm.stream().unwrap();
     let arguments = (&a, PAGE_WORDS, &arrived, &out);
     let kernel = bench.kernel("pin_and_touch");
@@ -271,7 +275,7 @@ fn more_than_5000_holders_of_one_page() {
 
 #[test]
 fn more_holders_than_a_page_can_count_is_an_error_that_heals() {
-    let bench = Bench::new(small(4).wait_limit(Duration::from_secs(2)), HOLDING);
+    let bench = Bench::new(small(4).wait_limit(scaled(Duration::from_secs(2))), HOLDING);
     let a = bench.vm.region::<u32>(PAGE_WORDS).name("crowded").zeroed().unwrap();
     let message = refused(bench.run("leak_pins", LaunchConfig::new(8, 256), (&a, 300u32)));
     assert!(message.contains("`crowded`") && message.contains("524288"), "{message}");
@@ -288,7 +292,7 @@ fn a_loop_that_waits_for_an_element_or_a_word_sees_it() {
     let bench = Bench::new(small(2), HOLDING);
     let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
-    let config = LaunchConfig::new(2, 32).deadline(Duration::from_secs(20));
+    let config = LaunchConfig::new(2, 32).deadline(scaled(Duration::from_secs(20)));
     bench.must("spin_on_element", config.clone(), (&a, &out));
     assert_eq!(out.to_vec().unwrap(), [99]);
 
@@ -296,7 +300,7 @@ fn a_loop_that_waits_for_an_element_or_a_word_sees_it() {
     let b = pages(&bench, 4);
     bench.must(
         "spin_on_word",
-        LaunchConfig::new(1, 32).deadline(Duration::from_secs(20)),
+        LaunchConfig::new(1, 32).deadline(scaled(Duration::from_secs(20))),
         (&flag, &b, &out),
     );
     assert_eq!(out.to_vec().unwrap(), [4]);
@@ -308,7 +312,7 @@ fn launches_of_different_streams_run_beside_each_other() {
     let flags = bench.vm.buffer::<u32>(2).unwrap();
     let other = bench.vm.stream().unwrap();
     // Each waits for the other.
-    let config = || LaunchConfig::new(1, 32).deadline(Duration::from_secs(20));
+    let config = || LaunchConfig::new(1, 32).deadline(scaled(Duration::from_secs(20)));
     let first = bench.launch("meet", config(), (&flags, 0u32));
     let second = bench
         .kernel("meet")
@@ -323,7 +327,7 @@ fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
     // On an NVIDIA GPU a kernel that hangs takes the GPU from its process.
     let bench = Bench::new(simulated_soft(4), HOLDING);
     let flag = bench.vm.buffer::<u32>(1).unwrap();
-    let config = |threads| LaunchConfig::new(1, threads).deadline(Duration::from_millis(300));
+    let config = |threads| LaunchConfig::new(1, threads).deadline(scaled(Duration::from_millis(300)));
     let error = bench.run("wait_for_ever", config(32), (&flag,)).unwrap_err();
     let message = chain(&error);
     assert!(
@@ -355,6 +359,6 @@ fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
     let started = Instant::now();
     let message = refused(bench.run("sum", config(32), (&a, &sink)));
     assert!(message.contains("completion of request 0 on queue pair"), "{message}");
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < scaled(Duration::from_secs(2)));
     bench.must("sum", LaunchConfig::new(1, 32), (&a, &sink));
 }

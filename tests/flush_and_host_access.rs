@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, refused, small};
+use common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, small};
 use gpuvm::{Error, LaunchConfig};
 
 #[test]
@@ -128,7 +128,7 @@ fn flush_beside(writer: &str) {
         while !counted(1) || !counted(n - 1) {
             a.flush_beside()?;
             assert!(
-                started.elapsed() < Duration::from_secs(30),
+                started.elapsed() < scaled(Duration::from_secs(30)),
                 "{writer}: the writes never came home"
             );
         }

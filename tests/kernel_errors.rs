@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, FAULTY, PAGE_WORDS, chain, refused, simulated, small};
+use common::{BASIC, Bench, FAULTY, PAGE_WORDS, chain, refused, scaled, simulated, small};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, Value};
 
 fn bench() -> Bench {
@@ -81,7 +81,7 @@ fn what_the_processor_refuses_is_an_error_with_block_and_thread() {
     let bench = bench_of_traps();
     let a = region(&bench);
     let out = bench.vm.buffer::<u32>(1).unwrap();
-    let shape = || LaunchConfig::new(1, 1).deadline(Duration::from_secs(10));
+    let shape = || LaunchConfig::new(1, 1).deadline(scaled(Duration::from_secs(10)));
     // Far outside of everything that is mapped.
     let wild = bench.run("wild_store", shape(), (&out, 1u64 << 44)).unwrap_err();
     let null = bench.run("null_load", shape(), (&out,)).unwrap_err();

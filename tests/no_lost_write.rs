@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, refused, simulated, small, small_soft};
+use common::{BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, refused, scaled, simulated, small, small_soft};
 use gpuvm::{CompileOptions, LaunchConfig, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -78,7 +78,7 @@ fn a_reader_of_a_dirty_held_page_and_a_writer_of_a_clean_held_page_do_not_wait()
     let flags = bench.vm.buffer::<u32>(2).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     // Were one to wait for the other, the deadline would end it.
-    let config = LaunchConfig::new(2, 32).deadline(Duration::from_secs(10));
+    let config = LaunchConfig::new(2, 32).deadline(scaled(Duration::from_secs(10)));
     bench.must("read_while_dirty", config.clone(), (&a, &flags, &out));
     assert_eq!(out.to_vec().unwrap(), [4711]);
 

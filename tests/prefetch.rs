@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, planted, refused, small, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, chain, planted, refused, scaled, small, small_soft};
 use gpuvm::{CompileOptions, LaunchConfig, Region, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -19,7 +19,7 @@ fn total(pages: u64) -> u64 {
 fn prefetch_and_leave(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(5_000_000).build().unwrap();
     let builder = small_soft(32)
-        .wait_limit(std::time::Duration::from_secs(2))
+        .wait_limit(scaled(std::time::Duration::from_secs(2)))
         .soft_nic(nic.into());
     let bench = Bench::with(builder, HOLDING, options);
     let a = pages(&bench, 10);

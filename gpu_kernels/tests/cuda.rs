@@ -1,5 +1,5 @@
 //! The CUDA back end on a real GPU. Where there is none, nothing is tested, unless GPUVM_REQUIRE_CUDA makes that a failure.
-//! GPUVM_TEST_GPU names the GPU, by ordinal or UUID; 0 by default.
+//! GPUVM_TEST_GPU names the GPU, as `cuda:0` or `cuda:GPU-...`; the first by default.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn gpu() -> Option<CudaGpu> {
     let name = std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
-    match CudaGpu::open(name) {
+    match CudaGpu::open(name.trim_start_matches("cuda:")) {
         Ok(gpu) => Some(gpu),
         Err(error) => {
             assert!(std::env::var_os("GPUVM_REQUIRE_CUDA").is_none(), "{error}");

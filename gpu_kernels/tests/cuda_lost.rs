@@ -18,8 +18,14 @@ const KERNELS: &str = "#include <gpuvm/gpuvm.cuh>\n\
     __global__ void wild(unsigned*) { *(volatile unsigned*)64 = 1; }\n\
     __global__ void deaf(unsigned* p) { while (*(volatile unsigned*)p == 0) __nanosleep(1000); }\n";
 
+/// The GPU that GPUVM_TEST_GPU names, as `cuda:0` or `cuda:GPU-...`; the first by default.
+fn open() -> Result<CudaGpu, GpuError> {
+    let name = std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
+    CudaGpu::open(name.trim_start_matches("cuda:"))
+}
+
 fn gpu_is_there() -> bool {
-    match CudaGpu::open(std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned())) {
+    match open() {
         Ok(_) => true,
         Err(error) => {
             assert!(std::env::var_os("GPUVM_REQUIRE_CUDA").is_none(), "{error}");
@@ -65,7 +71,7 @@ fn in_child(kernel: &str) -> Option<String> {
 #[test]
 fn the_child() {
     let Ok(name) = std::env::var(CASE) else { return };
-    let gpu = CudaGpu::open(std::env::var("GPUVM_TEST_GPU").unwrap_or_else(|_| "0".to_owned())).expect("a GPU");
+    let gpu = open().expect("a GPU");
     let source = Source::new("lost.cu", KERNELS);
     let module = gpu.compile(
         &source,

@@ -26,6 +26,18 @@ pub fn simulated(frames: u64) -> VmBuilder {
     small(frames).gpu(GpuKind::Simulated)
 }
 
+/// A limit of a wait or of a launch: `GPUVM_TEST_SCALE=20` makes all of them 20 times as long, for machines and tools that
+/// slow a GPU down, such as compute-sanitizer.
+pub fn scaled(limit: Duration) -> Duration {
+    let Ok(text) = std::env::var("GPUVM_TEST_SCALE") else {
+        return limit;
+    };
+    match text.parse::<u32>() {
+        Ok(times @ 1..=1000) => limit * times,
+        _ => panic!("GPUVM_TEST_SCALE is `{text}`; it is a whole number from 1 to 1000"),
+    }
+}
+
 /// The GPU that the tests run on, and whether the environment has named it.
 fn gpu() -> (GpuKind, bool) {
     match std::env::var("GPUVM_TEST_GPU") {
@@ -61,9 +73,9 @@ pub fn over_environment(builder: VmBuilder) -> VmBuilder {
     if let Ok(nodes) = std::env::var("GPUVM_TEST_NODE") {
         // Losses cost seconds where the connection manager repeats itself, to join and to mend a queue pair.
         builder = builder
-            .node_timeout(Duration::from_secs(30))
-            .wait_limit(Duration::from_secs(60))
-            .launch_deadline(Duration::from_secs(180));
+            .node_timeout(scaled(Duration::from_secs(30)))
+            .wait_limit(scaled(Duration::from_secs(60)))
+            .launch_deadline(scaled(Duration::from_secs(180)));
         for node in nodes.split(',') {
             builder = builder.memory_node(node);
         }
@@ -98,8 +110,8 @@ fn sized(frames: u64) -> VmBuilder {
         .page_size(PAGE)
         .queue_pairs(2)
         .queue_depth(16)
-        .wait_limit(Duration::from_secs(10))
-        .launch_deadline(Duration::from_secs(60))
+        .wait_limit(scaled(Duration::from_secs(10)))
+        .launch_deadline(scaled(Duration::from_secs(60)))
         .device_memory(frames * PAGE + (64 << 20))
 }
 

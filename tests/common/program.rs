@@ -10,7 +10,7 @@ use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{Bench, PROGRAM, chain, compare};
+use crate::common::{Bench, PROGRAM, chain, compare, scaled};
 
 /// An element type, as numbers.
 pub trait Element: Pod + PartialEq + std::fmt::Debug {
@@ -137,7 +137,7 @@ impl Shape {
     fn wait_limit(&self) -> Duration {
         match self.interleaving {
             Some(_) => Duration::from_millis(50),
-            None => Duration::from_secs(20),
+            None => scaled(Duration::from_secs(20)),
         }
     }
 
@@ -149,7 +149,7 @@ impl Shape {
             .queue_pairs(self.queue_pairs)
             .queue_depth(self.queue_depth)
             .wait_limit(self.wait_limit())
-            .launch_deadline(Duration::from_secs(60))
+            .launch_deadline(scaled(Duration::from_secs(60)))
             .device_memory(self.frames * self.page + (32 << 20));
         let builder = match self.interleaving {
             // Only the simulated GPU follows a seed.

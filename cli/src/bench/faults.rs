@@ -12,8 +12,8 @@ use crate::bench::raw::Raw;
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-pub(super) const SOURCE: &str = include_str!("faults.cu");
-pub(super) const KERNELS: [&str; 5] = [
+const SOURCE: &str = include_str!("faults.cu");
+const KERNELS: [&str; 5] = [
     "touch_warps<false>",
     "touch_warps<true>",
     "touch_spans<false>",

@@ -9,8 +9,8 @@ use crate::bench::machine::{self, Machine, Tally, fill, hash, shuffled, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-pub(super) const SOURCE: &str = include_str!("hits.cu");
-pub(super) const KERNELS: [&str; 11] = [
+const SOURCE: &str = include_str!("hits.cu");
+const KERNELS: [&str; 11] = [
     "fill_values",
     "warm_pages",
     "gather_raw",

@@ -8,8 +8,8 @@ use crate::bench::raw::{Raw, microseconds, quantile};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-pub(super) const SOURCE: &str = include_str!("latency.cu");
-pub(super) const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
+const SOURCE: &str = include_str!("latency.cu");
+const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
 /// Pages that a crowd waits for, one after the other.
 const CROWD_PAGES: u64 = 32;
 

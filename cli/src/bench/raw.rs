@@ -7,8 +7,8 @@ use crate::bench::machine::{Machine, RawMemory, Said, Tally, shuffled};
 use crate::bench::report::Runs;
 use crate::error::CliError;
 
-pub(super) const SOURCE: &str = include_str!("raw.cu");
-pub(super) const KERNELS: [&str; 10] = [
+const SOURCE: &str = include_str!("raw.cu");
+const KERNELS: [&str; 10] = [
     "fill_pattern",
     "clear_words",
     "copy_pages",

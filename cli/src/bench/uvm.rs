@@ -10,8 +10,8 @@ use crate::bench::raw::{Raw, microseconds, quantile};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
-pub(super) const SOURCE: &str = include_str!("uvm.cu");
-pub(super) const KERNELS: [&str; 3] = ["fill_managed", "touch_managed", "time_managed"];
+const SOURCE: &str = include_str!("uvm.cu");
+const KERNELS: [&str; 3] = ["fill_managed", "touch_managed", "time_managed"];
 /// What counts as a page: the smallest piece that the driver moves.
 const PAGE_BYTES: u64 = 4096;
 

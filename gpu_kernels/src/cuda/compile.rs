@@ -33,6 +33,8 @@ pub struct Cubin {
     pub kernels: Vec<CubinKernel>,
     /// What the compiler said: warnings in the user's source. Empty when the binary came from the cache.
     pub log: String,
+    /// All that NVRTC and ptxas said, of the device library's headers too. Empty when the binary came from the cache.
+    pub full_log: String,
 }
 
 /// A kernel of a compiled source.
@@ -210,6 +212,7 @@ impl<'a> Request<'a> {
             image,
             is_ptx: self.is_ptx,
             log: self.shown(&log),
+            full_log: log,
         })
     }
 
@@ -300,5 +303,6 @@ fn decode(bytes: &[u8], kernels: &[&str]) -> Option<Cubin> {
         image: rest.to_vec(),
         is_ptx,
         log: String::new(),
+        full_log: String::new(),
     })
 }

@@ -1,0 +1,246 @@
+//! What each kernel may take.
+//!
+//! Registers are given to threads by eights, so budgets are multiples of eight; each is the most over the compute
+//! capabilities that are compiled for, with the chain of functions of the fault path, which costs most of them: a hit
+//! does not need them, but a thread that may fault has them. Kernels that want the multiprocessor full say so with
+//! `__launch_bounds__(threads, blocks)`; then the fault path keeps what does not fit in local memory, and the bytes
+//! that it may spill are bounded here. Without such a cap no kernel spills, with one exception that says why.
+
+use std::fmt;
+
+/// A file, compiled once a form and compute capability.
+pub struct File {
+    /// From the root of the repository.
+    pub path: &'static str,
+    /// Macros and their values.
+    pub defines: &'static [(&'static str, &'static str)],
+    /// Its kernels, with arguments where they are templates.
+    pub kernels: &'static [Kernel],
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.path)?;
+        let mut defines = self.defines.iter();
+        defines.try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A kernel and what it may take in each form of the device library.
+pub struct Kernel {
+    pub name: &'static str,
+    /// It has no paged data, so that both forms are the same.
+    pub is_plain: bool,
+    pub direct: Limit,
+    pub queued: Limit,
+}
+
+/// The most that a kernel may take.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    pub registers: u32,
+    /// Stores and loads together.
+    pub spilled_bytes: u32,
+}
+
+/// A kernel without paged data: it is the same in both forms.
+const fn plain(name: &'static str, registers: u32) -> Kernel {
+    Kernel {
+        is_plain: true,
+        ..paged(name, registers, registers)
+    }
+}
+
+/// A kernel that may take these registers where it copies pages itself, and where it asks a NIC.
+const fn paged(name: &'static str, direct: u32, queued: u32) -> Kernel {
+    capped(name, direct, queued, 0, 0)
+}
+
+/// The same for a kernel that spills: bytes in the functions of the fault path, in each form.
+const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u32, queued_spilled: u32) -> Kernel {
+    Kernel {
+        name,
+        is_plain: false,
+        direct: Limit {
+            registers: direct,
+            spilled_bytes: direct_spilled,
+        },
+        queued: Limit {
+            registers: queued,
+            spilled_bytes: queued_spilled,
+        },
+    }
+}
+
+pub const FILES: &[File] = &[
+    File {
+        path: "runtime/support.cu",
+        defines: &[],
+        kernels: &[
+            plain("gpuvm_version", 8),
+            paged("gpuvm_flush", 56, 96),
+            // Its functions are compiled with a frame of their own each, in which they keep their caller's registers. It runs when a region
+            // ends, over frames, not over accesses.
+            capped("gpuvm_release", 88, 88, 872, 1320),
+        ],
+    },
+    File {
+        path: "examples/vector_add.cu",
+        defines: &[],
+        kernels: &[paged("add", 144, 168)],
+    },
+    File {
+        path: "examples/spmv.cu",
+        defines: &[],
+        kernels: &[paged("spmv<double>", 192, 200), paged("spmv<float>", 192, 200)],
+    },
+    File {
+        path: "bench/paging.cu",
+        defines: &[],
+        kernels: &[
+            plain("gather_raw", 40),
+            paged("gather_array", 184, 176),
+            plain("walk_raw", 32),
+            paged("walk_array", 184, 184),
+            paged("walk_reader", 168, 184),
+            paged("walk_span", 160, 176),
+            paged("fault_warps", 184, 176),
+            paged("fault_lanes", 176, 184),
+        ],
+    },
+    File {
+        path: "workloads/src/bfs.cu",
+        defines: &[],
+        kernels: &[paged("bfs_level", 192, 216)],
+    },
+    File {
+        path: "cli/src/bench/raw.cu",
+        defines: &[],
+        kernels: &[
+            plain("fill_pattern", 16),
+            plain("clear_words", 16),
+            plain("copy_pages", 72),
+            plain("copy_both", 72),
+            plain("check_pages", 48),
+            plain("time_pages", 72),
+            plain("time_crowd", 64),
+            plain("time_loads", 32),
+            plain("time_round_trips", 16),
+            plain("check_words", 24),
+        ],
+    },
+    File {
+        path: "cli/src/bench/uvm.cu",
+        defines: &[],
+        kernels: &[
+            plain("fill_managed", 16),
+            plain("touch_managed", 32),
+            plain("time_managed", 32),
+        ],
+    },
+    File {
+        path: "cli/src/bench/latency.cu",
+        defines: &[],
+        kernels: &[paged("time_faults", 160, 184), paged("time_crowd_fault", 144, 168)],
+    },
+    File {
+        path: "cli/src/bench/faults.cu",
+        defines: &[],
+        kernels: &[
+            paged("touch_warps<false>", 192, 184),
+            paged("touch_warps<true>", 184, 184),
+            paged("touch_spans<false>", 184, 184),
+            paged("touch_spans<true>", 176, 192),
+            paged("touch_lanes", 192, 192),
+        ],
+    },
+    File {
+        path: "cli/src/bench/hits.cu",
+        defines: &[],
+        kernels: &[
+            plain("fill_values", 16),
+            paged("warm_pages", 168, 176),
+            plain("gather_raw", 40),
+            paged("gather_paged", 184, 176),
+            plain("rows_raw", 24),
+            paged("rows_paged", 184, 184),
+            paged("rows_span", 144, 168),
+            paged("rows_reader", 168, 192),
+            plain("stream_raw", 64),
+            paged("stream_paged<true>", 160, 184),
+            paged("stream_paged<false>", 160, 184),
+        ],
+    },
+    File {
+        path: "tests/kernels/basic.cu",
+        defines: &[],
+        kernels: &[
+            paged("sum", 160, 168),
+            paged("touch", 160, 168),
+            paged("fill", 152, 176),
+            paged("copy", 160, 176),
+            paged("write_by", 160, 168),
+            paged("read_then_write", 160, 176),
+            paged("check", 192, 192),
+            paged("gather", 144, 168),
+            paged("fetch", 144, 168),
+            paged("store", 152, 176),
+            plain("owners", 24),
+            paged("until_stopped", 160, 176),
+            paged("count_up", 152, 176),
+            paged("count_up_held", 144, 168),
+        ],
+    },
+    File {
+        path: "tests/kernels/faulty.cu",
+        defines: &[],
+        kernels: &[
+            plain("wild_store", 8),
+            plain("null_load", 8),
+            plain("divide", 16),
+            paged("asserts", 144, 160),
+            paged("traps", 144, 160),
+            paged("read_at", 144, 160),
+            paged("write_at", 144, 168),
+            paged("read_negative", 144, 160),
+            plain("numbers", 16),
+            paged("takes_arrays", 144, 160),
+            paged("takes_struct", 144, 160),
+            plain("nothing", 8),
+            plain("count_blocks", 8),
+        ],
+    },
+    File {
+        path: "tests/kernels/holding.cu",
+        defines: &[],
+        kernels: &[
+            paged("sum", 160, 168),
+            paged("read_while_dirty", 144, 168),
+            paged("write_while_clean", 144, 168),
+            paged("walk_beside_a_pin", 160, 168),
+            paged("walk_beside_a_fetch", 160, 168),
+            paged("hold_many", 256, 256),
+            paged("leak_pins", 160, 176),
+            paged("pin_and_touch", 160, 176),
+            paged("two_pages", 160, 168),
+            paged("two_spans", 160, 184),
+            paged("prefetch_only", 80, 112),
+            paged("prefetch_each", 80, 112),
+            paged("spin_on_element", 152, 176),
+            paged("spin_on_word", 144, 168),
+            plain("wait_for_ever", 8),
+            plain("half_a_barrier", 8),
+            plain("meet", 16),
+        ],
+    },
+    File {
+        path: "tests/kernels/program.cu",
+        defines: &[],
+        kernels: &[paged("program", 184, 208)],
+    },
+    File {
+        path: "tests/kernels/program.cu",
+        defines: &[("ELEMENT", "wide16")],
+        kernels: &[paged("program", 184, 208)],
+    },
+];

@@ -1,0 +1,260 @@
+//! Every kernel file of the repository compiles to machine code for NVIDIA GPUs, within a budget of registers a kernel.
+//!
+//! `./test` brings NVRTC (no GPU and no driver are needed) and sets `GPUVM_REQUIRE_NVRTC`, with which a missing library
+//! is a failure. Nothing is run: that needs a GPU. Kernels that tests keep in strings are compiled where those run.
+
+mod budget;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use budget::{FILES, File, Limit};
+use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
+use gpuvm_gpu::{CompileOptions, GpuError, Source};
+
+/// The two forms of the device library that the runtime compiles, each with its compute capabilities: the oldest that is
+/// supported, the first with asynchronous copies to shared memory, and the one that is measured on. The queues know no
+/// difference between the last two.
+const FORMS: [(Form, &[u32]); 2] = [(Form::Direct, &[75, 80, 90]), (Form::Queued, &[75, 90])];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Direct,
+    Queued,
+}
+
+impl Form {
+    fn define(self) -> &'static str {
+        match self {
+            Self::Direct => "GPUVM_DIRECT_ONLY",
+            Self::Queued => "GPUVM_QUEUED_ONLY",
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Whether NVRTC is there; `./test` brings it and asks for it.
+fn nvrtc() -> bool {
+    let there = presence().nvrtc;
+    assert!(
+        there || std::env::var_os("GPUVM_REQUIRE_NVRTC").is_none(),
+        "libnvrtc cannot be loaded"
+    );
+    if !there {
+        eprintln!("SKIPPED: libnvrtc is not on the loader's path; `./test` brings it");
+    }
+    there
+}
+
+fn options(form: Form, file: &File) -> CompileOptions {
+    let mut options = CompileOptions {
+        // The headers of `gpuvm bench`; others do not include it.
+        headers: vec![("bench/common.cuh".to_owned(), text("cli/src/bench/common.cuh"))],
+        defines: vec![(form.define().to_owned(), None)],
+        ..CompileOptions::default()
+    };
+    let own = file.defines.iter();
+    options
+        .defines
+        .extend(own.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))));
+    options
+}
+
+/// What is wrong with `file` in that form for that compute capability, a line each. `used` gets what each kernel takes,
+/// and how long NVRTC took.
+fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) -> Vec<String> {
+    let place = |kernel: &str| format!("{file} {kernel} ({form:?}, sm_{architecture})");
+    let names: Vec<&str> = file.kernels.iter().map(|kernel| kernel.name).collect();
+    let source = Source::new(file.path, &text(file.path));
+    let begun = std::time::Instant::now();
+    let cubin = match compile_to_cubin(&source, &names, &options(form, file), Architecture(architecture)) {
+        Ok(cubin) => cubin,
+        Err(error) => return vec![format!("{}: {}", place(""), chain(&error))],
+    };
+    let mut wrong = Vec::new();
+    if cubin.is_ptx {
+        wrong.push(format!("{}: this NVRTC makes no machine code for it", place("")));
+    }
+    let warnings = cubin.full_log.lines().filter(|line| line.contains("warning"));
+    wrong.extend(warnings.map(|line| format!("{}: {line}", place(""))));
+    let mut said = format!("{file} {form:?} sm_{architecture}: {:.1?}\n", begun.elapsed());
+    for (kernel, budget) in cubin.kernels.iter().zip(file.kernels) {
+        let Some(usage) = kernel.usage else {
+            wrong.push(format!("{}: ptxas does not say what it takes", place(&kernel.name)));
+            continue;
+        };
+        let limit = match form {
+            Form::Direct => budget.direct,
+            Form::Queued => budget.queued,
+        };
+        let spills = usage.spill_store_bytes + usage.spill_load_bytes;
+        writeln!(
+            said,
+            "    {} registers {} spilled {spills} stack {} shared {}",
+            kernel.name, usage.registers, usage.stack_bytes, usage.shared_bytes
+        )
+        .expect("to a string");
+        wrong.extend(exceeded(limit, usage.registers, spills).map(|what| format!("{}: {what}", place(&kernel.name))));
+    }
+    used.lock().expect("no thread panics with it").push(said);
+    wrong
+}
+
+fn exceeded(limit: Limit, registers: u32, spilled: u32) -> Option<String> {
+    let over = registers > limit.registers || spilled > limit.spilled_bytes;
+    over.then(|| {
+        format!(
+            "{registers} registers and {spilled} bytes spilled; its budget is {} and {}",
+            limit.registers, limit.spilled_bytes
+        )
+    })
+}
+
+fn chain(error: &GpuError) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let _ = write!(text, ": {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// `cargo test -p gpuvm-gpu --test nvrtc -- --nocapture` prints what every kernel takes.
+#[test]
+fn every_kernel_compiles_for_nvidia_gpus_within_its_budget() {
+    if !nvrtc() {
+        return;
+    }
+    let mut jobs = Vec::new();
+    for file in FILES {
+        for (form, architectures) in FORMS {
+            // What has no paged data is the same in both forms.
+            if form == Form::Direct || file.kernels.iter().any(|kernel| !kernel.is_plain) {
+                jobs.extend(architectures.iter().map(|architecture| (file, form, *architecture)));
+            }
+        }
+    }
+    let (next, used, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                // Relaxed: only the numbers have to differ; the scope's end orders the rest.
+                while let Some((file, form, architecture)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = check(file, *form, *architecture, &used);
+                    wrong.lock().expect("no thread panics with it").extend(found);
+                }
+            });
+        }
+    });
+    let mut used = used.into_inner().expect("no thread panicked");
+    used.sort();
+    println!("{}", used.concat());
+    let wrong = wrong.into_inner().expect("no thread panicked");
+    assert!(
+        wrong.is_empty(),
+        "what has to change, or its budget, with a reason, in gpu_kernels/tests/nvrtc/budget.rs:\n  {}",
+        wrong.join("\n  ")
+    );
+}
+
+/// A planted excess: the test above can fail.
+#[test]
+fn too_many_registers_spills_and_warnings_are_found() {
+    let limit = Limit {
+        registers: 32,
+        spilled_bytes: 8,
+    };
+    assert_eq!(exceeded(limit, 32, 8), None);
+    assert!(exceeded(limit, 33, 0).is_some_and(|what| what.contains("33 registers")));
+    assert!(exceeded(limit, 32, 9).is_some_and(|what| what.contains("9 bytes")));
+    if !nvrtc() {
+        return;
+    }
+    let header = "#pragma once\nstatic __device__ int unused_one() { int never; return 1; }\n";
+    let options = CompileOptions {
+        headers: vec![("gpuvm/detail/wire.cuh".to_owned(), header.to_owned())],
+        ..CompileOptions::default()
+    };
+    let source = Source::new(
+        "k.cu",
+        "#include <gpuvm/detail/wire.cuh>\n__global__ void k(int* p) { *p = unused_one(); }",
+    );
+    let cubin = compile_to_cubin(&source, &["k"], &options, Architecture(90)).unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        cubin.full_log.contains("warning") && cubin.log.is_empty(),
+        "{}",
+        cubin.full_log
+    );
+}
+
+/// Files with kernels below `folder`, by their paths from the root.
+fn kernel_files(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+        let path = entry.expect("a folder's entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            kernel_files(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "cu") {
+            let path = path.strip_prefix(root()).expect("below the root");
+            found.insert(path.to_string_lossy().into_owned());
+        }
+    }
+}
+
+/// Names that `text` declares as kernels.
+fn declared(text: &str) -> BTreeSet<String> {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let after = text.split("__global__ ").skip(1);
+    let names = after.filter_map(|rest| {
+        let (_, name) = rest.split_once("void ")?;
+        let name = match name.strip_prefix("__launch_bounds__(") {
+            Some(bounds) => bounds.split_once(") ")?.1,
+            None => name,
+        };
+        Some(name.split('(').next()?.trim().to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn no_kernel_is_without_a_budget() {
+    let mut found = BTreeSet::new();
+    kernel_files(&root(), &mut found);
+    let listed: BTreeSet<String> = FILES.iter().map(|file| file.path.to_owned()).collect();
+    assert_eq!(found, listed, "files with kernels, and files in budget.rs");
+    for path in found {
+        let files = FILES.iter().filter(|file| file.path == path);
+        let kernels = files.flat_map(|file| file.kernels);
+        let budgeted = kernels.map(|kernel| kernel.name.split('<').next().expect("a name").to_owned());
+        assert_eq!(
+            declared(&text(&path)),
+            budgeted.collect(),
+            "kernels of {path}, and kernels in budget.rs"
+        );
+    }
+    let both = "__global__ void a(int);\ntemplate <int N>\n__global__ void\n__launch_bounds__(256, 8) b() {}";
+    assert_eq!(declared(both), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+}
+
+#[test]
+fn a_misused_element_is_refused_by_nvrtc_too() {
+    if !nvrtc() {
+        return;
+    }
+    let text = "#include <gpuvm/gpuvm.cuh>\n__global__ void k(gpuvm::array<int> a) { auto x = a[0]; }";
+    let source = Source::new("k.cu", text);
+    let error = compile_to_cubin(&source, &["k"], &CompileOptions::default(), Architecture(90));
+    let error = chain(&error.expect_err("a kept element"));
+    assert!(error.contains("T x = a[i];"), "{error}");
+}
