@@ -182,7 +182,8 @@ class array {
     __device__ span<T> pin(unsigned long long i) const {
         return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }
-    // The same, and says that all lanes of the warp hold the same page: the launch states how many a warp holds at once.
+    // The same, and says that all lanes of the warp hold the same page: the launch states how many a warp holds at
+    // once.
     __device__ span<T> pin_warp(unsigned long long i) const {
         return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }

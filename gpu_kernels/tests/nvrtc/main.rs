@@ -75,7 +75,7 @@ fn options(form: Form, file: &File) -> CompileOptions {
 fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) -> Vec<String> {
     let place = |kernel: &str| format!("{file} {kernel} ({form:?}, sm_{architecture})");
     let names: Vec<&str> = file.kernels.iter().map(|kernel| kernel.name).collect();
-    let source = Source::new(file.path, &text(file.path));
+    let source = Source::new(file.path, text(file.path));
     let begun = std::time::Instant::now();
     let cubin = match compile_to_cubin(&source, &names, &options(form, file), Architecture(architecture)) {
         Ok(cubin) => cubin,
