@@ -167,8 +167,8 @@ pub const FILES: &[File] = &[
             paged("rows_span", 144, 168),
             paged("rows_reader", 168, 192),
             plain("stream_raw", 64),
-            paged("stream_paged<true>", 160, 184),
-            paged("stream_paged<false>", 160, 184),
+            paged("stream_paged<true>", 168, 184),
+            paged("stream_paged<false>", 168, 184),
         ],
     },
     File {
