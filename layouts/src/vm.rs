@@ -22,6 +22,9 @@ pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
 /// Pages larger than this are filled in chunks.
 pub const FILL_PAGE_BYTES: u32 = 16 << 10;
+/// Tickets of [`FillState::head`] below this are for a chunk: the most chunks that a page may have.
+pub const FILL_END: u32 = 256;
+const _: () = assert!(FILL_END as u64 * FILL_CHUNK_BYTES as u64 == PAGE_BYTES_MAX);
 /// Position of the generation in [`FillState::head`].
 pub const FILL_GENERATION_SHIFT: u32 = 32;
 
@@ -97,8 +100,8 @@ pub struct RegionDesc {
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct FillState {
-    /// Generation above, the next chunk to take below. A helper takes one by a compare-and-swap, so it never takes a chunk
-    /// of another page's filling.
+    /// Generation above, the next ticket below. The first of a page is `FILL_END - chunks`, so that a ticket alone says
+    /// whether it is for a chunk, whatever page is filled through this place by the time its taker looks.
     pub head: u64,
     /// Chunks that are filled.
     pub done: u32,

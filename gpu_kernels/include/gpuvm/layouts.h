@@ -198,6 +198,9 @@ constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
 /// Pages larger than this are filled in chunks.
 constexpr const unsigned int FILL_PAGE_BYTES = (16 << 10);
 
+/// Tickets of [`FillState::head`] below this are for a chunk: the most chunks that a page may have.
+constexpr const unsigned int FILL_END = 256;
+
 /// Position of the generation in [`FillState::head`].
 constexpr const unsigned int FILL_GENERATION_SHIFT = 32;
 
@@ -285,8 +288,8 @@ struct alignas(32) StripeDesc {
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
 /// as its token.
 struct alignas(128) FillState {
-    /// Generation above, the next chunk to take below. A helper takes one by a compare-and-swap, so it never takes a chunk
-    /// of another page's filling.
+    /// Generation above, the next ticket below. The first of a page is `FILL_END - chunks`, so that a ticket alone says
+    /// whether it is for a chunk, whatever page is filled through this place by the time its taker looks.
     unsigned long long head;
     /// Chunks that are filled.
     unsigned int done;

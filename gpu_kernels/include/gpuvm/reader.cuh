@@ -39,12 +39,13 @@ class reader {
         if (stays && place.page == page_) {
             // Resident once, resident for good: its word needs no second look.
             value_ = detail::load_weak<detail::pair64>(array_.frames + chunk * 16);
-        } else if (!detail::try_read(array_, place, &value_, &seen)) {
+        } else if (detail::try_read(array_, place, &value_, &seen)) {
+            if (stays) page_ = place.page;
+        } else {
+            // Perhaps after a fault: the page is looked at again.
             detail::Miss miss(array_, place.page);
             value_ = detail::read_faulting<detail::pair64>(&miss, place.offset);
         }
-        // After a fault too: who reads zero once reads anything.
-        if (stays) page_ = place.page;
         first_ = chunk * kPerChunk;
         count_ = array_.length - first_ < kPerChunk ? array_.length - first_ : kPerChunk;
     }

@@ -138,10 +138,10 @@ class Fetch {
         unload(buffer_, skip(), frame, bytes_);
         stage_out_wait();
     }
-    // After a fence, such as the publication's, that keeps the accesses to the buffer before it.
+    // After every lane's accesses to the buffer.
     GPUVM_DEVICE void release() {
         stage_in_end(buffer_);
-        release_staging(buffer_);
+        unlock_staging(buffer_);
     }
 
   private:

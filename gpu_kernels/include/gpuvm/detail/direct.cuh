@@ -23,7 +23,7 @@ GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* 
     count_written_back(vm, bytes);
 }
 
-// A chunk number that no page has; takers may add to it and never reach the generation.
+// A ticket that is for no chunk; takers may add to it and never reach the generation.
 constexpr u64 kFillClosed = 1ull << 31;
 
 GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
@@ -33,11 +33,13 @@ GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
 // Copies one chunk of a page if one is left to take. False when none is.
 GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 owner) {
     u64 head = ld_acquire_gpu(&fill->head);
-    if (static_cast<u32>(head) >= ld_relaxed_gpu(&fill->chunks) || ld_relaxed_gpu(&fill->owner) != owner) return false;
+    if (static_cast<u32>(head) >= layout::FILL_END || ld_relaxed_gpu(&fill->owner) != owner) return false;
     // A ticket, and not an exchange that all but one would lose. It is for whatever page is filled through this place
     // now. Acquire: pairs with the opening, so the fields are that page's; they cannot change while its chunk is ours.
-    u32 chunk = static_cast<u32>(atom_add_acquire_gpu(&fill->head, 1ull));
-    if (chunk >= ld_relaxed_gpu(&fill->chunks)) return false;
+    // Whether there is one, the ticket says by itself: the fields may be the next page's by now if there is not.
+    u32 ticket = static_cast<u32>(atom_add_acquire_gpu(&fill->head, 1ull));
+    if (ticket >= layout::FILL_END) return false;
+    u32 chunk = ticket - (layout::FILL_END - ld_relaxed_gpu(&fill->chunks));
     u32 at = chunk * layout::FILL_CHUNK_BYTES, left = ld_relaxed_gpu(&fill->bytes) - at;
     Fetch fetch;
     fetch.begin(ld_relaxed_gpu(&fill->home) + at, left < layout::FILL_CHUNK_BYTES ? left : layout::FILL_CHUNK_BYTES);
@@ -81,7 +83,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64
     st_relaxed_gpu(&fill->chunks, chunks);
     st_relaxed_gpu(&fill->done, 0u);
     // Release: whoever reads the open head reads these fields.
-    st_release_gpu(&fill->head, generation);
+    st_release_gpu(&fill->head, generation | (layout::FILL_END - chunks));
     set_token(word, place + 1);
     while (fill_chunk(fill, owner)) {
     }

@@ -507,6 +507,8 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     if (static_cast<u32>(found >> 8) == kNoFrame) return result;
     u32 buffer = found & 0xff;
     u64 target = frames + (found >> 8 << page_shift);
+    // The leader's barrier comes before the others' waits at it: a shuffle orders nothing.
+    __syncwarp(group);
     Fetch::wait(buffer);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);

@@ -15,6 +15,7 @@ constexpr u32 kStagingBytes = 4096;
 #define GPUVM_STAGING_BUFFERS 2
 #endif
 constexpr u32 kStagingBuffers = GPUVM_STAGING_BUFFERS;
+static_assert((kStagingBuffers & (kStagingBuffers - 1)) == 0, "tickets wrap at a power of two");
 
 struct Staging {
     // More than a piece: the hull of one that is aligned to 128 bytes, since the engine is slower on less.
@@ -22,7 +23,7 @@ struct Staging {
     u64 barrier[kStagingBuffers];  // mbarriers
     u64 key;                       // says that the lock below is one
     u32 next;                      // tickets; ticket t is for buffer t % kStagingBuffers
-    u32 serving[kStagingBuffers];
+    u32 serving[kStagingBuffers];  // the ticket that holds the buffer, or may take it
 };
 static __shared__ __align__(128) Staging staging;
 
@@ -45,7 +46,7 @@ GPUVM_NOINLINE void make_staging_lock(u64 key) {
             sleep_ns(20);
         } else if (atomicCAS(const_cast<u64*>(shown), seen, key | 1) == seen) {
             staging.next = 0;
-            for (u32 n = 0; n < kStagingBuffers; ++n) *static_cast<volatile u32*>(&staging.serving[n]) = 0;
+            for (u32 n = 0; n < kStagingBuffers; ++n) *static_cast<volatile u32*>(&staging.serving[n]) = n;
             // The lock comes before the key that shows it.
             __threadfence_block();
             *shown = key;
@@ -64,23 +65,20 @@ GPUVM_DEVICE u32 lock_staging() {
     u64 key = staging_key();
     if (*static_cast<volatile u64*>(&staging.key) != key) make_staging_lock(key);
     u32 ticket = atomicAdd(&staging.next, 1u), buffer = ticket % kStagingBuffers;
-    while (ld_acquire_cta(&staging.serving[buffer]) != ticket / kStagingBuffers) sleep_ns(40);
+    while (ld_acquire_cta(&staging.serving[buffer]) != ticket) sleep_ns(40);
     return buffer;
 }
 // Takes the buffer that is next in turn if nobody waits for it; else `kStagingBuffers`. The caller may hold another.
 GPUVM_DEVICE u32 try_lock_staging() {
     u32 ticket = *static_cast<volatile u32*>(&staging.next), buffer = ticket % kStagingBuffers;
-    bool free = ld_acquire_cta(&staging.serving[buffer]) == ticket / kStagingBuffers;
+    bool free = ld_acquire_cta(&staging.serving[buffer]) == ticket;
     return free && atomicCAS(&staging.next, ticket, ticket + 1) == ticket ? buffer : kStagingBuffers;
 }
-GPUVM_DEVICE void release_staging(u32 buffer) {
-    volatile u32* serving = &staging.serving[buffer];
-    *serving = *serving + 1;
-}
+// Release within the block: our accesses to the buffer come before the next holder's.
 GPUVM_DEVICE void unlock_staging(u32 buffer) {
-    // Our accesses to the buffer come before the next holder's.
-    __threadfence_block();
-    release_staging(buffer);
+    u32 next = *static_cast<volatile u32*>(&staging.serving[buffer]) + kStagingBuffers;
+    asm volatile("st.release.cta.shared.u32 [%0],%1;" ::"r"(shared_address(&staging.serving[buffer])), "r"(next)
+                 : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
