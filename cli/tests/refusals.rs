@@ -44,7 +44,6 @@ fn wrong_flags_end_with_status_2() {
 #[test]
 fn back_ends_that_are_not_there_are_named() {
     for (arguments, name) in [
-        ("not_here --gpu cuda:0", "GPU cuda:0"),
         ("not_here --transport rxe --rdma-device no-such-rxe", "transport rxe"),
         ("not_here --transport mlx5", "transport mlx5"),
     ] {
@@ -55,6 +54,12 @@ fn back_ends_that_are_not_there_are_named() {
         );
         assert!(err.starts_with(&start), "{err}");
     }
+    // A GPU that no machine has, whether or not it has a driver.
+    let err = refusal(&[], "not_here --gpu cuda:99", 1);
+    assert!(
+        err.contains("caused by: the GPU failed while opening GPU cuda:99"),
+        "{err}"
+    );
 }
 
 #[test]
