@@ -216,14 +216,20 @@ fn an_engine_takes_all_that_is_there_into_one_batch() {
         "stores arrive without a word"
     );
     let mut posters: Vec<Poster> = (0..3).map(|_| bed.poster(64)).collect();
-    for (turn, poster) in posters.iter_mut().enumerate() {
-        let first = turn as u64 * 20;
-        post_reads(&bed, poster, first..first + 20);
-    }
-    for (turn, poster) in posters.iter_mut().enumerate() {
-        for n in 0..20 {
-            assert!(poster.wait(BOUND).unwrap().is_success());
-            assert_page(&bed, turn as u64 * 20 + n);
+    // An engine that is quicker than the poster finds one request at a time; it gets several chances to be late.
+    for _ in 0..100 {
+        for (turn, poster) in posters.iter_mut().enumerate() {
+            let first = turn as u64 * 20;
+            post_reads(&bed, poster, first..first + 20);
+        }
+        for (turn, poster) in posters.iter_mut().enumerate() {
+            for n in 0..20 {
+                assert!(poster.wait(BOUND).unwrap().is_success());
+                assert_page(&bed, turn as u64 * 20 + n);
+            }
+        }
+        if mover.with(|wires| wires.largest) > 10 {
+            break;
         }
     }
     assert!(
