@@ -22,7 +22,7 @@ macro_rules! functions {
         $(#[$doc])*
         /// # Safety
         /// As the function's own documentation asks.
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
         pub(crate) unsafe fn $name($($arg: $ty),*) -> Result<u32, Missing> {
             type Function = unsafe extern "C" fn($($ty),*) -> u32;
             static FOUND: OnceLock<Option<Function>> = OnceLock::new();
@@ -81,7 +81,7 @@ unsafe fn nvrtc_symbol<F: Copy>(name: &str) -> Option<F> {
     unsafe { nvrtc()?.get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }
 
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "the driver's own names")]
 pub(crate) mod cu {
     use super::*;
 
@@ -175,7 +175,7 @@ pub(crate) mod cu {
     }
 }
 
-#[allow(non_snake_case)]
+#[allow(non_snake_case, reason = "the driver's own names")]
 pub(crate) mod rtc {
     use super::*;
 

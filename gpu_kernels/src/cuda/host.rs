@@ -113,7 +113,7 @@ impl HostPool {
         })
     }
 
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "the pieces of one allocation, for its one caller")]
     fn small(&self, taken: u64) -> Result<(Raw<u8>, u64, Option<(u64, u64)>), GpuError> {
         let found = {
             let mut state = lock(&self.state);

@@ -75,6 +75,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64
     u32 chunks = (bytes + layout::FILL_CHUNK_BYTES - 1) / layout::FILL_CHUNK_BYTES;
     // Closed while the fields change: whoever takes a ticket now gets none of the chunks.
     st_relaxed_gpu(&fill->head, generation | kFillClosed);
+    // The closing comes before the fields: who reads a new field and adds to the head adds to a closed or a newer one.
     fence_acq_rel_gpu();
     st_relaxed_gpu(&fill->owner, owner);
     st_relaxed_gpu(&fill->home, home);
