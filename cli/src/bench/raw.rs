@@ -193,51 +193,37 @@ impl<'a> Raw<'a> {
 
     /// Pages a second from the home into frames, once for each run. Every word is verified.
     pub fn fetch(&self, pages: &Pages, runs: u32) -> Result<Runs, CliError> {
+        let rates = (0..runs).map(|_| self.copy_once(pages, false));
+        Ok(Runs(rates.collect::<Result<_, _>>()?))
+    }
+
+    /// Pages a second of one copy, to the frames or back to the home, into memory that was cleared before.
+    fn copy_once(&self, pages: &Pages, back: bool) -> Result<f64, CliError> {
         let kernel = self.kernel("copy_pages")?;
         let (home, frames) = (self.home.addr(), self.frames.addr());
-        let mut rates = Vec::new();
-        for _ in 0..runs {
-            self.clear(frames, self.bytes)?;
-            let (config, _) = self.machine.many_warps();
-            let args = (
-                home,
-                frames,
-                &pages.order,
-                pages.count,
-                pages.words,
-                0u32,
-                self.tally.arg(),
-            );
-            let (seconds, _) = self.tally.run(&kernel, config, args, pages.count)?;
-            self.check(frames, pages, 0, pages.count, true)?;
-            rates.push(pages.count as f64 / seconds);
-        }
-        Ok(Runs(rates))
+        let target = if back { home } else { frames };
+        self.clear(target, self.bytes)?;
+        let (config, _) = self.machine.many_warps();
+        let args = (
+            home,
+            frames,
+            &pages.order,
+            pages.count,
+            pages.words,
+            u32::from(back),
+            self.tally.arg(),
+        );
+        let (seconds, _) = self.tally.run(&kernel, config, args, pages.count)?;
+        self.check(target, pages, 0, pages.count, !back)?;
+        Ok(pages.count as f64 / seconds)
     }
 
     /// Pages a second from frames to the home. The home holds the pattern again afterwards.
     pub fn write_back(&self, pages: &Pages, runs: u32) -> Result<Runs, CliError> {
-        let kernel = self.kernel("copy_pages")?;
-        let (home, frames) = (self.home.addr(), self.frames.addr());
         self.fetch(pages, 1)?;
-        let mut rates = Vec::new();
-        for _ in 0..runs {
-            self.clear(home, self.bytes)?;
-            let (config, _) = self.machine.many_warps();
-            let args = (
-                home,
-                frames,
-                &pages.order,
-                pages.count,
-                pages.words,
-                1u32,
-                self.tally.arg(),
-            );
-            let (seconds, _) = self.tally.run(&kernel, config, args, pages.count)?;
-            self.check(home, pages, 0, pages.count, false)?;
-            rates.push(pages.count as f64 / seconds);
-        }
-        self.fill(home)?;
+        let rates = (0..runs).map(|_| self.copy_once(pages, true));
+        let rates = rates.collect::<Result<_, _>>()?;
+        self.fill(self.home.addr())?;
         Ok(Runs(rates))
     }
 
