@@ -14,7 +14,7 @@ use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
 use crate::{
     error::{Doing, Error, Result},
     mover::GpuMover,
-    vm::{TransportNic, Vm},
+    vm::{TransportNics, Vm},
 };
 
 /// Which GPU runs the kernels.
@@ -175,7 +175,8 @@ pub struct VmBuilder {
     pub(crate) workers: Option<u32>,
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
-    pub(crate) soft_nic: Option<Arc<SoftNic>>,
+    pub(crate) soft_nics: Vec<Arc<SoftNic>>,
+    pub(crate) flush_reads: bool,
     pub(crate) rdma_device: Option<String>,
     pub(crate) rdma_retries: u8,
     pub(crate) rdma_ack_timeout: u8,
@@ -216,7 +217,8 @@ impl Default for VmBuilder {
             workers: None,
             lanes_per_worker: 256,
             regions_max: 256,
-            soft_nic: None,
+            soft_nics: Vec::new(),
+            flush_reads: false,
             rdma_device: None,
             rdma_retries: RxeOptions::default().retry_count,
             rdma_ack_timeout: RxeOptions::default().ack_timeout,
@@ -323,7 +325,22 @@ impl VmBuilder {
 
     /// A software NIC of your own making: shaped, or with faults planted. Default: one as fast as it can be.
     pub fn soft_nic(mut self, nic: Arc<SoftNic>) -> Self {
-        self.soft_nic = Some(nic);
+        self.soft_nics = vec![nic];
+        self
+    }
+
+    /// Software NICs that are used in place of one: each page belongs to one of them, as it would with several NICs of the
+    /// machine.
+    pub fn soft_nics(mut self, nics: impl IntoIterator<Item = Arc<SoftNic>>) -> Self {
+        self.soft_nics = nics.into_iter().collect();
+        self
+    }
+
+    /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
+    /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Transports `soft` and
+    /// `mlx5`. Default: false.
+    pub fn flush_reads(mut self, always: bool) -> Self {
+        self.flush_reads = always;
         self
     }
 
@@ -402,8 +419,8 @@ impl VmBuilder {
                 "page table words count at most 2^28 - 1 frames: use larger pages",
             );
         }
-        // One group of them for this host's memory, and one a node.
-        let groups = 1 + self.memory_nodes.len() as u64;
+        // One group of them for this host's memory and each NIC, and one a node.
+        let groups = self.soft_nics.len().max(1) as u64 + self.memory_nodes.len() as u64;
         if u64::from(self.queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(
                 "queue pairs",
@@ -463,17 +480,17 @@ impl VmBuilder {
             Transport::Auto => Transport::Soft,
             asked => asked,
         };
-        let nic = match transport {
-            Transport::Rxe => Some(TransportNic::Rxe(Arc::new(self.open_rxe(&nodes)?))),
-            Transport::Direct => None,
-            _ if hardware => Some(self.soft_nic_of_hardware(device.as_ref())?),
-            _ => Some(TransportNic::Soft(self.open_soft_nic()?)),
+        let nics = match transport {
+            Transport::Rxe => TransportNics::Rxe(Arc::new(self.open_rxe(&nodes)?)),
+            Transport::Direct => TransportNics::Direct,
+            _ if hardware => TransportNics::Soft(self.soft_nics_of_hardware(device.as_ref())?),
+            _ => TransportNics::Soft(self.open_soft_nics()?),
         };
         let gpu = match device {
             Some(gpu) => gpu,
             None => self.start_simulated(transport)?,
         };
-        Vm::bring_up(self, gpu, nic, nodes)
+        Vm::bring_up(self, gpu, nics, nodes)
     }
 
     /// The GPU to drive; none for a simulated one that is to be started.
@@ -494,7 +511,7 @@ impl VmBuilder {
                     Ok(None)
                 };
                 let only_there = self.seed.is_some()
-                    || self.soft_nic.is_some()
+                    || !self.soft_nics.is_empty()
                     || matches!(self.transport, Transport::Rxe | Transport::Soft)
                     || !self.memory_nodes.is_empty();
                 if only_there {
@@ -533,12 +550,9 @@ impl VmBuilder {
         Ok(())
     }
 
-    /// The software NIC beside an NVIDIA GPU, whose copy engines move its bytes.
-    fn soft_nic_of_hardware(&self, gpu: Option<&Arc<dyn Gpu>>) -> Result<TransportNic> {
-        if let Some(nic) = &self.soft_nic {
-            if nic.has_mover() {
-                return Ok(TransportNic::Soft(Arc::clone(nic)));
-            }
+    /// The software NICs beside an NVIDIA GPU, whose copy engines move their bytes.
+    fn soft_nics_of_hardware(&self, gpu: Option<&Arc<dyn Gpu>>) -> Result<Vec<Arc<SoftNic>>> {
+        if self.soft_nics.iter().any(|nic| !nic.has_mover()) {
             return Err(Error::Setting {
                 setting: "software NIC",
                 value: "one without a mover".into(),
@@ -547,17 +561,20 @@ impl VmBuilder {
                         .into(),
             });
         }
+        if !self.soft_nics.is_empty() {
+            return Ok(self.soft_nics.clone());
+        }
         let mut builder = SoftNic::builder().engines(self.nic_engines);
         if let Some(gpu) = gpu {
             builder = builder.mover(Arc::new(GpuMover { gpu: Arc::clone(gpu) }));
         }
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
-        Ok(TransportNic::Soft(Arc::new(nic)))
+        Ok(vec![Arc::new(nic)])
     }
 
-    fn open_soft_nic(&self) -> Result<Arc<SoftNic>> {
-        if let Some(nic) = &self.soft_nic {
-            return Ok(Arc::clone(nic));
+    fn open_soft_nics(&self) -> Result<Vec<Arc<SoftNic>>> {
+        if !self.soft_nics.is_empty() {
+            return Ok(self.soft_nics.clone());
         }
         let engines = if self.seed.is_some() { 0 } else { self.nic_engines };
         let mut builder = SoftNic::builder().engines(engines);
@@ -565,7 +582,7 @@ impl VmBuilder {
             builder = builder.clock(Arc::new(gpuvm_nic::soft::VirtualClock::new(0)));
         }
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
-        Ok(Arc::new(nic))
+        Ok(vec![Arc::new(nic)])
     }
 
     fn start_simulated(&self, transport: Transport) -> Result<Arc<dyn Gpu>> {

@@ -13,6 +13,7 @@ use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, Queue
 use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Result},
+    frames::FrameMemory,
 };
 
 mod mending;
@@ -40,22 +41,23 @@ enum GivenRings {
 type Records = [u32; 16];
 
 impl GivenRings {
-    fn allocate(gpu: &dyn Gpu, depth: u32, split: bool) -> Result<Self, GpuError> {
-        let completion = DeviceArray::zeroed(gpu, u64::from(depth))?;
+    /// Rings of `blocks` blocks and as many completions.
+    fn allocate(gpu: &dyn Gpu, blocks: u32, split: bool) -> Result<Self, GpuError> {
+        let completion = DeviceArray::zeroed(gpu, u64::from(blocks))?;
         if split {
-            let bytes = send_bytes(depth) + size_of::<Records>() as u64;
+            let bytes = send_bytes(blocks) + size_of::<Records>() as u64;
             let posted = gpu.allocate_host(bytes)?;
             return Ok(Self::Split { posted, completion });
         }
         Ok(Self::Device {
-            send: DeviceArray::zeroed(gpu, u64::from(depth))?,
+            send: DeviceArray::zeroed(gpu, u64::from(blocks))?,
             completion,
             doorbell_records: DeviceArray::zeroed(gpu, 1)?,
         })
     }
 
     /// As the NIC names it.
-    fn memory(&self, depth: u32) -> QueueMemory {
+    fn memory(&self, blocks: u32) -> QueueMemory {
         let (sq, cq, records) = match self {
             Self::Device {
                 send,
@@ -64,14 +66,14 @@ impl GivenRings {
             } => (send.addr(), completion.addr(), doorbell_records.addr()),
             Self::Split { posted, completion } => {
                 let first = posted.host_ptr().expose_provenance() as u64;
-                (first, completion.addr(), first + send_bytes(depth))
+                (first, completion.addr(), first + send_bytes(blocks))
             }
         };
         QueueMemory {
             sq,
-            sq_entries: depth,
+            sq_entries: blocks,
             cq,
-            cq_entries: depth,
+            cq_entries: blocks,
             dbrec: records,
             cq_dbrec: records + 8,
             collapsed: false,
@@ -90,8 +92,8 @@ impl GivenRings {
     }
 }
 
-fn send_bytes(depth: u32) -> u64 {
-    u64::from(depth) * 64
+fn send_bytes(blocks: u32) -> u64 {
+    u64::from(blocks) * 64
 }
 
 /// The device address of host address `address`, if it is inside a span of host address, bytes and device address.
@@ -108,6 +110,7 @@ struct Doorbells {
 
 /// One queue pair's memory and number.
 struct Pair {
+    nic: Arc<dyn Nic>,
     number: u32,
     /// Kept while the queue pair lives.
     rings: Option<GivenRings>,
@@ -176,8 +179,10 @@ impl PairMemory {
     }
 }
 
-/// Queue pairs that reach the same homes.
+/// Queue pairs of one NIC that reach the same home.
 struct Group {
+    /// The NIC's place.
+    nic: usize,
     first: u32,
     count: u32,
     /// The node that they reach, and this host's memory without one.
@@ -196,10 +201,54 @@ impl Group {
     }
 }
 
+impl Group {
+    fn reached(&self) -> Reached {
+        Reached {
+            nic: self.nic,
+            first: self.first,
+            count: self.count,
+        }
+    }
+}
+
+/// How many queue pairs there are for each home and NIC, and what they are like.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub count: u32,
+    /// Requests in flight of each.
+    pub depth: u32,
+    pub flush_reads: bool,
+}
+
+/// Queue pairs that reach one home, for a region.
+pub(crate) struct Reached {
+    /// Their NIC's place.
+    pub nic: usize,
+    /// The first of them.
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Pair {
+    fn reset(&self) -> Result<()> {
+        let reset = self.nic.reset(self.number);
+        reset.doing(|| format!("resetting queue pair {:#x}", self.number))
+    }
+}
+
 /// A queue pair of a NIC, for the connection manager.
 struct Joining<'a> {
     nic: &'a dyn Nic,
     number: u32,
+}
+
+impl<'a> Joining<'a> {
+    fn of(pair: &'a Pair) -> Self {
+        Self {
+            nic: &*pair.nic,
+            number: pair.number,
+        }
+    }
 }
 
 impl JoinQueue for Joining<'_> {
@@ -222,14 +271,17 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
     groups: Vec<Group>,
-    /// Given back before the NIC, whose pages they are. None where lanes reach the NIC's doorbells as it is.
+    /// Given back before the NICs, whose pages they are. None where lanes reach the NICs' doorbells as it is.
     doorbells: Vec<Doorbells>,
-    nic: Arc<dyn Nic>,
+    /// In order: groups of this host's memory, one a NIC, then groups of nodes.
+    nics: Vec<Arc<dyn Nic>>,
     pairs: Vec<Pair>,
     table: DeviceArray<QueueDesc>,
     depth: u32,
-    /// Local key of the frames.
-    lkey: u32,
+    /// Address of each NIC's keys of the frames.
+    frame_keys: Vec<u64>,
+    /// A READ's completion says nothing of its data: see `QUEUE_FLUSHES_READS`.
+    flush_reads: bool,
     /// Held by whoever takes queue pairs through reset.
     resetting: Mutex<()>,
     /// Queue pairs mended while kernels ran.
@@ -237,20 +289,29 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Connected queue pairs of `depth` requests each: `count` that reach this host's memory, and as many for each node.
-    /// `lkey` is the frames'.
+    /// Connected queue pairs of `shape`: some that reach this host's memory over each NIC, and as many for each node.
     pub fn create(
         gpu: &dyn Gpu,
-        nic: Arc<dyn Nic>,
+        nics: &[Arc<dyn Nic>],
         nodes: &[Arc<NodeClient>],
-        count: u32,
-        depth: u32,
-        lkey: u32,
+        shape: Shape,
+        frames: &FrameMemory,
     ) -> Result<Self> {
-        let homes = std::iter::once(None).chain(nodes.iter().cloned().map(Some));
+        let Shape {
+            count,
+            depth,
+            flush_reads,
+        } = shape;
+        let of_host = (0..nics.len()).map(|nic| (nic, None));
+        // A node is reached over the NIC whose network leads there.
+        let of_nodes = nodes.iter().map(|node| {
+            let there = |nic: &Arc<dyn Nic>| nic.capabilities().name == node.device();
+            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)))
+        });
         let groups: Vec<Group> = (0..)
-            .zip(homes)
-            .map(|(index, node)| Group {
+            .zip(of_host.chain(of_nodes))
+            .map(|(index, (nic, node))| Group {
+                nic,
                 first: index * count,
                 count,
                 node,
@@ -259,51 +320,60 @@ impl Queues {
                 tries: AtomicU32::new(0),
             })
             .collect();
-        let count = groups.len() as u32 * count;
-        let doing = || "letting kernels reach the NIC's doorbells".to_owned();
-        let split = nic.capabilities().has_mover;
-        let doorbells = match split {
-            true => reach_doorbells(gpu, &*nic).doing(doing)?,
-            false => Vec::new(),
-        };
+        let all = groups.len() as u32 * count;
         let mut queues = Self {
             groups,
-            doorbells,
-            nic,
+            doorbells: Vec::new(),
+            nics: nics.to_vec(),
             pairs: Vec::new(),
-            table: table(gpu, count)?,
+            table: table(gpu, all)?,
             depth,
-            lkey,
+            frame_keys: (0..nics.len()).map(|nic| frames.keys_of(nic)).collect(),
+            flush_reads,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
         };
-        for index in 0..count {
-            let doing = || format!("creating queue pair {index}");
-            let rings = match queues.nic.capabilities().makes_rings {
-                true => None,
-                false => Some(GivenRings::allocate(gpu, depth, split).doing(doing)?),
-            };
-            let group = &queues.groups[(index / queues.groups[0].count) as usize];
-            let memory = PairMemory::allocate(gpu, depth, group.node.is_some()).doing(doing)?;
-            let wanted = match &rings {
-                Some(rings) => QueueRings::Given(rings.memory(depth)),
-                None => QueueRings::Own { depth },
-            };
-            // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
-            // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach all rings by atomics alone, and none
-            // after that.
-            let pair = unsafe { queues.nic.create_queue_pair(wanted) }.doing(doing)?;
-            queues.pairs.push(Pair {
-                number: pair.number,
-                rings,
-                memory,
-            });
+        for nic in nics.iter().filter(|nic| nic.capabilities().has_mover) {
+            let reached = reach_doorbells(gpu, &**nic);
+            queues
+                .doorbells
+                .extend(reached.doing(|| "letting kernels reach the NIC's doorbells".to_owned())?);
+        }
+        for index in 0..all {
+            let pair = queues.create_pair(gpu, &queues.groups[(index / count) as usize], index)?;
+            queues.pairs.push(pair);
         }
         queues.clear_software_state(gpu)?;
         for group in &queues.groups {
             queues.connect(gpu, group)?;
         }
         Ok(queues)
+    }
+
+    fn create_pair(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<Pair> {
+        let doing = || format!("creating queue pair {index}");
+        let nic = &self.nics[group.nic];
+        let able = nic.capabilities();
+        let blocks = self.depth << u32::from(self.flush_reads);
+        let rings = match able.makes_rings {
+            true => None,
+            false => Some(GivenRings::allocate(gpu, blocks, able.has_mover).doing(doing)?),
+        };
+        let memory = PairMemory::allocate(gpu, self.depth, group.node.is_some()).doing(doing)?;
+        let wanted = match &rings {
+            Some(rings) => QueueRings::Given(rings.memory(blocks)),
+            None => QueueRings::Own { depth: blocks },
+        };
+        // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
+        // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach all rings by atomics alone, and none
+        // after that.
+        let pair = unsafe { nic.create_queue_pair(wanted) }.doing(doing)?;
+        Ok(Pair {
+            nic: Arc::clone(nic),
+            number: pair.number,
+            rings,
+            memory,
+        })
     }
 
     /// Takes the reset queue pairs of a group to ready and describes them to the GPU.
@@ -319,22 +389,24 @@ impl Queues {
     /// The same for one queue pair, whose next request is `next`.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
         self.describe_one(gpu, group, index, next)?;
-        let number = self.pairs[index as usize].number;
+        let pair = &self.pairs[index as usize];
+        let number = pair.number;
         let doing = || format!("connecting queue pair {number:#x}");
         match &group.node {
             // Loopback: the pair answers its own requests from the memory that regions register.
-            None => self.nic.connect(number, number).doing(doing).map(|()| None),
-            Some(node) => {
-                let nic = &*self.nic;
-                node.connect_queue(&Joining { nic, number }).doing(doing).map(Some)
-            }
+            None => pair.nic.connect(number, number).doing(doing).map(|()| None),
+            Some(node) => node.connect_queue(&Joining::of(pair)).doing(doing).map(Some),
         }
     }
 
-    /// First queue pair of a group, and how many there are: group 0 reaches this host's memory, the others the nodes.
-    pub fn group(&self, index: usize) -> (u32, u32) {
-        let group = &self.groups[index];
-        (group.first, group.count)
+    /// The queue pairs that reach this host's memory, a group a NIC.
+    pub fn of_host(&self) -> impl Iterator<Item = Reached> {
+        self.groups[..self.nics.len()].iter().map(Group::reached)
+    }
+
+    /// The queue pairs that reach node `index`.
+    pub fn of_node(&self, index: usize) -> Reached {
+        self.groups[self.nics.len() + index].reached()
     }
 
     /// Groups of queue pairs.
@@ -346,21 +418,23 @@ impl Queues {
     fn describe_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<()> {
         let pair = &self.pairs[index as usize];
         let doing = || format!("describing queue pair {:#x}", pair.number);
-        let ready = self.nic.queue_pair(pair.number).doing(doing)?;
-        let desc = self.describe(pair, &ready, next, group.node.is_some());
+        let ready = pair.nic.queue_pair(pair.number).doing(doing)?;
+        let desc = self.describe(pair, &ready, next, group);
         self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// The queue pair for the GPU. Its rings stand where request `next` begins.
-    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, mended: bool) -> QueueDesc {
-        // Indexes count on, ring positions wrap: both rings have a power of two of slots.
+    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, group: &Group) -> QueueDesc {
+        // Positions in the rings are start + index. Lanes take them modulo the ring, and modulo what the NIC counts to.
         let for_lanes = |address| pair.rings.as_ref().map_or(address, |rings| rings.for_lanes(address));
         let mut doorbells = self.doorbells.iter();
         let doorbell = doorbells.find_map(|pages| {
             let span = (pages.host, pages.registration.bytes(), pages.registration.device_addr());
             translate(span, ready.doorbell)
         });
-        let start = |ring: &gpuvm_nic::RingSpan| ring.start.wrapping_sub(next as u32) & (ring.slots - 1);
+        let start = |slot: u32| slot.wrapping_sub(next as u32);
+        // Blocks a request, as a power of two.
+        let doubled = u32::from(self.flush_reads);
         QueueDesc {
             kind: match ready.format {
                 QueueFormat::Mlx5 => layout::QUEUE_KIND_MLX5,
@@ -372,18 +446,23 @@ impl Queues {
             doorbell_record: for_lanes(ready.doorbell_record),
             doorbell: doorbell.unwrap_or(ready.doorbell),
             mask: self.depth - 1,
-            send_mask: ready.send.slots - 1,
+            send_mask: (ready.send.slots >> doubled) - 1,
             completion_mask: ready.completion.slots - 1,
-            send_shift: ready.send.shift,
+            send_shift: ready.send.shift + doubled,
             completion_shift: ready.completion.shift,
-            send_start: start(&ready.send),
-            completion_start: start(&ready.completion),
-            lkey: self.lkey,
+            send_start: start(ready.send.start >> doubled),
+            completion_start: start(ready.completion.start),
+            flags: if self.flush_reads {
+                layout::QUEUE_FLUSHES_READS
+            } else {
+                0
+            },
+            frame_keys: self.frame_keys[group.nic],
             state: pair.memory.state_addr(),
             records: pair.memory.records_addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
-            mended: u32::from(mended),
+            mended: u32::from(group.node.is_some()),
             ..zero()
         }
     }
@@ -413,7 +492,7 @@ impl Queues {
             match &group.node {
                 None => {
                     for pair in self.pairs_of(group) {
-                        self.reset_one(pair.number)?;
+                        pair.reset()?;
                         self.clear_pair(gpu, pair, 0)?;
                     }
                     self.connect(gpu, group)?;
@@ -439,16 +518,11 @@ impl Queues {
         }
         if group.lost.load(Ordering::Relaxed) {
             for pair in self.pairs_of(group) {
-                self.reset_one(pair.number)?;
+                pair.reset()?;
                 self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
             }
         }
         Ok(())
-    }
-
-    fn reset_one(&self, number: u32) -> Result<()> {
-        let reset = self.nic.reset(number);
-        reset.doing(|| format!("resetting queue pair {number:#x}"))
     }
 
     fn lock_resetting(&self) -> MutexGuard<'_, ()> {
@@ -508,7 +582,7 @@ impl Drop for Queues {
             group.links().clear();
         }
         for pair in self.pairs.drain(..) {
-            if let Err(error) = self.nic.destroy_queue_pair(pair.number) {
+            if let Err(error) = pair.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");
                 std::mem::forget(pair);
             }

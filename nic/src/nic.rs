@@ -1,6 +1,7 @@
 //! The trait all NICs implement, and what it speaks of.
 
 use core::fmt;
+use std::os::fd::BorrowedFd;
 
 /// What may be done with registered memory. Reading it locally is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -454,6 +455,30 @@ pub trait Nic: Send + Sync {
     /// that a request may write, while such a request is posted.
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError>;
 
+    /// Makes `bytes` bytes of a dma-buf, such as memory of a GPU, known to the NIC, from byte `offset` of it on; requests
+    /// name them by addresses from `iova` on. The NIC keeps what it needs of the buffer: `fd` may be closed afterwards.
+    ///
+    /// One registration takes at most 2 GiB: register longer memory in pieces. Writes arrive in order (never with relaxed
+    /// ordering) and memory is held in place (never on demand).
+    ///
+    /// # Errors
+    /// An empty or wrapping span, or one of more than 2 GiB; remote write or atomic access without local write access; a
+    /// kernel, driver or NIC that takes no dma-buf.
+    fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryKey, NicError> {
+        let _ = (fd, offset, bytes, iova, access);
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "register a dma-buf",
+        })
+    }
+
     /// Forgets a key. Waits (bounded) for work in flight on the memory; requests that name the key later fail with an
     /// access error.
     ///
@@ -509,6 +534,19 @@ pub trait Nic: Send + Sync {
         Err(NicError::Unsupported {
             nic: "software",
             what: "fail a queue pair on demand",
+        })
+    }
+
+    /// Has a thread of the processor ring for a queue pair whose register its posters cannot reach: in the description that
+    /// it returns, and in later ones, the doorbell is a word of memory, to which the same value is stored.
+    ///
+    /// # Errors
+    /// An unknown queue pair; a NIC whose doorbells need none, or have one already; a thread that cannot be started.
+    fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
+        let _ = qp;
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "ring by a doorbell proxy: every thread of this process reaches its registers",
         })
     }
 

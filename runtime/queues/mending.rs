@@ -168,29 +168,29 @@ impl Queues {
     /// does not work.
     fn begin_anew(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let index = group.first + turn;
-        let number = self.pairs[index as usize].number;
+        let pair = &self.pairs[index as usize];
         let mut links = group.links();
         if links.len() <= turn as usize {
             links.resize_with(group.count as usize, || None);
         }
         let place = &mut links[turn as usize];
         if let Some(link) = place.as_ref().filter(|link| !link.is_over()) {
-            self.reset_one(number)?;
+            pair.reset()?;
             self.describe_one(gpu, group, index, next)?;
-            let nic = &*self.nic;
-            match link.rejoin(&Joining { nic, number }) {
+            match link.rejoin(&Joining::of(pair)) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     tracing::info!(
                         error = &error as &dyn std::error::Error,
-                        "queue pair {number:#x} joins again"
+                        "queue pair {:#x} joins again",
+                        pair.number
                     );
                 }
             }
         }
         // The old connection ends first: the node's end of it is of no use any more.
         drop(place.take());
-        self.reset_one(number)?;
+        pair.reset()?;
         *place = self.connect_one(gpu, group, index, next)?;
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Queues {
                 }
             }
             // Flushes what waits for an answer.
-            if let Err(error) = self.nic.fail(pair.number) {
+            if let Err(error) = pair.nic.fail(pair.number) {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "requests to a lost node end by the wait limit"

@@ -8,10 +8,14 @@ namespace gpuvm {
 namespace detail {
 namespace mlx5 {
 
+constexpr u32 kOpcodeNop = 0x00;
 constexpr u32 kOpcodeWrite = 0x08;
 constexpr u32 kOpcodeRead = 0x10;
-constexpr u32 kSignalled = 0x08;  // fm_ce_se: ask for a completion
-constexpr u32 kSegments = 3;      // 16-byte units: control, remote address, data
+constexpr u32 kOpcodeDump = 0x23;  // reads local memory and drops it; not in mlx5dv.h
+constexpr u32 kSignalled = 0x08;   // fm_ce_se: ask for a completion
+constexpr u32 kFence = 0x80;       // fm_ce_se: wait for the queue pair's READs before it
+constexpr u32 kSegments = 3;       // 16-byte units: control, remote address, data
+constexpr u32 kFlushBytes = 4;
 
 GPUVM_DEVICE u32 be32(u32 v) {
 #if defined(GPUVM_SIM)
@@ -26,21 +30,42 @@ GPUVM_DEVICE u64 be64(u64 v) {
 // Two 32-bit fields in memory order.
 GPUVM_DEVICE u64 fields(u32 first, u32 second) { return static_cast<u64>(be32(second)) << 32 | be32(first); }
 
+GPUVM_DEVICE bool flushes_reads(const layout::QueueDesc* queue) { return queue->flags & layout::QUEUE_FLUSHES_READS; }
+// Number of a request's first block: two blocks a request where READs are flushed, else one.
+GPUVM_DEVICE u32 block_of(const layout::QueueDesc* queue, u64 index) {
+    u32 position = queue->send_start + static_cast<u32>(index);
+    return position << (flushes_reads(queue) ? 1 : 0) & 0xffff;
+}
+GPUVM_DEVICE pair64 control(const layout::QueueDesc* queue, u32 block, u32 opcode, u32 segments, u32 flags) {
+    return pair64{fields(block << 8 | opcode, queue->number << 8 | segments), fields(flags, 0)};
+}
+
 // Control, remote address and data segment in one 64-byte block.
 GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, const Request& request) {
     pair64* block = reinterpret_cast<pair64*>(send_slot(queue, index));
-    u32 opcode = request.write ? kOpcodeWrite : kOpcodeRead;
-    st_relaxed_sys_v2(block,
-                      pair64{fields((static_cast<u32>(index) & 0xffff) << 8 | opcode, queue->number << 8 | kSegments),
-                             fields(kSignalled, 0)});
+    u32 number = block_of(queue, index);
+    bool two = flushes_reads(queue);
+    st_relaxed_sys_v2(
+        block, control(queue, number, request.write ? kOpcodeWrite : kOpcodeRead, kSegments, two ? 0 : kSignalled));
     st_relaxed_sys_v2(block + 1, pair64{be64(request.remote), fields(request.rkey, 0)});
     st_relaxed_sys_v2(block + 2, pair64{fields(request.bytes, request.lkey), be64(request.local)});
+    if (!two) return;
+    // A NIC's read of the GPU's memory pushes its earlier writes ahead of it (PCIe ordering), and the fence has it come
+    // after the READ. A WRITE left no data here: a NOP completes in its place.
+    block += 4;
+    number = (number + 1) & 0xffff;
+    if (request.write) {
+        st_relaxed_sys_v2(block, control(queue, number, kOpcodeNop, 1, kSignalled));
+    } else {
+        st_relaxed_sys_v2(block, control(queue, number, kOpcodeDump, 2, kSignalled | kFence));
+        st_relaxed_sys_v2(block + 1, pair64{fields(kFlushBytes, request.lkey), be64(request.local)});
+    }
 }
 
-// Index of the next block to be written, as doorbell record and doorbell register carry it.
-GPUVM_DEVICE u32 doorbell_record(u64 written) { return be32(static_cast<u32>(written) & 0xffff); }
+// Number of the next block to be written, as doorbell record and doorbell register carry it.
+GPUVM_DEVICE u32 doorbell_record(const layout::QueueDesc* queue, u64 written) { return be32(block_of(queue, written)); }
 GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
-    return fields((static_cast<u32>(written) & 0xffff) << 8, queue->number << 8);
+    return fields(block_of(queue, written) << 8, queue->number << 8);
 }
 
 constexpr u32 kCompletionRequest = 0;
@@ -52,7 +77,7 @@ GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
     u64 entry = completion_slot(queue, index);
     u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
     u32 opcode_and_owner = tail >> 24;
-    u32 lap = (index & (static_cast<u64>(queue->completion_mask) + 1)) != 0;
+    u32 lap = (queue->completion_start + static_cast<u32>(index) & queue->completion_mask + 1) != 0;
     Completion out{false, false, 0, 0};
     u32 opcode = opcode_and_owner >> 4;
     if (opcode == kCompletionInvalid || (opcode_and_owner & 1) != lap) return out;

@@ -238,7 +238,6 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     const layout::RegionDesc* region = region_of(q.vm, owner);
     const layout::StripeDesc* stripe = stripe_of(q.vm, owner);
     u64 page = page_of(owner);
-    u64 page_at_home = region->stripe_count == 1 ? page : page / region->stripe_count;
     layout::RequestRecord* record = q.record(index);
     st_relaxed_gpu(&record->owner, owner);
     st_relaxed_gpu(&record->frame, frame);
@@ -247,8 +246,8 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     st_relaxed_gpu(&record->token, token);
     write_request(q.desc, index,
                   Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, region, frame),
-                          stripe->home + (page_at_home << q.vm->page_shift), stripe->rkey,
-                          is_pooled(region) ? q.desc->lkey : region->lkey, page_bytes(q.vm, region, page)});
+                          stripe->home + (page_at_home(region, page) << q.vm->page_shift), stripe->rkey,
+                          frame_key(q.vm, q.desc, stripe, frame), page_bytes(q.vm, region, page)});
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
