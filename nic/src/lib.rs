@@ -6,16 +6,19 @@
 //!
 //! | layer | for whom |
 //! |---|---|
+//! | [`devices`] | who looks for RDMA devices: what sysfs tells of them, their ports, addresses, and places on PCIe |
 //! | [`wire`] | who writes or reads queues: the formats, as checked views and representations, safe code only |
 //! | [`Nic`] | who sets queues up: memory keys, queue pairs, doorbell pages |
 //! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
-//! | `poster` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust |
+//! | `poster`, `devices::tree` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
 //!
 //! Errors are [`NicError`]s for calls; errors of requests are completions with a
 //! [`Syndrome`](wire::mlx5::Syndrome). All types may be used from several threads.
 #![deny(missing_docs)]
 
+#[cfg(target_os = "linux")]
+pub mod devices;
 mod doorbell_proxy;
 mod mover;
 mod nic;

@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gpuvm_nic::devices::{Gid, Machine};
 use rdma_mummy_sys as sys;
 
 use super::{need_libraries, set_nonblocking};
@@ -72,11 +72,7 @@ pub fn devices() -> Result<Vec<String>, NodeError> {
 
 /// The error where a device, or any, is missing.
 pub fn no_device(wanted: Option<&str>, known: Vec<String>) -> NodeError {
-    let entries = std::fs::read_dir("/sys/class/infiniband")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let kernels = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let kernels = Machine::default().rdma_names().into_iter();
     NodeError::NoDevice {
         wanted: wanted.map(str::to_owned),
         closed: kernels.filter(|name| !known.contains(name)).collect(),
@@ -87,15 +83,10 @@ pub fn no_device(wanted: Option<&str>, known: Vec<String>) -> NodeError {
 /// The IP addresses of a device's first port, IPv4 first. They are those of its network interface: RoCE keeps one GID
 /// for each.
 pub fn device_addresses(name: &str) -> Vec<IpAddr> {
-    let folder = Path::new("/sys/class/infiniband").join(name).join("ports/1/gids");
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let gids = entries.filter_map(|entry| {
-        let text = std::fs::read_to_string(entry.path()).ok()?;
-        let address: Ipv6Addr = text.trim().parse().ok()?;
-        let usable = !address.is_unspecified() && !address.is_unicast_link_local();
-        usable.then(|| IpAddr::V6(address).to_canonical())
-    });
-    let mut addresses: Vec<IpAddr> = gids.collect();
+    let device = Machine::default().rdma_device(name);
+    let port = device.and_then(|device| device.ports.into_iter().next());
+    let gids = port.map(|port| port.gids).unwrap_or_default();
+    let mut addresses: Vec<IpAddr> = gids.iter().filter_map(Gid::address).collect();
     addresses.sort_by_key(|address| (address.is_ipv6(), *address));
     addresses.dedup();
     addresses
@@ -330,9 +321,7 @@ pub fn locked_memory_max() -> Option<u64> {
 /// Whether the process has CAP_IPC_LOCK, which is above the limit.
 fn may_lock_all() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let mask = Machine::default().effective_capabilities();
     mask.is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
 }
 

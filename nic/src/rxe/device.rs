@@ -1,14 +1,12 @@
-//! SoftRoCE devices of this machine, as sysfs shows them.
+//! SoftRoCE devices of this machine, ready to be opened.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::NicError;
+use crate::devices::{DeviceKind, Machine, PortState, RdmaDevice};
 
-const DEVICES: &str = "/sys/class/infiniband";
-const VERBS: &str = "/sys/class/infiniband_verbs";
-/// Bytes that RoCE v2 over IPv6 puts around a packet's payload, rounded as the driver does.
-const HEADER_BYTES: u32 = 80;
+/// The path MTU where the interface's is not known: Ethernet's 1500 bytes hold it.
+const MTU_BYTES: u32 = 1024;
 
 /// One device, found and looked at.
 #[derive(Debug, Clone)]
@@ -23,75 +21,67 @@ pub(super) struct DeviceInfo {
     pub mtu: u8,
 }
 
-fn text(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
-}
-
-fn names() -> Vec<String> {
-    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
-}
-
-/// The network interface below a SoftRoCE device; `None` for other devices.
-fn parent(name: &str) -> Option<String> {
-    text(Path::new(DEVICES).join(name).join("parent"))
-}
-
-/// Names of the SoftRoCE devices of this machine.
-pub(super) fn rxe_devices() -> Vec<String> {
-    names().into_iter().filter(|name| parent(name).is_some()).collect()
+/// Names of the SoftRoCE devices of a machine.
+pub(super) fn rxe_devices(machine: &Machine) -> Vec<String> {
+    let devices = machine.rdma_devices().into_iter();
+    devices
+        .filter(|device| device.kind == DeviceKind::Rxe)
+        .map(|device| device.name)
+        .collect()
 }
 
 impl DeviceInfo {
     /// The device `name`, or the first SoftRoCE device there is.
-    pub fn find(name: Option<&str>) -> Result<Self, NicError> {
+    pub fn find(machine: &Machine, name: Option<&str>) -> Result<Self, NicError> {
         let no_device = |reason: String| NicError::NoDevice { reason };
-        let found = rxe_devices();
-        let make = "make one as root: `modprobe rdma_rxe`, then `rdma link add rxe0 type rxe netdev INTERFACE`";
-        let name = match name {
-            Some(name) if found.iter().any(|found| found == name) => name.to_owned(),
-            Some(name) if names().iter().any(|found| found == name) => {
-                return Err(no_device(format!(
-                    "RDMA device {name} is not a SoftRoCE device; the SoftRoCE devices here are: {}",
-                    listed(&found)
-                )));
-            }
-            Some(name) => {
-                return Err(no_device(format!(
-                    "there is no RDMA device {name}; the SoftRoCE devices here are: {}; {make}",
-                    listed(&found)
-                )));
-            }
-            None => match found.first() {
-                Some(name) => name.clone(),
-                None => return Err(no_device(format!("this machine has no SoftRoCE device; {make}"))),
-            },
-        };
-        let root = Path::new(DEVICES).join(&name);
-        let port = root.join("ports/1");
-        let state = text(port.join("state")).unwrap_or_default();
-        let interface = parent(&name).unwrap_or_default();
-        if !state.contains("ACTIVE") {
-            return Err(no_device(format!(
-                "the port of {name} is not active (state `{state}`): bring its interface up, `ip link set {interface} up`"
-            )));
-        }
-        let (gid_index, gid) = roce_v2_gid(&port).ok_or_else(|| {
+        let device = choose(machine, name).map_err(no_device)?;
+        let name = &device.name;
+        let interface = device.interface.clone().unwrap_or_default();
+        let port = device.ports.first();
+        let port = port.filter(|port| port.state == PortState::Active).ok_or_else(|| {
+            no_device(format!(
+                "the port of {name} is not active: bring its interface up, `ip link set {interface} up`"
+            ))
+        })?;
+        let gid = port.roce_v2_gid().ok_or_else(|| {
             no_device(format!(
                 "{name} has no RoCE v2 address: give its interface one, `ip addr add ADDRESS/BITS dev {interface}`"
             ))
         })?;
+        let node = device.uverbs.clone();
+        let mtu_bytes = device.path_mtu_bytes(port).unwrap_or(MTU_BYTES);
         Ok(Self {
-            node: uverbs_node(&name)?,
-            gid_index,
-            gid,
-            mtu: path_mtu(&interface),
-            name,
+            node: node.ok_or_else(|| {
+                no_device(format!(
+                    "{name} has no uverbs node: load the module, `modprobe ib_uverbs`"
+                ))
+            })?,
+            gid_index: gid.index,
+            gid: gid.value,
+            mtu: mtu_code(mtu_bytes),
+            name: device.name,
         })
+    }
+}
+
+/// The device, or what is wrong and what to do.
+fn choose(machine: &Machine, name: Option<&str>) -> Result<RdmaDevice, String> {
+    let found = rxe_devices(machine);
+    let make = "make one as root: `modprobe rdma_rxe`, then `rdma link add rxe0 type rxe netdev INTERFACE`";
+    let wanted = name.or(found.first().map(String::as_str));
+    let Some(wanted) = wanted else {
+        return Err(format!("this machine has no SoftRoCE device; {make}"));
+    };
+    match machine.rdma_device(wanted) {
+        Some(device) if device.kind == DeviceKind::Rxe => Ok(device),
+        Some(_) => Err(format!(
+            "RDMA device {wanted} is not a SoftRoCE device; the SoftRoCE devices here are: {}",
+            listed(&found)
+        )),
+        None => Err(format!(
+            "there is no RDMA device {wanted}; the SoftRoCE devices here are: {}; {make}",
+            listed(&found)
+        )),
     }
 }
 
@@ -103,52 +93,9 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-fn uverbs_node(name: &str) -> Result<PathBuf, NicError> {
-    let entries = fs::read_dir(VERBS).into_iter().flatten().flatten();
-    let node = entries
-        .filter(|entry| text(entry.path().join("ibdev")).as_deref() == Some(name))
-        .map(|entry| Path::new("/dev/infiniband").join(entry.file_name()))
-        .next();
-    node.ok_or_else(|| NicError::NoDevice {
-        reason: format!("{name} has no uverbs node: load the module, `modprobe ib_uverbs`"),
-    })
-}
-
-/// An IPv4 address' GID where there is one, else the first.
-fn roce_v2_gid(port: &Path) -> Option<(u8, [u8; 16])> {
-    let gids = (0..=u8::MAX).map_while(|index| Some((index, text(port.join(format!("gids/{index}")))?)));
-    let mut valid = gids
-        .filter(|(index, _)| {
-            text(port.join(format!("gid_attrs/types/{index}"))).is_some_and(|kind| kind.contains("v2"))
-        })
-        .filter_map(|(index, gid)| Some((index, parse_gid(&gid)?)))
-        .collect::<Vec<_>>();
-    valid.sort_by_key(|(index, gid)| (!is_ipv4(gid), *index));
-    valid.first().copied()
-}
-
-fn is_ipv4(gid: &[u8; 16]) -> bool {
-    gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
-}
-
-/// `fe80:0000:…`, eight groups of four digits; none for the zero GID.
-fn parse_gid(text: &str) -> Option<[u8; 16]> {
-    let mut gid = [0; 16];
-    let mut groups = text.split(':');
-    for pair in gid.chunks_exact_mut(2) {
-        let group = u16::from_str_radix(groups.next()?, 16).ok()?;
-        pair.copy_from_slice(&group.to_be_bytes());
-    }
-    (groups.next().is_none() && gid != [0; 16]).then_some(gid)
-}
-
-/// The largest path MTU that fits the interface.
-fn path_mtu(interface: &str) -> u8 {
-    let bytes = text(Path::new("/sys/class/net").join(interface).join("mtu"))
-        .and_then(|text| text.parse::<u32>().ok())
-        .unwrap_or(1500);
-    let room = bytes.saturating_sub(HEADER_BYTES);
-    (1..=5).rev().find(|code| 128u32 << code <= room).unwrap_or(1)
+/// 1 for 256 bytes to 5 for 4096.
+fn mtu_code(bytes: u32) -> u8 {
+    (1..=5).rev().find(|code| 128u32 << code <= bytes).unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -156,32 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gids_are_read_as_sysfs_writes_them() {
-        let gid = parse_gid("0000:0000:0000:0000:0000:ffff:0a09:0001").expect("a GID");
-        assert_eq!(gid[12..], [10, 9, 0, 1]);
-        assert!(is_ipv4(&gid));
-        assert!(!is_ipv4(
-            &parse_gid("fe80:0000:0000:0000:0000:ffff:0a09:0001").expect("a GID")
-        ));
-        for bad in [
-            "",
-            "0000:0000:0000:0000:0000:0000:0000:0000",
-            "1:2",
-            "0:0:0:0:0:0:0:0:1",
-            "x:0:0:0:0:0:0:0",
-        ] {
-            assert_eq!(parse_gid(bad), None, "{bad}");
+    fn mtus_have_codes() {
+        for (bytes, code) in [(256, 1), (1024, 3), (4096, 5), (0, 1), (u32::MAX, 5)] {
+            assert_eq!(mtu_code(bytes), code, "{bytes}");
         }
     }
 
     #[test]
-    fn an_unknown_interface_has_the_mtu_of_ethernet() {
-        assert_eq!(path_mtu("no-such-interface"), 3, "1024 bytes");
-    }
-
-    #[test]
     fn a_device_that_is_not_there_is_named() {
-        let error = DeviceInfo::find(Some("no-such-rxe"))
+        let error = DeviceInfo::find(&Machine::default(), Some("no-such-rxe"))
             .expect_err("it is not there")
             .to_string();
         assert!(

@@ -20,6 +20,7 @@ use device::DeviceInfo;
 use ring::Ring;
 use uverbs::Uverbs;
 
+use crate::devices::Machine;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
     QueueFormat, QueuePair, QueuePairState, QueueRings,
@@ -89,7 +90,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Names of the SoftRoCE devices of this machine.
 pub fn devices() -> Vec<String> {
-    device::rxe_devices()
+    device::rxe_devices(&Machine::default())
 }
 
 impl RxeNic {
@@ -105,7 +106,7 @@ impl RxeNic {
                 expected: "a timeout code of 1 to 31 and at most 7 retries",
             });
         }
-        let info = DeviceInfo::find(options.device.as_deref())?;
+        let info = DeviceInfo::find(&Machine::default(), options.device.as_deref())?;
         let failed = |doing: &str, source: io::Error| NicError::System {
             device: info.name.clone(),
             doing: doing.to_owned(),
