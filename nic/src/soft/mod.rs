@@ -120,6 +120,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     shape: Option<builder::Shape>,
     max_rd_atomic: u32,
+    in_flight: Arc<report::InFlight>,
     spin: Duration,
     yields_max: u32,
     stop: AtomicBool,
@@ -169,7 +170,7 @@ impl SoftNic {
             };
             let lane = || mover.lane(STAGING_BYTES).map(Lane::new).map_err(failed);
             let lanes = [lane()?, lane()?];
-            Ok(Engine::new(Some(Moving { lanes })))
+            Ok(Engine::new(Some(Moving { lanes, looks: 0 })))
         };
         let engines = (0..settings.engines.max(1)).map(engine);
         let shared = Arc::new(Shared {
@@ -180,6 +181,7 @@ impl SoftNic {
             clock: settings.take_clock(),
             shape: settings.shape(),
             max_rd_atomic: settings.max_rd_atomic,
+            in_flight: Arc::default(),
             spin: settings.spin,
             yields_max: settings.yields_max,
             stop: AtomicBool::new(false),
@@ -214,6 +216,8 @@ impl SoftNic {
             .engines
             .iter()
             .for_each(|engine| engine.counters.add_to(&mut sum));
+        // No sum: what engines have at one time only the NIC as a whole knows.
+        sum.reads_in_flight_max = self.shared.in_flight.max();
         sum
     }
 
@@ -433,8 +437,12 @@ impl Nic for SoftNic {
             self.shared.moved,
         ));
         self.owners.set(register, index);
-        core.queue_pairs
-            .push(QueuePairEngine::new(Arc::clone(&shared), memory, doorbell));
+        core.queue_pairs.push(QueuePairEngine::new(
+            Arc::clone(&shared),
+            memory,
+            doorbell,
+            Arc::clone(&self.shared.in_flight),
+        ));
         registry.queue_pairs.insert(number, shared);
         Ok(describe(number, doorbell, &memory))
     }
