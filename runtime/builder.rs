@@ -9,13 +9,22 @@ use gpuvm_gpu::{
 };
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
-use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
+use gpuvm_nic::{
+    Nic as _, NicError, RxeNic, SoftNic,
+    devices::{DeviceKind, Machine, PciAddress},
+    mlx5::{Mlx5Nic, Mlx5Options, SharedMemory},
+    rxe::RxeOptions,
+};
 
 use crate::{
+    arena::RingArena,
     error::{Doing, Error, Result},
     mover::GpuMover,
     vm::{TransportNics, Vm},
 };
+
+/// Queue pairs for each home and NIC where nothing is measured.
+pub(crate) const QUEUE_PAIRS: u32 = 4;
 
 /// Which GPU runs the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -103,7 +112,7 @@ pub enum Transport {
     Soft,
     /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call.
     Rxe,
-    /// A ConnectX NIC. Not in this version.
+    /// ConnectX NICs (mlx5), whose queues GPU threads drive. Not tested on a ConnectX: see docs/CONNECTX.md.
     Mlx5,
     /// The faulting warp copies its pages itself, from host memory or from a neighbour GPU's.
     Direct,
@@ -157,6 +166,34 @@ fn workers_beside_a_proxy() -> u32 {
     (cores - 1).max(1)
 }
 
+/// How packets leave a ConnectX device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdmaPath {
+    /// The port, from 1 on. Default: 1.
+    pub port: u8,
+    /// Which of the port's GIDs. Default: a RoCE v2 one, of an IPv4 address if there is one; on InfiniBand the first.
+    pub gid_index: Option<u8>,
+    /// Most bytes of a packet's data: 256 to 4096, a power of two. Default: what the port has.
+    pub mtu: Option<u32>,
+    /// Service level, 0 to 15. Default: 0.
+    pub service_level: u8,
+    /// Traffic class (RoCE: DSCP and ECN). Default: 0.
+    pub traffic_class: u8,
+}
+
+impl Default for RdmaPath {
+    fn default() -> Self {
+        let options = Mlx5Options::default();
+        Self {
+            port: options.port,
+            gid_index: options.gid_index,
+            mtu: options.mtu,
+            service_level: options.service_level,
+            traffic_class: options.traffic_class,
+        }
+    }
+}
+
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Clone)]
 #[must_use]
@@ -166,7 +203,7 @@ pub struct VmBuilder {
     pub(crate) transport: Transport,
     pub(crate) frame_memory: u64,
     pub(crate) page_size: u64,
-    pub(crate) queue_pairs: u32,
+    pub(crate) queue_pairs: Option<u32>,
     pub(crate) queue_depth: u32,
     pub(crate) seed: Option<u64>,
     pub(crate) wait_limit: Duration,
@@ -177,7 +214,8 @@ pub struct VmBuilder {
     pub(crate) regions_max: u32,
     pub(crate) soft_nics: Vec<Arc<SoftNic>>,
     pub(crate) flush_reads: bool,
-    pub(crate) rdma_device: Option<String>,
+    pub(crate) rdma_devices: Vec<String>,
+    pub(crate) rdma_path: RdmaPath,
     pub(crate) rdma_retries: u8,
     pub(crate) rdma_ack_timeout: u8,
     pub(crate) memory_nodes: Vec<String>,
@@ -208,7 +246,7 @@ impl Default for VmBuilder {
             transport: Transport::Auto,
             frame_memory: 64 << 20,
             page_size: 4 << 10,
-            queue_pairs: 4,
+            queue_pairs: None,
             queue_depth: 256,
             seed: None,
             wait_limit: Duration::from_secs(10),
@@ -219,7 +257,8 @@ impl Default for VmBuilder {
             regions_max: 256,
             soft_nics: Vec::new(),
             flush_reads: false,
-            rdma_device: None,
+            rdma_devices: Vec::new(),
+            rdma_path: RdmaPath::default(),
             rdma_retries: RxeOptions::default().retry_count,
             rdma_ack_timeout: RxeOptions::default().ack_timeout,
             memory_nodes: Vec::new(),
@@ -262,9 +301,10 @@ impl VmBuilder {
         self
     }
 
-    /// Number of queue pairs. Default: 4.
+    /// Number of queue pairs for each home and NIC. Default: 4; over `mlx5` as many as keep the link busy, by the latency
+    /// that is measured at the start and the READs that the device keeps in flight for each.
     pub fn queue_pairs(mut self, count: u32) -> Self {
-        self.queue_pairs = count;
+        self.queue_pairs = Some(count);
         self
     }
 
@@ -344,9 +384,22 @@ impl VmBuilder {
         self
     }
 
-    /// The RDMA device, such as `rxe0`. Default: the first that the transport can drive.
+    /// The RDMA device, such as `rxe0` or `mlx5_0`. Default: the first SoftRoCE device; the ConnectX devices that are nearest
+    /// to the GPU on PCIe.
     pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
-        self.rdma_device = Some(name.into());
+        self.rdma_devices = vec![name.into()];
+        self
+    }
+
+    /// Several ConnectX devices: each page belongs to one of them.
+    pub fn rdma_devices(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.rdma_devices = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How packets of `mlx5` leave the device: its port, GID, MTU, service level and traffic class.
+    pub fn rdma_path(mut self, path: RdmaPath) -> Self {
+        self.rdma_path = path;
         self
     }
 
@@ -421,15 +474,16 @@ impl VmBuilder {
         }
         // One group of them for this host's memory and each NIC, and one a node.
         let groups = self.soft_nics.len().max(1) as u64 + self.memory_nodes.len() as u64;
-        if u64::from(self.queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
+        let queue_pairs = self.queue_pairs.unwrap_or(QUEUE_PAIRS);
+        if u64::from(queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(
                 "queue pairs",
-                format!("{} for each of {groups} homes", self.queue_pairs),
+                format!("{queue_pairs} for each of {groups} homes"),
                 "there may be 4096 in all",
             );
         }
-        if !(1..=layout::QUEUES_MAX).contains(&self.queue_pairs) {
-            return refuse("queue pairs", self.queue_pairs.to_string(), "there must be 1 to 4096");
+        if !(1..=layout::QUEUES_MAX).contains(&queue_pairs) {
+            return refuse("queue pairs", queue_pairs.to_string(), "there must be 1 to 4096");
         }
         if !self.queue_depth.is_power_of_two() || self.queue_depth > layout::RING_ENTRIES_MAX {
             return refuse(
@@ -458,12 +512,6 @@ impl VmBuilder {
     /// cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`].
     pub fn build(self) -> Result<Vm> {
         self.check()?;
-        if self.transport == Transport::Mlx5 {
-            return Err(Error::Unavailable {
-                what: "transport mlx5".into(),
-                reason: "this version drives no ConnectX NIC; use --transport direct, soft or rxe".into(),
-            });
-        }
         // Before a node or a NIC is asked for what the GPU cannot use.
         let device = self.choose_device()?;
         let hardware = device
@@ -475,20 +523,27 @@ impl VmBuilder {
         // Before the simulated GPU, whose start takes longer.
         let nodes = self.join_nodes()?;
         let transport = match self.transport {
-            Transport::Auto if !nodes.is_empty() => Transport::Rxe,
+            Transport::Auto if !nodes.is_empty() => transport_to(&nodes, hardware),
             Transport::Auto if hardware => Transport::Direct,
             Transport::Auto => Transport::Soft,
             asked => asked,
         };
+        let gpu = match (device, transport) {
+            (Some(gpu), _) => gpu,
+            // Before a simulated GPU, whose start takes longer than a refusal.
+            (None, Transport::Rxe) => {
+                let nic = Arc::new(self.open_rxe(&nodes)?);
+                let gpu = self.start_simulated(transport)?;
+                return Vm::bring_up(self, gpu, TransportNics::Rxe(nic), nodes);
+            }
+            (None, _) => self.start_simulated(transport)?,
+        };
         let nics = match transport {
             Transport::Rxe => TransportNics::Rxe(Arc::new(self.open_rxe(&nodes)?)),
             Transport::Direct => TransportNics::Direct,
-            _ if hardware => TransportNics::Soft(self.soft_nics_of_hardware(device.as_ref())?),
+            Transport::Mlx5 => self.open_mlx5(&gpu, &nodes)?,
+            _ if hardware => TransportNics::Soft(self.soft_nics_of_hardware(&gpu)?),
             _ => TransportNics::Soft(self.open_soft_nics()?),
-        };
-        let gpu = match device {
-            Some(gpu) => gpu,
-            None => self.start_simulated(transport)?,
         };
         Vm::bring_up(self, gpu, nics, nodes)
     }
@@ -513,7 +568,7 @@ impl VmBuilder {
                 let only_there = self.seed.is_some()
                     || !self.soft_nics.is_empty()
                     || matches!(self.transport, Transport::Rxe | Transport::Soft)
-                    || !self.memory_nodes.is_empty();
+                    || (!self.memory_nodes.is_empty() && self.transport != Transport::Mlx5);
                 if only_there {
                     return simulated("a seed, its NIC or a memory node was asked for");
                 }
@@ -542,16 +597,11 @@ impl VmBuilder {
             let reason = "an NVIDIA GPU cannot reach the SoftRoCE driver's rings; use --transport direct, or --gpu sim";
             return refuse("transport", self.transport.to_string(), reason);
         }
-        if !self.memory_nodes.is_empty() {
-            let reason = "an NVIDIA GPU reaches other machines through a ConnectX NIC, which this version does not \
-                          drive; use --gpu sim";
-            return refuse("memory nodes", self.memory_nodes.join(", "), reason);
-        }
         Ok(())
     }
 
     /// The software NICs beside an NVIDIA GPU, whose copy engines move their bytes.
-    fn soft_nics_of_hardware(&self, gpu: Option<&Arc<dyn Gpu>>) -> Result<Vec<Arc<SoftNic>>> {
+    fn soft_nics_of_hardware(&self, gpu: &Arc<dyn Gpu>) -> Result<Vec<Arc<SoftNic>>> {
         if self.soft_nics.iter().any(|nic| !nic.has_mover()) {
             return Err(Error::Setting {
                 setting: "software NIC",
@@ -564,10 +614,8 @@ impl VmBuilder {
         if !self.soft_nics.is_empty() {
             return Ok(self.soft_nics.clone());
         }
-        let mut builder = SoftNic::builder().engines(self.nic_engines);
-        if let Some(gpu) = gpu {
-            builder = builder.mover(Arc::new(GpuMover { gpu: Arc::clone(gpu) }));
-        }
+        let mover = Arc::new(GpuMover { gpu: Arc::clone(gpu) });
+        let builder = SoftNic::builder().engines(self.nic_engines).mover(mover);
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
         Ok(vec![Arc::new(nic)])
     }
@@ -588,7 +636,7 @@ impl VmBuilder {
     fn start_simulated(&self, transport: Transport) -> Result<Arc<dyn Gpu>> {
         let pairs = match transport {
             Transport::Direct => 0,
-            _ => u64::from(self.queue_pairs) * (1 + self.memory_nodes.len() as u64),
+            _ => u64::from(self.queue_pairs.unwrap_or(QUEUE_PAIRS)) * (1 + self.memory_nodes.len() as u64),
         };
         let bookkeeping = self.frames() * 16 + pairs * u64::from(self.queue_depth) * 256;
         let memory = self
@@ -612,11 +660,14 @@ impl VmBuilder {
         if self.memory_nodes.is_empty() {
             return Ok(Vec::new());
         }
-        if !matches!(self.transport, Transport::Auto | Transport::Rxe) {
+        if !matches!(self.transport, Transport::Auto | Transport::Rxe | Transport::Mlx5) {
             return Err(Error::Setting {
                 setting: "memory nodes",
                 value: self.memory_nodes.join(", "),
-                reason: format!("transport {} does not reach other machines; use rxe", self.transport),
+                reason: format!(
+                    "transport {} does not reach other machines; use rxe or mlx5",
+                    self.transport
+                ),
             });
         }
         let options = ClientOptions {
@@ -636,7 +687,11 @@ impl VmBuilder {
     /// The device that the nodes are reached through, else the one that was asked for.
     fn open_rxe(&self, nodes: &[Arc<NodeClient>]) -> Result<RxeNic> {
         let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
-        let mut device = self.rdma_device.clone();
+        if self.rdma_devices.len() > 1 {
+            let reason = "transport rxe drives one device".into();
+            return refuse("RDMA devices", self.rdma_devices.join(", "), reason);
+        }
+        let mut device = self.rdma_devices.first().cloned();
         for node in nodes {
             match &device {
                 Some(device) if device != node.device() => {
@@ -674,6 +729,98 @@ impl VmBuilder {
             return refuse("queue depth", self.queue_depth.to_string(), reason);
         }
         Ok(nic)
+    }
+}
+
+impl VmBuilder {
+    /// The ConnectX devices, opened over memory of the GPU's.
+    fn open_mlx5(&self, gpu: &Arc<dyn Gpu>, nodes: &[Arc<NodeClient>]) -> Result<TransportNics> {
+        let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
+        if let Some(seed) = self.seed {
+            let reason = "a NIC of the machine follows none; use the software NIC".into();
+            return refuse("seed", seed.to_string(), reason);
+        }
+        let arena = Arc::new(RingArena::new(Arc::clone(gpu)));
+        let mut nics = Vec::new();
+        for device in self.mlx5_devices(&**gpu, nodes) {
+            let options = Mlx5Options {
+                device,
+                port: self.rdma_path.port,
+                gid_index: self.rdma_path.gid_index,
+                mtu: self.rdma_path.mtu,
+                service_level: self.rdma_path.service_level,
+                traffic_class: self.rdma_path.traffic_class,
+                ack_timeout: self.rdma_ack_timeout,
+                retry_count: self.rdma_retries,
+            };
+            let nic = match Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>) {
+                Err(NicError::NoDevice { reason }) => {
+                    return Err(Error::Unavailable {
+                        what: "transport mlx5".into(),
+                        reason,
+                    });
+                }
+                other => other.doing(|| "opening a ConnectX device".into())?,
+            };
+            let able = nic.capabilities();
+            let blocks = self.queue_depth << u32::from(self.flush_reads);
+            if blocks > able.sq_entries_max {
+                let reason = format!("{} takes at most {} blocks", able.name, able.sq_entries_max);
+                return refuse("queue depth", self.queue_depth.to_string(), reason);
+            }
+            nics.push(Arc::new(nic));
+        }
+        Ok(TransportNics::Mlx5(nics, arena))
+    }
+
+    /// The devices to open: those that were asked for, then those that lead to the nodes; without any, those nearest to the
+    /// GPU. None is the library's first.
+    fn mlx5_devices(&self, gpu: &dyn Gpu, nodes: &[Arc<NodeClient>]) -> Vec<Option<String>> {
+        let mut names = self.rdma_devices.clone();
+        for node in nodes {
+            if !names.iter().any(|name| name == node.device()) {
+                names.push(node.device().to_owned());
+            }
+        }
+        if names.is_empty()
+            && let Some(place) = gpu
+                .capabilities()
+                .for_nics
+                .and_then(|able| able.pci_address.parse().ok())
+        {
+            names = nearest_mlx5(&Machine::default(), place);
+        }
+        match names.is_empty() {
+            true => vec![None],
+            false => names.into_iter().map(Some).collect(),
+        }
+    }
+}
+
+/// The ConnectX devices with an active port that are nearest to a PCI device, all at one distance.
+fn nearest_mlx5(machine: &Machine, to: PciAddress) -> Vec<String> {
+    let near = machine.nics_by_distance(to).into_iter();
+    let mut near = near.filter(|(nic, _)| nic.kind == DeviceKind::Mlx5 && nic.active_port().is_some());
+    let Some((first, distance)) = near.next() else {
+        return Vec::new();
+    };
+    let others = near.take_while(|(_, other)| distance.is_some() && *other == distance);
+    std::iter::once(first.name)
+        .chain(others.map(|(nic, _)| nic.name))
+        .collect()
+}
+
+/// The transport over the devices that lead to the nodes.
+fn transport_to(nodes: &[Arc<NodeClient>], hardware: bool) -> Transport {
+    let machine = Machine::default();
+    let soft = |node: &Arc<NodeClient>| {
+        machine
+            .rdma_device(node.device())
+            .is_none_or(|found| found.kind != DeviceKind::Mlx5)
+    };
+    match !hardware && nodes.iter().all(soft) {
+        true => Transport::Rxe,
+        false => Transport::Mlx5,
     }
 }
 

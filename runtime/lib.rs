@@ -48,6 +48,7 @@
 //!
 //! Without an NVIDIA GPU the kernels run on a simulated one, over a software NIC; the README says what else there is.
 
+mod arena;
 mod args;
 mod buffer;
 mod builder;
@@ -70,7 +71,7 @@ mod vm;
 
 pub use args::{KernelArg, KernelArgs, Value};
 pub use buffer::Buffer;
-pub use builder::{GpuKind, Transport, VmBuilder};
+pub use builder::{GpuKind, RdmaPath, Transport, VmBuilder};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;

@@ -11,6 +11,7 @@ use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
 use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
 
 use crate::{
+    arena::RingArena,
     device::{DeviceArray, zero},
     error::{Doing, Result},
     frames::FrameMemory,
@@ -114,69 +115,7 @@ struct Pair {
     number: u32,
     /// Kept while the queue pair lives.
     rings: Option<GivenRings>,
-    memory: PairMemory,
-}
-
-/// State and records of a queue pair.
-enum PairMemory {
-    /// In device memory.
-    Device {
-        state: DeviceArray<QueueState>,
-        records: DeviceArray<RequestRecord>,
-    },
-    /// In memory that the host reaches too, while kernels run, since it mends the pair: the state, then the records.
-    Shared(HostMemory),
-}
-
-impl PairMemory {
-    fn allocate(gpu: &dyn Gpu, depth: u32, shared: bool) -> Result<Self, GpuError> {
-        let records = u64::from(depth);
-        if shared {
-            let bytes = size_of::<QueueState>() as u64 + records * size_of::<RequestRecord>() as u64;
-            return Ok(Self::Shared(gpu.allocate_host(bytes)?));
-        }
-        Ok(Self::Device {
-            state: DeviceArray::zeroed(gpu, 1)?,
-            records: DeviceArray::zeroed(gpu, records)?,
-        })
-    }
-
-    fn state_addr(&self) -> u64 {
-        match self {
-            Self::Device { state, .. } => state.addr(),
-            Self::Shared(memory) => memory.device_addr(),
-        }
-    }
-
-    fn records_addr(&self) -> u64 {
-        match self {
-            Self::Device { records, .. } => records.addr(),
-            Self::Shared(memory) => memory.device_addr() + size_of::<QueueState>() as u64,
-        }
-    }
-
-    /// Sets everything. No kernel may run.
-    fn write(&self, gpu: &dyn Gpu, state: QueueState, records: &[RequestRecord]) -> Result<(), GpuError> {
-        match self {
-            Self::Device {
-                state: to,
-                records: to_records,
-            } => {
-                to.write(gpu, 0, &[state])?;
-                to_records.write(gpu, 0, records)
-            }
-            Self::Shared(memory) => {
-                // SAFETY: the allocation holds the state and as many records as the queue is deep, page-aligned; nobody
-                // else touches it now.
-                unsafe {
-                    memory.host_ptr().cast::<QueueState>().write(state);
-                    let to = memory.host_ptr().add(size_of::<QueueState>()).cast::<RequestRecord>();
-                    to.copy_from_nonoverlapping(records.as_ptr(), records.len());
-                }
-                Ok(())
-            }
-        }
-    }
+    records: DeviceArray<RequestRecord>,
 }
 
 /// Queue pairs of one NIC that reach the same home.
@@ -202,6 +141,11 @@ impl Group {
 }
 
 impl Group {
+    /// The places of its queue pairs.
+    fn indexes(&self) -> std::ops::Range<u32> {
+        self.first..self.first + self.count
+    }
+
     fn reached(&self) -> Reached {
         Reached {
             nic: self.nic,
@@ -275,13 +219,19 @@ pub(crate) struct Queues {
     doorbells: Vec<Doorbells>,
     /// In order: groups of this host's memory, one a NIC, then groups of nodes.
     nics: Vec<Arc<dyn Nic>>,
+    /// Memory of rings that the NICs' driver made, where lanes know it by other addresses.
+    arena: Option<Arc<RingArena>>,
     pairs: Vec<Pair>,
+    /// One a queue pair, as `table`.
+    states: DeviceArray<QueueState>,
     table: DeviceArray<QueueDesc>,
     depth: u32,
     /// Address of each NIC's keys of the frames.
     frame_keys: Vec<u64>,
     /// A READ's completion says nothing of its data: see `QUEUE_FLUSHES_READS`.
     flush_reads: bool,
+    /// Queue pairs that a doorbell proxy rings for.
+    proxied: u32,
     /// Held by whoever takes queue pairs through reset.
     resetting: Mutex<()>,
     /// Queue pairs mended while kernels ran.
@@ -293,6 +243,7 @@ impl Queues {
     pub fn create(
         gpu: &dyn Gpu,
         nics: &[Arc<dyn Nic>],
+        arena: Option<Arc<RingArena>>,
         nodes: &[Arc<NodeClient>],
         shape: Shape,
         frames: &FrameMemory,
@@ -325,11 +276,14 @@ impl Queues {
             groups,
             doorbells: Vec::new(),
             nics: nics.to_vec(),
+            arena,
             pairs: Vec::new(),
+            states: DeviceArray::zeroed(gpu, u64::from(all)).doing(|| "allocating the states of queue pairs".into())?,
             table: table(gpu, all)?,
             depth,
             frame_keys: (0..nics.len()).map(|nic| frames.keys_of(nic)).collect(),
             flush_reads,
+            proxied: 0,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
         };
@@ -339,9 +293,14 @@ impl Queues {
                 .doorbells
                 .extend(reached.doing(|| "letting kernels reach the NIC's doorbells".to_owned())?);
         }
+        let hardware = gpu.capabilities().compute_capability.is_some();
         for index in 0..all {
             let pair = queues.create_pair(gpu, &queues.groups[(index / count) as usize], index)?;
+            let (nic, number) = (Arc::clone(&pair.nic), pair.number);
             queues.pairs.push(pair);
+            if hardware && !nic.capabilities().has_mover {
+                queues.reach_doorbell(gpu, &*nic, number)?;
+            }
         }
         queues.clear_software_state(gpu)?;
         for group in &queues.groups {
@@ -359,7 +318,7 @@ impl Queues {
             true => None,
             false => Some(GivenRings::allocate(gpu, blocks, able.has_mover).doing(doing)?),
         };
-        let memory = PairMemory::allocate(gpu, self.depth, group.node.is_some()).doing(doing)?;
+        let records = DeviceArray::zeroed(gpu, u64::from(self.depth)).doing(doing)?;
         let wanted = match &rings {
             Some(rings) => QueueRings::Given(rings.memory(blocks)),
             None => QueueRings::Own { depth: blocks },
@@ -372,14 +331,14 @@ impl Queues {
             nic: Arc::clone(nic),
             number: pair.number,
             rings,
-            memory,
+            records,
         })
     }
 
     /// Takes the reset queue pairs of a group to ready and describes them to the GPU.
     fn connect(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
         group.links().clear();
-        for index in group.first..group.first + group.count {
+        for index in group.indexes() {
             let link = self.connect_one(gpu, group, index, 0)?;
             group.links().push(link);
         }
@@ -419,14 +378,18 @@ impl Queues {
         let pair = &self.pairs[index as usize];
         let doing = || format!("describing queue pair {:#x}", pair.number);
         let ready = pair.nic.queue_pair(pair.number).doing(doing)?;
-        let desc = self.describe(pair, &ready, next, group);
+        let desc = self.describe(pair, &ready, next, group, index);
         self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// The queue pair for the GPU. Its rings stand where request `next` begins.
-    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, group: &Group) -> QueueDesc {
+    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, group: &Group, index: u32) -> QueueDesc {
         // Positions in the rings are start + index. Lanes take them modulo the ring, and modulo what the NIC counts to.
-        let for_lanes = |address| pair.rings.as_ref().map_or(address, |rings| rings.for_lanes(address));
+        let for_lanes = |address| match (&pair.rings, &self.arena) {
+            (Some(rings), _) => rings.for_lanes(address),
+            (None, Some(arena)) => arena.for_lanes(address).unwrap_or(address),
+            (None, None) => address,
+        };
         let mut doorbells = self.doorbells.iter();
         let doorbell = doorbells.find_map(|pages| {
             let span = (pages.host, pages.registration.bytes(), pages.registration.device_addr());
@@ -442,7 +405,7 @@ impl Queues {
             },
             number: ready.number,
             send_ring: for_lanes(ready.send.address),
-            completion_ring: ready.completion.address,
+            completion_ring: for_lanes(ready.completion.address),
             doorbell_record: for_lanes(ready.doorbell_record),
             doorbell: doorbell.unwrap_or(ready.doorbell),
             mask: self.depth - 1,
@@ -458,8 +421,8 @@ impl Queues {
                 0
             },
             frame_keys: self.frame_keys[group.nic],
-            state: pair.memory.state_addr(),
-            records: pair.memory.records_addr(),
+            state: self.state_addr(index),
+            records: pair.records.addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
             mended: u32::from(group.node.is_some()),
@@ -469,10 +432,10 @@ impl Queues {
 
     /// Indexes at 0, every slot free for the request of its own number.
     fn clear_software_state(&self, gpu: &dyn Gpu) -> Result<()> {
-        self.pairs.iter().try_for_each(|pair| self.clear_pair(gpu, pair, 0))
+        (0..self.count()).try_for_each(|index| self.clear_pair(gpu, index, 0))
     }
 
-    fn clear_pair(&self, gpu: &dyn Gpu, pair: &Pair, failed: u32) -> Result<()> {
+    fn clear_pair(&self, gpu: &dyn Gpu, index: u32, failed: u32) -> Result<()> {
         let records: Vec<RequestRecord> = (0..u64::from(self.depth))
             .map(|slot| RequestRecord {
                 state: slot << layout::RECORD_INDEX_SHIFT | layout::RECORD_FREE,
@@ -480,7 +443,8 @@ impl Queues {
             })
             .collect();
         let state = QueueState { failed, ..zero() };
-        let written = pair.memory.write(gpu, state, &records);
+        let written = self.states.write(gpu, u64::from(index), &[state]);
+        let written = written.and_then(|()| self.pairs[index as usize].records.write(gpu, 0, &records));
         written.doing(|| "clearing queue pairs".to_owned())
     }
 
@@ -491,9 +455,9 @@ impl Queues {
         for group in &self.groups {
             match &group.node {
                 None => {
-                    for pair in self.pairs_of(group) {
-                        pair.reset()?;
-                        self.clear_pair(gpu, pair, 0)?;
+                    for index in group.indexes() {
+                        self.pairs[index as usize].reset()?;
+                        self.clear_pair(gpu, index, 0)?;
                     }
                     self.connect(gpu, group)?;
                 }
@@ -505,8 +469,7 @@ impl Queues {
 
     fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
         for turn in 0..group.count {
-            let pair = &self.pairs[(group.first + turn) as usize];
-            self.clear_pair(gpu, pair, 0)?;
+            self.clear_pair(gpu, group.first + turn, 0)?;
             // Relaxed: see `say_lost`.
             while !group.lost.load(Ordering::Relaxed) {
                 if let Some(why) = node.failure() {
@@ -517,9 +480,9 @@ impl Queues {
             }
         }
         if group.lost.load(Ordering::Relaxed) {
-            for pair in self.pairs_of(group) {
-                pair.reset()?;
-                self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+            for index in group.indexes() {
+                self.pairs[index as usize].reset()?;
+                self.clear_pair(gpu, index, FAILED_BY_HOST)?;
             }
         }
         Ok(())
@@ -529,21 +492,22 @@ impl Queues {
         self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pairs_of(&self, group: &Group) -> &[Pair] {
-        &self.pairs[group.first as usize..(group.first + group.count) as usize]
-    }
-
     /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
-        for pair in &self.pairs {
-            if let PairMemory::Device { state, .. } = &pair.memory {
-                let state = state.read(gpu, 0, 1).doing(|| "reading queue pairs".into())?;
-                if state[0].failed != 0 {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+        let states = self.read_states(gpu)?;
+        let unmended = self.groups.iter().filter(|group| group.node.is_none());
+        Ok(unmended
+            .flat_map(Group::indexes)
+            .any(|index| states[index as usize].failed != 0))
+    }
+
+    fn state_addr(&self, index: u32) -> u64 {
+        self.states.addr() + u64::from(index) * size_of::<QueueState>() as u64
+    }
+
+    fn read_states(&self, gpu: &dyn Gpu) -> Result<Vec<QueueState>> {
+        let read = self.states.read(gpu, 0, self.pairs.len());
+        read.doing(|| "reading queue pairs".into())
     }
 
     /// Queue pairs mended while kernels ran.
@@ -560,14 +524,63 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// Lets a real GPU's lanes reach the doorbell of a queue pair, or a doorbell proxy's word where the GPU's driver refuses.
+    fn reach_doorbell(&mut self, gpu: &dyn Gpu, nic: &dyn Nic, number: u32) -> Result<()> {
+        const PAGE: u64 = gpuvm_nic::PAGE_BYTES as u64;
+        let doing = || format!("letting kernels reach the doorbell of queue pair {number:#x}");
+        let known = |doorbells: &[Doorbells], doorbell: u64| {
+            let mut spans = doorbells.iter().map(|pages| (pages.host, pages.registration.bytes()));
+            spans.any(|(first, bytes)| doorbell.wrapping_sub(first) < bytes)
+        };
+        let doorbell = nic.queue_pair(number).doing(doing)?.doorbell;
+        if known(&self.doorbells, doorbell) {
+            return Ok(());
+        }
+        let host = doorbell / PAGE * PAGE;
+        let first = std::ptr::with_exposed_provenance_mut(host as usize);
+        // SAFETY: the register's page stays mapped as long as the NIC, which outlives the registration; all access to it is
+        // by single stores.
+        match unsafe { gpu.map_registers(first, PAGE) } {
+            Ok(registration) => {
+                self.doorbells.push(Doorbells { host, registration });
+                return Ok(());
+            }
+            Err(error) if self.proxied == 0 => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the GPU cannot ring the NIC: a thread of the processor does, which costs each request its way there"
+            ),
+            Err(_) => {}
+        }
+        self.proxied += 1;
+        let doorbell = nic.use_doorbell_proxy(number).doing(doing)?.doorbell;
+        if known(&self.doorbells, doorbell) {
+            return Ok(());
+        }
+        let words = nic.doorbell_pages().into_iter();
+        let mut words = words.filter(|(first, bytes)| doorbell.wrapping_sub(*first) < *bytes);
+        let (host, bytes) = words.next().unwrap_or((doorbell / PAGE * PAGE, PAGE));
+        self.doorbells.push(reach_pages(gpu, host, bytes).doing(doing)?);
+        Ok(())
+    }
+
+    /// Queue pairs that a doorbell proxy rings for.
+    pub fn proxied(&self) -> u32 {
+        self.proxied
+    }
+}
+
+/// Registers pages of doorbells that are memory of this process with the GPU.
+fn reach_pages(gpu: &dyn Gpu, host: u64, bytes: u64) -> Result<Doorbells, GpuError> {
+    let first = std::ptr::with_exposed_provenance_mut(host as usize);
+    // SAFETY: the pages live as long as the NIC, which outlives the registration; all access to them is atomic.
+    let registration = unsafe { gpu.register_host(first, bytes, false)? };
+    Ok(Doorbells { host, registration })
+}
+
 /// Registers the NIC's doorbell pages with the GPU.
 fn reach_doorbells(gpu: &dyn Gpu, nic: &dyn Nic) -> Result<Vec<Doorbells>, GpuError> {
-    let reach = |(host, bytes): (u64, u64)| {
-        let first = std::ptr::with_exposed_provenance_mut(host as usize);
-        // SAFETY: the pages live as long as the NIC, which outlives the registration; all access to them is atomic.
-        let registration = unsafe { gpu.register_host(first, bytes, false)? };
-        Ok(Doorbells { host, registration })
-    };
+    let reach = |(host, bytes): (u64, u64)| reach_pages(gpu, host, bytes);
     nic.doorbell_pages().into_iter().map(reach).collect()
 }
 

@@ -10,11 +10,12 @@ use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{self as layout, Counters, FillState, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{Nic, NicCapabilities, RxeNic, SoftNic};
+use gpuvm_nic::{Nic, NicCapabilities, RxeNic, SoftNic, mlx5::Mlx5Nic};
 
 use crate::{
+    arena::RingArena,
     buffer::Buffer,
-    builder::{Transport, VmBuilder},
+    builder::{QUEUE_PAIRS, Transport, VmBuilder},
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
@@ -125,7 +126,8 @@ impl Vm {
         nodes: Vec<Arc<NodeClient>>,
     ) -> Result<Self> {
         let transport = nics.transport();
-        let (nics, soft_nics) = nics.parts();
+        let (soft_nics, arena) = (nics.soft(), nics.arena());
+        let nics = nics.all();
         connect_machines(&*gpu, &nics);
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
@@ -134,13 +136,13 @@ impl Vm {
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
         let shape = Shape {
-            count: settings.queue_pairs,
+            count: settings.queue_pairs.unwrap_or(QUEUE_PAIRS),
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
         };
         let queues = match nics.is_empty() {
             true => None,
-            false => Some(Arc::new(Queues::create(&*gpu, &nics, &nodes, shape, &frames)?)),
+            false => Some(Arc::new(Queues::create(&*gpu, &nics, arena, &nodes, shape, &frames)?)),
         };
         let fill_count = match queues.is_none() && settings.page_size > u64::from(layout::FILL_CHUNK_BYTES) {
             true => FILLS,
@@ -383,6 +385,8 @@ pub(crate) enum TransportNics {
     Direct,
     Soft(Vec<Arc<SoftNic>>),
     Rxe(Arc<RxeNic>),
+    /// With the memory of their rings.
+    Mlx5(Vec<Arc<Mlx5Nic>>, Arc<RingArena>),
 }
 
 impl TransportNics {
@@ -391,15 +395,35 @@ impl TransportNics {
             Self::Direct => Transport::Direct,
             Self::Soft(_) => Transport::Soft,
             Self::Rxe(_) => Transport::Rxe,
+            Self::Mlx5(..) => Transport::Mlx5,
         }
     }
 
-    /// As every NIC, and as what only software NICs can do.
-    fn parts(self) -> (Vec<Arc<dyn Nic>>, Vec<Arc<SoftNic>>) {
+    /// As every NIC.
+    fn all(&self) -> Vec<Arc<dyn Nic>> {
+        fn each<N: Nic + 'static>(nics: &[Arc<N>]) -> Vec<Arc<dyn Nic>> {
+            nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Nic>).collect()
+        }
         match self {
-            Self::Direct => (Vec::new(), Vec::new()),
-            Self::Soft(nics) => (nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Nic>).collect(), nics),
-            Self::Rxe(nic) => (vec![nic], Vec::new()),
+            Self::Direct => Vec::new(),
+            Self::Soft(nics) => each(nics),
+            Self::Rxe(nic) => each(std::slice::from_ref(nic)),
+            Self::Mlx5(nics, _) => each(nics),
+        }
+    }
+
+    /// What only software NICs can do.
+    fn soft(&self) -> Vec<Arc<SoftNic>> {
+        match self {
+            Self::Soft(nics) => nics.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn arena(&self) -> Option<Arc<RingArena>> {
+        match self {
+            Self::Mlx5(_, arena) => Some(Arc::clone(arena)),
+            _ => None,
         }
     }
 }

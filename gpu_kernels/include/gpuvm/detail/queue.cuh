@@ -111,6 +111,9 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
         // The first error stays: what follows it is flushed.
         atom_cas_acquire_gpu(&q.state()->failed, 0u,
                              layout::QUEUE_FAILED | done.syndrome << 8 | done.vendor_syndrome << 16);
+        // Nobody reserves from here on until the host has mended the pair. Before this request's slot is free, and so
+        // before the host takes the pair to be at rest: acq_rel carries `failed` to it.
+        if (q.desc->mended) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
     // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
