@@ -358,6 +358,11 @@ impl Vm {
         self.inner.frames.access()
     }
 
+    /// Queue pairs whose doorbells a thread of the processor rings, since the GPU cannot: each request of theirs waits for it.
+    pub fn proxied_queue_pairs(&self) -> u32 {
+        self.inner.queues.as_ref().map_or(0, |queues| queues.proxied())
+    }
+
     /// What each NIC says of itself; none where lanes copy the pages themselves.
     pub fn nics(&self) -> Vec<NicCapabilities> {
         self.inner.nics.iter().map(|nic| nic.capabilities()).collect()

@@ -1,6 +1,7 @@
 //! The trait all NICs implement, and what it speaks of.
 
 use core::fmt;
+use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
 /// What may be done with registered memory. Reading it locally is always allowed.
@@ -129,7 +130,8 @@ pub struct RingSpan {
     pub slots: u32,
     /// Base-two logarithm of a slot's bytes.
     pub shift: u32,
-    /// Slot of the next request, or of its completion, when nothing is in flight.
+    /// Position of the first request since the queue pair was reset, or of its completion: its slot, and for completions of
+    /// mlx5 the slot plus `slots` where the lap is an odd one, since their owner bit tells the lap.
     pub start: u32,
 }
 
@@ -322,6 +324,8 @@ pub struct NicCapabilities {
     pub message_bytes_max: u64,
     /// Whether [`Nic::doorbell_written`] must follow each store to a doorbell. Real NICs see the store.
     pub needs_doorbell_call: bool,
+    /// Bits a second that its link carries in each direction, where it has one and tells.
+    pub link_bits_per_second: Option<u64>,
     /// Whether the driver makes the rings ([`QueueRings::Own`]).
     pub makes_rings: bool,
     /// Whether a mover brings data and completions: send rings, doorbell records and doorbell pages are to be memory of
@@ -394,8 +398,8 @@ pub enum NicError {
         device: String,
         /// What was being done.
         doing: String,
-        /// What to do about it, if that is known.
-        hint: &'static str,
+        /// What to do about it, if that is known; empty otherwise.
+        hint: Cow<'static, str>,
         /// The system's reason.
         #[source]
         source: std::io::Error,
@@ -576,7 +580,8 @@ pub trait Nic: Send + Sync {
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError>;
 
     /// Address and length in bytes of the pages that hold doorbell registers, so that a simulated GPU can tell stores
-    /// to them. They do not change during the life of the NIC.
+    /// to them. Where the driver makes the rings, pages may be added when a queue pair is created or given a doorbell proxy;
+    /// none is taken away during the life of the NIC.
     fn doorbell_pages(&self) -> Vec<(u64, u64)>;
 
     /// To be called after a store to the doorbell register at `addr`, by the same thread: wakes the engine that

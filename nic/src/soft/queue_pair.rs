@@ -73,9 +73,16 @@ impl Ends {
 }
 
 impl QueuePairShared {
-    pub fn new(number: u32, register: usize, engine: usize, memory: &QueueMemory, remote: bool) -> Self {
+    pub fn new(
+        number: u32,
+        register: usize,
+        engine: usize,
+        memory: &QueueMemory,
+        remote: bool,
+        completions_go_on: bool,
+    ) -> Self {
         let ends = Ends {
-            cq: CompletionQueue::new(memory, remote),
+            cq: CompletionQueue::new(memory, remote, completions_go_on),
             record: memory.dbrec,
             received: 0,
             alive: true,
@@ -118,6 +125,11 @@ impl QueuePairShared {
     /// Stops all use of the memory of the completion queue and the record.
     pub fn bury(&self) {
         lock(&self.ends).alive = false;
+    }
+
+    /// Position of the first completion since the last reset.
+    pub fn completions_start(&self) -> u32 {
+        lock(&self.ends).cq.first()
     }
 
     /// Sets completions, receives and the records to their start.
