@@ -18,8 +18,10 @@ use crate::{
 };
 
 mod mending;
+mod sizing;
 
 pub(crate) use mending::Keeper;
+pub(crate) use sizing::measure;
 
 /// Rings for a NIC that does not make its own.
 enum GivenRings {

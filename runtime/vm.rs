@@ -22,7 +22,7 @@ use crate::{
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
-    queues::{Keeper, Queues, Shape},
+    queues::{Keeper, Queues, Shape, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
@@ -135,8 +135,20 @@ impl Vm {
         let capabilities = gpu.capabilities();
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
+        let count = match settings.queue_pairs {
+            Some(asked) => asked,
+            None if transport == Transport::Mlx5 => {
+                let measured = nics.iter().map(|nic| Ok(measure(nic, settings.page_size)?.queue_pairs));
+                measured
+                    .collect::<Result<Vec<_>>>()?
+                    .into_iter()
+                    .max()
+                    .unwrap_or(QUEUE_PAIRS)
+            }
+            None => QUEUE_PAIRS,
+        };
         let shape = Shape {
-            count: settings.queue_pairs.unwrap_or(QUEUE_PAIRS),
+            count,
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
         };
@@ -356,6 +368,11 @@ impl Vm {
     /// Where the frames lie, and how the NICs reach them.
     pub fn frame_access(&self) -> FrameAccess {
         self.inner.frames.access()
+    }
+
+    /// Queue pairs, of all homes and NICs together.
+    pub fn queue_pairs(&self) -> u32 {
+        self.inner.queues.as_ref().map_or(0, |queues| queues.count())
     }
 
     /// Queue pairs whose doorbells a thread of the processor rings, since the GPU cannot: each request of theirs waits for it.

@@ -26,7 +26,6 @@ pub mod mlx5;
 mod mover;
 mod nic;
 mod pages;
-#[cfg(any(test, feature = "test-utils"))]
 pub mod poster;
 #[cfg(target_os = "linux")]
 pub mod rxe;

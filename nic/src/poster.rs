@@ -1,4 +1,4 @@
-//! The GPU's side of the queues in plain Rust, for tests and benches (feature `test-utils`).
+//! The GPU's side of the queues in plain Rust, for tests, benches, and to measure a NIC before a GPU uses it.
 //!
 //! A [`Poster`] owns the memory of one queue pair. It writes requests, rings, and reads completions by the rules of
 //! mlx5, in the slow and plain way: one thread, one request at a time.
