@@ -120,6 +120,25 @@ impl Transport {
             Self::Direct => "direct",
         }
     }
+
+    /// The transport that a [`VmBuilder`] takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one,
+    /// with or without memory nodes.
+    pub const fn resolve(self, nvidia: bool, memory_nodes: bool) -> Self {
+        match self {
+            Self::Auto if memory_nodes => Self::Rxe,
+            Self::Auto if nvidia => Self::Direct,
+            Self::Auto => Self::Soft,
+            asked => asked,
+        }
+    }
+
+    /// Why this version cannot drive it, on any machine; `None` where it can.
+    pub const fn unsupported(self) -> Option<&'static str> {
+        match self {
+            Self::Mlx5 => Some("this version drives no ConnectX NIC; use --transport direct, soft or rxe"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Transport {
@@ -441,10 +460,10 @@ impl VmBuilder {
     /// cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`].
     pub fn build(self) -> Result<Vm> {
         self.check()?;
-        if self.transport == Transport::Mlx5 {
+        if let Some(reason) = self.transport.unsupported() {
             return Err(Error::Unavailable {
-                what: "transport mlx5".into(),
-                reason: "this version drives no ConnectX NIC; use --transport direct, soft or rxe".into(),
+                what: format!("transport {}", self.transport),
+                reason: reason.into(),
             });
         }
         // Before a node or a NIC is asked for what the GPU cannot use.
@@ -457,12 +476,7 @@ impl VmBuilder {
         }
         // Before the simulated GPU, whose start takes longer.
         let nodes = self.join_nodes()?;
-        let transport = match self.transport {
-            Transport::Auto if !nodes.is_empty() => Transport::Rxe,
-            Transport::Auto if hardware => Transport::Direct,
-            Transport::Auto => Transport::Soft,
-            asked => asked,
-        };
+        let transport = self.transport.resolve(hardware, !nodes.is_empty());
         let nic = match transport {
             Transport::Rxe => Some(TransportNic::Rxe(Arc::new(self.open_rxe(&nodes)?))),
             Transport::Direct => None,

@@ -10,7 +10,7 @@ use super::driver::check;
 use crate::error::GpuError;
 
 /// Oldest compute capability with independent thread scheduling, which the device library needs.
-pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 0);
+pub const CAPABILITY_MIN: (u32, u32) = (7, 0);
 
 /// An NVIDIA GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod device;
 mod driver;
 mod elf;
 mod engine;
+mod facts;
 mod host;
 mod includes;
 mod launch;
@@ -43,7 +44,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
-pub use self::device::{DeviceId, DeviceInfo, devices};
+pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
+pub use self::facts::{RdmaAbility, driver_version, nvrtc_version, rdma_ability};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
 
