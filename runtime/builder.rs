@@ -129,6 +129,19 @@ impl Transport {
             Self::Direct => "direct",
         }
     }
+
+    /// The transport that a [`VmBuilder`] takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one, with or
+    /// without memory nodes, to which ConnectX devices lead or others.
+    pub const fn resolve(self, nvidia: bool, memory_nodes: bool, over_mlx5: bool) -> Self {
+        match self {
+            // An NVIDIA GPU cannot reach the SoftRoCE driver's rings.
+            Self::Auto if memory_nodes && (over_mlx5 || nvidia) => Self::Mlx5,
+            Self::Auto if memory_nodes => Self::Rxe,
+            Self::Auto if nvidia => Self::Direct,
+            Self::Auto => Self::Soft,
+            asked => asked,
+        }
+    }
 }
 
 impl fmt::Display for Transport {
@@ -522,12 +535,9 @@ impl VmBuilder {
         }
         // Before the simulated GPU, whose start takes longer.
         let nodes = self.join_nodes()?;
-        let transport = match self.transport {
-            Transport::Auto if !nodes.is_empty() => transport_to(&nodes, hardware),
-            Transport::Auto if hardware => Transport::Direct,
-            Transport::Auto => Transport::Soft,
-            asked => asked,
-        };
+        let transport = self
+            .transport
+            .resolve(hardware, !nodes.is_empty(), lead_over_mlx5(&nodes));
         let gpu = match (device, transport) {
             (Some(gpu), _) => gpu,
             // Before a simulated GPU, whose start takes longer than a refusal.
@@ -810,18 +820,11 @@ fn nearest_mlx5(machine: &Machine, to: PciAddress) -> Vec<String> {
         .collect()
 }
 
-/// The transport over the devices that lead to the nodes.
-fn transport_to(nodes: &[Arc<NodeClient>], hardware: bool) -> Transport {
+/// Whether a ConnectX device leads to a node.
+fn lead_over_mlx5(nodes: &[Arc<NodeClient>]) -> bool {
     let machine = Machine::default();
-    let soft = |node: &Arc<NodeClient>| {
-        machine
-            .rdma_device(node.device())
-            .is_none_or(|found| found.kind != DeviceKind::Mlx5)
-    };
-    match !hardware && nodes.iter().all(soft) {
-        true => Transport::Rxe,
-        false => Transport::Mlx5,
-    }
+    let kind = |node: &Arc<NodeClient>| machine.rdma_device(node.device()).map(|found| found.kind);
+    nodes.iter().any(|node| kind(node) == Some(DeviceKind::Mlx5))
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ impl FrameMemory {
     /// Whether a READ's completion says nothing of its data: it lies in a GPU's memory, whose kernels see a NIC's writes in
     /// no order.
     pub fn needs_flush(&self, gpu: &Capabilities) -> bool {
-        self.access.is_gpu_direct() && !gpu.for_nics.as_ref().is_some_and(|able| able.writes_ordered)
+        self.access.is_gpu_direct() && !gpu.for_nics.as_ref().is_some_and(|able| able.writes_ordered())
     }
 
     /// How the NICs reach them.

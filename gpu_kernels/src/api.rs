@@ -34,16 +34,26 @@ pub struct Capabilities {
     pub for_nics: Option<ForNics>,
 }
 
-/// What NICs of the machine may do with a GPU's memory.
+/// What NICs of the machine may do with a GPU's memory, as its driver says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForNics {
     /// Where the GPU sits: domain, bus, device, function, as sysfs writes them (`0000:17:00.0`).
     pub pci_address: String,
+    /// Whether another device can reach its memory at all.
+    pub rdma: bool,
     /// Whether its memory can be exported as dma-bufs.
     pub dma_buf: bool,
-    /// Whether kernels see a NIC's writes in the order in which it made them. Where they do not, a completion says
-    /// nothing of the data.
-    pub writes_ordered: bool,
+    /// For whom another device's writes are ordered without a flush: 0 for nobody, 100 for this GPU, 200 for all.
+    pub writes_ordered_for: u32,
+}
+
+impl ForNics {
+    /// Whether kernels see a NIC's writes in the order in which it made them. Where they do not, a completion says nothing
+    /// of the data.
+    pub fn writes_ordered(&self) -> bool {
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+        self.writes_ordered_for >= 100
+    }
 }
 
 /// A part of a GPU's memory as a dma-buf.

@@ -1,8 +1,9 @@
-//! RDMA devices of this machine, as sysfs shows them: no library and no open device is needed for it.
+//! RDMA devices of this machine, as sysfs shows them: neither a library nor an open device is needed for it.
 //!
 //! Everything is read below the root of a [`Machine`], so that tests, and whoever has a copy of another machine's
 //! `/sys` and `/proc`, can look at what is not there. Nothing here fails: what cannot be read is `None` or absent.
 
+mod libraries;
 mod pci;
 mod port;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use libraries::loadable;
 pub use pci::{BadPciAddress, LinkSpeed, PciAddress, PciDevice, PciDistance, PciMeeting};
 pub use port::{Gid, GidKind, LinkLayer, PortState, RdmaPort};
 

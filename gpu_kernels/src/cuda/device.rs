@@ -11,7 +11,7 @@ use crate::api::ForNics;
 use crate::error::GpuError;
 
 /// Oldest compute capability with independent thread scheduling, which the device library needs.
-pub(crate) const CAPABILITY_MIN: (u32, u32) = (7, 0);
+pub const CAPABILITY_MIN: (u32, u32) = (7, 0);
 
 /// An NVIDIA GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,22 +172,10 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
         shared_bytes_per_block: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         clock_khz: ask(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         read_only_registration: ask(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)? != 0,
-        for_nics: ForNics {
-            pci_address: format!(
-                "{:04x}:{:02x}:{:02x}.0",
-                ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-                ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-                ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-            ),
-            dma_buf: may(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
-            writes_ordered: may(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= ORDERED_FOR_OWNER,
-        },
+        for_nics: super::facts::of(device)?,
         memory_for_nics: may(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
     })
 }
-
-/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`: the GPU itself sees a NIC's writes in order.
-const ORDERED_FOR_OWNER: u32 = 100;
 
 fn spell(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -266,8 +254,9 @@ mod tests {
             read_only_registration: false,
             for_nics: ForNics {
                 pci_address: "0000:17:00.0".into(),
+                rdma: false,
                 dma_buf: false,
-                writes_ordered: false,
+                writes_ordered_for: 0,
             },
             memory_for_nics: false,
         }

@@ -23,6 +23,7 @@ mod device;
 mod driver;
 mod elf;
 mod engine;
+mod facts;
 mod host;
 mod includes;
 mod launch;
@@ -44,7 +45,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
-pub use self::device::{DeviceId, DeviceInfo, devices};
+pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
+pub use self::facts::{driver_version, for_nics, nvrtc_version};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
 

@@ -66,6 +66,14 @@ pub enum Mode {
     Seeded(u64),
 }
 
+/// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
+///
+/// # Errors
+/// [`GpuError::CompilerMissing`].
+pub fn compiler_version() -> Result<String, GpuError> {
+    Compiler::find(None).map(|compiler| compiler.version)
+}
+
 /// A GPU simulated in this process; see the [module](self).
 pub struct SimGpu {
     core: Arc<Core>,
