@@ -121,7 +121,8 @@ const FAULT: &str = "gpuvm/detail/fault.cuh";
 
 #[test]
 fn a_doorbell_before_its_record() {
-    let doorbell = "st_mmio_sys(reinterpret_cast<u64*>(queue->doorbell), is_rxe ? written : mlx5::doorbell(queue, written));";
+    let doorbell =
+        "st_mmio_sys(reinterpret_cast<u64*>(queue->doorbell), is_rxe ? written : mlx5::doorbell(queue, written));";
     let (_, text) = gpuvm_gpu::headers()
         .iter()
         .find(|(name, _)| *name == WIRE)
