@@ -71,10 +71,10 @@ fn config(depth: u32) -> PosterConfig {
     }
 }
 
-/// Two pages, each registered: a home and a frame.
+/// Two pages, each registered: a home and a frame. They stay for ever, so that a NIC may know them as long as it likes.
 struct Memory {
-    home: Pages,
-    frame: Pages,
+    home: &'static Pages,
+    frame: &'static Pages,
     home_key: MemoryKey,
     frame_key: MemoryKey,
 }
@@ -101,8 +101,9 @@ fn pattern(seed: u64, at: u64) -> u64 {
 
 impl Memory {
     fn register(nic: &Mlx5Nic) -> Result<Self, NicError> {
-        let (home, frame) = (Pages::new(PAGE as usize), Pages::new(PAGE as usize));
-        // SAFETY: both live until their keys are taken back, or the NIC is gone, and are accessed by atomics only.
+        let page = || &*Box::leak(Box::new(Pages::new(PAGE as usize)));
+        let (home, frame) = (page(), page());
+        // SAFETY: both live for ever and are accessed by atomics only.
         let (home_key, frame_key) = unsafe {
             (
                 nic.register(home.address(), PAGE, Access::ALL)?,
@@ -123,8 +124,8 @@ impl Memory {
     }
 
     fn frame_segment(&self) -> [Segment<'static>; 1] {
-        [Segment::Memory {
-            addr: self.frame.address(),
+        [Segment::Data {
+            address: self.frame.address(),
             lkey: self.frame_key.lkey,
             bytes: PAGE as u32,
         }]
@@ -132,27 +133,26 @@ impl Memory {
 
     fn read(&self) -> Operation {
         Operation::Read {
-            remote_addr: self.home.address(),
+            remote: self.home.address(),
             rkey: self.home_key.rkey,
         }
     }
 
     fn write(&self) -> Operation {
         Operation::Write {
-            remote_addr: self.home.address(),
+            remote: self.home.address(),
             rkey: self.home_key.rkey,
-            immediate: None,
         }
     }
 
     /// A READ and a WRITE, both verified.
     fn exchange(&self, poster: &mut Poster, seed: u64) -> Outcome {
-        fill(&self.home, seed);
+        fill(self.home, seed);
         self.do_one(poster, self.read())?;
-        assert_filled(&self.frame, seed);
-        fill(&self.frame, seed + 1);
+        assert_filled(self.frame, seed);
+        fill(self.frame, seed + 1);
         self.do_one(poster, self.write())?;
-        assert_filled(&self.home, seed + 1);
+        assert_filled(self.home, seed + 1);
         Ok(())
     }
 
@@ -383,7 +383,7 @@ fn a_failed_queue_pair_flushes_and_comes_back() {
         let memory = Memory::register(&nic).expect("memory");
         let mut poster = Poster::loopback(nic.clone(), config(8)).expect("a queue pair");
         let wrong = Operation::Read {
-            remote_addr: memory.home.address(),
+            remote: memory.home.address(),
             rkey: memory.home_key.rkey ^ 0x55,
         };
         poster
@@ -484,10 +484,10 @@ fn memory_of_a_dma_buf_is_reached_by_its_addresses() {
         let key = nic
             .register_dma_buf(file.as_fd(), PAGE, 2 * PAGE, iova, Access::LOCAL_WRITE)
             .expect("a registration");
-        fill(&memory.home, 9);
+        fill(memory.home, 9);
         // To the buffer's second page, which is the file's third.
-        let segment = Segment::Memory {
-            addr: iova + PAGE,
+        let segment = Segment::Data {
+            address: iova + PAGE,
             lkey: key.lkey,
             bytes: PAGE as u32,
         };
