@@ -227,6 +227,7 @@ pub struct VmBuilder {
     pub(crate) regions_max: u32,
     pub(crate) soft_nics: Vec<Arc<SoftNic>>,
     pub(crate) flush_reads: bool,
+    pub(crate) collapsed_completions: bool,
     pub(crate) rdma_devices: Vec<String>,
     pub(crate) rdma_path: RdmaPath,
     pub(crate) rdma_retries: u8,
@@ -270,6 +271,7 @@ impl Default for VmBuilder {
             regions_max: 256,
             soft_nics: Vec::new(),
             flush_reads: false,
+            collapsed_completions: false,
             rdma_devices: Vec::new(),
             rdma_path: RdmaPath::default(),
             rdma_retries: RxeOptions::default().retry_count,
@@ -394,6 +396,15 @@ impl VmBuilder {
     /// `mlx5`. Default: false.
     pub fn flush_reads(mut self, always: bool) -> Self {
         self.flush_reads = always;
+        self
+    }
+
+    /// Has the NIC write every completion of a queue pair over one entry, which all of its requests' lanes poll, instead of
+    /// one entry a request. A request that fails may then be repeated over another queue pair, and the cause of a failure be
+    /// lost behind it. Transport `soft` without a GPU of hardware; queue pairs of `mlx5` that DEVX makes
+    /// ([`rdma_queues`](Self::rdma_queues)) always are so. Default: false.
+    pub fn collapsed_completions(mut self, collapsed: bool) -> Self {
+        self.collapsed_completions = collapsed;
         self
     }
 
@@ -538,6 +549,7 @@ impl VmBuilder {
         let transport = self
             .transport
             .resolve(hardware, !nodes.is_empty(), lead_over_mlx5(&nodes));
+        self.check_collapsed(transport, hardware)?;
         let gpu = match (device, transport) {
             (Some(gpu), _) => gpu,
             // Before a simulated GPU, whose start takes longer than a refusal.
@@ -556,6 +568,23 @@ impl VmBuilder {
             _ => TransportNics::Soft(self.open_soft_nics()?),
         };
         Vm::bring_up(self, gpu, nics, nodes)
+    }
+
+    /// Whether the transport's completion queues can be collapsed, where that is asked for.
+    fn check_collapsed(&self, transport: Transport, hardware: bool) -> Result<()> {
+        let reason = match transport {
+            _ if !self.collapsed_completions => return Ok(()),
+            Transport::Soft if !hardware => return Ok(()),
+            Transport::Soft => {
+                "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
+            }
+            other => format!("transport {other} has none; use soft, or mlx5 with queue pairs that DEVX makes"),
+        };
+        Err(Error::Setting {
+            setting: "collapsed completions",
+            value: "true".into(),
+            reason,
+        })
     }
 
     /// The GPU to drive; none for a simulated one that is to be started.

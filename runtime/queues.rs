@@ -60,7 +60,7 @@ impl GivenRings {
     }
 
     /// As the NIC names it.
-    fn memory(&self, blocks: u32) -> QueueMemory {
+    fn memory(&self, blocks: u32, collapsed: bool) -> QueueMemory {
         let (sq, cq, records) = match self {
             Self::Device {
                 send,
@@ -79,7 +79,7 @@ impl GivenRings {
             cq_entries: blocks,
             dbrec: records,
             cq_dbrec: records + 8,
-            collapsed: false,
+            collapsed,
         }
     }
 
@@ -164,6 +164,8 @@ pub(crate) struct Shape {
     /// Requests in flight of each.
     pub depth: u32,
     pub flush_reads: bool,
+    /// Of rings that are given to the NIC: one entry of the completion ring takes all.
+    pub collapsed: bool,
 }
 
 /// Queue pairs that reach one home, for a region.
@@ -232,6 +234,8 @@ pub(crate) struct Queues {
     frame_keys: Vec<u64>,
     /// A READ's completion says nothing of its data: see `QUEUE_FLUSHES_READS`.
     flush_reads: bool,
+    /// Given completion rings are collapsed.
+    collapsed: bool,
     /// Queue pairs that a doorbell proxy rings for.
     proxied: u32,
     /// Held by whoever takes queue pairs through reset.
@@ -254,6 +258,7 @@ impl Queues {
             count,
             depth,
             flush_reads,
+            collapsed,
         } = shape;
         let of_host = (0..nics.len()).map(|nic| (nic, None));
         // A node is reached over the NIC whose network leads there.
@@ -285,6 +290,7 @@ impl Queues {
             depth,
             frame_keys: (0..nics.len()).map(|nic| frames.keys_of(nic)).collect(),
             flush_reads,
+            collapsed,
             proxied: 0,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
@@ -322,7 +328,7 @@ impl Queues {
         };
         let records = DeviceArray::zeroed(gpu, u64::from(self.depth)).doing(doing)?;
         let wanted = match &rings {
-            Some(rings) => QueueRings::Given(rings.memory(blocks)),
+            Some(rings) => QueueRings::Given(rings.memory(blocks, self.collapsed)),
             None => QueueRings::Own { depth: blocks },
         };
         // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
@@ -417,11 +423,13 @@ impl Queues {
             completion_shift: ready.completion.shift,
             send_start: start(ready.send.start >> doubled),
             completion_start: start(ready.completion.start),
-            flags: if self.flush_reads {
-                layout::QUEUE_FLUSHES_READS
-            } else {
-                0
-            },
+            flags: [
+                (self.flush_reads, layout::QUEUE_FLUSHES_READS),
+                (ready.collapsed, layout::QUEUE_COLLAPSED),
+            ]
+            .into_iter()
+            .filter_map(|(set, bit)| set.then_some(bit))
+            .sum(),
             frame_keys: self.frame_keys[group.nic],
             state: self.state_addr(index),
             records: pair.records.addr(),

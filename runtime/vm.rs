@@ -151,6 +151,7 @@ impl Vm {
             count,
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
+            collapsed: settings.collapsed_completions,
         };
         let queues = match nics.is_empty() {
             true => None,

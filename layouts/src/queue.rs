@@ -12,6 +12,8 @@ pub const QUEUE_KIND_RXE: u32 = 2;
 /// Bit of `QueueDesc::flags`: a READ's completion says nothing of its data in GPU memory. Each request takes two blocks of
 /// the send ring, and the second, a read of the frame's end behind a fence, completes when the data is there. mlx5 only.
 pub const QUEUE_FLUSHES_READS: u32 = 1;
+/// Bit of `QueueDesc::flags`: every completion overwrites entry 0 of the completion ring. mlx5 only.
+pub const QUEUE_COLLAPSED: u32 = 2;
 /// Base-two logarithm of `FRAME_KEY_BYTES`.
 pub const FRAME_KEY_SHIFT: u32 = 31;
 /// Bytes of frames that one local key covers, but for the last: drivers register GPU memory in pieces of at most 2 GiB.

@@ -151,6 +151,8 @@ pub struct QueuePair {
     pub send: RingSpan,
     /// Completion ring.
     pub completion: RingSpan,
+    /// Every completion overwrites entry 0 of the completion ring. mlx5's formats only.
+    pub collapsed: bool,
     /// rxe: address of the completion ring's producer index; 0 otherwise.
     pub completion_produced: u64,
     /// rxe: address of the completion ring's consumer index; 0 otherwise.

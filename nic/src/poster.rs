@@ -125,7 +125,7 @@ impl Poster {
                 cq_entries: queue_pair.completion.slots,
                 dbrec: queue_pair.doorbell_record - 4,
                 cq_dbrec: 0,
-                collapsed: false,
+                collapsed: queue_pair.collapsed,
             };
             return Ok(Self::over(nic, queue_pair, memory, None));
         }

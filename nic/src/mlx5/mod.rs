@@ -18,6 +18,7 @@ mod domain;
 pub mod dv;
 mod failure;
 mod pair;
+pub mod prm;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -198,6 +199,7 @@ impl Mlx5Nic {
             doorbell_record: pair.record,
             send: pair.send,
             completion: pair.completion(),
+            collapsed: false,
             completion_produced: 0,
             completion_consumed: 0,
         }

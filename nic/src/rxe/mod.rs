@@ -221,6 +221,7 @@ impl RxeNic {
             doorbell_record: pair.send.producer_address(),
             send: pair.send.span(),
             completion: pair.completion.span(),
+            collapsed: false,
             completion_produced: pair.completion.producer_address(),
             completion_consumed: pair.completion.consumer_address(),
         }

@@ -590,6 +590,7 @@ fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_start: 
             crate::wire::mlx5::CQE_BYTES,
             completion_start,
         ),
+        collapsed: memory.collapsed,
         completion_produced: 0,
         completion_consumed: 0,
     }

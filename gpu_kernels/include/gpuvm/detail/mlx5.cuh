@@ -71,9 +71,62 @@ GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
 constexpr u32 kCompletionRequest = 0;
 constexpr u32 kCompletionInvalid = 15;
 
+// be: vendor syndrome at byte 54, syndrome at byte 55.
+GPUVM_DEVICE void read_syndromes(u64 entry, Completion* out) {
+    u32 error = ld_relaxed_sys(reinterpret_cast<const u32*>(entry + 52));
+    out->vendor_syndrome = error >> 16 & 0xff;
+    out->syndrome = error >> 24;
+}
+
+// The completion of a posted request in a collapsed queue. Every completion overwrites entry 0, and the entry names
+// the block of the newest one: what it says of the others is worked out here.
+//
+// Distance. `ahead` is how far the entry is past the request's first block, modulo 2^16. A ring has at most 2^15
+// blocks, and a slot is written again only when its request is finished. So while request `index` is not finished,
+// nothing later than the ring's length less one block past its first was posted (ahead < 2^15 if it has completed), and
+// everything a ring's length before it has completed (the entry is at most 2^15 blocks behind: ahead >= 2^15 if it has
+// not). That holds of every look: who finds the record POSTED has, through the slot's release and acquire, seen what
+// the slot's last request saw, and looks at one place never go back. A look that is late, at a request that somebody
+// finished since, may say anything: the claim of the record fails. So it need not be known how far the NIC was rung.
+//
+// Success. Requests complete in order and the first error ends the pair, so a success says that everything before
+// it did well too. The block named is the request's last; with two blocks a request the first is not signalled.
+//
+// Errors. An error names the failed block, either of the request's two. Behind it everything posted is flushed, and
+// each flush overwrites the entry: the error itself may be lost. Of a request before the named one the entry does not
+// say whether it did well, failed, or was flushed, for successes that nobody looked at in time are overwritten too. So
+// the named request takes the syndrome, and all before it count as flushed, which has them repeated over another pair:
+// a READ or WRITE of a whole page may be done twice. The NIC is done with them in any case, so their frames may go.
+// Requests after the named one wait: their flush is still to come, until which the NIC may read their blocks.
+//
+// Torn looks. Index and opcode are in one word, which is read first (acquire: the NIC wrote the rest before it). The
+// syndrome may be that of a later completion, which can only be a flush: an error is taken for a flush at worst.
+//
+// The owner bit is that of the NIC's own count, which nobody here keeps: what was never written has opcode "invalid".
+GPUVM_DEVICE Completion collapsed_completion(const layout::QueueDesc* queue, u64 index) {
+    u64 entry = queue->completion_ring;
+    u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
+    u32 opcode = tail >> 28;
+    Completion out{false, false, 0, 0};
+    if (opcode == kCompletionInvalid) return out;
+    u32 counter = be32(tail) >> 16;
+    u32 ahead = counter - block_of(queue, index) & 0xffff;
+    if (ahead >= 0x8000) return out;
+    out.arrived = true;
+    out.ok = opcode == kCompletionRequest;
+    if (out.ok) return out;
+    u32 blocks = flushes_reads(queue) ? 2 : 1;
+    if (ahead < blocks)
+        read_syndromes(entry, &out);
+    else
+        out.syndrome = kSyndromeFlushed;
+    return out;
+}
+
 // The completion of request `index`: its slot is its own, its owner bit is the lap's. Acquire at system
 // scope: the NIC wrote the page's data and the entry's body before the last byte, which is read first.
 GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
+    if (queue->flags & layout::QUEUE_COLLAPSED) return collapsed_completion(queue, index);
     u64 entry = completion_slot(queue, index);
     u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
     u32 opcode_and_owner = tail >> 24;
@@ -83,12 +136,7 @@ GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
     if (opcode == kCompletionInvalid || (opcode_and_owner & 1) != lap) return out;
     out.arrived = true;
     out.ok = opcode == kCompletionRequest;
-    if (!out.ok) {
-        // be: vendor syndrome at byte 54, syndrome at byte 55.
-        u32 error = ld_relaxed_sys(reinterpret_cast<const u32*>(entry + 52));
-        out.vendor_syndrome = error >> 16 & 0xff;
-        out.syndrome = error >> 24;
-    }
+    if (!out.ok) read_syndromes(entry, &out);
     return out;
 }
 

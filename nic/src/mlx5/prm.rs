@@ -1,0 +1,1025 @@
+//! Commands of the NIC's firmware that DEVX passes on: those that make, change, ask for and end completion queues and
+//! queue pairs.
+//!
+//! Source: the layouts of the kernel's `include/linux/mlx5/mlx5_ifc.h` and, for the four fields that name registered
+//! memory, which that header leaves reserved, those of the same structures in DOCA GPUNetIO (BSD-3); the tests compare
+//! every field with a table of both (`nic/tests/mlx5_ifc_fields.txt`). Bits are counted from the most significant one of
+//! the first byte; all fields are big-endian.
+
+use std::fmt;
+
+/// Where a field lies in its structure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Its first bit.
+    pub offset: usize,
+    /// Its bits, at most 64.
+    pub bits: usize,
+}
+
+impl Field {
+    const fn new(offset: usize, bits: usize) -> Self {
+        Self { offset, bits }
+    }
+
+    /// The field in a structure that holds this one's at bit `base`.
+    const fn within(self, base: Field) -> Self {
+        Self::new(base.offset + self.offset, self.bits)
+    }
+
+    /// Its value, if `bytes` reach so far.
+    pub fn get(self, bytes: &[u8]) -> Option<u64> {
+        (self.offset..self.offset + self.bits).try_fold(0, |value, bit| {
+            let byte = bytes.get(bit / 8)?;
+            Some(value << 1 | u64::from(byte >> (7 - bit % 8) & 1))
+        })
+    }
+
+    /// Sets it to the low bits of `value`; of bytes that do not reach so far, what there is.
+    pub fn set(self, bytes: &mut [u8], value: u64) {
+        for (place, bit) in (self.offset..self.offset + self.bits).rev().enumerate() {
+            if let Some(byte) = bytes.get_mut(bit / 8) {
+                let mask = 0x80 >> (bit % 8);
+                *byte = if value >> place & 1 != 0 {
+                    *byte | mask
+                } else {
+                    *byte & !mask
+                };
+            }
+        }
+    }
+
+    /// The largest value that it holds.
+    const fn most(self) -> u64 {
+        u64::MAX >> (64 - self.bits)
+    }
+}
+
+macro_rules! layout {
+    ($(#[$doc:meta])* $module:ident: $bits:literal { $($field:ident: $offset:literal, $width:literal;)* }) => {
+        $(#[$doc])*
+        #[allow(non_upper_case_globals, reason = "named as in the headers")]
+        pub mod $module {
+            use super::Field;
+            /// Bytes of the structure, without what may follow it.
+            pub const BYTES: usize = $bits / 8;
+            /// Its fields that are used, by name.
+            pub const FIELDS: &[(&str, Field)] = &[$((stringify!($field), $field)),*];
+            $(#[doc = concat!("`", stringify!($field), "`.")]
+            pub const $field: Field = Field::new($offset, $width);)*
+        }
+    };
+}
+
+layout! {
+    /// Context of a completion queue.
+    cqc: 512 {
+        dbr_umem_valid: 6, 1; cqe_sz: 8, 3; cc: 11, 1; oi: 14, 1; dbr_umem_id: 32, 32; log_cq_size: 99, 5;
+        uar_page: 104, 24; c_eqn_or_apu_element: 160, 32; log_page_size: 195, 5; dbr_addr: 448, 64;
+    }
+}
+layout! {
+    /// A path to the peer.
+    ads: 352 {
+        pkey_index: 16, 16; grh: 40, 1; mlid: 41, 7; rlid: 48, 16; ack_timeout: 64, 5; src_addr_index: 72, 8;
+        stat_rate: 84, 4; hop_limit: 88, 8; tclass: 100, 8; flow_label: 108, 20; rgid_rip: 128, 128; dscp: 266, 6;
+        udp_sport: 272, 16; eth_prio: 289, 3; sl: 292, 4; vhca_port_num: 296, 8; rmac_47_32: 304, 16; rmac_31_0: 320, 32;
+    }
+}
+layout! {
+    /// Context of a queue pair.
+    qpc: 1856 {
+        state: 0, 4; st: 8, 8; pm_state: 19, 2; pd: 40, 24; mtu: 64, 3; log_msg_max: 67, 5; log_sq_size: 81, 4;
+        ts_format: 88, 2; uar_page: 104, 24; user_index: 136, 24; log_page_size: 163, 5; remote_qpn: 168, 24;
+        primary_address_path: 192, 352; log_sra_max: 904, 3; retry_count: 909, 3; rnr_retry: 912, 3;
+        next_send_psn: 968, 24; cqn_snd: 1000, 24; log_rra_max: 1160, 3; atomic_mode: 1164, 4; rre: 1168, 1; rwe: 1169, 1;
+        rae: 1170, 1; min_rnr_nak: 1187, 5; next_rcv_psn: 1192, 24; cqn_rcv: 1256, 24; dbr_addr: 1280, 64;
+        rq_type: 1381, 3; cs_req: 1584, 8; cs_res: 1592, 8; dbr_umem_valid: 1667, 1; dbr_umem_id: 1824, 32;
+    }
+}
+layout! {
+    /// Makes a completion queue.
+    create_cq_in: 2176 {
+        opcode: 0, 16; op_mod: 48, 16; cq_context: 128, 512; cq_umem_offset: 640, 64; cq_umem_id: 704, 32;
+        cq_umem_valid: 736, 1;
+    }
+}
+layout! {
+    /// The answer.
+    create_cq_out: 128 { status: 0, 8; syndrome: 32, 32; cqn: 72, 24; }
+}
+layout! {
+    /// Makes a queue pair.
+    create_qp_in: 2176 {
+        opcode: 0, 16; op_mod: 48, 16; opt_param_mask: 128, 32; qpc: 192, 1856; wq_umem_offset: 2048, 64;
+        wq_umem_id: 2112, 32; wq_umem_valid: 2144, 1;
+    }
+}
+layout! {
+    /// The answer.
+    create_qp_out: 128 { status: 0, 8; syndrome: 32, 32; qpn: 72, 24; }
+}
+layout! {
+    /// From reset to initialised.
+    rst2init_qp_in: 2176 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; opt_param_mask: 128, 32; qpc: 192, 1856; }
+}
+layout! {
+    /// From initialised to ready to receive.
+    init2rtr_qp_in: 2176 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; opt_param_mask: 128, 32; qpc: 192, 1856; }
+}
+layout! {
+    /// From ready to receive to ready to send.
+    rtr2rts_qp_in: 2176 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; opt_param_mask: 128, 32; qpc: 192, 1856; }
+}
+layout! {
+    /// To reset.
+    qp_2rst_in: 128 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; }
+}
+layout! {
+    /// To the error state.
+    qp_2err_in: 128 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; }
+}
+layout! {
+    /// The answer to a change of state.
+    qp_2err_out: 128 { status: 0, 8; syndrome: 32, 32; }
+}
+layout! {
+    /// Asks for a queue pair's context.
+    query_qp_in: 128 { opcode: 0, 16; op_mod: 48, 16; qpn: 72, 24; }
+}
+layout! {
+    /// The answer, without the addresses that may follow.
+    query_qp_out: 2176 { status: 0, 8; syndrome: 32, 32; opt_param_mask: 128, 32; qpc: 192, 1856; }
+}
+
+/// All structures, by name.
+pub const STRUCTURES: &[(&str, usize, &[(&str, Field)])] = &[
+    ("cqc", cqc::BYTES, cqc::FIELDS),
+    ("ads", ads::BYTES, ads::FIELDS),
+    ("qpc", qpc::BYTES, qpc::FIELDS),
+    ("create_cq_in", create_cq_in::BYTES, create_cq_in::FIELDS),
+    ("create_cq_out", create_cq_out::BYTES, create_cq_out::FIELDS),
+    ("create_qp_in", create_qp_in::BYTES, create_qp_in::FIELDS),
+    ("create_qp_out", create_qp_out::BYTES, create_qp_out::FIELDS),
+    ("rst2init_qp_in", rst2init_qp_in::BYTES, rst2init_qp_in::FIELDS),
+    ("init2rtr_qp_in", init2rtr_qp_in::BYTES, init2rtr_qp_in::FIELDS),
+    ("rtr2rts_qp_in", rtr2rts_qp_in::BYTES, rtr2rts_qp_in::FIELDS),
+    ("qp_2rst_in", qp_2rst_in::BYTES, qp_2rst_in::FIELDS),
+    ("qp_2err_in", qp_2err_in::BYTES, qp_2err_in::FIELDS),
+    ("qp_2err_out", qp_2err_out::BYTES, qp_2err_out::FIELDS),
+    ("query_qp_in", query_qp_in::BYTES, query_qp_in::FIELDS),
+    ("query_qp_out", query_qp_out::BYTES, query_qp_out::FIELDS),
+];
+
+/// Codes of the commands.
+pub mod opcode {
+    /// `CREATE_CQ`.
+    pub const CREATE_CQ: u64 = 0x400;
+    /// `CREATE_QP`.
+    pub const CREATE_QP: u64 = 0x500;
+    /// `RST2INIT_QP`.
+    pub const RST2INIT_QP: u64 = 0x502;
+    /// `INIT2RTR_QP`.
+    pub const INIT2RTR_QP: u64 = 0x503;
+    /// `RTR2RTS_QP`.
+    pub const RTR2RTS_QP: u64 = 0x504;
+    /// `2ERR_QP`.
+    pub const TO_ERROR_QP: u64 = 0x507;
+    /// `2RST_QP`.
+    pub const TO_RESET_QP: u64 = 0x50a;
+    /// `QUERY_QP`.
+    pub const QUERY_QP: u64 = 0x50b;
+}
+
+/// `pm_state`: path migration is done, as it is where there is one path.
+const MIGRATED: u64 = 3;
+/// `rq_type`: no receive queue.
+const NO_RECEIVE_QUEUE: u64 = 3;
+/// `ts_format`: the device's default.
+const DEFAULT_TIMESTAMPS: u64 = 1;
+/// `atomic_mode`: 8 bytes, as InfiniBand has them.
+const ATOMICS_OF_8_BYTES: u64 = 1;
+/// `log_msg_max`: 1 GiB.
+const LOG_MESSAGE_MAX: u64 = 30;
+/// What `stat_rate` is more than the code of verbs.
+const RATE_OFFSET: u64 = 5;
+
+/// A place in registered memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the registration.
+    pub umem: u32,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
+/// A completion queue: collapsed (every completion over the first entry), overrun ignored, entries of 64 bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CreateCompletionQueue {
+    /// Base-two logarithm of its entries, at most 31.
+    pub log_entries: u8,
+    /// Page of registers.
+    pub uar_page: u32,
+    /// The event queue that it would tell, 8 bits.
+    pub event_queue: u32,
+    /// Its ring.
+    pub ring: Place,
+    /// Its doorbell record.
+    pub record: Place,
+}
+
+/// A reliable connection without a receive queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CreateQueuePair {
+    /// Protection domain.
+    pub domain: u32,
+    /// Base-two logarithm of the send ring's blocks, at most 15.
+    pub log_blocks: u8,
+    /// Page of registers.
+    pub uar_page: u32,
+    /// Completion queue.
+    pub completion_queue: u32,
+    /// Send ring.
+    pub ring: Place,
+    /// Doorbell record.
+    pub record: Place,
+}
+
+/// What the peer may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemoteAccess {
+    /// READ.
+    pub read: bool,
+    /// WRITE.
+    pub write: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+/// From reset to initialised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ToInit {
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// Local port, from 1 on.
+    pub port: u8,
+    /// Partition key's index.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub access: RemoteAccess,
+}
+
+/// How a link addresses the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// RoCE v2.
+    Ethernet {
+        /// The next hop.
+        mac: [u8; 6],
+        /// Source port of the UDP packets, which spreads flows over paths.
+        udp_source: u16,
+        /// Priority, 3 bits.
+        priority: u8,
+    },
+    /// InfiniBand.
+    InfiniBand {
+        /// The peer's LID.
+        lid: u16,
+        /// Path bits of the own LID, 7 bits.
+        source_path_bits: u8,
+        /// Service level, 4 bits.
+        service_level: u8,
+    },
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::InfiniBand {
+            lid: 0,
+            source_path_bits: 0,
+            service_level: 0,
+        }
+    }
+}
+
+/// A global header.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GlobalHeader {
+    /// The peer's GID.
+    pub gid: [u8; 16],
+    /// Index of the own GID.
+    pub source_index: u8,
+    /// Routers that may be passed.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// From initialised to ready to receive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ToReadyToReceive {
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// Local port, from 1 on.
+    pub port: u8,
+    /// Partition key's index.
+    pub pkey_index: u16,
+    /// `enum ibv_mtu`.
+    pub mtu: u8,
+    /// The peer's queue pair.
+    pub remote: u32,
+    /// First packet number that is expected.
+    pub receive_psn: u32,
+    /// Base-two logarithm of the READs that the peer may have in flight, at most 7.
+    pub log_reads_in: u8,
+    /// Code of the shortest wait of a peer that found no receive buffer, 5 bits.
+    pub rnr_timer: u8,
+    /// The link.
+    pub link: Link,
+    /// The global header, if packets have one; over Ethernet they do.
+    pub global: Option<GlobalHeader>,
+    /// Rate limit, `enum ibv_rate`: 0 is none.
+    pub rate: u8,
+}
+
+/// From ready to receive to ready to send.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ToReadyToSend {
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// First packet number that is sent.
+    pub send_psn: u32,
+    /// Base-two logarithm of the READs in flight, at most 7.
+    pub log_reads_out: u8,
+    /// A packet is sent again after 4.096 us doubled so many times, 5 bits.
+    pub ack_timeout: u8,
+    /// How often, 3 bits.
+    pub retries: u8,
+    /// How often where the peer has no receive buffer, 3 bits.
+    pub rnr_retries: u8,
+}
+
+/// A command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Makes a completion queue; the answer holds its number.
+    CreateCompletionQueue(CreateCompletionQueue),
+    /// Makes a queue pair; the answer holds its number.
+    CreateQueuePair(CreateQueuePair),
+    /// From reset to initialised.
+    ToInit(ToInit),
+    /// From initialised to ready to receive.
+    ToReadyToReceive(ToReadyToReceive),
+    /// From ready to receive to ready to send.
+    ToReadyToSend(ToReadyToSend),
+    /// From any state to reset.
+    ToReset {
+        /// The queue pair.
+        queue_pair: u32,
+    },
+    /// From any state to the error state.
+    ToError {
+        /// The queue pair.
+        queue_pair: u32,
+    },
+    /// Asks for a queue pair's state; the answer holds it, as `enum ibv_qp_state`.
+    QueryQueuePair {
+        /// The queue pair.
+        queue_pair: u32,
+    },
+}
+
+/// Why bytes are no command of this module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PrmError {
+    /// Too few or too many bytes.
+    #[error("command {opcode:#x} has {found} bytes, expected {expected}")]
+    Length {
+        /// The command's code.
+        opcode: u64,
+        /// Bytes given.
+        found: usize,
+        /// Bytes that it has.
+        expected: usize,
+    },
+    /// A command that is not used.
+    #[error("command {opcode:#x} is none that this program sends")]
+    Opcode {
+        /// Its code.
+        opcode: u64,
+    },
+    /// Bits are set that no field explains, or fields that have to be set are not.
+    #[error("command {opcode:#x} has {found:#04x} in byte {at}, expected {expected:#04x}")]
+    Other {
+        /// The command's code.
+        opcode: u64,
+        /// The first byte that differs.
+        at: usize,
+        /// Its value.
+        found: u8,
+        /// What it has to be.
+        expected: u8,
+    },
+}
+
+/// A command that is being built or read.
+struct Bytes<B>(B);
+
+impl Bytes<Vec<u8>> {
+    fn new(bytes: usize, opcode: u64) -> Self {
+        let mut made = Self(vec![0; bytes]);
+        // Every command begins with its code.
+        made.set(create_cq_in::opcode, opcode);
+        made
+    }
+
+    fn set(&mut self, field: Field, value: impl Into<u64>) {
+        let value = value.into();
+        debug_assert!(value <= field.most(), "{value:#x} in {field:?}");
+        field.set(&mut self.0, value);
+    }
+
+    /// Sets a run of whole bytes.
+    fn copy(&mut self, field: Field, bytes: &[u8]) {
+        for (at, byte) in bytes.iter().enumerate() {
+            Field::new(field.offset + at * 8, 8).set(&mut self.0, u64::from(*byte));
+        }
+    }
+}
+
+impl Bytes<&[u8]> {
+    fn get(&self, field: Field) -> u64 {
+        // Lengths are checked before.
+        field.get(self.0).unwrap_or(0)
+    }
+
+    fn small(&self, field: Field) -> u8 {
+        self.get(field) as u8
+    }
+
+    fn word(&self, field: Field) -> u32 {
+        self.get(field) as u32
+    }
+
+    fn flag(&self, field: Field) -> bool {
+        self.get(field) != 0
+    }
+
+    fn copied<const N: usize>(&self, field: Field) -> [u8; N] {
+        std::array::from_fn(|at| self.small(Field::new(field.offset + at * 8, 8)))
+    }
+}
+
+/// A field of the context of a queue pair in a command, all of which hold it at the same place.
+const fn context(field: Field) -> Field {
+    field.within(rst2init_qp_in::qpc)
+}
+
+/// A field of its path.
+const fn path(field: Field) -> Field {
+    context(field.within(qpc::primary_address_path))
+}
+
+const fn completion_context(field: Field) -> Field {
+    field.within(create_cq_in::cq_context)
+}
+
+const MAC: Field = path(Field::new(ads::rmac_47_32.offset, 48));
+
+impl CreateCompletionQueue {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Bytes::new(create_cq_in::BYTES, opcode::CREATE_CQ);
+        out.set(completion_context(cqc::cc), 1u8);
+        out.set(completion_context(cqc::oi), 1u8);
+        out.set(completion_context(cqc::log_cq_size), self.log_entries);
+        out.set(completion_context(cqc::uar_page), self.uar_page);
+        out.set(completion_context(cqc::c_eqn_or_apu_element), self.event_queue);
+        out.set(completion_context(cqc::dbr_umem_valid), 1u8);
+        out.set(completion_context(cqc::dbr_umem_id), self.record.umem);
+        out.set(completion_context(cqc::dbr_addr), self.record.offset);
+        out.set(create_cq_in::cq_umem_valid, 1u8);
+        out.set(create_cq_in::cq_umem_id, self.ring.umem);
+        out.set(create_cq_in::cq_umem_offset, self.ring.offset);
+        out.0
+    }
+
+    fn decode(from: &Bytes<&[u8]>) -> Self {
+        Self {
+            log_entries: from.small(completion_context(cqc::log_cq_size)),
+            uar_page: from.word(completion_context(cqc::uar_page)),
+            event_queue: from.word(completion_context(cqc::c_eqn_or_apu_element)),
+            ring: Place {
+                umem: from.word(create_cq_in::cq_umem_id),
+                offset: from.get(create_cq_in::cq_umem_offset),
+            },
+            record: Place {
+                umem: from.word(completion_context(cqc::dbr_umem_id)),
+                offset: from.get(completion_context(cqc::dbr_addr)),
+            },
+        }
+    }
+}
+
+impl CreateQueuePair {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Bytes::new(create_qp_in::BYTES, opcode::CREATE_QP);
+        // `st` 0 is a reliable connection; `cs_req` and `cs_res` 0 keep data out of completions.
+        out.set(context(qpc::pm_state), MIGRATED);
+        out.set(context(qpc::pd), self.domain);
+        out.set(context(qpc::log_sq_size), self.log_blocks);
+        out.set(context(qpc::ts_format), DEFAULT_TIMESTAMPS);
+        out.set(context(qpc::uar_page), self.uar_page);
+        out.set(context(qpc::cqn_snd), self.completion_queue);
+        out.set(context(qpc::cqn_rcv), self.completion_queue);
+        out.set(context(qpc::rq_type), NO_RECEIVE_QUEUE);
+        out.set(context(qpc::dbr_umem_valid), 1u8);
+        out.set(context(qpc::dbr_umem_id), self.record.umem);
+        out.set(context(qpc::dbr_addr), self.record.offset);
+        out.set(create_qp_in::wq_umem_valid, 1u8);
+        out.set(create_qp_in::wq_umem_id, self.ring.umem);
+        out.set(create_qp_in::wq_umem_offset, self.ring.offset);
+        out.0
+    }
+
+    fn decode(from: &Bytes<&[u8]>) -> Self {
+        Self {
+            domain: from.word(context(qpc::pd)),
+            log_blocks: from.small(context(qpc::log_sq_size)),
+            uar_page: from.word(context(qpc::uar_page)),
+            completion_queue: from.word(context(qpc::cqn_snd)),
+            ring: Place {
+                umem: from.word(create_qp_in::wq_umem_id),
+                offset: from.get(create_qp_in::wq_umem_offset),
+            },
+            record: Place {
+                umem: from.word(context(qpc::dbr_umem_id)),
+                offset: from.get(context(qpc::dbr_addr)),
+            },
+        }
+    }
+}
+
+impl ToInit {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Bytes::new(rst2init_qp_in::BYTES, opcode::RST2INIT_QP);
+        out.set(rst2init_qp_in::qpn, self.queue_pair);
+        out.set(context(qpc::pm_state), MIGRATED);
+        out.set(path(ads::vhca_port_num), self.port);
+        out.set(path(ads::pkey_index), self.pkey_index);
+        out.set(context(qpc::rre), self.access.read);
+        out.set(context(qpc::rwe), self.access.write);
+        out.set(context(qpc::rae), self.access.atomic);
+        let mode = if self.access.atomic { ATOMICS_OF_8_BYTES } else { 0 };
+        out.set(context(qpc::atomic_mode), mode);
+        out.0
+    }
+
+    fn decode(from: &Bytes<&[u8]>) -> Self {
+        Self {
+            queue_pair: from.word(rst2init_qp_in::qpn),
+            port: from.small(path(ads::vhca_port_num)),
+            pkey_index: from.get(path(ads::pkey_index)) as u16,
+            access: RemoteAccess {
+                read: from.flag(context(qpc::rre)),
+                write: from.flag(context(qpc::rwe)),
+                atomic: from.flag(context(qpc::rae)),
+            },
+        }
+    }
+}
+
+impl ToReadyToReceive {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Bytes::new(init2rtr_qp_in::BYTES, opcode::INIT2RTR_QP);
+        out.set(init2rtr_qp_in::qpn, self.queue_pair);
+        out.set(context(qpc::mtu), self.mtu);
+        out.set(context(qpc::log_msg_max), LOG_MESSAGE_MAX);
+        out.set(context(qpc::remote_qpn), self.remote);
+        out.set(context(qpc::next_rcv_psn), self.receive_psn);
+        out.set(context(qpc::log_rra_max), self.log_reads_in);
+        out.set(context(qpc::min_rnr_nak), self.rnr_timer);
+        out.set(path(ads::vhca_port_num), self.port);
+        out.set(path(ads::pkey_index), self.pkey_index);
+        // Rates that the field cannot name are no limit.
+        let rate = u64::from(self.rate) + RATE_OFFSET;
+        let limited = self.rate != 0 && rate <= ads::stat_rate.most();
+        out.set(path(ads::stat_rate), if limited { rate } else { 0 });
+        if let Some(global) = &self.global {
+            out.copy(path(ads::rgid_rip), &global.gid);
+            out.set(path(ads::src_addr_index), global.source_index);
+            out.set(path(ads::hop_limit), global.hop_limit);
+            out.set(path(ads::tclass), global.traffic_class);
+            out.set(path(ads::flow_label), global.flow_label);
+        }
+        match self.link {
+            Link::Ethernet {
+                mac,
+                udp_source,
+                priority,
+            } => {
+                out.copy(MAC, &mac);
+                out.set(path(ads::udp_sport), udp_source);
+                out.set(path(ads::eth_prio), priority);
+                // Over RoCE v2 the class of service is the upper six bits.
+                let class = self.global.map_or(0, |global| global.traffic_class);
+                out.set(path(ads::dscp), class >> 2);
+            }
+            Link::InfiniBand {
+                lid,
+                source_path_bits,
+                service_level,
+            } => {
+                out.set(path(ads::grh), self.global.is_some());
+                out.set(path(ads::rlid), lid);
+                out.set(path(ads::mlid), source_path_bits);
+                out.set(path(ads::sl), service_level);
+            }
+        }
+        out.0
+    }
+
+    fn decode(from: &Bytes<&[u8]>) -> Self {
+        let mac: [u8; 6] = from.copied(MAC);
+        let header = GlobalHeader {
+            gid: from.copied(path(ads::rgid_rip)),
+            source_index: from.small(path(ads::src_addr_index)),
+            hop_limit: from.small(path(ads::hop_limit)),
+            traffic_class: from.small(path(ads::tclass)),
+            flow_label: from.word(path(ads::flow_label)),
+        };
+        let ethernet = mac != [0; 6];
+        let link = if ethernet {
+            Link::Ethernet {
+                mac,
+                udp_source: from.get(path(ads::udp_sport)) as u16,
+                priority: from.small(path(ads::eth_prio)),
+            }
+        } else {
+            Link::InfiniBand {
+                lid: from.get(path(ads::rlid)) as u16,
+                source_path_bits: from.small(path(ads::mlid)),
+                service_level: from.small(path(ads::sl)),
+            }
+        };
+        Self {
+            queue_pair: from.word(init2rtr_qp_in::qpn),
+            port: from.small(path(ads::vhca_port_num)),
+            pkey_index: from.get(path(ads::pkey_index)) as u16,
+            mtu: from.small(context(qpc::mtu)),
+            remote: from.word(context(qpc::remote_qpn)),
+            receive_psn: from.word(context(qpc::next_rcv_psn)),
+            log_reads_in: from.small(context(qpc::log_rra_max)),
+            rnr_timer: from.small(context(qpc::min_rnr_nak)),
+            link,
+            global: (ethernet || from.flag(path(ads::grh))).then_some(header),
+            rate: from.small(path(ads::stat_rate)).saturating_sub(RATE_OFFSET as u8),
+        }
+    }
+}
+
+impl ToReadyToSend {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Bytes::new(rtr2rts_qp_in::BYTES, opcode::RTR2RTS_QP);
+        out.set(rtr2rts_qp_in::qpn, self.queue_pair);
+        out.set(context(qpc::next_send_psn), self.send_psn);
+        out.set(context(qpc::log_sra_max), self.log_reads_out);
+        out.set(context(qpc::retry_count), self.retries);
+        out.set(context(qpc::rnr_retry), self.rnr_retries);
+        out.set(path(ads::ack_timeout), self.ack_timeout);
+        out.0
+    }
+
+    fn decode(from: &Bytes<&[u8]>) -> Self {
+        Self {
+            queue_pair: from.word(rtr2rts_qp_in::qpn),
+            send_psn: from.word(context(qpc::next_send_psn)),
+            log_reads_out: from.small(context(qpc::log_sra_max)),
+            ack_timeout: from.small(path(ads::ack_timeout)),
+            retries: from.small(context(qpc::retry_count)),
+            rnr_retries: from.small(context(qpc::rnr_retry)),
+        }
+    }
+}
+
+impl Command {
+    /// The bytes for the firmware. Values that a field does not hold lose their upper bits.
+    pub fn encode(&self) -> Vec<u8> {
+        let plain = |bytes, code, queue_pair: u32| {
+            let mut out = Bytes::new(bytes, code);
+            out.set(qp_2rst_in::qpn, queue_pair);
+            out.0
+        };
+        match self {
+            Self::CreateCompletionQueue(command) => command.encode(),
+            Self::CreateQueuePair(command) => command.encode(),
+            Self::ToInit(command) => command.encode(),
+            Self::ToReadyToReceive(command) => command.encode(),
+            Self::ToReadyToSend(command) => command.encode(),
+            Self::ToReset { queue_pair } => plain(qp_2rst_in::BYTES, opcode::TO_RESET_QP, *queue_pair),
+            Self::ToError { queue_pair } => plain(qp_2err_in::BYTES, opcode::TO_ERROR_QP, *queue_pair),
+            Self::QueryQueuePair { queue_pair } => plain(query_qp_in::BYTES, opcode::QUERY_QP, *queue_pair),
+        }
+    }
+
+    /// Reads a command back.
+    ///
+    /// # Errors
+    /// Bytes that [`encode`](Self::encode) does not make.
+    pub fn parse(bytes: &[u8]) -> Result<Self, PrmError> {
+        let opcode = create_cq_in::opcode.get(bytes).unwrap_or(0);
+        let from = Bytes(bytes);
+        let queue_pair = from.word(qp_2rst_in::qpn);
+        let found = match opcode {
+            opcode::CREATE_CQ => Self::CreateCompletionQueue(CreateCompletionQueue::decode(&from)),
+            opcode::CREATE_QP => Self::CreateQueuePair(CreateQueuePair::decode(&from)),
+            opcode::RST2INIT_QP => Self::ToInit(ToInit::decode(&from)),
+            opcode::INIT2RTR_QP => Self::ToReadyToReceive(ToReadyToReceive::decode(&from)),
+            opcode::RTR2RTS_QP => Self::ToReadyToSend(ToReadyToSend::decode(&from)),
+            opcode::TO_RESET_QP => Self::ToReset { queue_pair },
+            opcode::TO_ERROR_QP => Self::ToError { queue_pair },
+            opcode::QUERY_QP => Self::QueryQueuePair { queue_pair },
+            _ => return Err(PrmError::Opcode { opcode }),
+        };
+        let again = found.encode();
+        if again.len() != bytes.len() {
+            return Err(PrmError::Length {
+                opcode,
+                found: bytes.len(),
+                expected: again.len(),
+            });
+        }
+        match bytes.iter().zip(&again).position(|(found, expected)| found != expected) {
+            None => Ok(found),
+            Some(at) => Err(PrmError::Other {
+                opcode,
+                at,
+                found: bytes[at],
+                expected: again[at],
+            }),
+        }
+    }
+
+    /// Bytes of its answer.
+    pub fn answer_bytes(&self) -> usize {
+        match self {
+            Self::QueryQueuePair { .. } => query_qp_out::BYTES,
+            _ => qp_2err_out::BYTES,
+        }
+    }
+
+    /// Where its answer has the number, or the state, that it was given for.
+    fn value(&self) -> Option<Field> {
+        match self {
+            Self::CreateCompletionQueue(_) => Some(create_cq_out::cqn),
+            Self::CreateQueuePair(_) => Some(create_qp_out::qpn),
+            Self::QueryQueuePair { .. } => Some(qpc::state.within(query_qp_out::qpc)),
+            _ => None,
+        }
+    }
+
+    /// Its answer.
+    pub fn read_answer(&self, bytes: &[u8]) -> Answer {
+        let from = Bytes(bytes);
+        Answer {
+            status: from.small(qp_2err_out::status),
+            syndrome: from.word(qp_2err_out::syndrome),
+            value: self.value().map_or(0, |field| from.word(field)),
+        }
+    }
+
+    /// Writes an answer as the firmware does.
+    pub fn write_answer(&self, answer: &Answer, bytes: &mut [u8]) {
+        qp_2err_out::status.set(bytes, answer.status.into());
+        qp_2err_out::syndrome.set(bytes, answer.syndrome.into());
+        if let Some(field) = self.value() {
+            field.set(bytes, answer.value.into());
+        }
+    }
+}
+
+/// What the firmware said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// 0 is success.
+    pub status: u8,
+    /// The firmware's own code of what is wrong: NVIDIA's support knows them.
+    pub syndrome: u32,
+    /// The number of what was made, or the state that was asked for; else 0.
+    pub value: u32,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meaning = match self.status {
+            0x00 => "well",
+            0x01 => "internal error",
+            0x02 => "bad operation",
+            0x03 => "bad parameter",
+            0x04 => "bad system state",
+            0x05 => "bad resource",
+            0x06 => "resource busy",
+            0x08 => "limit exceeded",
+            0x09 => "bad resource state",
+            0x0a => "bad index",
+            0x0f => "no resources",
+            0x10 => "bad queue pair state",
+            0x50 => "bad input length",
+            0x51 => "bad output length",
+            _ => "unknown status",
+        };
+        write!(
+            f,
+            "firmware status {:#04x} ({meaning}), syndrome {:#010x}",
+            self.status, self.syndrome
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands() -> Vec<Command> {
+        let place = |umem, offset| Place { umem, offset };
+        let global = GlobalHeader {
+            gid: std::array::from_fn(|at| at as u8 + 1),
+            source_index: 3,
+            hop_limit: 64,
+            traffic_class: 0xa4,
+            flow_label: 0xf_1234,
+        };
+        let path = ToReadyToReceive {
+            queue_pair: 0xab_cdef,
+            port: 2,
+            pkey_index: 0x1234,
+            mtu: 5,
+            remote: 0xfe_dcba,
+            receive_psn: 0x12_3456,
+            log_reads_in: 4,
+            rnr_timer: 12,
+            link: Link::Ethernet {
+                mac: [0x02, 0x11, 0x22, 0x33, 0x44, 0x55],
+                udp_source: 0xc001,
+                priority: 5,
+            },
+            global: Some(global),
+            rate: 3,
+        };
+        let by_lid = Link::InfiniBand {
+            lid: 0xbeef,
+            source_path_bits: 0x55,
+            service_level: 9,
+        };
+        vec![
+            Command::CreateCompletionQueue(CreateCompletionQueue {
+                log_entries: 15,
+                uar_page: 0x12_3456,
+                event_queue: 9,
+                ring: place(0x1122_3344, 0x1_0000_2000),
+                record: place(0x5566_7788, 0x2_0000_3040),
+            }),
+            Command::CreateQueuePair(CreateQueuePair {
+                domain: 0x65_4321,
+                log_blocks: 15,
+                uar_page: 0x12_3456,
+                completion_queue: 0x77_8899,
+                ring: place(1, 0x8000_0000_0000_1000),
+                record: place(2, 8),
+            }),
+            Command::ToInit(ToInit {
+                queue_pair: 7,
+                port: 1,
+                pkey_index: 0xffff,
+                access: RemoteAccess {
+                    read: true,
+                    write: true,
+                    atomic: true,
+                },
+            }),
+            Command::ToReadyToReceive(path),
+            Command::ToReadyToReceive(ToReadyToReceive { link: by_lid, ..path }),
+            Command::ToReadyToReceive(ToReadyToReceive {
+                link: by_lid,
+                global: None,
+                rate: 0,
+                ..path
+            }),
+            Command::ToReadyToSend(ToReadyToSend {
+                queue_pair: 9,
+                send_psn: 0xff_ffff,
+                log_reads_out: 7,
+                ack_timeout: 31,
+                retries: 7,
+                rnr_retries: 6,
+            }),
+            Command::ToReset { queue_pair: 0xff_ffff },
+            Command::ToError { queue_pair: 1 },
+            Command::QueryQueuePair { queue_pair: 2 },
+        ]
+    }
+
+    #[test]
+    fn fields_hold_what_they_are_given_and_touch_nothing_else() {
+        for (name, bytes, fields) in STRUCTURES {
+            for (field_name, field) in fields.iter().filter(|(_, field)| field.bits <= 64) {
+                for background in [0u8, 0xff] {
+                    let mut memory = vec![background; *bytes];
+                    let value = 0x9e37_79b9_7f4a_7c15 & field.most();
+                    field.set(&mut memory, value);
+                    assert_eq!(field.get(&memory), Some(value), "{name}.{field_name}");
+                    field.set(&mut memory, if background == 0 { 0 } else { field.most() });
+                    assert!(memory.iter().all(|byte| *byte == background), "{name}.{field_name}");
+                }
+                assert_eq!(field.get(&[]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_is_big_endian() {
+        let mut bytes = [0; 16];
+        Field::new(12, 24).set(&mut bytes, 0xab_cdef);
+        assert_eq!(bytes[..6], [0, 0x0a, 0xbc, 0xde, 0xf0, 0]);
+    }
+
+    #[test]
+    fn commands_are_read_back() {
+        for command in commands() {
+            let bytes = command.encode();
+            assert_eq!(Command::parse(&bytes), Ok(command));
+            let short = Command::parse(&bytes[..bytes.len() - 1]);
+            assert!(short.is_err(), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_in_which_any_bit_is_wrong_is_another_or_none() {
+        for command in commands() {
+            let good = command.encode();
+            for bit in 0..good.len() * 8 {
+                let mut bytes = good.clone();
+                bytes[bit / 8] ^= 0x80 >> (bit % 8);
+                assert_ne!(Command::parse(&bytes), Ok(command), "bit {bit} of {command:?}");
+            }
+        }
+        assert_eq!(Command::parse(&[]), Err(PrmError::Opcode { opcode: 0 }));
+    }
+
+    #[test]
+    fn fixed_parts_of_the_contexts_are_as_they_have_to_be() {
+        let [cq, qp, ..] = &commands()[..] else {
+            panic!("two commands")
+        };
+        let (cq, qp) = (cq.encode(), qp.encode());
+        for field in [cqc::cc, cqc::oi, cqc::dbr_umem_valid] {
+            assert_eq!(completion_context(field).get(&cq), Some(1));
+        }
+        assert_eq!(completion_context(cqc::cqe_sz).get(&cq), Some(0), "64 bytes");
+        assert_eq!(create_cq_in::cq_umem_valid.get(&cq), Some(1));
+        let expected = [
+            (qpc::st, 0),
+            (qpc::pm_state, 3),
+            (qpc::rq_type, 3),
+            (qpc::cs_req, 0),
+            (qpc::cs_res, 0),
+            (qpc::dbr_umem_valid, 1),
+            (qpc::ts_format, 1),
+            (qpc::cqn_snd, 0x77_8899),
+        ];
+        for (field, value) in expected {
+            assert_eq!(context(field).get(&qp), Some(value), "{field:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_read_back() {
+        for command in commands() {
+            let mut bytes = vec![0; command.answer_bytes()];
+            let value = match command {
+                Command::CreateCompletionQueue(_) | Command::CreateQueuePair(_) => 0xab_cdef,
+                Command::QueryQueuePair { .. } => 6,
+                _ => 0,
+            };
+            let answer = Answer {
+                status: 3,
+                syndrome: 0x1234_5678,
+                value,
+            };
+            command.write_answer(&answer, &mut bytes);
+            assert_eq!(command.read_answer(&bytes), answer);
+            // An answer that is too short tells nothing.
+            assert_eq!(command.read_answer(&[]), Answer::default());
+        }
+        let said = Answer {
+            status: 3,
+            syndrome: 0xabcd,
+            value: 0,
+        };
+        assert_eq!(
+            said.to_string(),
+            "firmware status 0x03 (bad parameter), syndrome 0x0000abcd"
+        );
+    }
+}
