@@ -401,8 +401,7 @@ impl VmBuilder {
 
     /// Has the NIC write every completion of a queue pair over one entry, which all of its requests' lanes poll, instead of
     /// one entry a request. A request that fails may then be repeated over another queue pair, and the cause of a failure be
-    /// lost behind it. Transport `soft` without a GPU of hardware; queue pairs of `mlx5` that DEVX makes
-    /// ([`rdma_queues`](Self::rdma_queues)) always are so. Default: false.
+    /// lost behind it. Transport `soft` on the simulated GPU. Default: false.
     pub fn collapsed_completions(mut self, collapsed: bool) -> Self {
         self.collapsed_completions = collapsed;
         self
@@ -578,7 +577,7 @@ impl VmBuilder {
             Transport::Soft => {
                 "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
             }
-            other => format!("transport {other} has none; use soft, or mlx5 with queue pairs that DEVX makes"),
+            other => format!("transport {other} has none; use soft"),
         };
         Err(Error::Setting {
             setting: "collapsed completions",
@@ -791,6 +790,7 @@ impl VmBuilder {
                 traffic_class: self.rdma_path.traffic_class,
                 ack_timeout: self.rdma_ack_timeout,
                 retry_count: self.rdma_retries,
+                ..Default::default()
             };
             let nic = match Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>) {
                 Err(NicError::NoDevice { reason }) => {

@@ -78,7 +78,7 @@ fn an_error_that_nothing_follows_is_the_page_s() {
         assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
         let message = match outcome {
             Err(error) => chain(&error).to_lowercase(),
-            Ok(()) => panic!("{opcode}, two blocks {flush_reads}: no error"),
+            Ok(_) => panic!("{opcode}, two blocks {flush_reads}: no error"),
         };
         // Where the failed block is the first of two, the flush of the second may come before the first look.
         let named = message.contains("`numbered`") && message.contains("local protection");

@@ -124,7 +124,7 @@ constexpr const unsigned int QUEUE_KIND_RXE = 2;
 /// the send ring, and the second, a read of the frame's end behind a fence, completes when the data is there. mlx5 only.
 constexpr const unsigned int QUEUE_FLUSHES_READS = 1;
 
-// Bit of `QueueDesc::flags`: every completion overwrites entry 0 of the completion ring. mlx5 only.
+/// Bit of `QueueDesc::flags`: every completion overwrites entry 0 of the completion ring. mlx5 only.
 constexpr const unsigned int QUEUE_COLLAPSED = 2;
 
 /// Base-two logarithm of `FRAME_KEY_BYTES`.

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use rdma_mummy_sys as sys;
@@ -29,6 +31,45 @@ pub unsafe trait SharedMemory: Send + Sync {
     /// # Errors
     /// Why there is none.
     fn allocate(&self, bytes: u64) -> Result<u64, Box<dyn Error + Send + Sync>>;
+
+    /// More memory for queues that DEVX makes, which only their posters and the NIC have to reach: it may be the GPU's own.
+    /// Without another way of its own it is [`allocate`](Self::allocate)'s.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn allocate_queues(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
+        let address = self.allocate(bytes)?;
+        Ok(QueueSlab { address, dma_buf: None })
+    }
+
+    /// Writes to memory of [`allocate_queues`](Self::allocate_queues), which this process may not reach by itself. It is
+    /// there when the call returns.
+    ///
+    /// # Errors
+    /// Why it could not be written.
+    ///
+    /// # Safety
+    /// `bytes` fit into that memory from `address` on, and the NIC does not write there meanwhile.
+    unsafe fn write_queues(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: within memory that `allocate` gave, by the caller's promise; all access to it is atomic.
+            let place = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(address as usize + at) };
+            // Relaxed: the fence below comes before the command that lets others look.
+            place.store(*byte, Ordering::Relaxed);
+        }
+        // Release: the bytes before whatever tells the NIC or posters of them.
+        fence(Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Memory for queues that DEVX makes.
+#[derive(Debug)]
+pub struct QueueSlab {
+    /// Address, as posters on the host or, of a GPU's own memory, the GPU call it.
+    pub address: u64,
+    /// The same as a dma-buf, and the offset in it where it begins: memory of a GPU. Without, it is this process's.
+    pub dma_buf: Option<(OwnedFd, u64)>,
 }
 
 /// Shared memory where the GPU is this process: a simulated one, or none.
@@ -59,7 +100,7 @@ pub(super) struct Arena {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Free spans, zeroed: bytes by address. Neighbours of one slab are joined.
     free: BTreeMap<u64, u64>,
     /// Chunks in use: bytes by address.
@@ -71,8 +112,21 @@ struct State {
 }
 
 impl State {
+    /// Adds memory to cut from.
+    pub fn add_slab(&mut self, start: u64, bytes: u64) {
+        self.slabs.insert(start);
+        self.give_back(start, bytes);
+    }
+
+    /// Takes a chunk back; the bytes that it had, if it is one.
+    pub fn take_back(&mut self, start: u64) -> Option<u64> {
+        let bytes = self.used.remove(&start)?;
+        self.give_back(start, bytes);
+        Some(bytes)
+    }
+
     /// Cuts a chunk from the first free span that has room for it.
-    fn cut(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
+    pub fn cut(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
         let (span, length, start) = self.free.iter().find_map(|(span, length)| {
             let start = span.checked_next_multiple_of(alignment)?;
             (start.checked_add(bytes)? <= span + length).then_some((*span, *length, start))
@@ -136,8 +190,7 @@ impl Arena {
         if slab == 0 || !slab.is_multiple_of(PAGE) {
             return Err(format!("memory at {slab:#x} for the GPU is not page-aligned"));
         }
-        state.slabs.insert(slab);
-        state.give_back(slab, slab_bytes);
+        state.add_slab(slab, slab_bytes);
         state.cut(bytes, alignment).ok_or_else(refused)
     }
 

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use rdma_mummy_sys as sys;
 
 use super::Mlx5Options;
-use super::dv::Mlx5Dv;
+use super::dv::{CONTEXT_DEVX, ContextAttr, Mlx5Dv};
 use super::failure::{failed, failed_with};
 use crate::NicError;
 
@@ -211,16 +211,20 @@ impl Device {
                     ),
                 });
             }
-            // SAFETY: the list is not freed yet.
-            let context = NonNull::new(unsafe { sys::ibv_open_device(device) });
-            let context = context.ok_or_else(|| {
-                failed(
-                    &name,
-                    "opening the device",
-                    "ibv_open_device",
-                    io::Error::last_os_error(),
-                )
-            })?;
+            // SAFETY: the list is not freed yet; the attributes are a local.
+            let (context, call) = match dv.devx() {
+                None => (unsafe { sys::ibv_open_device(device) }, "ibv_open_device"),
+                Some(devx) => {
+                    let mut wanted = ContextAttr {
+                        flags: CONTEXT_DEVX,
+                        comp_mask: 0,
+                    };
+                    // SAFETY: as above.
+                    (unsafe { (devx.open_device)(device, &mut wanted) }, "mlx5dv_open_device")
+                }
+            };
+            let context = NonNull::new(context)
+                .ok_or_else(|| failed(&name, "opening the device", call, io::Error::last_os_error()))?;
             return Ok(Self { context, name });
         }
         Err(no_devices(&known, wanted))

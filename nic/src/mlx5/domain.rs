@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
+use super::QueueMaking;
 use super::arena::{self, Arena, SharedMemory};
 use super::device::Device;
+use super::devx::Devx;
 use super::dv::Mlx5Dv;
 use super::failure::failed;
 use crate::NicError;
@@ -18,6 +20,12 @@ pub(super) struct Domain {
     pub dv: Mlx5Dv,
     pub arena: Box<Arena>,
     protection: Option<NonNull<sys::ibv_pd>>,
+    /// Where queues are made so; instead of a parent domain.
+    pub devx: Option<Devx>,
+    making: QueueMaking,
+    /// Whether the port is of Ethernet.
+    pub ethernet: bool,
+    memory: Arc<dyn SharedMemory>,
     parent: Option<NonNull<sys::ibv_pd>>,
 }
 
@@ -28,25 +36,39 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     /// Opens a device. Its domains follow with [`allocate`](Self::allocate).
-    pub fn open(wanted: Option<&str>, memory: Arc<dyn SharedMemory>) -> Result<Self, NicError> {
-        let dv = Mlx5Dv::load()?;
+    pub fn open(wanted: Option<&str>, memory: Arc<dyn SharedMemory>, making: QueueMaking) -> Result<Self, NicError> {
+        let dv = match making {
+            QueueMaking::Verbs => Mlx5Dv::load()?,
+            QueueMaking::Devx => Mlx5Dv::load_with_devx()?,
+        };
         Ok(Self {
             device: Device::open(wanted, &dv)?,
             dv,
-            arena: Box::new(Arena::new(memory)),
+            arena: Box::new(Arena::new(Arc::clone(&memory))),
+            devx: None,
+            making,
+            ethernet: false,
+            memory,
             protection: None,
             parent: None,
         })
     }
 
-    /// Makes the domains.
-    pub fn allocate(&mut self) -> Result<(), NicError> {
+    /// Makes the domains, for queues of a port of Ethernet or not.
+    pub fn allocate(&mut self, ethernet: bool) -> Result<(), NicError> {
+        self.ethernet = ethernet;
         let context = self.device.context.as_ptr();
         // SAFETY: the context is open.
         self.protection = NonNull::new(unsafe { sys::ibv_alloc_pd(context) });
         let Some(protection) = self.protection else {
             return Err(self.failed("making a protection domain", "ibv_alloc_pd", io::Error::last_os_error()));
         };
+        if self.making == QueueMaking::Devx {
+            let (name, memory) = (&self.device.name, Arc::clone(&self.memory));
+            // SAFETY: both live, are of mlx5, and the device was opened for DEVX.
+            self.devx = Some(unsafe { Devx::begin(&self.dv, name, context, protection.as_ptr(), memory) }?);
+            return Ok(());
+        }
         let mut wanted = sys::ibv_parent_domain_init_attr {
             pd: protection.as_ptr(),
             td: std::ptr::null_mut(),
@@ -103,6 +125,9 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        if let Some(mut devx) = self.devx.take() {
+            devx.end(&self.dv, |call, error| self.warn(call, error));
+        }
         for domain in [self.parent.take(), self.protection.take()].into_iter().flatten() {
             // SAFETY: made by `allocate`; everything made in it is gone, and it is taken out, so this happens once.
             let result = unsafe { sys::ibv_dealloc_pd(domain.as_ptr()) };

@@ -14,9 +14,11 @@
 
 mod arena;
 mod device;
+mod devx;
 mod domain;
 pub mod dv;
 mod failure;
+mod made;
 mod pair;
 pub mod prm;
 
@@ -29,11 +31,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rdma_mummy_sys as sys;
 
-pub use arena::{ProcessMemory, SharedMemory};
+pub use arena::{ProcessMemory, QueueSlab, SharedMemory};
 
 use device::{Limits, Port};
+use devx::DevxPair;
 use domain::Domain;
 use failure::failed_with;
+use made::{Made, Refusal};
 use pair::Pair;
 
 use crate::soft::lock;
@@ -74,6 +78,21 @@ pub struct Mlx5Options {
     pub ack_timeout: u8,
     /// How often it is sent again, 0 to 7. Default: 7.
     pub retry_count: u8,
+    /// How its queues are made. Default: [`QueueMaking::Verbs`].
+    pub queues: QueueMaking,
+}
+
+/// How the queues of an mlx5 device are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum QueueMaking {
+    /// By plain verbs: rings in memory of [`SharedMemory::allocate`], a completion for each request in a place of its own.
+    #[default]
+    Verbs,
+    /// By firmware commands over DEVX: rings in memory of [`SharedMemory::allocate_queues`], such as a GPU's own, a collapsed
+    /// completion queue, and a page of registers for each queue pair. Queue pairs do not tell which request failed once
+    /// those behind it are flushed.
+    Devx,
 }
 
 impl Default for Mlx5Options {
@@ -87,6 +106,7 @@ impl Default for Mlx5Options {
             traffic_class: 0,
             ack_timeout: 14,
             retry_count: 7,
+            queues: QueueMaking::Verbs,
         }
     }
 }
@@ -132,7 +152,7 @@ pub fn devices() -> Result<Vec<String>, NicError> {
 
 /// An mlx5 device, opened by this process.
 pub struct Mlx5Nic {
-    pairs: Mutex<HashMap<u32, Arc<Pair>>>,
+    pairs: Mutex<HashMap<u32, Arc<dyn Made>>>,
     regions: Mutex<HashMap<MemoryKey, Region>>,
     /// Pages with the registers of queue pairs so far.
     register_pages: Mutex<BTreeSet<u64>>,
@@ -160,10 +180,10 @@ impl Mlx5Nic {
     /// [`NicError::System`] with the step and call that failed.
     pub fn open(options: Mlx5Options, memory: Arc<dyn SharedMemory>) -> Result<Self, NicError> {
         options.check()?;
-        let mut domain = Domain::open(options.device.as_deref(), memory)?;
+        let mut domain = Domain::open(options.device.as_deref(), memory, options.queues)?;
         let limits = domain.device.limits()?;
         let port = domain.device.port(&options, &limits)?;
-        domain.allocate()?;
+        domain.allocate(port.ethernet)?;
         tracing::debug!(device = domain.device.name, ?port, ?limits, "opened");
         Ok(Self {
             pairs: Mutex::default(),
@@ -183,23 +203,23 @@ impl Mlx5Nic {
         &self.domain.device.name
     }
 
-    fn find(&self, number: u32) -> Result<Arc<Pair>, NicError> {
+    fn find(&self, number: u32) -> Result<Arc<dyn Made>, NicError> {
         lock(&self.pairs)
             .get(&number)
             .cloned()
             .ok_or(NicError::UnknownQueuePair { queue_pair: number })
     }
 
-    fn describe(&self, pair: &Pair) -> QueuePair {
-        let proxied = lock(&pair.proxy).as_ref().map(crate::ProxySlot::address);
+    fn describe(&self, pair: &dyn Made) -> QueuePair {
+        let proxied = lock(pair.proxy()).as_ref().map(crate::ProxySlot::address);
         QueuePair {
-            number: pair.number,
+            number: pair.number(),
             format: QueueFormat::Mlx5,
-            doorbell: proxied.unwrap_or(pair.register),
-            doorbell_record: pair.record,
-            send: pair.send,
+            doorbell: proxied.unwrap_or(pair.register()),
+            doorbell_record: pair.record(),
+            send: pair.send(),
             completion: pair.completion(),
-            collapsed: false,
+            collapsed: pair.collapsed(),
             completion_produced: 0,
             completion_consumed: 0,
         }
@@ -216,10 +236,10 @@ impl Mlx5Nic {
         self.limits.reads_out.min(self.limits.reads_in)
     }
 
-    fn change(&self, pair: &Pair, attributes: &QueueAttributes) -> Result<(), NicError> {
-        let source = match pair.modify(attributes)? {
+    fn change(&self, pair: &dyn Made, attributes: &QueueAttributes) -> Result<(), NicError> {
+        let Refusal { call, source, said } = match pair.modify(attributes)? {
             Ok(()) => return Ok(()),
-            Err(source) => source,
+            Err(refusal) => refusal,
         };
         let state = match attributes.state {
             QueueAttributes::RESET => "reset",
@@ -228,7 +248,10 @@ impl Mlx5Nic {
             QueueAttributes::READY_TO_SEND => "ready to send",
             _ => "error",
         };
-        let doing = format!("taking queue pair {:#x} to state {state}", pair.number);
+        let doing = refused(
+            format!("taking queue pair {:#x} to state {state}", pair.number()),
+            &said,
+        );
         if attributes.state == QueueAttributes::READY_TO_RECEIVE && source.raw_os_error() == Some(libc::EINVAL) {
             let to = &attributes.address;
             let hint = format!(
@@ -241,9 +264,9 @@ impl Mlx5Nic {
                 128u32.checked_shl(self.port.mtu).unwrap_or(0),
                 attributes.max_dest_rd_atomic,
             );
-            return Err(failed_with(self.device(), doing, "ibv_modify_qp", source, hint));
+            return Err(failed_with(self.device(), doing, call, source, hint));
         }
-        Err(self.domain.failed(doing, "ibv_modify_qp", source))
+        Err(self.domain.failed(doing, call, source))
     }
 
     fn keep_region(&self, made: *mut sys::ibv_mr, call: &str, doing: String) -> Result<MemoryKey, NicError> {
@@ -261,10 +284,10 @@ impl Mlx5Nic {
         Ok(key)
     }
 
-    fn state_of(&self, pair: &Pair) -> Result<QueuePairState, NicError> {
-        let found = pair.query()?.map_err(|error| {
-            let doing = format!("asking for the state of queue pair {:#x}", pair.number);
-            self.domain.failed(doing, "ibv_query_qp", error)
+    fn state_of(&self, pair: &dyn Made) -> Result<QueuePairState, NicError> {
+        let found = pair.query()?.map_err(|Refusal { call, source, said }| {
+            let doing = format!("asking for the state of queue pair {:#x}", pair.number());
+            self.domain.failed(refused(doing, &said), call, source)
         })?;
         Ok(match found {
             QueueAttributes::RESET => QueuePairState::Reset,
@@ -283,6 +306,14 @@ impl Mlx5Nic {
         // A GPU's stores come without a call.
         let proxy = DoorbellProxy::start(&format!("doorbell-{}", self.device()), Wake::Never)?;
         Ok(self.proxy.get_or_init(|| proxy))
+    }
+}
+
+/// What was being done, with what the firmware said of it.
+fn refused(doing: String, said: &str) -> String {
+    match said {
+        "" => doing,
+        said => format!("{doing} ({said})"),
     }
 }
 
@@ -409,10 +440,13 @@ impl Nic for Mlx5Nic {
                 expected: "a power of two, at most what the NIC's capabilities tell",
             });
         }
-        let pair = Arc::new(Pair::create(&self.domain, depth)?);
-        let described = self.describe(&pair);
-        lock(&self.register_pages).insert(pair.register & !(REGISTER_PAGE - 1));
-        lock(&self.pairs).insert(pair.number, pair);
+        let pair: Arc<dyn Made> = match self.options.queues {
+            QueueMaking::Verbs => Arc::new(Pair::create(&self.domain, depth)?),
+            QueueMaking::Devx => Arc::new(DevxPair::create(&self.domain, depth)?),
+        };
+        let described = self.describe(&*pair);
+        lock(&self.register_pages).insert(pair.register() & !(REGISTER_PAGE - 1));
+        lock(&self.pairs).insert(pair.number(), pair);
         Ok(described)
     }
 
@@ -422,7 +456,7 @@ impl Nic for Mlx5Nic {
 
     fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
         let (pair, responder) = (self.find(qp)?, self.find(remote)?);
-        let state = self.state_of(&pair)?;
+        let state = self.state_of(&*pair)?;
         if state != QueuePairState::Reset {
             return Err(NicError::WrongState {
                 queue_pair: qp,
@@ -433,7 +467,7 @@ impl Nic for Mlx5Nic {
         }
         let port = &self.port;
         self.change(
-            &pair,
+            &*pair,
             &QueueAttributes {
                 mask: QueueAttributes::STATE
                     | QueueAttributes::PKEY_INDEX
@@ -446,7 +480,7 @@ impl Nic for Mlx5Nic {
             },
         )?;
         self.change(
-            &pair,
+            &*pair,
             &QueueAttributes {
                 mask: QueueAttributes::STATE
                     | QueueAttributes::ADDRESS
@@ -459,7 +493,7 @@ impl Nic for Mlx5Nic {
                 mtu: port.mtu,
                 dest_qp_num: remote,
                 // Relaxed: a number; connections are made one after the other by their owner.
-                rq_psn: responder.first_psn.load(Ordering::Relaxed),
+                rq_psn: responder.first_psn().load(Ordering::Relaxed),
                 address: AddressAttributes {
                     // Back to this port: the NIC turns such packets round inside.
                     dgid: port.gid,
@@ -478,7 +512,7 @@ impl Nic for Mlx5Nic {
             },
         )?;
         self.change(
-            &pair,
+            &*pair,
             &QueueAttributes {
                 mask: QueueAttributes::STATE
                     | QueueAttributes::TIMEOUT
@@ -487,7 +521,7 @@ impl Nic for Mlx5Nic {
                     | QueueAttributes::SQ_PSN
                     | QueueAttributes::MAX_RD_ATOMIC,
                 state: QueueAttributes::READY_TO_SEND,
-                sq_psn: pair.first_psn.load(Ordering::Relaxed),
+                sq_psn: pair.first_psn().load(Ordering::Relaxed),
                 max_rd_atomic: self.outstanding(),
                 timeout: self.options.ack_timeout,
                 retry_cnt: self.options.retry_count,
@@ -507,9 +541,9 @@ impl Nic for Mlx5Nic {
     fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
         let pair = self.find(qp)?;
         let proxy = self.proxy()?;
-        let mut slot = lock(&pair.proxy);
+        let mut slot = lock(pair.proxy());
         if slot.is_none() {
-            let register = pair.register;
+            let register = pair.register();
             *slot = Some(proxy.serve(move |value| {
                 // SAFETY: the register is mapped while the queue pair lives, whose destruction ends this service before.
                 unsafe { ring_register(register, value) };
@@ -517,7 +551,7 @@ impl Nic for Mlx5Nic {
             })?);
         }
         drop(slot);
-        Ok(self.describe(&pair))
+        Ok(self.describe(&*pair))
     }
 
     fn fail(&self, qp: u32) -> Result<(), NicError> {
@@ -537,9 +571,8 @@ impl Nic for Mlx5Nic {
     /// both anew instead would change the number, which is the queue pair's name to its owner, its peer and its posters.
     fn reset(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
-        self.change(&pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
-        pair.begin_anew();
-        Ok(())
+        self.change(&*pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
+        pair.begin_anew()
     }
 
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {

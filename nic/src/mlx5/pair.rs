@@ -9,9 +9,10 @@ use rdma_mummy_sys as sys;
 
 use super::domain::Domain;
 use super::dv;
+use super::made::{Made, Refusal};
 use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
-use crate::{NicError, ProxySlot, QueueAttributes, RingSpan};
+use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
 
 /// Verbs objects, each until it is destroyed.
 struct Objects {
@@ -337,6 +338,67 @@ impl Pair {
     }
 }
 
+impl Made for Pair {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn send(&self) -> RingSpan {
+        self.send
+    }
+
+    fn completion(&self) -> RingSpan {
+        self.completion()
+    }
+
+    fn collapsed(&self) -> bool {
+        false
+    }
+
+    fn record(&self) -> u64 {
+        self.record
+    }
+
+    fn register(&self) -> u64 {
+        self.register
+    }
+
+    fn first_psn(&self) -> &AtomicU32 {
+        &self.first_psn
+    }
+
+    fn proxy(&self) -> &Mutex<Option<ProxySlot>> {
+        &self.proxy
+    }
+
+    fn begin_anew(&self) -> Result<(), NicError> {
+        self.begin_anew();
+        Ok(())
+    }
+
+    fn modify(&self, attributes: &QueueAttributes) -> Result<Result<(), Refusal>, NicError> {
+        Ok(self
+            .modify(attributes)?
+            .map_err(|source| refusal("ibv_modify_qp", source)))
+    }
+
+    fn query(&self) -> Result<Result<u32, Refusal>, NicError> {
+        Ok(self.query()?.map_err(|source| refusal("ibv_query_qp", source)))
+    }
+
+    fn destroy(&self) -> Result<(), NicError> {
+        self.destroy()
+    }
+}
+
+fn refusal(call: &'static str, source: io::Error) -> Refusal {
+    Refusal {
+        call,
+        source,
+        said: String::new(),
+    }
+}
+
 impl Drop for Pair {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
@@ -357,14 +419,13 @@ const NO_RING: RingSpan = RingSpan {
 
 /// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
 /// earlier connection is not taken for one of the next.
-fn psn(of: u32) -> u32 {
+pub(super) fn psn(of: u32) -> u32 {
     of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
 }
 
 fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
     // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
     let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
-    let from = attributes.address;
     attr.qp_state = attributes.state;
     attr.path_mtu = attributes.mtu;
     attr.qkey = attributes.qkey;
@@ -372,17 +433,7 @@ fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
     attr.sq_psn = attributes.sq_psn;
     attr.dest_qp_num = attributes.dest_qp_num;
     attr.qp_access_flags = attributes.access_flags;
-    attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
-    attr.ah_attr.grh.flow_label = from.flow_label;
-    attr.ah_attr.grh.sgid_index = from.sgid_index;
-    attr.ah_attr.grh.hop_limit = from.hop_limit;
-    attr.ah_attr.grh.traffic_class = from.traffic_class;
-    attr.ah_attr.dlid = from.dlid;
-    attr.ah_attr.sl = from.sl;
-    attr.ah_attr.src_path_bits = from.src_path_bits;
-    attr.ah_attr.static_rate = from.static_rate;
-    attr.ah_attr.is_global = from.is_global.into();
-    attr.ah_attr.port_num = from.port;
+    attr.ah_attr = address_to_verbs(&attributes.address);
     attr.pkey_index = attributes.pkey_index;
     attr.max_rd_atomic = attributes.max_rd_atomic;
     attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
@@ -391,5 +442,22 @@ fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
     attr.timeout = attributes.timeout;
     attr.retry_cnt = attributes.retry_cnt;
     attr.rnr_retry = attributes.rnr_retry;
+    attr
+}
+
+pub(super) fn address_to_verbs(from: &AddressAttributes) -> sys::ibv_ah_attr {
+    // SAFETY: all zero bytes are a valid ibv_ah_attr, which holds integers only.
+    let mut attr: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
+    attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
+    attr.grh.flow_label = from.flow_label;
+    attr.grh.sgid_index = from.sgid_index;
+    attr.grh.hop_limit = from.hop_limit;
+    attr.grh.traffic_class = from.traffic_class;
+    attr.dlid = from.dlid;
+    attr.sl = from.sl;
+    attr.src_path_bits = from.src_path_bits;
+    attr.static_rate = from.static_rate;
+    attr.is_global = from.is_global.into();
+    attr.port_num = from.port;
     attr
 }

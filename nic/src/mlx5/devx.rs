@@ -1,0 +1,675 @@
+//! Queue pairs made by DEVX: firmware commands ([`super::prm`]) over memory that this program registers.
+//!
+//! Rings and doorbell records lie where [`super::SharedMemory::allocate_queues`] puts them, in the GPU's own memory where
+//! there is a dma-buf of it: what a GPU polls is near it. The completion queue is collapsed. Each queue pair has a page
+//! of registers for itself. The processor writes the first state of a ring and never reads one.
+//!
+//! Not tested on a ConnectX.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rdma_mummy_sys as sys;
+
+use super::arena::{SharedMemory, State};
+use super::domain::Domain;
+use super::dv::{self, DevxLibrary};
+use super::failure::failed_with;
+use super::made::{Made, Refusal};
+use super::pair::psn;
+use super::prm::{
+    Answer, Command, CreateCompletionQueue, CreateQueuePair, GlobalHeader, Link, Place, RemoteAccess, ToInit,
+    ToReadyToReceive, ToReadyToSend,
+};
+use crate::soft::lock;
+use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID};
+use crate::{AddressAttributes, NicError, PAGE_BYTES, ProxySlot, QueueAttributes, RingSpan};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes of one registration, unless a queue pair needs more.
+const SLAB_BYTES: u64 = 2 << 20;
+/// Where the doorbell record of the completion queue lies after the queue pair's.
+const CQ_RECORD: u64 = 64;
+/// `IBV_ACCESS_LOCAL_WRITE`.
+const LOCAL_WRITE: u32 = 1;
+/// `IBV_ACCESS_REMOTE_WRITE`, `_READ` and `_ATOMIC`.
+const REMOTE: [u32; 3] = [2, 4, 8];
+/// Page sizes of a registration: all from 4 KiB on.
+const ANY_PAGES: u64 = !(PAGE - 1);
+
+/// Registered memory.
+struct Slab {
+    start: u64,
+    bytes: u64,
+    umem: NonNull<dv::Umem>,
+    number: u32,
+}
+
+#[derive(Default)]
+struct Slabs {
+    free: State,
+    slabs: Vec<Slab>,
+}
+
+/// What the queue pairs of a device that DEVX makes share.
+pub(super) struct Devx {
+    /// Number of the protection domain.
+    domain: u32,
+    /// Number of an event queue, which completion queues have to name.
+    event_queue: u32,
+    memory: Arc<dyn SharedMemory>,
+    slabs: Mutex<Slabs>,
+}
+
+// SAFETY: libmlx5 may be called from any thread.
+unsafe impl Send for Devx {}
+// SAFETY: as above; what changes is behind a lock.
+unsafe impl Sync for Devx {}
+
+/// A chunk of registered memory.
+struct Chunk {
+    start: u64,
+    place: Place,
+}
+
+fn last_error() -> io::Error {
+    let error = io::Error::last_os_error();
+    // Some failures leave errno as it was.
+    match error.raw_os_error() {
+        Some(0) => io::Error::from_raw_os_error(libc::EIO),
+        _ => error,
+    }
+}
+
+fn from_status(status: libc::c_int) -> io::Result<()> {
+    match status {
+        0 => Ok(()),
+        // These functions return the error or -1 and set errno.
+        -1 => Err(last_error()),
+        error => Err(io::Error::from_raw_os_error(error.abs())),
+    }
+}
+
+impl Devx {
+    /// What queue pairs need of an open device and a protection domain.
+    ///
+    /// # Safety
+    /// Context and domain live, and are of mlx5; the context was opened for DEVX.
+    pub unsafe fn begin(
+        dv: &dv::Mlx5Dv,
+        device: &str,
+        context: *mut sys::ibv_context,
+        domain: *mut sys::ibv_pd,
+        memory: Arc<dyn SharedMemory>,
+    ) -> Result<Self, NicError> {
+        let failed = |doing: &str, call: &str, source| super::failure::failed(device, doing, call, source);
+        // SAFETY: the caller's promise.
+        let number = unsafe { dv.domain_number(domain) }
+            .map_err(|error| failed("asking for the number of a protection domain", "mlx5dv_init_obj", error))?;
+        let mut event_queue = 0;
+        let library = library(dv, device)?;
+        // SAFETY: the caller's promise; the number is a local.
+        from_status(unsafe { (library.query_eqn)(context, 0, &mut event_queue) })
+            .map_err(|error| failed("asking for an event queue", "mlx5dv_devx_query_eqn", error))?;
+        Ok(Self {
+            domain: number,
+            event_queue,
+            memory,
+            slabs: Mutex::default(),
+        })
+    }
+
+    /// A chunk of whole pages.
+    fn allocate(&self, domain: &Domain, bytes: u64) -> Result<Chunk, NicError> {
+        let doing = || format!("registering memory for queues of {bytes} bytes");
+        let mut slabs = lock(&self.slabs);
+        let start = match slabs.free.cut(bytes, PAGE) {
+            Some(start) => start,
+            None => {
+                let wanted = bytes.max(SLAB_BYTES);
+                let slab = self.register(domain, wanted)?;
+                slabs.free.add_slab(slab.start, wanted);
+                slabs.slabs.push(slab);
+                let cut = slabs.free.cut(bytes, PAGE);
+                cut.ok_or_else(|| domain.failed(doing(), "mlx5dv_devx_umem_reg", io::ErrorKind::OutOfMemory.into()))?
+            }
+        };
+        let of = slabs
+            .slabs
+            .iter()
+            .find(|slab| start.wrapping_sub(slab.start) < slab.bytes);
+        let place = of.map(|slab| Place {
+            umem: slab.number,
+            offset: start - slab.start,
+        });
+        let place =
+            place.ok_or_else(|| domain.failed(doing(), "mlx5dv_devx_umem_reg", io::ErrorKind::InvalidData.into()))?;
+        Ok(Chunk { start, place })
+    }
+
+    fn register(&self, domain: &Domain, bytes: u64) -> Result<Slab, NicError> {
+        let library = library(&domain.dv, &domain.device.name)?;
+        let doing = format!("registering {bytes} bytes for queues");
+        let given = self.memory.allocate_queues(bytes).map_err(|error| {
+            let why = format!("no {bytes} bytes of memory that the GPU reaches: {error}");
+            let source = io::ErrorKind::OutOfMemory.into();
+            failed_with(&domain.device.name, doing.clone(), "mlx5dv_devx_umem_reg", source, why)
+        })?;
+        let first = std::ptr::with_exposed_provenance_mut::<c_void>(given.address as usize);
+        let (made, call) = match &given.dma_buf {
+            None => {
+                // SAFETY: the context is open; the memory is this process's as long as `memory`, which outlives the umem.
+                let made = unsafe { (library.umem_reg)(domain.context(), first, bytes as usize, LOCAL_WRITE) };
+                (made, "mlx5dv_devx_umem_reg")
+            }
+            Some((fd, offset)) => {
+                let mut wanted = dv::UmemIn {
+                    addr: std::ptr::without_provenance_mut(*offset as usize),
+                    size: bytes as usize,
+                    access: LOCAL_WRITE,
+                    pgsz_bitmap: ANY_PAGES,
+                    comp_mask: dv::UMEM_DMA_BUF,
+                    dmabuf_fd: fd.as_raw_fd(),
+                };
+                // SAFETY: the context is open; the kernel holds the buffer's memory.
+                let made = unsafe { (library.umem_reg_ex)(domain.context(), &mut wanted) };
+                (made, "mlx5dv_devx_umem_reg_ex")
+            }
+        };
+        let umem = NonNull::new(made).ok_or_else(|| domain.failed(doing, call, last_error()))?;
+        Ok(Slab {
+            start: given.address,
+            bytes,
+            umem,
+            // SAFETY: just made; the library does not change its number.
+            number: unsafe { umem.as_ref() }.umem_id,
+        })
+    }
+
+    fn free(&self, chunk: &Chunk) {
+        lock(&self.slabs).free.take_back(chunk.start);
+    }
+
+    /// Gives the registrations back; whether all are gone. No queue pair may be left.
+    pub fn end(&mut self, domain: &dv::Mlx5Dv, warn: impl Fn(&str, &io::Error)) {
+        let Some(library) = domain.devx() else { return };
+        for slab in lock(&self.slabs).slabs.drain(..) {
+            // SAFETY: made by `register`; no queue uses it, and it is taken out, so this happens once.
+            if let Err(error) = from_status(unsafe { (library.umem_dereg)(slab.umem.as_ptr()) }) {
+                warn("mlx5dv_devx_umem_dereg", &error);
+            }
+        }
+    }
+}
+
+fn library<'a>(dv: &'a dv::Mlx5Dv, device: &str) -> Result<&'a DevxLibrary, NicError> {
+    dv.devx().ok_or_else(|| NicError::NoDevice {
+        reason: format!("queues of {device} cannot be made by DEVX: it was opened without"),
+    })
+}
+
+fn devx_of(domain: &Domain) -> Result<&Devx, NicError> {
+    domain.devx.as_ref().ok_or_else(|| NicError::NoDevice {
+        reason: format!("{} was opened without DEVX", domain.device.name),
+    })
+}
+
+/// Objects of the library, each until it is destroyed.
+#[derive(Default)]
+struct Objects {
+    queue_pair: Option<NonNull<dv::DevxObj>>,
+    completion_queue: Option<NonNull<dv::DevxObj>>,
+    registers: Option<NonNull<dv::Uar>>,
+    chunk: Option<Chunk>,
+}
+
+/// What one step of a connection tells that a later one needs.
+#[derive(Clone, Copy, Default)]
+struct Local {
+    port: u8,
+    pkey_index: u16,
+}
+
+/// A queue pair and its completion queue.
+pub(super) struct DevxPair {
+    /// Dropped first: its calls store to the register.
+    proxy: Mutex<Option<ProxySlot>>,
+    objects: Mutex<Objects>,
+    number: u32,
+    send: RingSpan,
+    completion: RingSpan,
+    record: u64,
+    register: u64,
+    first_psn: AtomicU32,
+    local: Mutex<Local>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: libmlx5 may be called from any thread; calls on the objects are made under the lock.
+unsafe impl Send for DevxPair {}
+// SAFETY: as above.
+unsafe impl Sync for DevxPair {}
+
+impl DevxPair {
+    /// Makes one for `depth` requests in flight, a power of two, in state reset.
+    pub fn create(domain: &Arc<Domain>, depth: u32) -> Result<Self, NicError> {
+        let none = RingSpan {
+            address: 0,
+            slots: depth,
+            shift: 0,
+            start: 0,
+        };
+        let mut pair = Self {
+            proxy: Mutex::default(),
+            objects: Mutex::default(),
+            number: 0,
+            send: RingSpan {
+                shift: BLOCK_BYTES.trailing_zeros(),
+                ..none
+            },
+            completion: RingSpan {
+                shift: CQE_BYTES.trailing_zeros(),
+                ..none
+            },
+            record: 0,
+            register: 0,
+            first_psn: AtomicU32::new(0),
+            local: Mutex::default(),
+            domain: Arc::clone(domain),
+        };
+        // On an error `pair` is dropped, with what it has.
+        pair.make(depth)?;
+        Ok(pair)
+    }
+
+    fn make(&mut self, depth: u32) -> Result<(), NicError> {
+        let domain = Arc::clone(&self.domain);
+        let devx = devx_of(&domain)?;
+        let uar_page = self.make_registers()?;
+        let send_bytes = (u64::from(depth) * BLOCK_BYTES as u64).next_multiple_of(PAGE);
+        let completion_bytes = (u64::from(depth) * CQE_BYTES as u64).next_multiple_of(PAGE);
+        let chunk = devx.allocate(&domain, send_bytes + completion_bytes + PAGE)?;
+        let (start, at) = (chunk.start, chunk.place);
+        lock(&self.objects).chunk = Some(chunk);
+        let place = |offset| Place {
+            offset: at.offset + offset,
+            ..at
+        };
+        let records = send_bytes + completion_bytes;
+        self.send.address = start;
+        self.completion.address = start + send_bytes;
+        // Receive, then send.
+        self.record = start + records + 4;
+        self.clear(depth)?;
+
+        let log = depth.trailing_zeros() as u8;
+        let command = Command::CreateCompletionQueue(CreateCompletionQueue {
+            log_entries: log,
+            uar_page,
+            event_queue: devx.event_queue,
+            ring: place(send_bytes),
+            record: place(records + CQ_RECORD),
+        });
+        let (completion_queue, completion_number) =
+            self.create_object(format!("creating a completion queue of {depth} entries"), command)?;
+        lock(&self.objects).completion_queue = Some(completion_queue);
+        let command = Command::CreateQueuePair(CreateQueuePair {
+            domain: devx.domain,
+            log_blocks: log,
+            uar_page,
+            completion_queue: completion_number,
+            ring: place(0),
+            record: place(records),
+        });
+        let (queue_pair, number) = self.create_object(format!("creating a queue pair of {depth} requests"), command)?;
+        lock(&self.objects).queue_pair = Some(queue_pair);
+        self.number = number;
+        self.first_psn = AtomicU32::new(psn(number));
+        Ok(())
+    }
+
+    /// Its own page of registers, of the best kind that there is.
+    fn make_registers(&mut self) -> Result<u32, NicError> {
+        let domain = &self.domain;
+        let library = library(&domain.dv, &domain.device.name)?;
+        let kinds = [dv::UAR_DEDICATED, dv::UAR_NOT_CACHED, dv::UAR_BLUE_FLAME];
+        // SAFETY: the context is open.
+        let mut made = kinds
+            .iter()
+            .map(|kind| unsafe { (library.alloc_uar)(domain.context(), *kind) });
+        let made = made.find_map(NonNull::new).ok_or_else(|| {
+            domain.failed(
+                "allocating a page of doorbell registers",
+                "mlx5dv_devx_alloc_uar",
+                last_error(),
+            )
+        })?;
+        lock(&self.objects).registers = Some(made);
+        // SAFETY: just made; the library does not change it.
+        let page = unsafe { made.as_ref() };
+        self.register = page.reg_addr.expose_provenance() as u64;
+        if self.register == 0 || !self.register.is_multiple_of(8) {
+            let found = format!("it is at {:#x}", self.register);
+            let source = io::Error::other(found);
+            return Err(domain.failed("using the doorbell register", "mlx5dv_devx_alloc_uar", source));
+        }
+        Ok(page.page_id)
+    }
+
+    /// Sets every completion to invalid and the records to 0. Nothing may be in flight.
+    fn clear(&self, entries: u32) -> Result<(), NicError> {
+        let memory = &devx_of(&self.domain)?.memory;
+        let mut invalid = [0; CQE_BYTES];
+        invalid[CQE_BYTES - 1] = CQE_INVALID;
+        let records = [0; CQ_RECORD as usize + 8];
+        // SAFETY: both lie within this queue pair's chunk, by `make`; it is in reset, or not made yet.
+        let written = unsafe {
+            memory
+                .write_queues(self.completion.address, &invalid.repeat(entries as usize))
+                .and_then(|()| memory.write_queues(self.record - 4, &records))
+        };
+        written.map_err(|error| {
+            let source = io::Error::other(error);
+            let name = &self.domain.device.name;
+            failed_with(
+                name,
+                "clearing queues",
+                "write",
+                source,
+                "the GPU that holds them may be lost",
+            )
+        })
+    }
+
+    fn create_object(&self, doing: String, command: Command) -> Result<(NonNull<dv::DevxObj>, u32), NicError> {
+        let domain = &self.domain;
+        let library = library(&domain.dv, &domain.device.name)?;
+        let (input, mut out) = (command.encode(), vec![0u8; command.answer_bytes()]);
+        // SAFETY: the context is open; both buffers are as long as is said.
+        let made = unsafe {
+            (library.obj_create)(
+                domain.context(),
+                input.as_ptr().cast(),
+                input.len(),
+                out.as_mut_ptr().cast(),
+                out.len(),
+            )
+        };
+        let answer = command.read_answer(&out);
+        let made = NonNull::new(made).ok_or_else(|| {
+            let call = "mlx5dv_devx_obj_create";
+            domain.failed(with_answer(doing, &answer), call, last_error())
+        })?;
+        Ok((made, answer.value))
+    }
+
+    /// Sends a command about the queue pair.
+    fn command(&self, command: Command) -> Result<Result<Answer, Refusal>, NicError> {
+        let library = library(&self.domain.dv, &self.domain.device.name)?;
+        let objects = lock(&self.objects);
+        let object = objects.queue_pair.ok_or(NicError::UnknownQueuePair {
+            queue_pair: self.number,
+        })?;
+        let (input, mut out) = (command.encode(), vec![0u8; command.answer_bytes()]);
+        let (call, name) = match command {
+            Command::QueryQueuePair { .. } => (library.obj_query, "mlx5dv_devx_obj_query"),
+            _ => (library.obj_modify, "mlx5dv_devx_obj_modify"),
+        };
+        // SAFETY: the object lives: its lock is held. Both buffers are as long as is said.
+        let status = unsafe {
+            call(
+                object.as_ptr(),
+                input.as_ptr().cast(),
+                input.len(),
+                out.as_mut_ptr().cast(),
+                out.len(),
+            )
+        };
+        let answer = command.read_answer(&out);
+        Ok(from_status(status).map(|()| answer).map_err(|source| Refusal {
+            call: name,
+            source,
+            said: with_answer(String::new(), &answer),
+        }))
+    }
+
+    /// How a peer is reached: resolved by the verbs library, as for datagrams.
+    fn resolve(&self, to: &AddressAttributes) -> Result<dv::AddressVector, Refusal> {
+        let refused = |call, source| Refusal {
+            call,
+            source,
+            said: String::new(),
+        };
+        let mut wanted = super::pair::address_to_verbs(to);
+        // SAFETY: the domain lives; the attributes are a local.
+        let made = unsafe { sys::ibv_create_ah(self.domain.protection(), &mut wanted) };
+        let Some(address) = NonNull::new(made) else {
+            return Err(refused("ibv_create_ah", last_error()));
+        };
+        // SAFETY: just made, and of mlx5 as the device.
+        let found = unsafe { self.domain.dv.address_vector(address.as_ptr()) };
+        // SAFETY: made above, and not used afterwards.
+        let ended = unsafe { sys::ibv_destroy_ah(address.as_ptr()) };
+        let found = found.map_err(|error| refused("mlx5dv_init_obj", error))?;
+        from_status(ended).map_err(|error| refused("ibv_destroy_ah", error))?;
+        Ok(found)
+    }
+
+    fn to_init(&self, wanted: &QueueAttributes) -> Command {
+        let local = Local {
+            port: wanted.port_num,
+            pkey_index: wanted.pkey_index,
+        };
+        *lock(&self.local) = local;
+        let [write, read, atomic] = REMOTE.map(|bit| wanted.access_flags & bit != 0);
+        Command::ToInit(ToInit {
+            queue_pair: self.number,
+            port: local.port,
+            pkey_index: local.pkey_index,
+            access: RemoteAccess { read, write, atomic },
+        })
+    }
+
+    fn to_ready_to_receive(&self, wanted: &QueueAttributes) -> Result<Command, Refusal> {
+        let to = &wanted.address;
+        let local = *lock(&self.local);
+        let global = GlobalHeader {
+            gid: to.dgid,
+            source_index: to.sgid_index,
+            hop_limit: to.hop_limit,
+            traffic_class: to.traffic_class,
+            flow_label: to.flow_label & 0xf_ffff,
+        };
+        let ethernet = self.domain.ethernet;
+        let link = if ethernet {
+            let found = self.resolve(to)?;
+            Link::Ethernet {
+                mac: found.rmac,
+                udp_source: u16::from_be_bytes(found.rlid),
+                priority: to.sl & 7,
+            }
+        } else {
+            Link::InfiniBand {
+                lid: to.dlid,
+                source_path_bits: to.src_path_bits & 0x7f,
+                service_level: to.sl & 15,
+            }
+        };
+        Ok(Command::ToReadyToReceive(ToReadyToReceive {
+            queue_pair: self.number,
+            port: local.port,
+            pkey_index: local.pkey_index,
+            mtu: wanted.mtu as u8 & 7,
+            remote: wanted.dest_qp_num & 0xff_ffff,
+            receive_psn: wanted.rq_psn & 0xff_ffff,
+            // Room for all that the peer may begin.
+            log_reads_in: log_up(wanted.max_dest_rd_atomic),
+            rnr_timer: wanted.min_rnr_timer & 31,
+            link,
+            global: (ethernet || to.is_global).then_some(global),
+            rate: to.static_rate,
+        }))
+    }
+
+    fn to_ready_to_send(&self, wanted: &QueueAttributes) -> Command {
+        Command::ToReadyToSend(ToReadyToSend {
+            queue_pair: self.number,
+            send_psn: wanted.sq_psn & 0xff_ffff,
+            // No more than the peer has room for.
+            log_reads_out: wanted.max_rd_atomic.checked_ilog2().unwrap_or(0).min(7) as u8,
+            ack_timeout: wanted.timeout & 31,
+            retries: wanted.retry_cnt & 7,
+            rnr_retries: wanted.rnr_retry & 7,
+        })
+    }
+}
+
+fn log_up(count: u8) -> u8 {
+    u32::from(count.max(1)).next_power_of_two().trailing_zeros().min(7) as u8
+}
+
+/// What was being done, with what the firmware said of it.
+fn with_answer(doing: String, answer: &Answer) -> String {
+    match answer.status {
+        0 => doing,
+        _ if doing.is_empty() => answer.to_string(),
+        _ => format!("{doing} ({answer})"),
+    }
+}
+
+impl Made for DevxPair {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn send(&self) -> RingSpan {
+        self.send
+    }
+
+    fn completion(&self) -> RingSpan {
+        self.completion
+    }
+
+    fn collapsed(&self) -> bool {
+        true
+    }
+
+    fn record(&self) -> u64 {
+        self.record
+    }
+
+    fn register(&self) -> u64 {
+        self.register
+    }
+
+    fn first_psn(&self) -> &AtomicU32 {
+        &self.first_psn
+    }
+
+    fn proxy(&self) -> &Mutex<Option<ProxySlot>> {
+        &self.proxy
+    }
+
+    /// Indexes begin at 0 again, and the NIC's count of completions is in no entry that is looked at.
+    fn begin_anew(&self) -> Result<(), NicError> {
+        self.clear(self.completion.slots)?;
+        if let Some(slot) = &*lock(&self.proxy) {
+            slot.reset();
+        }
+        // Relaxed: a number; its owner makes connections one after the other.
+        let next = psn(self.first_psn.load(Ordering::Relaxed).wrapping_add(self.number));
+        self.first_psn.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn modify(&self, wanted: &QueueAttributes) -> Result<Result<(), Refusal>, NicError> {
+        let queue_pair = self.number;
+        let command = match wanted.state {
+            QueueAttributes::RESET => Command::ToReset { queue_pair },
+            QueueAttributes::INIT => self.to_init(wanted),
+            QueueAttributes::READY_TO_RECEIVE => match self.to_ready_to_receive(wanted) {
+                Ok(command) => command,
+                Err(refusal) => return Ok(Err(refusal)),
+            },
+            QueueAttributes::READY_TO_SEND => self.to_ready_to_send(wanted),
+            QueueAttributes::ERROR => Command::ToError { queue_pair },
+            other => {
+                return Err(NicError::BadArgument {
+                    what: "state of a queue pair",
+                    value: other.into(),
+                    expected: "0 (reset), 1 (init), 2 (ready to receive), 3 (ready to send) or 6 (error)",
+                });
+            }
+        };
+        Ok(self.command(command)?.map(|_| ()))
+    }
+
+    fn query(&self) -> Result<Result<u32, Refusal>, NicError> {
+        let queue_pair = self.number;
+        let asked = self.command(Command::QueryQueuePair { queue_pair })?;
+        Ok(asked.map(|answer| answer.value))
+    }
+
+    fn destroy(&self) -> Result<(), NicError> {
+        // No doorbell call comes after the queue pair is destroyed.
+        drop(lock(&self.proxy).take());
+        let domain = &self.domain;
+        let library = library(&domain.dv, &domain.device.name)?;
+        let mut objects = lock(&self.objects);
+        let Objects {
+            queue_pair,
+            completion_queue,
+            registers,
+            chunk,
+        } = &mut *objects;
+        let number = self.number;
+        for (object, what) in [
+            (queue_pair, "queue pair"),
+            (completion_queue, "completion queue of queue pair"),
+        ] {
+            let Some(found) = *object else { continue };
+            // SAFETY: made by `make`, the queue pair goes first, and each is taken out when it is destroyed.
+            from_status(unsafe { (library.obj_destroy)(found.as_ptr()) }).map_err(|error| {
+                domain.failed(
+                    format!("destroying {what} {number:#x}"),
+                    "mlx5dv_devx_obj_destroy",
+                    error,
+                )
+            })?;
+            *object = None;
+        }
+        if let Some(chunk) = chunk.take() {
+            devx_of(&self.domain)?.free(&chunk);
+        }
+        if let Some(page) = registers.take() {
+            // SAFETY: made by `make_registers`; its queues are gone, and it is taken out.
+            unsafe { (library.free_uar)(page.as_ptr()) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DevxPair {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "it is left to the kernel, which destroys it with the device's file"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_reads_are_rounded_to_what_both_sides_have_room_for() {
+        assert_eq!([0, 1, 2, 3, 16, 17, 128, 255].map(log_up), [0, 0, 1, 2, 4, 5, 7, 7]);
+    }
+}
