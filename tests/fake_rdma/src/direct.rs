@@ -7,6 +7,7 @@ use rdma_mummy_sys as sys;
 
 use crate::config::config;
 use crate::control::{breach, called, enter};
+use crate::devx::DOMAIN;
 use crate::objects::{Kind, find, objects};
 use crate::verbs::is_mlx5;
 use crate::{Outcome, status};
@@ -26,7 +27,7 @@ pub extern "C" fn mlx5dv_is_supported(device: *mut sys::ibv_device) -> bool {
 pub unsafe extern "C" fn mlx5dv_init_obj(object: *mut dv::Obj, which: u64) -> c_int {
     status(|| {
         enter("mlx5dv_init_obj")?;
-        if which & !(dv::OBJ_QP | dv::OBJ_CQ) != 0 {
+        if which & !(dv::OBJ_QP | dv::OBJ_CQ | dv::OBJ_AH | dv::OBJ_PD) != 0 {
             breach(format!("mlx5dv_init_obj of {which:#x}"));
             return Err(libc::EOPNOTSUPP);
         }
@@ -39,6 +40,18 @@ pub unsafe extern "C" fn mlx5dv_init_obj(object: *mut dv::Obj, which: u64) -> c_
         if which & dv::OBJ_CQ != 0 {
             // SAFETY: the caller's promise.
             fill_completion_queue(object.cq.input, unsafe { &mut *object.cq.out })?;
+        }
+        if which & dv::OBJ_AH != 0 {
+            // SAFETY: the caller's promise.
+            fill_address(object.ah.input, unsafe { &mut *object.ah.out })?;
+        }
+        if which & dv::OBJ_PD != 0 {
+            let mut objects = objects();
+            let Kind::Domain = find(&mut objects, "mlx5dv_init_obj", object.pd.input.addr())?.kind else {
+                return Err(libc::EINVAL);
+            };
+            // SAFETY: the caller's promise.
+            unsafe { (*object.pd.out).pdn = DOMAIN };
         }
         Ok(())
     })
@@ -63,6 +76,15 @@ fn fill_queue_pair(qp: *mut sys::ibv_qp, out: &mut dv::Qp) -> Outcome<()> {
         reg: std::ptr::with_exposed_provenance_mut(found.register as usize),
         size: 0,
     };
+    Ok(())
+}
+
+fn fill_address(address: *mut sys::ibv_ah, out: &mut dv::Ah) -> Outcome<()> {
+    let mut objects = objects();
+    let Kind::Address(vector) = &mut find(&mut objects, "mlx5dv_init_obj", address.addr())?.kind else {
+        return Err(libc::EINVAL);
+    };
+    out.av = &raw mut **vector;
     Ok(())
 }
 

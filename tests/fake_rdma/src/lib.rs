@@ -23,6 +23,7 @@
 
 mod config;
 pub mod control;
+mod devx;
 mod direct;
 mod objects;
 mod verbs;

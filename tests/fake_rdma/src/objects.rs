@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use gpuvm_nic::mlx5::dv;
 use gpuvm_nic::{MemoryKey, Pages, SoftNic};
 use rdma_mummy_sys as sys;
 
 use crate::Outcome;
 use crate::control::breach;
+use crate::devx;
 
 /// `IBV_ALLOCATOR_USE_DEFAULT`.
 const USE_DEFAULT: usize = usize::MAX;
@@ -129,6 +131,11 @@ pub enum Kind {
     Region { key: MemoryKey, _mapping: Option<Mapping> },
     CompletionQueue(CompletionQueue),
     QueuePair(QueuePair),
+    Address(Box<dv::AddressVector>),
+    Umem(devx::Umem),
+    Registers(devx::Registers),
+    DevxCompletionQueue(devx::CompletionQueue),
+    DevxQueuePair(devx::QueuePair),
 }
 
 impl Kind {
@@ -139,8 +146,11 @@ impl Kind {
             Kind::Domain => "protection domain",
             Kind::ParentDomain(_) => "parent domain",
             Kind::Region { .. } => "memory region",
-            Kind::CompletionQueue(_) => "completion queue",
-            Kind::QueuePair(_) => "queue pair",
+            Kind::CompletionQueue(_) | Kind::DevxCompletionQueue(_) => "completion queue",
+            Kind::QueuePair(_) | Kind::DevxQueuePair(_) => "queue pair",
+            Kind::Address(_) => "address",
+            Kind::Umem(_) => "registered memory",
+            Kind::Registers(_) => "page of registers",
         }
     }
 }

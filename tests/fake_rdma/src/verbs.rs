@@ -10,6 +10,8 @@ use std::sync::{Arc, OnceLock};
 use gpuvm_nic::{Nic, SoftNic};
 use rdma_mummy_sys as sys;
 
+pub(crate) use memory::errno_of;
+
 use crate::config::config;
 use crate::control::{called, enter};
 use crate::objects::{self, Kind, find, objects};
@@ -111,32 +113,37 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device) -> *c
 pub unsafe extern "C" fn ibv_open_device(device: *mut sys::ibv_device) -> *mut sys::ibv_context {
     pointer(|| {
         enter("ibv_open_device")?;
-        let nic = SoftNic::builder()
-            .engines(config().engines)
-            .max_rd_atomic(READS_MAX.into())
-            .watch_doorbells(true)
-            .completions_go_on(true)
-            .build()
-            .map_err(|_| libc::ENOMEM)?;
-        // SAFETY: all zero bytes are a valid verbs_context: null pointers and numbers.
-        let mut context: Box<sys::verbs_context> = Box::new(unsafe { zeroed() });
-        context.sz = size_of::<sys::verbs_context>();
-        context.query_port = Some(query_port);
-        context.alloc_parent_domain = Some(memory::alloc_parent_domain);
-        context.create_cq_ex = Some(queues::create_cq_ex);
-        context.create_qp_ex = Some(queues::create_qp_ex);
-        context.context.device = device;
-        context.context.cmd_fd = -1;
-        context.context.async_fd = -1;
-        context.context.num_comp_vectors = 1;
-        // What tells inline functions that a verbs_context is around it.
-        context.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
-        let whole = Box::into_raw(context);
-        // SAFETY: just made.
-        let inner = unsafe { &raw mut (*whole).context };
-        objects::add(inner.addr(), Kind::Context(Arc::new(nic)), inner.addr(), &[]);
-        Ok(inner)
+        open_device(device)
     })
+}
+
+/// Opens the device, in either way.
+pub(crate) fn open_device(device: *mut sys::ibv_device) -> Outcome<*mut sys::ibv_context> {
+    let nic = SoftNic::builder()
+        .engines(config().engines)
+        .max_rd_atomic(READS_MAX.into())
+        .watch_doorbells(true)
+        .completions_go_on(true)
+        .build()
+        .map_err(|_| libc::ENOMEM)?;
+    // SAFETY: all zero bytes are a valid verbs_context: null pointers and numbers.
+    let mut context: Box<sys::verbs_context> = Box::new(unsafe { zeroed() });
+    context.sz = size_of::<sys::verbs_context>();
+    context.query_port = Some(query_port);
+    context.alloc_parent_domain = Some(memory::alloc_parent_domain);
+    context.create_cq_ex = Some(queues::create_cq_ex);
+    context.create_qp_ex = Some(queues::create_qp_ex);
+    context.context.device = device;
+    context.context.cmd_fd = -1;
+    context.context.async_fd = -1;
+    context.context.num_comp_vectors = 1;
+    // What tells inline functions that a verbs_context is around it.
+    context.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    let whole = Box::into_raw(context);
+    // SAFETY: just made.
+    let inner = unsafe { &raw mut (*whole).context };
+    objects::add(inner.addr(), Kind::Context(Arc::new(nic)), inner.addr(), &[]);
+    Ok(inner)
 }
 
 /// `ibv_close_device`.
@@ -311,7 +318,7 @@ pub extern "C" fn ibv_create_qp(_: *mut sys::ibv_pd, _: *mut sys::ibv_qp_init_at
 }
 
 /// A domain that a call names, and its context.
-fn domain_of(call: &str, pd: *mut sys::ibv_pd) -> Outcome<usize> {
+pub(crate) fn domain_of(call: &str, pd: *mut sys::ibv_pd) -> Outcome<usize> {
     let mut objects = objects();
     let object = find(&mut objects, call, pd.addr())?;
     match object.kind {

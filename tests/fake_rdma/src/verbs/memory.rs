@@ -159,7 +159,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
 }
 
 /// What a kernel would say.
-pub(super) fn errno_of(error: &NicError) -> c_int {
+pub(crate) fn errno_of(error: &NicError) -> c_int {
     match error {
         NicError::Exhausted { .. } => libc::ENOMEM,
         NicError::TimedOut { .. } => libc::EBUSY,
