@@ -2,16 +2,21 @@
 
 use std::{
     error::Error,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use gpuvm_gpu::{Gpu, HostMemory};
-use gpuvm_nic::mlx5::SharedMemory;
+use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
+use gpuvm_nic::mlx5::{QueueSlab, SharedMemory};
 
-/// Pinned host memory of one GPU.
+/// Pinned host memory of one GPU; for queues that DEVX makes the GPU's own, where NICs can be given it.
 pub(crate) struct RingArena {
     gpu: Arc<dyn Gpu>,
-    slabs: Mutex<Vec<HostMemory>>,
+    slabs: Mutex<Vec<Slab>>,
+}
+
+enum Slab {
+    Host(HostMemory),
+    Device(DeviceMemory),
 }
 
 impl RingArena {
@@ -23,22 +28,77 @@ impl RingArena {
         }
     }
 
-    /// What lanes call address `host` of this process, where it is in this memory.
-    pub fn for_lanes(&self, host: u64) -> Option<u64> {
-        let slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
-        slabs.iter().find_map(|slab| {
-            let offset = host.checked_sub(slab.host_ptr() as u64)?;
-            (offset < slab.bytes()).then_some(slab.device_addr() + offset)
+    fn slabs(&self) -> MutexGuard<'_, Vec<Slab>> {
+        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What lanes call an address of this memory, as the NIC's back end knows it. The GPU's own has one address for both.
+    pub fn for_lanes(&self, address: u64) -> Option<u64> {
+        self.slabs().iter().find_map(|slab| match slab {
+            Slab::Host(memory) => {
+                let offset = address.checked_sub(memory.host_ptr() as u64)?;
+                (offset < memory.bytes()).then_some(memory.device_addr() + offset)
+            }
+            Slab::Device(memory) => {
+                let offset = address.checked_sub(memory.addr())?;
+                (offset < memory.bytes()).then_some(address)
+            }
+        })
+    }
+
+    /// Memory of the GPU that NICs can be given, as a dma-buf.
+    fn allocate_on_gpu(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
+        let memory = self.gpu.allocate_for_nics(bytes, gpuvm_nic::PAGE_BYTES as u64)?;
+        let address = memory.addr();
+        let exported = self.gpu.export_dma_buf(address, bytes)?;
+        self.slabs().push(Slab::Device(memory));
+        Ok(QueueSlab {
+            address,
+            dma_buf: Some((exported.fd, exported.offset)),
         })
     }
 }
 
-// SAFETY: host memory of a GPU is zeroed and page-aligned; each slab is handed out once and lives as long as the arena.
+// SAFETY: memory of a GPU, the host's and its own, is zeroed and page-aligned; each slab is handed out once and lives as
+// long as the arena.
 unsafe impl SharedMemory for RingArena {
     fn allocate(&self, bytes: u64) -> Result<u64, Box<dyn Error + Send + Sync>> {
         let slab = self.gpu.allocate_host(bytes)?;
         let address = slab.host_ptr().expose_provenance() as u64;
-        self.slabs.lock().unwrap_or_else(PoisonError::into_inner).push(slab);
+        self.slabs().push(Slab::Host(slab));
         Ok(address)
+    }
+
+    fn allocate_queues(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
+        if self
+            .gpu
+            .capabilities()
+            .for_nics
+            .is_some_and(|able| able.rdma && able.dma_buf)
+        {
+            match self.allocate_on_gpu(bytes) {
+                Ok(slab) => return Ok(slab),
+                Err(error) => tracing::warn!(
+                    error = &*error as &dyn Error,
+                    "queues lie in pinned host memory: the GPU's own cannot be exported"
+                ),
+            }
+        }
+        let address = self.allocate(bytes)?;
+        Ok(QueueSlab { address, dma_buf: None })
+    }
+
+    unsafe fn write_queues(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let in_host = self.slabs().iter().any(|slab| match slab {
+            Slab::Host(memory) => address.wrapping_sub(memory.host_ptr() as u64) < memory.bytes(),
+            Slab::Device(_) => false,
+        });
+        if !in_host {
+            return Ok(self.gpu.write(address, bytes)?);
+        }
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+        // SAFETY: the bytes fit, by the caller's promise; lanes and NIC use the queue only after the command that follows.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{
     Nic as _, NicError, RxeNic, SoftNic,
     devices::{DeviceKind, Machine, PciAddress},
-    mlx5::{Mlx5Nic, Mlx5Options, SharedMemory},
+    mlx5::{Mlx5Nic, Mlx5Options, QueueMaking, SharedMemory},
     rxe::RxeOptions,
 };
 
@@ -230,6 +230,7 @@ pub struct VmBuilder {
     pub(crate) collapsed_completions: bool,
     pub(crate) rdma_devices: Vec<String>,
     pub(crate) rdma_path: RdmaPath,
+    pub(crate) rdma_queues: QueueMaking,
     pub(crate) rdma_retries: u8,
     pub(crate) rdma_ack_timeout: u8,
     pub(crate) memory_nodes: Vec<String>,
@@ -274,6 +275,7 @@ impl Default for VmBuilder {
             collapsed_completions: false,
             rdma_devices: Vec::new(),
             rdma_path: RdmaPath::default(),
+            rdma_queues: QueueMaking::default(),
             rdma_retries: RxeOptions::default().retry_count,
             rdma_ack_timeout: RxeOptions::default().ack_timeout,
             memory_nodes: Vec::new(),
@@ -401,7 +403,8 @@ impl VmBuilder {
 
     /// Has the NIC write every completion of a queue pair over one entry, which all of its requests' lanes poll, instead of
     /// one entry a request. A request that fails may then be repeated over another queue pair, and the cause of a failure be
-    /// lost behind it. Transport `soft` on the simulated GPU. Default: false.
+    /// lost behind it. Transport `soft` on the simulated GPU; over `mlx5` queue pairs that DEVX makes
+    /// ([`rdma_queues`](Self::rdma_queues)) are so in any case, and others cannot be. Default: false.
     pub fn collapsed_completions(mut self, collapsed: bool) -> Self {
         self.collapsed_completions = collapsed;
         self
@@ -423,6 +426,14 @@ impl VmBuilder {
     /// How packets of `mlx5` leave the device: its port, GID, MTU, service level and traffic class.
     pub fn rdma_path(mut self, path: RdmaPath) -> Self {
         self.rdma_path = path;
+        self
+    }
+
+    /// How the queues of `mlx5` are made. By [`QueueMaking::Devx`] they lie in the GPU's own memory where its driver exports
+    /// that, their completions are collapsed ([`collapsed_completions`](Self::collapsed_completions)), and there are 4 queue
+    /// pairs unless they are counted. Default: [`QueueMaking::Verbs`]. Not tested on a ConnectX.
+    pub fn rdma_queues(mut self, making: QueueMaking) -> Self {
+        self.rdma_queues = making;
         self
     }
 
@@ -574,10 +585,11 @@ impl VmBuilder {
         let reason = match transport {
             _ if !self.collapsed_completions => return Ok(()),
             Transport::Soft if !hardware => return Ok(()),
+            Transport::Mlx5 if self.rdma_queues == QueueMaking::Devx => return Ok(()),
             Transport::Soft => {
                 "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
             }
-            other => format!("transport {other} has none; use soft"),
+            other => format!("transport {other} has none; use soft, or mlx5 with queues that DEVX makes"),
         };
         Err(Error::Setting {
             setting: "collapsed completions",
@@ -790,7 +802,7 @@ impl VmBuilder {
                 traffic_class: self.rdma_path.traffic_class,
                 ack_timeout: self.rdma_ack_timeout,
                 retry_count: self.rdma_retries,
-                ..Default::default()
+                queues: self.rdma_queues,
             };
             let nic = match Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>) {
                 Err(NicError::NoDevice { reason }) => {

@@ -77,6 +77,7 @@ pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
 pub use gpuvm_gpu::{Capabilities, CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
 pub use gpuvm_memory_node::NodeError;
+pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use kernel::{Kernel, Module};
 pub use launch::{Launch, LaunchConfig, StreamHandle};

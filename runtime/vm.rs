@@ -10,7 +10,10 @@ use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{self as layout, Counters, FillState, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{Nic, NicCapabilities, RxeNic, SoftNic, mlx5::Mlx5Nic};
+use gpuvm_nic::{
+    Nic, NicCapabilities, RxeNic, SoftNic,
+    mlx5::{Mlx5Nic, QueueMaking},
+};
 
 use crate::{
     arena::RingArena,
@@ -137,7 +140,8 @@ impl Vm {
         let doing = || "allocating the frames' bookkeeping".to_owned();
         let count = match settings.queue_pairs {
             Some(asked) => asked,
-            None if transport == Transport::Mlx5 => {
+            // The processor, which measures, may not reach rings that DEVX made.
+            None if transport == Transport::Mlx5 && settings.rdma_queues == QueueMaking::Verbs => {
                 let measured = nics.iter().map(|nic| Ok(measure(nic, settings.page_size)?.queue_pairs));
                 measured
                     .collect::<Result<Vec<_>>>()?

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use gpuvm::{GpuKind, RdmaPath, Transport, Vm, VmBuilder};
+use gpuvm::{GpuKind, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
@@ -167,6 +167,10 @@ pub struct MachineArgs {
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Vec<String>,
 
+    /// How the queues of a ConnectX device are made: `verbs`, or `devx`, which puts them into the GPU's own memory.
+    #[arg(long, value_name = "HOW", default_value_t = QueueMaking::Verbs)]
+    pub rdma_queues: QueueMaking,
+
     /// How packets leave a ConnectX device.
     #[command(flatten)]
     pub path: PathArgs,
@@ -249,6 +253,7 @@ impl MachineArgs {
         let mut builder = Vm::builder()
             .gpu(self.gpu)
             .transport(self.transport)
+            .rdma_queues(self.rdma_queues)
             .rdma_retries(self.rdma_retries)
             .rdma_ack_timeout(self.rdma_ack_timeout)
             .page_size(page_bytes)

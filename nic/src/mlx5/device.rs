@@ -211,15 +211,15 @@ impl Device {
                     ),
                 });
             }
-            // SAFETY: the list is not freed yet; the attributes are a local.
             let (context, call) = match dv.devx() {
+                // SAFETY: the list is not freed yet.
                 None => (unsafe { sys::ibv_open_device(device) }, "ibv_open_device"),
                 Some(devx) => {
                     let mut wanted = ContextAttr {
                         flags: CONTEXT_DEVX,
                         comp_mask: 0,
                     };
-                    // SAFETY: as above.
+                    // SAFETY: the list is not freed yet; the attributes are a local.
                     (unsafe { (devx.open_device)(device, &mut wanted) }, "mlx5dv_open_device")
                 }
             };

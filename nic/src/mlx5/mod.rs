@@ -1,9 +1,10 @@
 //! NVIDIA ConnectX and BlueField (mlx5): queue pairs whose rings GPU threads fill and poll by themselves.
 //!
-//! Plain verbs make the objects. A parent domain's allocators put rings and doorbell records into memory that the GPU
+//! Plain verbs make the objects, or firmware commands over DEVX ([`QueueMaking`]). By verbs, a parent domain's allocators put rings and doorbell records into memory that the GPU
 //! reaches ([`SharedMemory`]), and `mlx5dv_init_obj` tells where they and the doorbell register are (formats:
 //! [`crate::wire::mlx5`]). After that the library has no part in posting or polling: every request is signalled,
-//! request `i` completes in slot `i` of its ring, and overrun is ignored.
+//! request `i` completes in slot `i` of its ring, and overrun is ignored. By DEVX, rings may lie in the GPU's own memory, and
+//! one entry takes every completion.
 //!
 //! A GPU reaches the register where the CUDA driver maps it ([`Nic::doorbell_pages`]); where it refuses,
 //! [`Nic::use_doorbell_proxy`] has a thread of this process store it. Queue pairs may share a register.
@@ -93,6 +94,33 @@ pub enum QueueMaking {
     /// completion queue, and a page of registers for each queue pair. Queue pairs do not tell which request failed once
     /// those behind it are flushed.
     Devx,
+}
+
+impl std::fmt::Display for QueueMaking {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Verbs => "verbs",
+            Self::Devx => "devx",
+        })
+    }
+}
+
+/// A word that names no way of making queues.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way of making queues: expected verbs or devx")]
+pub struct UnknownQueueMaking(String);
+
+impl std::str::FromStr for QueueMaking {
+    type Err = UnknownQueueMaking;
+
+    /// `verbs` or `devx`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "verbs" => Ok(Self::Verbs),
+            "devx" => Ok(Self::Devx),
+            other => Err(UnknownQueueMaking(other.to_owned())),
+        }
+    }
 }
 
 impl Default for Mlx5Options {
@@ -666,6 +694,15 @@ mod tests {
                 "{options:?} is not refused"
             );
         }
+    }
+
+    #[test]
+    fn ways_of_making_queues_have_names() {
+        for making in [QueueMaking::Verbs, QueueMaking::Devx] {
+            assert_eq!(making.to_string().parse(), Ok(making));
+        }
+        let error = "ofed".parse::<QueueMaking>().expect_err("none").to_string();
+        assert!(error.contains("verbs or devx"), "{error}");
     }
 
     #[test]

@@ -152,8 +152,11 @@ layout! {
     query_qp_out: 2176 { status: 0, 8; syndrome: 32, 32; opt_param_mask: 128, 32; qpc: 192, 1856; }
 }
 
-/// All structures, by name.
-pub const STRUCTURES: &[(&str, usize, &[(&str, Field)])] = &[
+/// A structure: its name, its bytes, and its fields by name.
+pub type Structure = (&'static str, usize, &'static [(&'static str, Field)]);
+
+/// All structures.
+pub const STRUCTURES: &[Structure] = &[
     ("cqc", cqc::BYTES, cqc::FIELDS),
     ("ads", ads::BYTES, ads::FIELDS),
     ("qpc", qpc::BYTES, qpc::FIELDS),
