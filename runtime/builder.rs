@@ -20,6 +20,7 @@ use crate::{
     arena::RingArena,
     error::{Doing, Error, Result},
     mover::GpuMover,
+    queues::check_collapsed,
     vm::{TransportNics, Vm},
 };
 
@@ -559,7 +560,7 @@ impl VmBuilder {
         let transport = self
             .transport
             .resolve(hardware, !nodes.is_empty(), lead_over_mlx5(&nodes));
-        self.check_collapsed(transport, hardware)?;
+        check_collapsed(&self, transport, hardware)?;
         let gpu = match (device, transport) {
             (Some(gpu), _) => gpu,
             // Before a simulated GPU, whose start takes longer than a refusal.
@@ -578,24 +579,6 @@ impl VmBuilder {
             _ => TransportNics::Soft(self.open_soft_nics()?),
         };
         Vm::bring_up(self, gpu, nics, nodes)
-    }
-
-    /// Whether the transport's completion queues can be collapsed, where that is asked for.
-    fn check_collapsed(&self, transport: Transport, hardware: bool) -> Result<()> {
-        let reason = match transport {
-            _ if !self.collapsed_completions => return Ok(()),
-            Transport::Soft if !hardware => return Ok(()),
-            Transport::Mlx5 if self.rdma_queues == QueueMaking::Devx => return Ok(()),
-            Transport::Soft => {
-                "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
-            }
-            other => format!("transport {other} has none; use soft, or mlx5 with queues that DEVX makes"),
-        };
-        Err(Error::Setting {
-            setting: "collapsed completions",
-            value: "true".into(),
-            reason,
-        })
     }
 
     /// The GPU to drive; none for a simulated one that is to be started.

@@ -8,12 +8,13 @@ use std::sync::{
 use gpuvm_gpu::{Gpu, GpuError, HostMemory, HostRegistration};
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
-use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
+use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings, mlx5::QueueMaking};
 
 use crate::{
     arena::RingArena,
+    builder::{Transport, VmBuilder},
     device::{DeviceArray, zero},
-    error::{Doing, Result},
+    error::{Doing, Error, Result},
     frames::FrameMemory,
 };
 
@@ -166,6 +167,24 @@ pub(crate) struct Shape {
     pub flush_reads: bool,
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
+}
+
+/// Whether a transport's completion queues can be collapsed, where that is asked for.
+pub(crate) fn check_collapsed(settings: &VmBuilder, transport: Transport, hardware: bool) -> Result<()> {
+    let reason = match transport {
+        _ if !settings.collapsed_completions => return Ok(()),
+        Transport::Soft if !hardware => return Ok(()),
+        Transport::Mlx5 if settings.rdma_queues == QueueMaking::Devx => return Ok(()),
+        Transport::Soft => {
+            "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
+        }
+        other => format!("transport {other} has none; use soft, or mlx5 with queues that DEVX makes"),
+    };
+    Err(Error::Setting {
+        setting: "collapsed completions",
+        value: "true".into(),
+        reason,
+    })
 }
 
 /// Queue pairs that reach one home, for a region.
