@@ -23,9 +23,8 @@ typedef u64 __be64;
 #include "mlx5_ifc.h"
 
 #define SIZE(s, name) printf(#name " * 0 %zu\n", sizeof(struct mlx5_ifc_##s##_bits))
-#define FIELD(s, f)                                                              \
-    printf(#s " " #f " %zu %zu\n", offsetof(struct mlx5_ifc_##s##_bits, f), \
-           sizeof(((struct mlx5_ifc_##s##_bits *)0)->f))
+#define FIELD(s, f) \
+    printf(#s " " #f " %zu %zu\n", offsetof(struct mlx5_ifc_##s##_bits, f), sizeof(((struct mlx5_ifc_##s##_bits*)0)->f))
 
 int main(void) {
     SIZE(cqc, cqc);
