@@ -2,6 +2,7 @@
 
 mod all;
 pub mod args;
+mod bfs;
 mod door;
 mod faults;
 mod hits;
@@ -32,6 +33,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Hits(args) => finish(&args.output, || hits::measure(args)),
         Bench::Limits(args) => finish(&args.output, || limits::measure(args)),
         Bench::Uvm(args) => finish(&args.output, || uvm::measure(args)),
+        Bench::Bfs(args) => finish(&args.output, || bfs::measure(args)),
         Bench::All(args) => all::run(args),
     }
 }
