@@ -458,6 +458,7 @@ fn a_pair_that_is_far_or_slow() {
     fixture
         .tree
         .remove("sys/class/infiniband")
+        .remove("sys/class/net/eth0")
         .remove(&format!("sys/devices/{NIC_WAY}"));
     let way = "pci0000:80/0000:80:01.0/0000:81:00.0";
     fixture

@@ -121,7 +121,7 @@ pub struct View {
 impl View {
     /// Looks.
     pub fn new(machine: Machine, probed: Probed) -> Self {
-        let release = machine.text("proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = machine.line("proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             kernel: two_numbers(&release),
             driver: driver(&machine),
@@ -191,11 +191,7 @@ impl View {
 
     /// What kind of container this is in, as far as one can see.
     pub fn container(&self) -> Option<String> {
-        if let Some(kind) = self
-            .machine
-            .text("run/systemd/container")
-            .filter(|kind| !kind.is_empty())
-        {
+        if let Some(kind) = self.machine.line("run/systemd/container") {
             return Some(kind);
         }
         for (file, kind) in [(".dockerenv", "docker"), ("run/.containerenv", "podman")] {
@@ -236,7 +232,7 @@ fn driver(machine: &Machine) -> Option<Driver> {
     // `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...`
     let line = text.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
     let word = line.split_whitespace().find(|word| is_version(word));
-    let module = machine.text("sys/module/nvidia/version");
+    let module = machine.line("sys/module/nvidia/version");
     if text.is_none() && module.is_none() {
         return None;
     }
