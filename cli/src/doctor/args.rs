@@ -7,9 +7,6 @@ use gpuvm::{GpuKind, Transport};
 const PAGES_MAX: u64 = (1 << 31) - 1;
 
 /// A look at the machine, or a test of it.
-///
-/// Exit status: 0 when at least one mode runs kernels on hardware, 3 when only the simulated GPU runs them, 4 when nothing
-/// does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step passed, else 1.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Print the report as one JSON object; docs/DOCTOR.md has its schema.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::bench::size;
 use crate::doctor::finding::{Check, Finding, State};
 use crate::doctor::gpu::addresses;
+use crate::doctor::rdma::OPEN_NODES;
 use crate::doctor::view::{IPC_LOCK, NET_ADMIN, SYS_ADMIN, SYS_RAWIO, View};
 
 /// From here on a driver may fail to map a NIC's registers.
@@ -352,7 +353,17 @@ fn device_nodes(view: &View) -> Finding {
         return check.unneeded("no device that has one");
     }
     if lacking.is_empty() {
-        return check.is(State::Ok, wanted.join(", "));
+        let nodes = view.rdma.iter().filter_map(|device| device.uverbs.as_ref());
+        let closed: Vec<_> = nodes
+            .filter(|node| !view.can_open(node))
+            .map(|node| node.display().to_string())
+            .collect();
+        return match closed.is_empty() {
+            true => check.is(State::Ok, wanted.join(", ")),
+            false => check
+                .is(State::Limited, format!("this user may not open {}", closed.join(", ")))
+                .mend(OPEN_NODES),
+        };
     }
     let finding = check.is(State::Missing, format!("no {}", lacking.join(", ")));
     match view.container() {

@@ -13,6 +13,9 @@ const CRC_KERNEL_LAST: (u32, u32) = (6, 12);
 /// A page of 4 KiB travels in one packet.
 const PATH_MTU: u32 = 4096;
 
+/// What lets a user open the nodes of RDMA devices.
+pub const OPEN_NODES: &str = "run as root, or chmod 0666 /dev/infiniband/uverbs* (package rdma-core has a rule for it)";
+
 /// All of them.
 pub fn checks(view: &View) -> Vec<Finding> {
     vec![libraries(view), nics(view), dma_buf(view), peermem(view), rxe(view)]
@@ -119,7 +122,7 @@ fn nics(view: &View) -> Finding {
     }
     let said: Vec<String> = nics.iter().map(|device| describe(device)).collect();
     let troubles: Vec<_> = nics.iter().flat_map(|device| troubles(device)).collect();
-    let details = json!(nics.iter().map(|device| device_json(device)).collect::<Vec<_>>());
+    let details = json!(nics.iter().map(|device| device_json(view, device)).collect::<Vec<_>>());
     let found = said.join("; ");
     let finding = match troubles.first() {
         None if view.has_mlx5() => check.is(State::Ok, found),
@@ -142,9 +145,9 @@ fn kind_name(kind: &DeviceKind) -> &str {
     }
 }
 
-/// Whether a device's first useful port is up and has an address to use.
-pub fn is_ready(device: &RdmaDevice) -> bool {
-    device.uverbs.is_some()
+/// Whether a device can be opened, and has a port that is up with an address to use.
+pub fn is_ready(view: &View, device: &RdmaDevice) -> bool {
+    device.uverbs.as_ref().is_some_and(|node| view.can_open(node))
         && device
             .active_port()
             .is_some_and(|port| port.link_layer == LinkLayer::InfiniBand || port.roce_v2_gid().is_some())
@@ -201,7 +204,7 @@ fn state(state: &PortState) -> &str {
     }
 }
 
-fn device_json(device: &RdmaDevice) -> Value {
+fn device_json(view: &View, device: &RdmaDevice) -> Value {
     let ports: Vec<Value> = device
         .ports
         .iter()
@@ -225,7 +228,7 @@ fn device_json(device: &RdmaDevice) -> Value {
         "name": device.name, "kind": kind_name(&device.kind), "model": device.model, "board": device.board,
         "firmware": device.firmware, "node_guid": device.node_guid.map(|guid| format!("{guid:016x}")),
         "uverbs": device.uverbs, "pci": device.pci.map(|pci| pci.to_string()), "numa_node": device.numa_node,
-        "ready": is_ready(device), "ports": ports,
+        "ready": is_ready(view, device), "ports": ports,
     })
 }
 
@@ -278,6 +281,12 @@ fn peermem(view: &View) -> Finding {
         return check.unneeded("not loaded; dma-buf serves");
     }
     match view.module_there("nvidia_peermem") {
+        false if !view.modules_visible() => check
+            .is(
+                State::Unknown,
+                "not loaded; the kernel's modules cannot be seen from here",
+            )
+            .mend("modprobe nvidia-peermem, outside of the container"),
         true => check.is(State::Missing, "not loaded").mend("modprobe nvidia-peermem"),
         false => check
             .is(State::Missing, "not built for this kernel")
@@ -297,16 +306,19 @@ fn rxe(view: &View) -> Finding {
         .filter(|device| device.kind == DeviceKind::Rxe)
         .collect();
     let make = "rdma link add rxe0 type rxe netdev INTERFACE";
-    if devices.iter().any(|device| is_ready(device)) {
+    if devices.iter().any(|device| is_ready(view, device)) {
         let said: Vec<String> = devices.iter().map(|device| describe(device)).collect();
         return check.is(State::Ok, said.join("; ")).details(json!(
-            devices.iter().map(|device| device_json(device)).collect::<Vec<_>>()
+            devices
+                .iter()
+                .map(|device| device_json(view, device))
+                .collect::<Vec<_>>()
         ));
     }
     if let Some(device) = devices.first() {
         let trouble = troubles(device).into_iter().next();
         let (trouble, mend) =
-            trouble.unwrap_or_else(|| (format!("{} is not ready", device.name), "rdma link show".into()));
+            trouble.unwrap_or_else(|| (format!("this user may not open {}", device.name), OPEN_NODES.into()));
         return check.is(State::Limited, trouble).mend(mend);
     }
     let crc_missing = view.kernel.is_some_and(|kernel| kernel <= CRC_KERNEL_LAST)
@@ -331,6 +343,13 @@ fn rxe(view: &View) -> Finding {
         check
             .is(State::Limited, "the module is there and not loaded")
             .mend(format!("modprobe rdma_rxe && {make}"))
+    } else if !view.modules_visible() {
+        check
+            .is(
+                State::Unknown,
+                "not loaded; the kernel's modules cannot be seen from here",
+            )
+            .mend(format!("modprobe rdma_rxe && {make}, outside of the container"))
     } else {
         check
             .is(State::Missing, format!("no module rdma_rxe for Linux {}", view.release))

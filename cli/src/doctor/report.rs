@@ -89,15 +89,15 @@ impl Report {
 
 /// The ConnectX that a `Vm` would take: the nearest to the GPU that is ready, else the nearest.
 pub fn nearest_connectx(view: &View) -> Option<RdmaDevice> {
-    let mut nics: Vec<RdmaDevice> = match view.gpus.first() {
+    let mut nics: Vec<RdmaDevice> = match view.first_gpu() {
         Some(gpu) => {
-            let near = view.machine.nics_by_distance(*gpu).into_iter();
+            let near = view.machine.nics_by_distance(gpu).into_iter();
             near.map(|(nic, _)| nic).collect()
         }
         None => view.rdma.clone(),
     };
     nics.retain(|nic| nic.kind == DeviceKind::Mlx5);
-    nics.sort_by_key(|nic| !rdma::is_ready(nic));
+    nics.sort_by_key(|nic| !rdma::is_ready(view, nic));
     nics.into_iter().next()
 }
 
@@ -106,9 +106,9 @@ fn facts(view: &View) -> Facts {
     let first = view.probed.gpus.as_ref().ok().and_then(|gpus| gpus.first());
     let connectx = nearest_connectx(view).map(|nic| {
         let mut missing = Vec::new();
-        if !rdma::is_ready(&nic) {
+        if !rdma::is_ready(view, &nic) {
             missing.push(format!(
-                "{} with an active port, an address and a uverbs node",
+                "{} with an active port, an address and a uverbs node that this user may open",
                 nic.name
             ));
         }
@@ -116,9 +116,8 @@ fn facts(view: &View) -> Facts {
             missing.push("the verbs libraries".to_owned());
         }
         let distance = view
-            .gpus
-            .first()
-            .and_then(|gpu| view.machine.pci_distance(*gpu, nic.pci?));
+            .first_gpu()
+            .and_then(|gpu| view.machine.pci_distance(gpu, nic.pci?));
         ConnectX {
             frames: match rdma::dma_buf_works(view) {
                 Some(true) => Frames::DmaBuf,
@@ -140,7 +139,7 @@ fn facts(view: &View) -> Facts {
         compiler: view.probed.compiler.is_ok(),
         connectx,
         rxe: softroce
-            .find(|device| rdma::is_ready(device))
+            .find(|device| rdma::is_ready(view, device))
             .map(|device| device.name.clone()),
     }
 }

@@ -572,6 +572,64 @@ fn only_softroce() {
     assert!(of(&fixture.report(), "rxe").found.contains("crc32_generic"));
     fixture.tree.file(&list, "kernel/drivers/net/rdma_rxe_not.ko:\n");
     assert_eq!(of(&fixture.report(), "rxe").state, State::Missing);
+    fixture.tree.remove("lib/modules");
+    assert_eq!(of(&fixture.report(), "rxe").state, State::Unknown, "as in a container");
+}
+
+#[test]
+fn a_node_that_this_user_may_not_open() {
+    let fixture = Fixture::server();
+    // Tests run as root, too: a folder is opened for writing by nobody.
+    fixture
+        .tree
+        .remove("dev/infiniband/uverbs0")
+        .file("dev/infiniband/uverbs0/x", "");
+    assert_eq!(changed(&fixture), [("device_nodes", State::Limited)]);
+    let report = fixture.report();
+    assert!(
+        of(&report, "device_nodes")
+            .found
+            .contains("may not open /dev/infiniband/uverbs0")
+    );
+    assert_eq!(of(&report, "nics").details[0]["ready"], false);
+    let mlx5 = report
+        .modes
+        .iter()
+        .find(|mode| mode.transport == "mlx5")
+        .expect("listed");
+    assert!(
+        mlx5.missing.iter().any(|missing| missing.contains("may open")),
+        "{mlx5:?}"
+    );
+}
+
+#[test]
+fn the_gpu_that_is_opened_has_the_near_nic() {
+    let mut fixture = Fixture::server();
+    let far = "pci0000:80/0000:80:01.0/0000:81:00.0";
+    fixture
+        .tree
+        .pci(far, ["0x10de", "0x2335", "0x030200"], Some("nvidia"), 1);
+    let nic = fixture.tree.pci(
+        "pci0000:80/0000:80:02.0/0000:82:00.0",
+        ["0x15b3", "0x1021", "0x020000"],
+        Some("mlx5_core"),
+        1,
+    );
+    fixture.tree.rdma(&nic, "mlx5_1", 1, "eth1");
+    let device = |fixture: &Fixture| {
+        let report = fixture.report();
+        let mode = report
+            .modes
+            .iter()
+            .find(|mode| mode.transport == "mlx5")
+            .expect("listed");
+        mode.options.rsplit(' ').next().expect("a word").to_owned()
+    };
+    assert_eq!(device(&fixture), "mlx5_0");
+    // CUDA counts in its own order.
+    fixture.gpu().pci = "0000:81:00.0".parse().ok();
+    assert_eq!(device(&fixture), "mlx5_1");
 }
 
 #[test]

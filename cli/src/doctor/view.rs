@@ -1,6 +1,7 @@
 //! The machine as the checks see it: its files, and what libraries and drivers answered.
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 
 use gpuvm_gpu::{cuda, sim};
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
@@ -152,6 +153,23 @@ impl View {
     /// Whether a GPU and a ConnectX are there, so that what stands between them matters.
     pub fn has_pair(&self) -> bool {
         !self.gpus.is_empty() && self.has_mlx5()
+    }
+
+    /// The PCI address of the GPU that a `Vm` opens; without a driver, of the first.
+    pub fn first_gpu(&self) -> Option<PciAddress> {
+        let first = self.probed.gpus.as_ref().ok().and_then(|gpus| gpus.first()?.pci);
+        first.or(self.gpus.first().copied())
+    }
+
+    /// Whether this user may open a device node to read and write.
+    pub fn can_open(&self, node: &Path) -> bool {
+        let path = self.machine.path(node);
+        OpenOptions::new().read(true).write(true).open(path).is_ok()
+    }
+
+    /// Whether the folder of the kernel's modules can be seen: a container has none.
+    pub fn modules_visible(&self) -> bool {
+        self.machine.has(format!("lib/modules/{}/modules.dep", self.release))
     }
 
     /// Whether the process has a capability; `None` where that cannot be told.
