@@ -73,7 +73,9 @@ fn gpu_json(gpu: &GpuFacts) -> serde_json::Value {
         "compute_capability": format!("{major}.{minor}"),
         "memory_bytes": gpu.memory_bytes,
         "pci": gpu.pci.map(|pci| pci.to_string()),
+        "rdma": gpu.rdma,
         "dma_buf": gpu.dma_buf,
+        "writes_ordered_for": gpu.writes_ordered_for,
     })
 }
 

@@ -1,6 +1,6 @@
 //! RDMA: libraries, NICs, GPU memory for them, SoftRoCE.
 
-use gpuvm_nic::devices::{DeviceKind, LinkLayer, PortState, RdmaDevice, RdmaPort};
+use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, PortState, RdmaDevice, RdmaPort};
 use serde_json::{Value, json};
 
 use crate::doctor::finding::{Check, Finding, State};
@@ -164,6 +164,9 @@ fn describe(device: &RdmaDevice) -> String {
     text.push(')');
     for port in &device.ports {
         text.push_str(&format!(" port {}: {}", port.number, describe_port(device, port)));
+        if let Some(address) = port.roce_v2_gid().and_then(Gid::address) {
+            text.push_str(&format!(" ({address})"));
+        }
     }
     text
 }
@@ -212,7 +215,7 @@ fn device_json(view: &View, device: &RdmaDevice) -> Value {
             let gids = port.gids.iter().map(|gid| {
                 let value = std::net::Ipv6Addr::from(gid.value).to_string();
                 json!({
-                    "index": gid.index, "value": value, "roce_v2": gid.kind == gpuvm_nic::devices::GidKind::RoceV2,
+                    "index": gid.index, "value": value, "roce_v2": gid.kind == GidKind::RoceV2,
                     "interface": gid.interface,
                 })
             });

@@ -23,9 +23,10 @@ use crate::error::{CliError, chain};
 const PAGE_BYTES: u64 = 4096;
 /// Frames of the first step.
 const FRAMES: u64 = 256;
-/// Pages of the steps that look at one thing each.
-const FEW_PAGES: u64 = 2048;
-/// Random pages on an NVIDIA GPU, and on the simulated one.
+/// Pages of the steps that look at one thing each, on an NVIDIA GPU, whose many warps want a frame each, and on the
+/// simulated one.
+const FEW_PAGES: (u64, u64) = (65_536, 2048);
+/// Random pages, on either.
 const PAGES: (u64, u64) = (1_000_000, 8192);
 /// Faults to time, on either.
 const FAULTS: (u64, u64) = (2000, 500);
@@ -127,7 +128,7 @@ impl SelfTest {
             return;
         }
         let pick = |(real, simulated): (u64, u64)| if cuda { real } else { simulated };
-        let few = format!("faults --pages {FEW_PAGES} --frames-share 1/4 --repeat 1");
+        let few = format!("faults --pages {} --frames-share 1/4 --repeat 1", pick(FEW_PAGES));
         self.bench("loopback READ", &options, &few, reads);
         let doorbells = self.steps.last().map(|step| step.figures.clone()).unwrap_or_default();
         self.steps.push(step("doorbell", None, || rings(transport, &doorbells)));

@@ -33,8 +33,12 @@ pub struct GpuFacts {
     pub memory_bytes: u64,
     /// Its place on PCIe.
     pub pci: Option<PciAddress>,
+    /// Whether a NIC can reach its memory.
+    pub rdma: Option<bool>,
     /// Whether its memory can be a dma-buf.
     pub dma_buf: Option<bool>,
+    /// For whom a NIC's writes are ordered without a flush: 0 for nobody, 100 for this GPU, 200 for all.
+    pub writes_ordered_for: Option<u32>,
 }
 
 /// What is not in files.
@@ -74,7 +78,9 @@ fn gpu_facts(device: cuda::DeviceInfo) -> GpuFacts {
         compute_capability: device.compute_capability,
         memory_bytes: device.memory_bytes,
         pci: ability.as_ref().and_then(|ability| ability.pci_address.parse().ok()),
-        dma_buf: ability.map(|ability| ability.dma_buf),
+        rdma: ability.as_ref().map(|ability| ability.rdma),
+        dma_buf: ability.as_ref().map(|ability| ability.dma_buf),
+        writes_ordered_for: ability.map(|ability| ability.writes_ordered_for),
     }
 }
 
