@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpuvm_gpu::cuda::{Advice, CudaGpu, Side, devices};
+use gpuvm_gpu::cuda::{Advice, CudaGpu, Side, devices, rdma_ability};
 use gpuvm_gpu::{
     CompileOptions, DeviceMemory, Gpu, GpuError, HostMemory, Kernel, Launch, LaunchConfig, LaunchOutcome, Module,
     Source, Stream,
@@ -100,6 +100,23 @@ const SPIN: &str = "#include <gpuvm/gpuvm.cuh>\n\
     __global__ void spin(unsigned* out) {\n\
     volatile unsigned* state = (volatile unsigned*)gpuvm::detail::launch_state();\n\
     if (threadIdx.x == 0) { atomicAdd(out, state[1]); while (state[0] == 0) __nanosleep(200); }\n}";
+
+#[test]
+fn a_gpu_is_where_sysfs_has_one() {
+    let Some(gpu) = gpu() else { return };
+    let ability = rdma_ability(gpu.device_info().ordinal).unwrap_or_else(|error| panic!("{error}"));
+    let bus = std::path::Path::new("/sys/bus/pci/devices");
+    match bus.is_dir() {
+        true => {
+            let vendor = std::fs::read_to_string(bus.join(&ability.pci_address).join("vendor"));
+            let vendor = vendor.unwrap_or_else(|error| panic!("{ability:?}: {error}"));
+            assert_eq!(vendor.trim(), "0x10de");
+        }
+        false => eprintln!("SKIPPED: {} is not there to compare with", bus.display()),
+    }
+    assert!([0, 100, 200].contains(&ability.writes_ordered_for), "{ability:?}");
+    assert!(rdma_ability(9999).is_err());
+}
 
 #[test]
 fn memory_is_zeroed_written_and_read() {

@@ -128,7 +128,7 @@ impl Machine {
             .and_then(|name| self.number(Path::new("sys/class/net").join(name).join("mtu")));
         Some(RdmaPort {
             number,
-            state: PortState::parse(&self.text(folder.join("state"))?),
+            state: PortState::parse(&self.line(folder.join("state")).unwrap_or_default()),
             link_layer: match self.text(folder.join("link_layer")).as_deref() {
                 Some("Ethernet") => LinkLayer::Ethernet,
                 Some("InfiniBand") => LinkLayer::InfiniBand,
@@ -157,7 +157,7 @@ impl Machine {
                         kind if kind.contains("IB") || kind.contains("v1") => GidKind::IbOrRoceV1,
                         _ => GidKind::Other,
                     },
-                    interface: self.text(attributes.join("ndevs").join(name)),
+                    interface: self.line(attributes.join("ndevs").join(name)),
                 })
             })
             .collect();
