@@ -360,7 +360,11 @@ impl Queues {
             let span = (pages.host, pages.registration.bytes(), pages.registration.device_addr());
             translate(span, ready.doorbell)
         });
-        let start = |ring: &gpuvm_nic::RingSpan| ring.start.wrapping_sub(next as u32) & (ring.slots - 1);
+        // What a lane adds to an index to have its place: all of it where the NIC counts further than the ring is long.
+        let start = |ring: &gpuvm_nic::RingSpan| match ready.format {
+            QueueFormat::Mlx5 => ring.start.wrapping_sub(next as u32),
+            QueueFormat::Rxe => ring.start.wrapping_sub(next as u32) & (ring.slots - 1),
+        };
         QueueDesc {
             kind: match ready.format {
                 QueueFormat::Mlx5 => layout::QUEUE_KIND_MLX5,

@@ -39,9 +39,9 @@ pub struct QueueDesc {
     pub send_shift: u32,
     /// Base-two logarithm of a completion slot's bytes.
     pub completion_shift: u32,
-    /// Position of request 0 in the send ring.
+    /// Position of request 0 in the send ring. mlx5: modulo 2^32, since positions beyond the ring are in the requests.
     pub send_start: u32,
-    /// Position of request 0's completion.
+    /// Position of request 0's completion. mlx5: modulo 2^32, since the lap is in the completions.
     pub completion_start: u32,
     /// Local key of the frame memory.
     pub lkey: u32,
