@@ -730,6 +730,73 @@ fn what_cannot_be_is_refused_with_the_cause() {
     });
 }
 
+#[test]
+fn many_queue_pairs_work_at_one_time() {
+    over_fake(
+        "many_queue_pairs_work_at_one_time",
+        &[("FAKE_RDMA_ENGINES", "2")],
+        |_| {
+            const THREADS: usize = 4;
+            const EACH: usize = 16;
+            const DEPTH: u32 = 16;
+            let nic = open(Mlx5Options::default()).expect("a device");
+            let work = || {
+                let memory = Memory::register(&nic).expect("memory");
+                let make = |_| Poster::loopback(nic.clone(), config(DEPTH)).expect("a queue pair");
+                let mut posters: Vec<Poster> = (0..EACH).map(make).collect();
+                fill(memory.home, 3);
+                for _ in 0..20 {
+                    for poster in &mut posters {
+                        for _ in 0..DEPTH {
+                            poster
+                                .post(memory.read(), &memory.frame_segment(), Flags::SIGNALLED)
+                                .expect("room");
+                        }
+                        poster.ring();
+                    }
+                    for poster in &mut posters {
+                        for _ in 0..DEPTH {
+                            let completion = poster.wait(LONG).expect("a completion");
+                            assert!(
+                                matches!(completion.detail, CompletionDetail::Success { .. }),
+                                "{completion}"
+                            );
+                        }
+                    }
+                }
+                assert_filled(memory.frame, 3);
+                drop(posters);
+                memory.deregister(&nic).expect("their end");
+            };
+            std::thread::scope(|scope| {
+                (0..THREADS).for_each(|_| {
+                    scope.spawn(work);
+                });
+            });
+        },
+    );
+}
+
+#[test]
+fn the_environment_plants_failures_and_names_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("calls");
+    let variables = [
+        ("FAKE_RDMA_FAIL", "ibv_alloc_pd:12@2, ibv_open_device:13"),
+        ("FAKE_RDMA_LOG", log.to_str().expect("text")),
+    ];
+    let name = "the_environment_plants_failures_and_names_the_log";
+    over_fake(name, &variables, |fake| {
+        assert!(refusal(Mlx5Options::default()).contains("ibv_open_device"));
+        drop(open(Mlx5Options::default()).expect("the second one goes well"));
+        assert!(refusal(Mlx5Options::default()).contains("ibv_alloc_pd"));
+        drop(open(Mlx5Options::default()).expect("the third one goes well"));
+        let path = std::env::var("FAKE_RDMA_LOG").expect("it is set");
+        let written = std::fs::read_to_string(path).expect("the log");
+        assert_eq!(written.lines().collect::<Vec<_>>(), fake.log());
+    });
+}
+
 /// Memory that is full.
 struct Full;
 
