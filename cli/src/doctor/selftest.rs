@@ -128,14 +128,17 @@ impl SelfTest {
             return;
         }
         let pick = |(real, simulated): (u64, u64)| if cuda { real } else { simulated };
-        let few = format!("faults --pages {} --frames-share 1/4 --repeat 1", pick(FEW_PAGES));
+        let few = format!(
+            "faults --pages {} --frames-share 1/4 --repeat 1 --no-ceilings",
+            pick(FEW_PAGES)
+        );
         self.bench("loopback READ", &options, &few, reads);
         let doorbells = self.steps.last().map(|step| step.figures.clone()).unwrap_or_default();
         self.steps.push(step("doorbell", None, || rings(transport, &doorbells)));
         let writes = format!("{few} --access warp --writes 50");
         self.bench("loopback READ and WRITE", &options, &writes, reads);
         let pages = args.pages.unwrap_or(pick(PAGES));
-        let random = format!("faults --pages {pages} --frames-share 1/4 --repeat 1");
+        let random = format!("faults --pages {pages} --frames-share 1/4 --repeat 1 --no-ceilings");
         self.bench("random pages", &options, &random, reads);
         let faults = format!("latency --faults {}", pick(FAULTS));
         self.bench("latency of one fault", &options, &faults, latency);
