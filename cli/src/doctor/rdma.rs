@@ -1,6 +1,6 @@
 //! RDMA: libraries, NICs, GPU memory for them, SoftRoCE.
 
-use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, PortState, RdmaDevice, RdmaPort};
+use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, RdmaDevice, RdmaPort};
 use serde_json::{Value, json};
 
 use crate::doctor::finding::{Check, Finding, State};
@@ -173,7 +173,7 @@ fn describe(device: &RdmaDevice) -> String {
 
 /// Without addresses.
 pub fn describe_port(device: &RdmaDevice, port: &RdmaPort) -> String {
-    let mut text = format!("{} {}", link_layer(port), state(&port.state));
+    let mut text = format!("{} {}", link_layer(port), port.state);
     if let Some(rate) = port.rate_bits_per_s {
         text.push_str(&format!(" {} Gb/s", rate as f64 / 1e9));
     }
@@ -197,16 +197,6 @@ fn link_layer(port: &RdmaPort) -> &'static str {
     }
 }
 
-fn state(state: &PortState) -> &str {
-    match state {
-        PortState::Active => "active",
-        PortState::Down => "down",
-        PortState::Init => "init",
-        PortState::Armed => "armed",
-        PortState::Other(text) => text,
-    }
-}
-
 fn device_json(view: &View, device: &RdmaDevice) -> Value {
     let ports: Vec<Value> = device
         .ports
@@ -220,7 +210,7 @@ fn device_json(view: &View, device: &RdmaDevice) -> Value {
                 })
             });
             json!({
-                "number": port.number, "state": state(&port.state), "link_layer": link_layer(port),
+                "number": port.number, "state": port.state.to_string(), "link_layer": link_layer(port),
                 "rate_bits_per_s": port.rate_bits_per_s, "interface": port.interface,
                 "interface_mtu": port.interface_mtu, "path_mtu": device.path_mtu_bytes(port),
                 "gids": gids.collect::<Vec<_>>(),
