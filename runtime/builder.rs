@@ -9,13 +9,22 @@ use gpuvm_gpu::{
 };
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
-use gpuvm_nic::{Nic as _, NicError, RxeNic, SoftNic, rxe::RxeOptions};
+use gpuvm_nic::{
+    Nic as _, NicError, RxeNic, SoftNic,
+    devices::{DeviceKind, Machine, PciAddress},
+    mlx5::{Mlx5Nic, Mlx5Options, SharedMemory},
+    rxe::RxeOptions,
+};
 
 use crate::{
+    arena::RingArena,
     error::{Doing, Error, Result},
     mover::GpuMover,
-    vm::{TransportNic, Vm},
+    vm::{TransportNics, Vm},
 };
+
+/// Queue pairs for each home and NIC where nothing is measured.
+pub(crate) const QUEUE_PAIRS: u32 = 4;
 
 /// Which GPU runs the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -103,7 +112,7 @@ pub enum Transport {
     Soft,
     /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call.
     Rxe,
-    /// A ConnectX NIC. Not in this version.
+    /// ConnectX NICs (mlx5), whose queues GPU threads drive. Not tested on a ConnectX: see docs/CONNECTX.md.
     Mlx5,
     /// The faulting warp copies its pages itself, from host memory or from a neighbour GPU's.
     Direct,
@@ -121,22 +130,16 @@ impl Transport {
         }
     }
 
-    /// The transport that a [`VmBuilder`] takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one,
-    /// with or without memory nodes.
-    pub const fn resolve(self, nvidia: bool, memory_nodes: bool) -> Self {
+    /// The transport that a [`VmBuilder`] takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one, with or
+    /// without memory nodes, to which ConnectX devices lead or others.
+    pub const fn resolve(self, nvidia: bool, memory_nodes: bool, over_mlx5: bool) -> Self {
         match self {
+            // An NVIDIA GPU cannot reach the SoftRoCE driver's rings.
+            Self::Auto if memory_nodes && (over_mlx5 || nvidia) => Self::Mlx5,
             Self::Auto if memory_nodes => Self::Rxe,
             Self::Auto if nvidia => Self::Direct,
             Self::Auto => Self::Soft,
             asked => asked,
-        }
-    }
-
-    /// Why this version cannot drive it, on any machine; `None` where it can.
-    pub const fn unsupported(self) -> Option<&'static str> {
-        match self {
-            Self::Mlx5 => Some("this version drives no ConnectX NIC; use --transport direct, soft or rxe"),
-            _ => None,
         }
     }
 }
@@ -176,6 +179,34 @@ fn workers_beside_a_proxy() -> u32 {
     (cores - 1).max(1)
 }
 
+/// How packets leave a ConnectX device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdmaPath {
+    /// The port, from 1 on. Default: 1.
+    pub port: u8,
+    /// Which of the port's GIDs. Default: a RoCE v2 one, of an IPv4 address if there is one; on InfiniBand the first.
+    pub gid_index: Option<u8>,
+    /// Most bytes of a packet's data: 256 to 4096, a power of two. Default: what the port has.
+    pub mtu: Option<u32>,
+    /// Service level, 0 to 15. Default: 0.
+    pub service_level: u8,
+    /// Traffic class (RoCE: DSCP and ECN). Default: 0.
+    pub traffic_class: u8,
+}
+
+impl Default for RdmaPath {
+    fn default() -> Self {
+        let options = Mlx5Options::default();
+        Self {
+            port: options.port,
+            gid_index: options.gid_index,
+            mtu: options.mtu,
+            service_level: options.service_level,
+            traffic_class: options.traffic_class,
+        }
+    }
+}
+
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Clone)]
 #[must_use]
@@ -185,7 +216,7 @@ pub struct VmBuilder {
     pub(crate) transport: Transport,
     pub(crate) frame_memory: u64,
     pub(crate) page_size: u64,
-    pub(crate) queue_pairs: u32,
+    pub(crate) queue_pairs: Option<u32>,
     pub(crate) queue_depth: u32,
     pub(crate) seed: Option<u64>,
     pub(crate) wait_limit: Duration,
@@ -194,8 +225,10 @@ pub struct VmBuilder {
     pub(crate) workers: Option<u32>,
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
-    pub(crate) soft_nic: Option<Arc<SoftNic>>,
-    pub(crate) rdma_device: Option<String>,
+    pub(crate) soft_nics: Vec<Arc<SoftNic>>,
+    pub(crate) flush_reads: bool,
+    pub(crate) rdma_devices: Vec<String>,
+    pub(crate) rdma_path: RdmaPath,
     pub(crate) rdma_retries: u8,
     pub(crate) rdma_ack_timeout: u8,
     pub(crate) memory_nodes: Vec<String>,
@@ -226,7 +259,7 @@ impl Default for VmBuilder {
             transport: Transport::Auto,
             frame_memory: 64 << 20,
             page_size: 4 << 10,
-            queue_pairs: 4,
+            queue_pairs: None,
             queue_depth: 256,
             seed: None,
             wait_limit: Duration::from_secs(10),
@@ -235,8 +268,10 @@ impl Default for VmBuilder {
             workers: None,
             lanes_per_worker: 256,
             regions_max: 256,
-            soft_nic: None,
-            rdma_device: None,
+            soft_nics: Vec::new(),
+            flush_reads: false,
+            rdma_devices: Vec::new(),
+            rdma_path: RdmaPath::default(),
             rdma_retries: RxeOptions::default().retry_count,
             rdma_ack_timeout: RxeOptions::default().ack_timeout,
             memory_nodes: Vec::new(),
@@ -279,9 +314,10 @@ impl VmBuilder {
         self
     }
 
-    /// Number of queue pairs. Default: 4.
+    /// Number of queue pairs for each home and NIC. Default: 4; over `mlx5` as many as keep the link busy, by the latency
+    /// that is measured at the start and the READs that the device keeps in flight for each.
     pub fn queue_pairs(mut self, count: u32) -> Self {
-        self.queue_pairs = count;
+        self.queue_pairs = Some(count);
         self
     }
 
@@ -342,13 +378,41 @@ impl VmBuilder {
 
     /// A software NIC of your own making: shaped, or with faults planted. Default: one as fast as it can be.
     pub fn soft_nic(mut self, nic: Arc<SoftNic>) -> Self {
-        self.soft_nic = Some(nic);
+        self.soft_nics = vec![nic];
         self
     }
 
-    /// The RDMA device, such as `rxe0`. Default: the first that the transport can drive.
+    /// Software NICs that are used in place of one: each page belongs to one of them, as it would with several NICs of the
+    /// machine.
+    pub fn soft_nics(mut self, nics: impl IntoIterator<Item = Arc<SoftNic>>) -> Self {
+        self.soft_nics = nics.into_iter().collect();
+        self
+    }
+
+    /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
+    /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Transports `soft` and
+    /// `mlx5`. Default: false.
+    pub fn flush_reads(mut self, always: bool) -> Self {
+        self.flush_reads = always;
+        self
+    }
+
+    /// The RDMA device, such as `rxe0` or `mlx5_0`. Default: the first SoftRoCE device; the ConnectX devices that are nearest
+    /// to the GPU on PCIe.
     pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
-        self.rdma_device = Some(name.into());
+        self.rdma_devices = vec![name.into()];
+        self
+    }
+
+    /// Several ConnectX devices: each page belongs to one of them.
+    pub fn rdma_devices(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.rdma_devices = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How packets of `mlx5` leave the device: its port, GID, MTU, service level and traffic class.
+    pub fn rdma_path(mut self, path: RdmaPath) -> Self {
+        self.rdma_path = path;
         self
     }
 
@@ -421,17 +485,18 @@ impl VmBuilder {
                 "page table words count at most 2^28 - 1 frames: use larger pages",
             );
         }
-        // One group of them for this host's memory, and one a node.
-        let groups = 1 + self.memory_nodes.len() as u64;
-        if u64::from(self.queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
+        // One group of them for this host's memory and each NIC, and one a node.
+        let groups = self.soft_nics.len().max(1) as u64 + self.memory_nodes.len() as u64;
+        let queue_pairs = self.queue_pairs.unwrap_or(QUEUE_PAIRS);
+        if u64::from(queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(
                 "queue pairs",
-                format!("{} for each of {groups} homes", self.queue_pairs),
+                format!("{queue_pairs} for each of {groups} homes"),
                 "there may be 4096 in all",
             );
         }
-        if !(1..=layout::QUEUES_MAX).contains(&self.queue_pairs) {
-            return refuse("queue pairs", self.queue_pairs.to_string(), "there must be 1 to 4096");
+        if !(1..=layout::QUEUES_MAX).contains(&queue_pairs) {
+            return refuse("queue pairs", queue_pairs.to_string(), "there must be 1 to 4096");
         }
         if !self.queue_depth.is_power_of_two() || self.queue_depth > layout::RING_ENTRIES_MAX {
             return refuse(
@@ -460,12 +525,6 @@ impl VmBuilder {
     /// cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`].
     pub fn build(self) -> Result<Vm> {
         self.check()?;
-        if let Some(reason) = self.transport.unsupported() {
-            return Err(Error::Unavailable {
-                what: format!("transport {}", self.transport),
-                reason: reason.into(),
-            });
-        }
         // Before a node or a NIC is asked for what the GPU cannot use.
         let device = self.choose_device()?;
         let hardware = device
@@ -476,18 +535,27 @@ impl VmBuilder {
         }
         // Before the simulated GPU, whose start takes longer.
         let nodes = self.join_nodes()?;
-        let transport = self.transport.resolve(hardware, !nodes.is_empty());
-        let nic = match transport {
-            Transport::Rxe => Some(TransportNic::Rxe(Arc::new(self.open_rxe(&nodes)?))),
-            Transport::Direct => None,
-            _ if hardware => Some(self.soft_nic_of_hardware(device.as_ref())?),
-            _ => Some(TransportNic::Soft(self.open_soft_nic()?)),
+        let transport = self
+            .transport
+            .resolve(hardware, !nodes.is_empty(), lead_over_mlx5(&nodes));
+        let gpu = match (device, transport) {
+            (Some(gpu), _) => gpu,
+            // Before a simulated GPU, whose start takes longer than a refusal.
+            (None, Transport::Rxe) => {
+                let nic = Arc::new(self.open_rxe(&nodes)?);
+                let gpu = self.start_simulated(transport)?;
+                return Vm::bring_up(self, gpu, TransportNics::Rxe(nic), nodes);
+            }
+            (None, _) => self.start_simulated(transport)?,
         };
-        let gpu = match device {
-            Some(gpu) => gpu,
-            None => self.start_simulated(transport)?,
+        let nics = match transport {
+            Transport::Rxe => TransportNics::Rxe(Arc::new(self.open_rxe(&nodes)?)),
+            Transport::Direct => TransportNics::Direct,
+            Transport::Mlx5 => self.open_mlx5(&gpu, &nodes)?,
+            _ if hardware => TransportNics::Soft(self.soft_nics_of_hardware(&gpu)?),
+            _ => TransportNics::Soft(self.open_soft_nics()?),
         };
-        Vm::bring_up(self, gpu, nic, nodes)
+        Vm::bring_up(self, gpu, nics, nodes)
     }
 
     /// The GPU to drive; none for a simulated one that is to be started.
@@ -508,9 +576,9 @@ impl VmBuilder {
                     Ok(None)
                 };
                 let only_there = self.seed.is_some()
-                    || self.soft_nic.is_some()
+                    || !self.soft_nics.is_empty()
                     || matches!(self.transport, Transport::Rxe | Transport::Soft)
-                    || !self.memory_nodes.is_empty();
+                    || (!self.memory_nodes.is_empty() && self.transport != Transport::Mlx5);
                 if only_there {
                     return simulated("a seed, its NIC or a memory node was asked for");
                 }
@@ -539,20 +607,12 @@ impl VmBuilder {
             let reason = "an NVIDIA GPU cannot reach the SoftRoCE driver's rings; use --transport direct, or --gpu sim";
             return refuse("transport", self.transport.to_string(), reason);
         }
-        if !self.memory_nodes.is_empty() {
-            let reason = "an NVIDIA GPU reaches other machines through a ConnectX NIC, which this version does not \
-                          drive; use --gpu sim";
-            return refuse("memory nodes", self.memory_nodes.join(", "), reason);
-        }
         Ok(())
     }
 
-    /// The software NIC beside an NVIDIA GPU, whose copy engines move its bytes.
-    fn soft_nic_of_hardware(&self, gpu: Option<&Arc<dyn Gpu>>) -> Result<TransportNic> {
-        if let Some(nic) = &self.soft_nic {
-            if nic.has_mover() {
-                return Ok(TransportNic::Soft(Arc::clone(nic)));
-            }
+    /// The software NICs beside an NVIDIA GPU, whose copy engines move their bytes.
+    fn soft_nics_of_hardware(&self, gpu: &Arc<dyn Gpu>) -> Result<Vec<Arc<SoftNic>>> {
+        if self.soft_nics.iter().any(|nic| !nic.has_mover()) {
             return Err(Error::Setting {
                 setting: "software NIC",
                 value: "one without a mover".into(),
@@ -561,17 +621,18 @@ impl VmBuilder {
                         .into(),
             });
         }
-        let mut builder = SoftNic::builder().engines(self.nic_engines);
-        if let Some(gpu) = gpu {
-            builder = builder.mover(Arc::new(GpuMover { gpu: Arc::clone(gpu) }));
+        if !self.soft_nics.is_empty() {
+            return Ok(self.soft_nics.clone());
         }
+        let mover = Arc::new(GpuMover { gpu: Arc::clone(gpu) });
+        let builder = SoftNic::builder().engines(self.nic_engines).mover(mover);
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
-        Ok(TransportNic::Soft(Arc::new(nic)))
+        Ok(vec![Arc::new(nic)])
     }
 
-    fn open_soft_nic(&self) -> Result<Arc<SoftNic>> {
-        if let Some(nic) = &self.soft_nic {
-            return Ok(Arc::clone(nic));
+    fn open_soft_nics(&self) -> Result<Vec<Arc<SoftNic>>> {
+        if !self.soft_nics.is_empty() {
+            return Ok(self.soft_nics.clone());
         }
         let engines = if self.seed.is_some() { 0 } else { self.nic_engines };
         let mut builder = SoftNic::builder().engines(engines);
@@ -579,13 +640,13 @@ impl VmBuilder {
             builder = builder.clock(Arc::new(gpuvm_nic::soft::VirtualClock::new(0)));
         }
         let nic = builder.build().doing(|| "starting the software NIC".into())?;
-        Ok(Arc::new(nic))
+        Ok(vec![Arc::new(nic)])
     }
 
     fn start_simulated(&self, transport: Transport) -> Result<Arc<dyn Gpu>> {
         let pairs = match transport {
             Transport::Direct => 0,
-            _ => u64::from(self.queue_pairs) * (1 + self.memory_nodes.len() as u64),
+            _ => u64::from(self.queue_pairs.unwrap_or(QUEUE_PAIRS)) * (1 + self.memory_nodes.len() as u64),
         };
         let bookkeeping = self.frames() * 16 + pairs * u64::from(self.queue_depth) * 256;
         let memory = self
@@ -609,11 +670,14 @@ impl VmBuilder {
         if self.memory_nodes.is_empty() {
             return Ok(Vec::new());
         }
-        if !matches!(self.transport, Transport::Auto | Transport::Rxe) {
+        if !matches!(self.transport, Transport::Auto | Transport::Rxe | Transport::Mlx5) {
             return Err(Error::Setting {
                 setting: "memory nodes",
                 value: self.memory_nodes.join(", "),
-                reason: format!("transport {} does not reach other machines; use rxe", self.transport),
+                reason: format!(
+                    "transport {} does not reach other machines; use rxe or mlx5",
+                    self.transport
+                ),
             });
         }
         let options = ClientOptions {
@@ -633,7 +697,11 @@ impl VmBuilder {
     /// The device that the nodes are reached through, else the one that was asked for.
     fn open_rxe(&self, nodes: &[Arc<NodeClient>]) -> Result<RxeNic> {
         let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
-        let mut device = self.rdma_device.clone();
+        if self.rdma_devices.len() > 1 {
+            let reason = "transport rxe drives one device".into();
+            return refuse("RDMA devices", self.rdma_devices.join(", "), reason);
+        }
+        let mut device = self.rdma_devices.first().cloned();
         for node in nodes {
             match &device {
                 Some(device) if device != node.device() => {
@@ -672,6 +740,91 @@ impl VmBuilder {
         }
         Ok(nic)
     }
+}
+
+impl VmBuilder {
+    /// The ConnectX devices, opened over memory of the GPU's.
+    fn open_mlx5(&self, gpu: &Arc<dyn Gpu>, nodes: &[Arc<NodeClient>]) -> Result<TransportNics> {
+        let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
+        if let Some(seed) = self.seed {
+            let reason = "a NIC of the machine follows none; use the software NIC".into();
+            return refuse("seed", seed.to_string(), reason);
+        }
+        let arena = Arc::new(RingArena::new(Arc::clone(gpu)));
+        let mut nics = Vec::new();
+        for device in self.mlx5_devices(&**gpu, nodes) {
+            let options = Mlx5Options {
+                device,
+                port: self.rdma_path.port,
+                gid_index: self.rdma_path.gid_index,
+                mtu: self.rdma_path.mtu,
+                service_level: self.rdma_path.service_level,
+                traffic_class: self.rdma_path.traffic_class,
+                ack_timeout: self.rdma_ack_timeout,
+                retry_count: self.rdma_retries,
+            };
+            let nic = match Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>) {
+                Err(NicError::NoDevice { reason }) => {
+                    return Err(Error::Unavailable {
+                        what: "transport mlx5".into(),
+                        reason,
+                    });
+                }
+                other => other.doing(|| "opening a ConnectX device".into())?,
+            };
+            let able = nic.capabilities();
+            let blocks = self.queue_depth << u32::from(self.flush_reads);
+            if blocks > able.sq_entries_max {
+                let reason = format!("{} takes at most {} blocks", able.name, able.sq_entries_max);
+                return refuse("queue depth", self.queue_depth.to_string(), reason);
+            }
+            nics.push(Arc::new(nic));
+        }
+        Ok(TransportNics::Mlx5(nics, arena))
+    }
+
+    /// The devices to open: those that were asked for, then those that lead to the nodes; without any, those nearest to the
+    /// GPU. None is the library's first.
+    fn mlx5_devices(&self, gpu: &dyn Gpu, nodes: &[Arc<NodeClient>]) -> Vec<Option<String>> {
+        let mut names = self.rdma_devices.clone();
+        for node in nodes {
+            if !names.iter().any(|name| name == node.device()) {
+                names.push(node.device().to_owned());
+            }
+        }
+        if names.is_empty()
+            && let Some(place) = gpu
+                .capabilities()
+                .for_nics
+                .and_then(|able| able.pci_address.parse().ok())
+        {
+            names = nearest_mlx5(&Machine::default(), place);
+        }
+        match names.is_empty() {
+            true => vec![None],
+            false => names.into_iter().map(Some).collect(),
+        }
+    }
+}
+
+/// The ConnectX devices with an active port that are nearest to a PCI device, all at one distance.
+fn nearest_mlx5(machine: &Machine, to: PciAddress) -> Vec<String> {
+    let near = machine.nics_by_distance(to).into_iter();
+    let mut near = near.filter(|(nic, _)| nic.kind == DeviceKind::Mlx5 && nic.active_port().is_some());
+    let Some((first, distance)) = near.next() else {
+        return Vec::new();
+    };
+    let others = near.take_while(|(_, other)| distance.is_some() && *other == distance);
+    std::iter::once(first.name)
+        .chain(others.map(|(nic, _)| nic.name))
+        .collect()
+}
+
+/// Whether a ConnectX device leads to a node.
+fn lead_over_mlx5(nodes: &[Arc<NodeClient>]) -> bool {
+    let machine = Machine::default();
+    let kind = |node: &Arc<NodeClient>| machine.rdma_device(node.device()).map(|found| found.kind);
+    nodes.iter().any(|node| kind(node) == Some(DeviceKind::Mlx5))
 }
 
 #[cfg(test)]

@@ -1,39 +1,187 @@
-//! Memory for frames, registered with the NIC where there is one.
+//! Memory for frames, registered with the NICs where there are any.
 
-use std::{mem::ManuallyDrop, sync::Arc};
+use std::{fmt, mem::ManuallyDrop, ops::Range, os::fd::AsFd, sync::Arc};
 
-use gpuvm_gpu::{DeviceMemory, Gpu};
+use gpuvm_gpu::{Capabilities, DeviceMemory, Gpu, HostMemory};
+use gpuvm_layouts::FRAME_KEY_BYTES;
 use gpuvm_nic::{Access, MemoryKey, Nic};
 
-use crate::error::{Doing, Result};
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+};
+
+/// How the NICs reach the frames. Each is tried in this order where a NIC of the machine serves a GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameAccess {
+    /// No NIC does: lanes copy the pages themselves.
+    Lanes,
+    /// By their addresses: they are memory of this process, or a software NIC's mover knows them.
+    Address,
+    /// GPUDirect over dma-bufs of the GPU's memory.
+    DmaBuf,
+    /// GPUDirect over the module nvidia-peermem.
+    PeerMemory,
+    /// The frames lie in pinned host memory: the NIC cannot reach the GPU's.
+    HostMemory,
+}
+
+impl FrameAccess {
+    /// Whether a NIC of the machine writes into the GPU's own memory.
+    pub const fn is_gpu_direct(self) -> bool {
+        matches!(self, Self::DmaBuf | Self::PeerMemory)
+    }
+}
+
+impl fmt::Display for FrameAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lanes => "GPU memory, which no NIC reaches",
+            Self::Address => "GPU memory, registered by address",
+            Self::DmaBuf => "GPU memory, registered as dma-bufs",
+            Self::PeerMemory => "GPU memory, registered through nvidia-peermem",
+            Self::HostMemory => "pinned host memory",
+        })
+    }
+}
 
 /// Frames that follow each other: those of the virtual memory, or those of one region.
 pub(crate) struct FrameMemory {
-    memory: ManuallyDrop<DeviceMemory>,
-    /// None where lanes copy the pages themselves.
-    registered: Option<(Arc<dyn Nic>, MemoryKey)>,
+    memory: ManuallyDrop<Memory>,
+    /// One a NIC.
+    registrations: Vec<Registration>,
+    access: FrameAccess,
+}
+
+enum Memory {
+    Device(DeviceMemory),
+    Host(HostMemory),
+}
+
+impl Memory {
+    fn addr(&self) -> u64 {
+        match self {
+            Self::Device(memory) => memory.addr(),
+            Self::Host(memory) => memory.device_addr(),
+        }
+    }
+}
+
+/// What one NIC knows of the frames.
+struct Registration {
+    nic: Arc<dyn Nic>,
+    keys: Vec<MemoryKey>,
+    /// The local key of each `FRAME_KEY_BYTES` of the frames, for lanes.
+    table: DeviceArray<u32>,
+}
+
+/// Keys that were made, and are taken back unless all went well.
+struct Keys<'a> {
+    nic: &'a dyn Nic,
+    made: Vec<MemoryKey>,
+}
+
+impl Drop for Keys<'_> {
+    fn drop(&mut self) {
+        for key in self.made.drain(..) {
+            if let Err(error) = self.nic.deregister(key) {
+                tracing::error!(%error, "frames stay registered with the NIC");
+            }
+        }
+    }
 }
 
 impl FrameMemory {
-    /// `count` frames, at least one, of `page_size` bytes.
-    pub fn new(gpu: &dyn Gpu, nic: Option<Arc<dyn Nic>>, count: u64, page_size: u64) -> Result<Self> {
-        let bytes = count.saturating_mul(page_size);
-        let memory = gpu
-            .allocate(bytes, page_size)
-            .doing(|| format!("allocating {count} frames"))?;
-        let registered = match nic {
-            None => None,
-            Some(nic) => {
-                // SAFETY: the frames stay allocated until `drop` has deregistered them (else they are leaked), and kernels
-                // and host reach them by raw addresses only.
-                let key = unsafe { nic.register(memory.addr(), bytes, Access::LOCAL_WRITE) }
-                    .doing(|| format!("registering {count} frames"))?;
-                Some((nic, key))
-            }
+    /// `count` frames, at least one, of `page_size` bytes, reached in the first way that works.
+    pub fn choose(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>], count: u64, page_size: u64) -> Result<Self> {
+        let hardware = gpu.capabilities().compute_capability.is_some();
+        let only = if nics.is_empty() {
+            Some(FrameAccess::Lanes)
+        } else if !hardware || nics.iter().all(|nic| nic.capabilities().has_mover) {
+            Some(FrameAccess::Address)
+        } else {
+            None
         };
-        Ok(Self {
+        if let Some(access) = only {
+            return Self::new(gpu, nics, count, page_size, access);
+        }
+        let mut refused = None;
+        for access in [FrameAccess::DmaBuf, FrameAccess::PeerMemory, FrameAccess::HostMemory] {
+            match Self::new(gpu, nics, count, page_size, access) {
+                Ok(frames) => {
+                    tracing::info!("frames: {access}");
+                    return Ok(frames);
+                }
+                // Another way needs no less memory.
+                Err(
+                    error @ Error::Gpu {
+                        source: gpuvm_gpu::GpuError::OutOfMemory { .. },
+                        ..
+                    },
+                ) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "frames cannot be {access}");
+                    refused = Some(error);
+                }
+            }
+        }
+        Err(refused.expect("three ways were tried, and each that failed left its error"))
+    }
+
+    /// The same in one way.
+    pub fn new(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>], count: u64, page_size: u64, access: FrameAccess) -> Result<Self> {
+        let bytes = count.saturating_mul(page_size);
+        let doing = || format!("allocating {count} frames");
+        let memory = match access {
+            FrameAccess::HostMemory => Memory::Host(gpu.allocate_host(bytes).doing(doing)?),
+            FrameAccess::DmaBuf | FrameAccess::PeerMemory => {
+                Memory::Device(gpu.allocate_for_nics(bytes, page_size).doing(doing)?)
+            }
+            FrameAccess::Lanes | FrameAccess::Address => Memory::Device(gpu.allocate(bytes, page_size).doing(doing)?),
+        };
+        let mut frames = Self {
             memory: ManuallyDrop::new(memory),
-            registered,
+            registrations: Vec::new(),
+            access,
+        };
+        for nic in nics {
+            let registration = frames.register(gpu, nic, bytes)?;
+            frames.registrations.push(registration);
+        }
+        Ok(frames)
+    }
+
+    fn register(&self, gpu: &dyn Gpu, nic: &Arc<dyn Nic>, bytes: u64) -> Result<Registration> {
+        let doing = || "registering frames".to_owned();
+        let mut keys = Keys {
+            nic: &**nic,
+            made: Vec::new(),
+        };
+        let start = match &*self.memory {
+            Memory::Device(memory) => memory.addr(),
+            Memory::Host(memory) => memory.host_ptr().expose_provenance() as u64,
+        };
+        for piece in pieces(bytes, self.access.is_gpu_direct()) {
+            let (addr, length) = (start + piece.start, piece.end - piece.start);
+            let key = match self.access {
+                FrameAccess::DmaBuf => {
+                    let exported = gpu.export_dma_buf(addr, length).doing(doing)?;
+                    nic.register_dma_buf(exported.fd.as_fd(), exported.offset, length, addr, Access::LOCAL_WRITE)
+                        .doing(doing)?
+                }
+                // SAFETY: the frames stay allocated until `drop` has deregistered them (else they are leaked), and
+                // kernels and host reach them by raw addresses only.
+                _ => unsafe { nic.register(addr, length, Access::LOCAL_WRITE).doing(doing)? },
+            };
+            keys.made.push(key);
+        }
+        let of_piece = |number: u64| keys.made[number.min(keys.made.len() as u64 - 1) as usize].lkey;
+        let table: Vec<u32> = (0..bytes.div_ceil(FRAME_KEY_BYTES)).map(of_piece).collect();
+        Ok(Registration {
+            nic: Arc::clone(nic),
+            table: DeviceArray::from_slice(gpu, &table).doing(doing)?,
+            keys: std::mem::take(&mut keys.made),
         })
     }
 
@@ -42,22 +190,59 @@ impl FrameMemory {
         self.memory.addr()
     }
 
-    /// The key by which the NIC writes fetched pages; 0 without a NIC.
-    pub fn lkey(&self) -> u32 {
-        self.registered.as_ref().map_or(0, |(_, key)| key.lkey)
+    /// Device address of the keys by which a NIC writes fetched pages, one for each `FRAME_KEY_BYTES`; 0 without that NIC.
+    pub fn keys_of(&self, nic: usize) -> u64 {
+        self.registrations.get(nic).map_or(0, |one| one.table.addr())
     }
+
+    /// Whether a READ's completion says nothing of its data: it lies in a GPU's memory, whose kernels see a NIC's writes in
+    /// no order.
+    pub fn needs_flush(&self, gpu: &Capabilities) -> bool {
+        self.access.is_gpu_direct() && !gpu.for_nics.as_ref().is_some_and(|able| able.writes_ordered())
+    }
+
+    /// How the NICs reach them.
+    pub fn access(&self) -> FrameAccess {
+        self.access
+    }
+}
+
+/// The parts of `bytes` bytes that are registered by themselves.
+fn pieces(bytes: u64, split: bool) -> impl Iterator<Item = Range<u64>> {
+    let step = if split { FRAME_KEY_BYTES } else { bytes.max(1) };
+    (0..bytes)
+        .step_by(step as usize)
+        .map(move |start| start..(start + step).min(bytes))
 }
 
 impl Drop for FrameMemory {
     fn drop(&mut self) {
-        let gone = match &self.registered {
-            None => Ok(()),
-            Some((nic, key)) => nic.deregister(*key),
-        };
-        match gone {
-            // SAFETY: dropped once, here.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
-            Err(error) => tracing::error!(%error, "frames could not be deregistered; their memory is leaked"),
+        let mut gone = true;
+        for one in &self.registrations {
+            for key in &one.keys {
+                if let Err(error) = one.nic.deregister(*key) {
+                    tracing::error!(%error, "frames could not be deregistered; their memory is leaked");
+                    gone = false;
+                }
+            }
         }
+        if gone {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_a_gpu_are_registered_in_pieces_of_two_gibibytes() {
+        let gib = 1u64 << 30;
+        let split: Vec<_> = pieces(5 * gib, true).collect();
+        assert_eq!(split, [0..2 * gib, 2 * gib..4 * gib, 4 * gib..5 * gib]);
+        assert_eq!(pieces(2 * gib, true).collect::<Vec<_>>(), [0..2 * gib]);
+        assert_eq!(pieces(5 * gib, false).collect::<Vec<_>>(), [0..5 * gib]);
     }
 }

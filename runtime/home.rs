@@ -12,6 +12,7 @@ use std::{
 use bytemuck::Pod;
 use gpuvm_gpu::{DeviceMemory, HostRegistration};
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
+use gpuvm_nic::{MemoryKey, Nic, NicError};
 
 /// Pages that are copied to or from several nodes at a time.
 const WINDOW_PAGES: u64 = 1024;
@@ -309,10 +310,42 @@ pub(crate) enum Home {
 pub(crate) enum Reach {
     /// Nobody: it is empty.
     Nobody,
-    /// The NIC, by a key, and what moves its bytes, in place.
-    Nic(gpuvm_nic::MemoryKey, Mutex<Option<HostRegistration>>),
+    /// The NICs, each by a key, and what moves a software NIC's bytes, in place.
+    Nics(Mutex<HomeKeys>, Mutex<Option<HostRegistration>>),
     /// Lanes, in place; none once they may not any more.
     Lanes(Mutex<Option<HostRegistration>>),
+}
+
+/// The keys of one home, one a NIC, in the NICs' order.
+#[derive(Default)]
+pub(crate) struct HomeKeys(Vec<(Arc<dyn Nic>, MemoryKey)>);
+
+impl HomeKeys {
+    pub fn push(&mut self, nic: &Arc<dyn Nic>, key: MemoryKey) {
+        self.0.push((Arc::clone(nic), key));
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = MemoryKey> {
+        self.0.iter().map(|(_, key)| *key)
+    }
+
+    /// Takes the keys back. Those that could not be are left for another try.
+    pub fn deregister(&mut self) -> Result<(), NicError> {
+        while let Some((nic, key)) = self.0.last() {
+            nic.deregister(*key)?;
+            self.0.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HomeKeys {
+    fn drop(&mut self) {
+        // A region whose creation failed half way: nobody has used the keys.
+        if let Err(error) = self.deregister() {
+            tracing::error!(%error, "host memory stays registered with the NIC");
+        }
+    }
 }
 
 impl Home {

@@ -197,7 +197,7 @@ impl InFlight {
             let holder = vm.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, vm.transport.name(), holder));
             if fault.needs_recovery() {
-                fault.mover_failure = vm.soft_nic.as_ref().and_then(|nic| nic.mover_failure());
+                fault.mover_failure = vm.soft_nics.iter().find_map(|nic| nic.mover_failure());
             }
             return Err(Error::Fault {
                 kernel: self.label.clone(),

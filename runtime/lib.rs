@@ -48,6 +48,7 @@
 //!
 //! Without an NVIDIA GPU the kernels run on a simulated one, over a software NIC; the README says what else there is.
 
+mod arena;
 mod args;
 mod buffer;
 mod builder;
@@ -70,12 +71,13 @@ mod vm;
 
 pub use args::{KernelArg, KernelArgs, Value};
 pub use buffer::Buffer;
-pub use builder::{GpuKind, Transport, VmBuilder};
+pub use builder::{GpuKind, RdmaPath, Transport, VmBuilder};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
+pub use frames::FrameAccess;
 pub use gpuvm_gpu::{Capabilities, CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
 pub use gpuvm_memory_node::NodeError;
-pub use gpuvm_nic::{NicError, SoftNic, soft};
+pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use kernel::{Kernel, Module};
 pub use launch::{Launch, LaunchConfig, StreamHandle};
 pub use region::{DirtyPage, Region, RegionBuilder};

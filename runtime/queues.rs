@@ -11,13 +11,17 @@ use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
 use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings};
 
 use crate::{
+    arena::RingArena,
     device::{DeviceArray, zero},
     error::{Doing, Result},
+    frames::FrameMemory,
 };
 
 mod mending;
+mod sizing;
 
 pub(crate) use mending::Keeper;
+pub(crate) use sizing::measure;
 
 /// Rings for a NIC that does not make its own.
 enum GivenRings {
@@ -40,22 +44,23 @@ enum GivenRings {
 type Records = [u32; 16];
 
 impl GivenRings {
-    fn allocate(gpu: &dyn Gpu, depth: u32, split: bool) -> Result<Self, GpuError> {
-        let completion = DeviceArray::zeroed(gpu, u64::from(depth))?;
+    /// Rings of `blocks` blocks and as many completions.
+    fn allocate(gpu: &dyn Gpu, blocks: u32, split: bool) -> Result<Self, GpuError> {
+        let completion = DeviceArray::zeroed(gpu, u64::from(blocks))?;
         if split {
-            let bytes = send_bytes(depth) + size_of::<Records>() as u64;
+            let bytes = send_bytes(blocks) + size_of::<Records>() as u64;
             let posted = gpu.allocate_host(bytes)?;
             return Ok(Self::Split { posted, completion });
         }
         Ok(Self::Device {
-            send: DeviceArray::zeroed(gpu, u64::from(depth))?,
+            send: DeviceArray::zeroed(gpu, u64::from(blocks))?,
             completion,
             doorbell_records: DeviceArray::zeroed(gpu, 1)?,
         })
     }
 
     /// As the NIC names it.
-    fn memory(&self, depth: u32) -> QueueMemory {
+    fn memory(&self, blocks: u32) -> QueueMemory {
         let (sq, cq, records) = match self {
             Self::Device {
                 send,
@@ -64,14 +69,14 @@ impl GivenRings {
             } => (send.addr(), completion.addr(), doorbell_records.addr()),
             Self::Split { posted, completion } => {
                 let first = posted.host_ptr().expose_provenance() as u64;
-                (first, completion.addr(), first + send_bytes(depth))
+                (first, completion.addr(), first + send_bytes(blocks))
             }
         };
         QueueMemory {
             sq,
-            sq_entries: depth,
+            sq_entries: blocks,
             cq,
-            cq_entries: depth,
+            cq_entries: blocks,
             dbrec: records,
             cq_dbrec: records + 8,
             collapsed: false,
@@ -90,8 +95,8 @@ impl GivenRings {
     }
 }
 
-fn send_bytes(depth: u32) -> u64 {
-    u64::from(depth) * 64
+fn send_bytes(blocks: u32) -> u64 {
+    u64::from(blocks) * 64
 }
 
 /// The device address of host address `address`, if it is inside a span of host address, bytes and device address.
@@ -108,76 +113,17 @@ struct Doorbells {
 
 /// One queue pair's memory and number.
 struct Pair {
+    nic: Arc<dyn Nic>,
     number: u32,
     /// Kept while the queue pair lives.
     rings: Option<GivenRings>,
-    memory: PairMemory,
+    records: DeviceArray<RequestRecord>,
 }
 
-/// State and records of a queue pair.
-enum PairMemory {
-    /// In device memory.
-    Device {
-        state: DeviceArray<QueueState>,
-        records: DeviceArray<RequestRecord>,
-    },
-    /// In memory that the host reaches too, while kernels run, since it mends the pair: the state, then the records.
-    Shared(HostMemory),
-}
-
-impl PairMemory {
-    fn allocate(gpu: &dyn Gpu, depth: u32, shared: bool) -> Result<Self, GpuError> {
-        let records = u64::from(depth);
-        if shared {
-            let bytes = size_of::<QueueState>() as u64 + records * size_of::<RequestRecord>() as u64;
-            return Ok(Self::Shared(gpu.allocate_host(bytes)?));
-        }
-        Ok(Self::Device {
-            state: DeviceArray::zeroed(gpu, 1)?,
-            records: DeviceArray::zeroed(gpu, records)?,
-        })
-    }
-
-    fn state_addr(&self) -> u64 {
-        match self {
-            Self::Device { state, .. } => state.addr(),
-            Self::Shared(memory) => memory.device_addr(),
-        }
-    }
-
-    fn records_addr(&self) -> u64 {
-        match self {
-            Self::Device { records, .. } => records.addr(),
-            Self::Shared(memory) => memory.device_addr() + size_of::<QueueState>() as u64,
-        }
-    }
-
-    /// Sets everything. No kernel may run.
-    fn write(&self, gpu: &dyn Gpu, state: QueueState, records: &[RequestRecord]) -> Result<(), GpuError> {
-        match self {
-            Self::Device {
-                state: to,
-                records: to_records,
-            } => {
-                to.write(gpu, 0, &[state])?;
-                to_records.write(gpu, 0, records)
-            }
-            Self::Shared(memory) => {
-                // SAFETY: the allocation holds the state and as many records as the queue is deep, page-aligned; nobody
-                // else touches it now.
-                unsafe {
-                    memory.host_ptr().cast::<QueueState>().write(state);
-                    let to = memory.host_ptr().add(size_of::<QueueState>()).cast::<RequestRecord>();
-                    to.copy_from_nonoverlapping(records.as_ptr(), records.len());
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Queue pairs that reach the same homes.
+/// Queue pairs of one NIC that reach the same home.
 struct Group {
+    /// The NIC's place.
+    nic: usize,
     first: u32,
     count: u32,
     /// The node that they reach, and this host's memory without one.
@@ -196,10 +142,59 @@ impl Group {
     }
 }
 
+impl Group {
+    /// The places of its queue pairs.
+    fn indexes(&self) -> std::ops::Range<u32> {
+        self.first..self.first + self.count
+    }
+
+    fn reached(&self) -> Reached {
+        Reached {
+            nic: self.nic,
+            first: self.first,
+            count: self.count,
+        }
+    }
+}
+
+/// How many queue pairs there are for each home and NIC, and what they are like.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub count: u32,
+    /// Requests in flight of each.
+    pub depth: u32,
+    pub flush_reads: bool,
+}
+
+/// Queue pairs that reach one home, for a region.
+pub(crate) struct Reached {
+    /// Their NIC's place.
+    pub nic: usize,
+    /// The first of them.
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Pair {
+    fn reset(&self) -> Result<()> {
+        let reset = self.nic.reset(self.number);
+        reset.doing(|| format!("resetting queue pair {:#x}", self.number))
+    }
+}
+
 /// A queue pair of a NIC, for the connection manager.
 struct Joining<'a> {
     nic: &'a dyn Nic,
     number: u32,
+}
+
+impl<'a> Joining<'a> {
+    fn of(pair: &'a Pair) -> Self {
+        Self {
+            nic: &*pair.nic,
+            number: pair.number,
+        }
+    }
 }
 
 impl JoinQueue for Joining<'_> {
@@ -222,14 +217,23 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
     groups: Vec<Group>,
-    /// Given back before the NIC, whose pages they are. None where lanes reach the NIC's doorbells as it is.
+    /// Given back before the NICs, whose pages they are. None where lanes reach the NICs' doorbells as it is.
     doorbells: Vec<Doorbells>,
-    nic: Arc<dyn Nic>,
+    /// In order: groups of this host's memory, one a NIC, then groups of nodes.
+    nics: Vec<Arc<dyn Nic>>,
+    /// Memory of rings that the NICs' driver made, where lanes know it by other addresses.
+    arena: Option<Arc<RingArena>>,
     pairs: Vec<Pair>,
+    /// One a queue pair, as `table`.
+    states: DeviceArray<QueueState>,
     table: DeviceArray<QueueDesc>,
     depth: u32,
-    /// Local key of the frames.
-    lkey: u32,
+    /// Address of each NIC's keys of the frames.
+    frame_keys: Vec<u64>,
+    /// A READ's completion says nothing of its data: see `QUEUE_FLUSHES_READS`.
+    flush_reads: bool,
+    /// Queue pairs that a doorbell proxy rings for.
+    proxied: u32,
     /// Held by whoever takes queue pairs through reset.
     resetting: Mutex<()>,
     /// Queue pairs mended while kernels ran.
@@ -237,20 +241,30 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Connected queue pairs of `depth` requests each: `count` that reach this host's memory, and as many for each node.
-    /// `lkey` is the frames'.
+    /// Connected queue pairs of `shape`: some that reach this host's memory over each NIC, and as many for each node.
     pub fn create(
         gpu: &dyn Gpu,
-        nic: Arc<dyn Nic>,
+        nics: &[Arc<dyn Nic>],
+        arena: Option<Arc<RingArena>>,
         nodes: &[Arc<NodeClient>],
-        count: u32,
-        depth: u32,
-        lkey: u32,
+        shape: Shape,
+        frames: &FrameMemory,
     ) -> Result<Self> {
-        let homes = std::iter::once(None).chain(nodes.iter().cloned().map(Some));
+        let Shape {
+            count,
+            depth,
+            flush_reads,
+        } = shape;
+        let of_host = (0..nics.len()).map(|nic| (nic, None));
+        // A node is reached over the NIC whose network leads there.
+        let of_nodes = nodes.iter().map(|node| {
+            let there = |nic: &Arc<dyn Nic>| nic.capabilities().name == node.device();
+            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)))
+        });
         let groups: Vec<Group> = (0..)
-            .zip(homes)
-            .map(|(index, node)| Group {
+            .zip(of_host.chain(of_nodes))
+            .map(|(index, (nic, node))| Group {
+                nic,
                 first: index * count,
                 count,
                 node,
@@ -259,45 +273,36 @@ impl Queues {
                 tries: AtomicU32::new(0),
             })
             .collect();
-        let count = groups.len() as u32 * count;
-        let doing = || "letting kernels reach the NIC's doorbells".to_owned();
-        let split = nic.capabilities().has_mover;
-        let doorbells = match split {
-            true => reach_doorbells(gpu, &*nic).doing(doing)?,
-            false => Vec::new(),
-        };
+        let all = groups.len() as u32 * count;
         let mut queues = Self {
             groups,
-            doorbells,
-            nic,
+            doorbells: Vec::new(),
+            nics: nics.to_vec(),
+            arena,
             pairs: Vec::new(),
-            table: table(gpu, count)?,
+            states: DeviceArray::zeroed(gpu, u64::from(all)).doing(|| "allocating the states of queue pairs".into())?,
+            table: table(gpu, all)?,
             depth,
-            lkey,
+            frame_keys: (0..nics.len()).map(|nic| frames.keys_of(nic)).collect(),
+            flush_reads,
+            proxied: 0,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
         };
-        for index in 0..count {
-            let doing = || format!("creating queue pair {index}");
-            let rings = match queues.nic.capabilities().makes_rings {
-                true => None,
-                false => Some(GivenRings::allocate(gpu, depth, split).doing(doing)?),
-            };
-            let group = &queues.groups[(index / queues.groups[0].count) as usize];
-            let memory = PairMemory::allocate(gpu, depth, group.node.is_some()).doing(doing)?;
-            let wanted = match &rings {
-                Some(rings) => QueueRings::Given(rings.memory(depth)),
-                None => QueueRings::Own { depth },
-            };
-            // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
-            // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach all rings by atomics alone, and none
-            // after that.
-            let pair = unsafe { queues.nic.create_queue_pair(wanted) }.doing(doing)?;
-            queues.pairs.push(Pair {
-                number: pair.number,
-                rings,
-                memory,
-            });
+        for nic in nics.iter().filter(|nic| nic.capabilities().has_mover) {
+            let reached = reach_doorbells(gpu, &**nic);
+            queues
+                .doorbells
+                .extend(reached.doing(|| "letting kernels reach the NIC's doorbells".to_owned())?);
+        }
+        let hardware = gpu.capabilities().compute_capability.is_some();
+        for index in 0..all {
+            let pair = queues.create_pair(gpu, &queues.groups[(index / count) as usize], index)?;
+            let (nic, number) = (Arc::clone(&pair.nic), pair.number);
+            queues.pairs.push(pair);
+            if hardware && !nic.capabilities().has_mover {
+                queues.reach_doorbell(gpu, &*nic, number)?;
+            }
         }
         queues.clear_software_state(gpu)?;
         for group in &queues.groups {
@@ -306,10 +311,36 @@ impl Queues {
         Ok(queues)
     }
 
+    fn create_pair(&self, gpu: &dyn Gpu, group: &Group, index: u32) -> Result<Pair> {
+        let doing = || format!("creating queue pair {index}");
+        let nic = &self.nics[group.nic];
+        let able = nic.capabilities();
+        let blocks = self.depth << u32::from(self.flush_reads);
+        let rings = match able.makes_rings {
+            true => None,
+            false => Some(GivenRings::allocate(gpu, blocks, able.has_mover).doing(doing)?),
+        };
+        let records = DeviceArray::zeroed(gpu, u64::from(self.depth)).doing(doing)?;
+        let wanted = match &rings {
+            Some(rings) => QueueRings::Given(rings.memory(blocks)),
+            None => QueueRings::Own { depth: blocks },
+        };
+        // SAFETY: given rings stay allocated in `self.pairs`, which `drop` empties only after
+        // `destroy_queue_pair` returned Ok (else it leaks them). Kernels reach all rings by atomics alone, and none
+        // after that.
+        let pair = unsafe { nic.create_queue_pair(wanted) }.doing(doing)?;
+        Ok(Pair {
+            nic: Arc::clone(nic),
+            number: pair.number,
+            rings,
+            records,
+        })
+    }
+
     /// Takes the reset queue pairs of a group to ready and describes them to the GPU.
     fn connect(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
         group.links().clear();
-        for index in group.first..group.first + group.count {
+        for index in group.indexes() {
             let link = self.connect_one(gpu, group, index, 0)?;
             group.links().push(link);
         }
@@ -319,22 +350,24 @@ impl Queues {
     /// The same for one queue pair, whose next request is `next`.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
         self.describe_one(gpu, group, index, next)?;
-        let number = self.pairs[index as usize].number;
+        let pair = &self.pairs[index as usize];
+        let number = pair.number;
         let doing = || format!("connecting queue pair {number:#x}");
         match &group.node {
             // Loopback: the pair answers its own requests from the memory that regions register.
-            None => self.nic.connect(number, number).doing(doing).map(|()| None),
-            Some(node) => {
-                let nic = &*self.nic;
-                node.connect_queue(&Joining { nic, number }).doing(doing).map(Some)
-            }
+            None => pair.nic.connect(number, number).doing(doing).map(|()| None),
+            Some(node) => node.connect_queue(&Joining::of(pair)).doing(doing).map(Some),
         }
     }
 
-    /// First queue pair of a group, and how many there are: group 0 reaches this host's memory, the others the nodes.
-    pub fn group(&self, index: usize) -> (u32, u32) {
-        let group = &self.groups[index];
-        (group.first, group.count)
+    /// The queue pairs that reach this host's memory, a group a NIC.
+    pub fn of_host(&self) -> impl Iterator<Item = Reached> {
+        self.groups[..self.nics.len()].iter().map(Group::reached)
+    }
+
+    /// The queue pairs that reach node `index`.
+    pub fn of_node(&self, index: usize) -> Reached {
+        self.groups[self.nics.len() + index].reached()
     }
 
     /// Groups of queue pairs.
@@ -346,21 +379,27 @@ impl Queues {
     fn describe_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<()> {
         let pair = &self.pairs[index as usize];
         let doing = || format!("describing queue pair {:#x}", pair.number);
-        let ready = self.nic.queue_pair(pair.number).doing(doing)?;
-        let desc = self.describe(pair, &ready, next, group.node.is_some());
+        let ready = pair.nic.queue_pair(pair.number).doing(doing)?;
+        let desc = self.describe(pair, &ready, next, group, index);
         self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// The queue pair for the GPU. Its rings stand where request `next` begins.
-    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, mended: bool) -> QueueDesc {
-        // Indexes count on, ring positions wrap: both rings have a power of two of slots.
-        let for_lanes = |address| pair.rings.as_ref().map_or(address, |rings| rings.for_lanes(address));
+    fn describe(&self, pair: &Pair, ready: &QueuePair, next: u64, group: &Group, index: u32) -> QueueDesc {
+        // Positions in the rings are start + index. Lanes take them modulo the ring, and modulo what the NIC counts to.
+        let for_lanes = |address| match (&pair.rings, &self.arena) {
+            (Some(rings), _) => rings.for_lanes(address),
+            (None, Some(arena)) => arena.for_lanes(address).unwrap_or(address),
+            (None, None) => address,
+        };
         let mut doorbells = self.doorbells.iter();
         let doorbell = doorbells.find_map(|pages| {
             let span = (pages.host, pages.registration.bytes(), pages.registration.device_addr());
             translate(span, ready.doorbell)
         });
-        let start = |ring: &gpuvm_nic::RingSpan| ring.start.wrapping_sub(next as u32) & (ring.slots - 1);
+        let start = |slot: u32| slot.wrapping_sub(next as u32);
+        // Blocks a request, as a power of two.
+        let doubled = u32::from(self.flush_reads);
         QueueDesc {
             kind: match ready.format {
                 QueueFormat::Mlx5 => layout::QUEUE_KIND_MLX5,
@@ -368,32 +407,37 @@ impl Queues {
             },
             number: ready.number,
             send_ring: for_lanes(ready.send.address),
-            completion_ring: ready.completion.address,
+            completion_ring: for_lanes(ready.completion.address),
             doorbell_record: for_lanes(ready.doorbell_record),
             doorbell: doorbell.unwrap_or(ready.doorbell),
             mask: self.depth - 1,
-            send_mask: ready.send.slots - 1,
+            send_mask: (ready.send.slots >> doubled) - 1,
             completion_mask: ready.completion.slots - 1,
-            send_shift: ready.send.shift,
+            send_shift: ready.send.shift + doubled,
             completion_shift: ready.completion.shift,
-            send_start: start(&ready.send),
-            completion_start: start(&ready.completion),
-            lkey: self.lkey,
-            state: pair.memory.state_addr(),
-            records: pair.memory.records_addr(),
+            send_start: start(ready.send.start >> doubled),
+            completion_start: start(ready.completion.start),
+            flags: if self.flush_reads {
+                layout::QUEUE_FLUSHES_READS
+            } else {
+                0
+            },
+            frame_keys: self.frame_keys[group.nic],
+            state: self.state_addr(index),
+            records: pair.records.addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
-            mended: u32::from(mended),
+            mended: u32::from(group.node.is_some()),
             ..zero()
         }
     }
 
     /// Indexes at 0, every slot free for the request of its own number.
     fn clear_software_state(&self, gpu: &dyn Gpu) -> Result<()> {
-        self.pairs.iter().try_for_each(|pair| self.clear_pair(gpu, pair, 0))
+        (0..self.count()).try_for_each(|index| self.clear_pair(gpu, index, 0))
     }
 
-    fn clear_pair(&self, gpu: &dyn Gpu, pair: &Pair, failed: u32) -> Result<()> {
+    fn clear_pair(&self, gpu: &dyn Gpu, index: u32, failed: u32) -> Result<()> {
         let records: Vec<RequestRecord> = (0..u64::from(self.depth))
             .map(|slot| RequestRecord {
                 state: slot << layout::RECORD_INDEX_SHIFT | layout::RECORD_FREE,
@@ -401,7 +445,8 @@ impl Queues {
             })
             .collect();
         let state = QueueState { failed, ..zero() };
-        let written = pair.memory.write(gpu, state, &records);
+        let written = self.states.write(gpu, u64::from(index), &[state]);
+        let written = written.and_then(|()| self.pairs[index as usize].records.write(gpu, 0, &records));
         written.doing(|| "clearing queue pairs".to_owned())
     }
 
@@ -412,9 +457,9 @@ impl Queues {
         for group in &self.groups {
             match &group.node {
                 None => {
-                    for pair in self.pairs_of(group) {
-                        self.reset_one(pair.number)?;
-                        self.clear_pair(gpu, pair, 0)?;
+                    for index in group.indexes() {
+                        self.pairs[index as usize].reset()?;
+                        self.clear_pair(gpu, index, 0)?;
                     }
                     self.connect(gpu, group)?;
                 }
@@ -426,8 +471,7 @@ impl Queues {
 
     fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
         for turn in 0..group.count {
-            let pair = &self.pairs[(group.first + turn) as usize];
-            self.clear_pair(gpu, pair, 0)?;
+            self.clear_pair(gpu, group.first + turn, 0)?;
             // Relaxed: see `say_lost`.
             while !group.lost.load(Ordering::Relaxed) {
                 if let Some(why) = node.failure() {
@@ -438,38 +482,34 @@ impl Queues {
             }
         }
         if group.lost.load(Ordering::Relaxed) {
-            for pair in self.pairs_of(group) {
-                self.reset_one(pair.number)?;
-                self.clear_pair(gpu, pair, FAILED_BY_HOST)?;
+            for index in group.indexes() {
+                self.pairs[index as usize].reset()?;
+                self.clear_pair(gpu, index, FAILED_BY_HOST)?;
             }
         }
         Ok(())
-    }
-
-    fn reset_one(&self, number: u32) -> Result<()> {
-        let reset = self.nic.reset(number);
-        reset.doing(|| format!("resetting queue pair {number:#x}"))
     }
 
     fn lock_resetting(&self) -> MutexGuard<'_, ()> {
         self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pairs_of(&self, group: &Group) -> &[Pair] {
-        &self.pairs[group.first as usize..(group.first + group.count) as usize]
-    }
-
     /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
-        for pair in &self.pairs {
-            if let PairMemory::Device { state, .. } = &pair.memory {
-                let state = state.read(gpu, 0, 1).doing(|| "reading queue pairs".into())?;
-                if state[0].failed != 0 {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+        let states = self.read_states(gpu)?;
+        let unmended = self.groups.iter().filter(|group| group.node.is_none());
+        Ok(unmended
+            .flat_map(Group::indexes)
+            .any(|index| states[index as usize].failed != 0))
+    }
+
+    fn state_addr(&self, index: u32) -> u64 {
+        self.states.addr() + u64::from(index) * size_of::<QueueState>() as u64
+    }
+
+    fn read_states(&self, gpu: &dyn Gpu) -> Result<Vec<QueueState>> {
+        let read = self.states.read(gpu, 0, self.pairs.len());
+        read.doing(|| "reading queue pairs".into())
     }
 
     /// Queue pairs mended while kernels ran.
@@ -486,14 +526,63 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// Lets a real GPU's lanes reach the doorbell of a queue pair, or a doorbell proxy's word where the GPU's driver refuses.
+    fn reach_doorbell(&mut self, gpu: &dyn Gpu, nic: &dyn Nic, number: u32) -> Result<()> {
+        const PAGE: u64 = gpuvm_nic::PAGE_BYTES as u64;
+        let doing = || format!("letting kernels reach the doorbell of queue pair {number:#x}");
+        let known = |doorbells: &[Doorbells], doorbell: u64| {
+            let mut spans = doorbells.iter().map(|pages| (pages.host, pages.registration.bytes()));
+            spans.any(|(first, bytes)| doorbell.wrapping_sub(first) < bytes)
+        };
+        let doorbell = nic.queue_pair(number).doing(doing)?.doorbell;
+        if known(&self.doorbells, doorbell) {
+            return Ok(());
+        }
+        let host = doorbell / PAGE * PAGE;
+        let first = std::ptr::with_exposed_provenance_mut(host as usize);
+        // SAFETY: the register's page stays mapped as long as the NIC, which outlives the registration; all access to it is
+        // by single stores.
+        match unsafe { gpu.map_registers(first, PAGE) } {
+            Ok(registration) => {
+                self.doorbells.push(Doorbells { host, registration });
+                return Ok(());
+            }
+            Err(error) if self.proxied == 0 => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the GPU cannot ring the NIC: a thread of the processor does, which costs each request its way there"
+            ),
+            Err(_) => {}
+        }
+        self.proxied += 1;
+        let doorbell = nic.use_doorbell_proxy(number).doing(doing)?.doorbell;
+        if known(&self.doorbells, doorbell) {
+            return Ok(());
+        }
+        let words = nic.doorbell_pages().into_iter();
+        let mut words = words.filter(|(first, bytes)| doorbell.wrapping_sub(*first) < *bytes);
+        let (host, bytes) = words.next().unwrap_or((doorbell / PAGE * PAGE, PAGE));
+        self.doorbells.push(reach_pages(gpu, host, bytes).doing(doing)?);
+        Ok(())
+    }
+
+    /// Queue pairs that a doorbell proxy rings for.
+    pub fn proxied(&self) -> u32 {
+        self.proxied
+    }
+}
+
+/// Registers pages of doorbells that are memory of this process with the GPU.
+fn reach_pages(gpu: &dyn Gpu, host: u64, bytes: u64) -> Result<Doorbells, GpuError> {
+    let first = std::ptr::with_exposed_provenance_mut(host as usize);
+    // SAFETY: the pages live as long as the NIC, which outlives the registration; all access to them is atomic.
+    let registration = unsafe { gpu.register_host(first, bytes, false)? };
+    Ok(Doorbells { host, registration })
+}
+
 /// Registers the NIC's doorbell pages with the GPU.
 fn reach_doorbells(gpu: &dyn Gpu, nic: &dyn Nic) -> Result<Vec<Doorbells>, GpuError> {
-    let reach = |(host, bytes): (u64, u64)| {
-        let first = std::ptr::with_exposed_provenance_mut(host as usize);
-        // SAFETY: the pages live as long as the NIC, which outlives the registration; all access to them is atomic.
-        let registration = unsafe { gpu.register_host(first, bytes, false)? };
-        Ok(Doorbells { host, registration })
-    };
+    let reach = |(host, bytes): (u64, u64)| reach_pages(gpu, host, bytes);
     nic.doorbell_pages().into_iter().map(reach).collect()
 }
 
@@ -508,7 +597,7 @@ impl Drop for Queues {
             group.links().clear();
         }
         for pair in self.pairs.drain(..) {
-            if let Err(error) = self.nic.destroy_queue_pair(pair.number) {
+            if let Err(error) = pair.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");
                 std::mem::forget(pair);
             }

@@ -19,8 +19,9 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     frames::FrameMemory,
-    home::{Home, HostMemory, NodeMemory, Owner, Reach},
+    home::{Home, HomeKeys, HostMemory, NodeMemory, Owner, Reach},
     launch::InFlight,
+    queues::Reached,
     vm::{Retired, Vm, VmInner},
 };
 
@@ -45,9 +46,8 @@ pub(crate) struct RegionInner {
     bytes: u64,
     home: Home,
     words_addr: u64,
-    /// Address of the frame 0 that the words count from, and its key for READs.
+    /// Address of the frame 0 that the words count from.
     frames_addr: u64,
-    frames_lkey: u32,
     /// Until the region has ended.
     tables: Mutex<Option<Tables>>,
     /// A launch may have written it since its last flush that was completed.
@@ -68,7 +68,7 @@ pub(crate) struct RegionInner {
 pub(crate) struct Tables {
     words: DeviceArray<u64>,
     /// Frames of the region's own; none when it uses those of all.
-    _frames: Option<FrameMemory>,
+    frames: Option<FrameMemory>,
 }
 
 /// What a region is to be, besides its home.
@@ -93,25 +93,29 @@ impl VmInner {
             return Ok(Reach::Nobody);
         }
         let doing = || format!("registering region `{name}`");
-        match &self.nic {
-            Some(nic) => {
+        match self.nics.is_empty() {
+            false => {
                 let access = match read_only {
                     true => Access::REMOTE_READ,
                     false => Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
                 };
-                // Before the key: requests that name it move by way of the GPU.
-                let pinned = match nic.capabilities().has_mover {
-                    // SAFETY: the memory outlives the registration, which is dropped when the key is gone.
+                // Before the keys: requests that name them move by way of the GPU.
+                let pinned = match self.nics.iter().any(|nic| nic.capabilities().has_mover) {
+                    // SAFETY: the memory outlives the registration, which is dropped when the keys are gone.
                     true => Some(unsafe { self.gpu.register_host(memory.base, memory.bytes, read_only) }.doing(doing)?),
                     false => None,
                 };
-                // SAFETY: the memory outlives the key: `close`, or `drop` when the region's creation fails, deregisters
-                // first, and when that fails the memory is leaked (owned) or the process ends (borrowed). No Rust
-                // reference to it exists until then.
-                let key = unsafe { nic.register(memory.base as u64, memory.bytes, access) };
-                Ok(Reach::Nic(key.doing(doing)?, Mutex::new(pinned)))
+                let mut keys = HomeKeys::default();
+                for nic in &self.nics {
+                    // SAFETY: the memory outlives the keys: `close`, or `drop` when the region's creation fails,
+                    // deregisters first, and when that fails the memory is leaked (owned) or the process ends
+                    // (borrowed). No Rust reference to it exists until then.
+                    let key = unsafe { nic.register(memory.base as u64, memory.bytes, access) };
+                    keys.push(nic, key.doing(doing)?);
+                }
+                Ok(Reach::Nics(Mutex::new(keys), Mutex::new(pinned)))
             }
-            None => {
+            true => {
                 // SAFETY: as above; lanes write it only where the region may be written.
                 let registered = unsafe { self.gpu.register_host(memory.base, memory.bytes, read_only) };
                 let registered = registered.doing(doing)?;
@@ -128,7 +132,13 @@ impl VmInner {
                 reason: format!("{pages} pages are too many for frames of its own: at most 2^28 - 1; use larger pages"),
             });
         }
-        FrameMemory::new(&*self.gpu, self.nic.clone(), pages, 1 << self.page_shift)
+        FrameMemory::new(
+            &*self.gpu,
+            &self.nics,
+            pages,
+            1 << self.page_shift,
+            self.frames.access(),
+        )
     }
 }
 
@@ -160,10 +170,10 @@ impl RegionInner {
             true => Some(inner.own_frames(&name, pages)?),
             false => None,
         };
-        let (frames_addr, frames_lkey) = match &own_frames {
-            Some(frames) => (frames.addr(), frames.lkey()),
-            None if never_evicted => (0, 0),
-            None => (inner.frames.addr(), 0),
+        let frames_addr = match &own_frames {
+            Some(frames) => frames.addr(),
+            None if never_evicted => 0,
+            None => inner.frames.addr(),
         };
         let home = match source {
             Source::Nodes(memory) => Home::Nodes(Mutex::new(Some(memory))),
@@ -187,10 +197,9 @@ impl RegionInner {
             home,
             words_addr: words.addr(),
             frames_addr,
-            frames_lkey,
             tables: Mutex::new(Some(Tables {
                 words,
-                _frames: own_frames,
+                frames: own_frames,
             })),
             unflushed: AtomicBool::new(false),
             launches: Mutex::default(),
@@ -245,44 +254,59 @@ impl RegionInner {
     }
 
     fn desc(&self) -> RegionDesc {
+        let homes = self.homes();
         RegionDesc {
             words: self.words_addr,
             bytes: self.bytes,
             pages: self.pages,
             stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
-            stripe_count: self.stripes().len() as u32,
+            homes: homes.len() as u32,
+            nics: homes[0].len() as u32,
             flags: layout::REGION_LIVE | self.flags(),
             frames: self.frames_addr,
             home: self.home.direct_addr(),
-            lkey: self.frames_lkey,
             reserved: 0,
         }
     }
 
-    /// Where the pages live, as the device sees it: at least one stripe.
-    fn stripes(&self) -> Vec<StripeDesc> {
-        let stripe = |home, rkey, group| {
-            let queues = self.vm.queues.as_ref();
-            let (queue_first, queue_count) = queues.map_or((0, 0), |queues| queues.group(group));
-            StripeDesc {
-                home,
-                rkey,
-                queue_first,
-                queue_count,
-                reserved: [0; 3],
-            }
+    /// Where the pages live, as the device sees it: at least one home, each with a stripe for every NIC that reaches it.
+    fn homes(&self) -> Vec<Vec<StripeDesc>> {
+        let tables = self.lock_tables();
+        let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
+        let stripe = |home, rkey, reached: Reached| StripeDesc {
+            home,
+            frame_keys: own_frames.map_or(0, |frames| frames.keys_of(reached.nic)),
+            rkey,
+            queue_first: reached.first,
+            queue_count: reached.count,
+            reserved: 0,
         };
-        match &self.home {
-            Home::Host(memory, Reach::Nic(key, _)) => vec![stripe(memory.base as u64, key.rkey, 0)],
-            home @ (Home::Host(..) | Home::Neighbour(_)) => vec![stripe(home.direct_addr(), 0, 0)],
-            Home::Nodes(memory) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(memory) if !memory.grants.is_empty() => (1..)
+        // Nobody looks at its queue pairs: no page, or none that a NIC moves.
+        let unmoved = |home| {
+            vec![vec![StripeDesc {
+                home,
+                ..bytemuck::Zeroable::zeroed()
+            }]]
+        };
+        let queues = self.vm.queues.as_ref();
+        match (&self.home, queues) {
+            (Home::Host(memory, Reach::Nics(keys, _)), Some(queues)) => {
+                let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+                let with_key = keys.iter().zip(queues.of_host());
+                vec![
+                    with_key
+                        .map(|(key, reached)| stripe(memory.base as u64, key.rkey, reached))
+                        .collect(),
+                ]
+            }
+            (Home::Nodes(memory), Some(queues)) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(memory) if !memory.grants.is_empty() => (0..)
                     .zip(&memory.grants)
-                    .map(|(group, grant)| stripe(grant.address(), grant.rkey(), group))
+                    .map(|(node, grant)| vec![stripe(grant.address(), grant.rkey(), queues.of_node(node))])
                     .collect(),
-                // No page, so nobody looks.
-                _ => vec![stripe(0, 0, 0)],
+                _ => unmoved(0),
             },
+            (home, _) => unmoved(home.direct_addr()),
         }
     }
 
@@ -290,7 +314,7 @@ impl RegionInner {
     fn write_stripes(&self) -> Result<()> {
         self.vm
             .stripes
-            .write(&*self.vm.gpu, self.first_stripe(), &self.stripes())
+            .write(&*self.vm.gpu, self.first_stripe(), &self.homes().concat())
             .doing(|| format!("describing region `{}`", self.name))
     }
 
@@ -557,15 +581,13 @@ impl RegionInner {
 
     fn deregister(&self) -> Result<()> {
         match &self.home {
-            Home::Host(_, Reach::Nic(key, pinned)) => match &self.vm.nic {
-                Some(nic) => {
-                    let gone = nic.deregister(*key);
-                    gone.doing(|| format!("deregistering region `{}`", self.name))?;
-                    drop(pinned.lock().unwrap_or_else(PoisonError::into_inner).take());
-                    Ok(())
-                }
-                None => Ok(()),
-            },
+            Home::Host(_, Reach::Nics(keys, pinned)) => {
+                let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+                keys.deregister()
+                    .doing(|| format!("deregistering region `{}`", self.name))?;
+                drop(pinned.lock().unwrap_or_else(PoisonError::into_inner).take());
+                Ok(())
+            }
             Home::Host(_, Reach::Lanes(registration)) => {
                 let mut registration = registration.lock().unwrap_or_else(PoisonError::into_inner);
                 // A dead context reaches nothing; a kernel that runs on may reach the memory for ever.

@@ -71,7 +71,7 @@ impl Stats {
             evictions: sum(|c| c.evictions),
             prefetches: sum(|c| c.prefetches),
             doorbells: sum(|c| c.doorbells),
-            doorbell_calls: vm.nic.as_ref().map_or(0, |nic| nic.doorbell_calls()),
+            doorbell_calls: vm.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
             queue_pairs_mended: vm.queues.as_ref().map_or(0, |queues| queues.mended()),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),

@@ -10,18 +10,19 @@ use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{self as layout, Counters, FillState, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{Nic, RxeNic, SoftNic};
+use gpuvm_nic::{Nic, NicCapabilities, RxeNic, SoftNic, mlx5::Mlx5Nic};
 
 use crate::{
+    arena::RingArena,
     buffer::Buffer,
-    builder::{Transport, VmBuilder},
+    builder::{QUEUE_PAIRS, Transport, VmBuilder},
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
-    frames::FrameMemory,
+    frames::{FrameAccess, FrameMemory},
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
-    queues::{Keeper, Queues},
+    queues::{Keeper, Queues, Shape, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
@@ -81,8 +82,9 @@ pub(crate) struct VmInner {
     // Dropped in this order: queue pairs before the memory that they reach.
     /// None where lanes copy the pages themselves.
     pub queues: Option<Arc<Queues>>,
-    pub nic: Option<Arc<dyn Nic>>,
-    pub soft_nic: Option<Arc<SoftNic>>,
+    /// None where lanes copy the pages themselves.
+    pub nics: Vec<Arc<dyn Nic>>,
+    pub soft_nics: Vec<Arc<SoftNic>>,
     pub frames: FrameMemory,
     pub frame_count: u32,
     /// Frames that the pool is kept above while there are more pages than frames.
@@ -120,28 +122,39 @@ impl Vm {
     pub(crate) fn bring_up(
         settings: VmBuilder,
         gpu: Arc<dyn Gpu>,
-        nic: Option<TransportNic>,
+        nics: TransportNics,
         nodes: Vec<Arc<NodeClient>>,
     ) -> Result<Self> {
-        let transport = nic.as_ref().map_or(Transport::Direct, TransportNic::transport);
-        let (nic, soft_nic) = nic.map_or((None, None), TransportNic::parts);
-        connect_machines(&*gpu, nic.as_ref());
+        let transport = nics.transport();
+        let (soft_nics, arena) = (nics.soft(), nics.arena());
+        let nics = nics.all();
+        connect_machines(&*gpu, &nics);
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
-        let frames = FrameMemory::new(&*gpu, nic.clone(), u64::from(frame_count), settings.page_size)?;
+        let frames = FrameMemory::choose(&*gpu, &nics, u64::from(frame_count), settings.page_size)?;
         let capabilities = gpu.capabilities();
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
-        let queues = match &nic {
-            None => None,
-            Some(nic) => Some(Arc::new(Queues::create(
-                &*gpu,
-                nic.clone(),
-                &nodes,
-                settings.queue_pairs,
-                settings.queue_depth,
-                frames.lkey(),
-            )?)),
+        let count = match settings.queue_pairs {
+            Some(asked) => asked,
+            None if transport == Transport::Mlx5 => {
+                let measured = nics.iter().map(|nic| Ok(measure(nic, settings.page_size)?.queue_pairs));
+                measured
+                    .collect::<Result<Vec<_>>>()?
+                    .into_iter()
+                    .max()
+                    .unwrap_or(QUEUE_PAIRS)
+            }
+            None => QUEUE_PAIRS,
+        };
+        let shape = Shape {
+            count,
+            depth: settings.queue_depth,
+            flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
+        };
+        let queues = match nics.is_empty() {
+            true => None,
+            false => Some(Arc::new(Queues::create(&*gpu, &nics, arena, &nodes, shape, &frames)?)),
         };
         let fill_count = match queues.is_none() && settings.page_size > u64::from(layout::FILL_CHUNK_BYTES) {
             true => FILLS,
@@ -155,7 +168,7 @@ impl Vm {
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
-        let stripes_a_region = nodes.len().max(1) as u64;
+        let stripes_a_region = nodes.len().max(nics.len()).max(1) as u64;
         let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
         let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -200,8 +213,8 @@ impl Vm {
             lost: OnceLock::new(),
             peers: Arc::default(),
             queues,
-            nic,
-            soft_nic,
+            nics,
+            soft_nics,
             frames,
             frame_count,
             owners,
@@ -342,9 +355,34 @@ impl Vm {
         &self.inner.gpu
     }
 
-    /// The software NIC, for its statistics and its fault injection; none when another NIC fills the frames.
+    /// The first software NIC, for its statistics and its fault injection; none when other NICs fill the frames.
     pub fn soft_nic(&self) -> Option<&Arc<SoftNic>> {
-        self.inner.soft_nic.as_ref()
+        self.inner.soft_nics.first()
+    }
+
+    /// All software NICs, in their order.
+    pub fn soft_nics(&self) -> &[Arc<SoftNic>] {
+        &self.inner.soft_nics
+    }
+
+    /// Where the frames lie, and how the NICs reach them.
+    pub fn frame_access(&self) -> FrameAccess {
+        self.inner.frames.access()
+    }
+
+    /// Queue pairs, of all homes and NICs together.
+    pub fn queue_pairs(&self) -> u32 {
+        self.inner.queues.as_ref().map_or(0, |queues| queues.count())
+    }
+
+    /// Queue pairs whose doorbells a thread of the processor rings, since the GPU cannot: each request of theirs waits for it.
+    pub fn proxied_queue_pairs(&self) -> u32 {
+        self.inner.queues.as_ref().map_or(0, |queues| queues.proxied())
+    }
+
+    /// What each NIC says of itself; none where lanes copy the pages themselves.
+    pub fn nics(&self) -> Vec<NicCapabilities> {
+        self.inner.nics.iter().map(|nic| nic.capabilities()).collect()
     }
 
     /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame. Frames of a never-evicted region's
@@ -363,25 +401,51 @@ impl Vm {
     }
 }
 
-/// The NIC that a transport drives.
-pub(crate) enum TransportNic {
-    Soft(Arc<SoftNic>),
+/// The NICs that a transport drives.
+pub(crate) enum TransportNics {
+    /// None: lanes copy the pages.
+    Direct,
+    Soft(Vec<Arc<SoftNic>>),
     Rxe(Arc<RxeNic>),
+    /// With the memory of their rings.
+    Mlx5(Vec<Arc<Mlx5Nic>>, Arc<RingArena>),
 }
 
-impl TransportNic {
+impl TransportNics {
     fn transport(&self) -> Transport {
         match self {
+            Self::Direct => Transport::Direct,
             Self::Soft(_) => Transport::Soft,
             Self::Rxe(_) => Transport::Rxe,
+            Self::Mlx5(..) => Transport::Mlx5,
         }
     }
 
-    /// As every NIC, and as what only the software NIC can do.
-    fn parts(self) -> (Option<Arc<dyn Nic>>, Option<Arc<SoftNic>>) {
+    /// As every NIC.
+    fn all(&self) -> Vec<Arc<dyn Nic>> {
+        fn each<N: Nic + 'static>(nics: &[Arc<N>]) -> Vec<Arc<dyn Nic>> {
+            nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Nic>).collect()
+        }
         match self {
-            Self::Soft(nic) => (Some(nic.clone()), Some(nic)),
-            Self::Rxe(nic) => (Some(nic), None),
+            Self::Direct => Vec::new(),
+            Self::Soft(nics) => each(nics),
+            Self::Rxe(nic) => each(std::slice::from_ref(nic)),
+            Self::Mlx5(nics, _) => each(nics),
+        }
+    }
+
+    /// What only software NICs can do.
+    fn soft(&self) -> Vec<Arc<SoftNic>> {
+        match self {
+            Self::Soft(nics) => nics.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn arena(&self) -> Option<Arc<RingArena>> {
+        match self {
+            Self::Mlx5(_, arena) => Some(Arc::clone(arena)),
+            _ => None,
         }
     }
 }
@@ -398,15 +462,15 @@ fn compile_options(transport: Transport, options: &CompileOptions) -> CompileOpt
     options
 }
 
-/// Doorbell stores of the simulated GPU wake the NIC; in seeded mode the GPU's scheduler steps it.
-fn connect_machines(gpu: &dyn Gpu, nic: Option<&Arc<dyn Nic>>) {
+/// Doorbell stores of the simulated GPU wake the NICs; in seeded mode the GPU's scheduler steps them.
+fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
     struct Engine(Weak<dyn Nic>);
     impl gpuvm_gpu::Actor for Engine {
         fn step(&self) -> bool {
             self.0.upgrade().is_some_and(|nic| nic.step())
         }
     }
-    if let Some(nic) = nic {
+    for nic in nics {
         // A NIC with a mover looks for stores itself, since a GPU's come without a word.
         if !nic.capabilities().has_mover {
             let woken = Arc::downgrade(nic);

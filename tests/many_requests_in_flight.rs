@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, small, small_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, small, small_soft};
 use gpuvm::{LaunchConfig, SoftNic, Transport};
 
 fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
@@ -38,6 +38,63 @@ fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
         assert!(depth <= u64::from(max_rd_atomic));
         assert!(stats.doorbells <= 8, "{} doorbells for 32 requests", stats.doorbells);
     }
+}
+
+#[test]
+fn the_reads_of_one_warp_take_one_reservation_and_one_doorbell() {
+    let bench = Bench::new(simulated_soft(160).queue_pairs(4).queue_depth(64), BASIC);
+    let n = 32 * PAGE_WORDS;
+    let out = bench.vm.buffer::<u32>(32).unwrap();
+    for round in 0..3 {
+        // Pages that no frame holds yet, and more free frames than the warp needs.
+        let a = bench.vm.region::<u32>(n).from_iter(round..round + n as u32).unwrap();
+        let before = bench.vm.stats().unwrap();
+        let rung = bench.soft_nic().stats().doorbells;
+        bench.must("gather", LaunchConfig::new(1, 32), (&a, PAGE_WORDS, &out));
+        let stats = bench.vm.stats().unwrap().difference(&before);
+        // The slots of one reservation are neighbours of one queue pair, and one doorbell announces them.
+        assert_eq!((stats.faults, stats.requests, stats.doorbells), (32, 32, 1));
+        assert_eq!(bench.soft_nic().stats().doorbells - rung, 1);
+        let expected: Vec<u32> = (0..32).map(|p| round + p * PAGE_WORDS as u32).collect();
+        assert_eq!(out.to_vec().unwrap(), expected);
+    }
+    bench.no_violations();
+}
+
+/// Each warp misses as many pages as a queue pair has slots, and there are as many warps as queue pairs: no request waits
+/// for another one's slot, and none completes before the last one is posted.
+#[test]
+fn all_slots_of_64_queue_pairs_are_in_flight_at_one_moment() {
+    let (pairs, depth) = (64u32, 16u32);
+    let pages = u64::from(pairs * depth);
+    // A machine that is slow to run 1,024 lanes gets a slower NIC.
+    for latency_ms in [300, 1_000, 3_000] {
+        let nic = SoftNic::builder()
+            .latency_ns(latency_ms * 1_000_000)
+            .max_rd_atomic(depth);
+        let nic = Arc::new(nic.build().unwrap());
+        let builder = simulated_soft(pages + 64)
+            .queue_pairs(pairs)
+            .queue_depth(depth)
+            .workers(2)
+            .lanes_per_worker(pairs * 32)
+            .soft_nic(Arc::clone(&nic));
+        let bench = Bench::new(builder, BASIC);
+        let n = pages * PAGE_WORDS;
+        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let out = bench.vm.buffer::<u32>(pages).unwrap();
+        bench.must("gather", LaunchConfig::new(pairs, depth), (&a, PAGE_WORDS, &out));
+        let expected: Vec<u32> = (0..pages as u32).map(|p| p * PAGE_WORDS as u32).collect();
+        compare(&out.to_vec().unwrap(), &expected).unwrap();
+        bench.no_violations();
+        let stats = nic.stats();
+        assert!(stats.reads_in_flight_max <= pages && stats.read_depth_max <= u64::from(depth));
+        if stats.reads_in_flight_max == pages {
+            return;
+        }
+        println!("{} READs in flight at {latency_ms} ms", stats.reads_in_flight_max);
+    }
+    panic!("never {pages} READs in flight");
 }
 
 #[test]

@@ -5,8 +5,12 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
-use common::planted;
-use gpuvm::CompileOptions;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{BASIC, Bench, PAGE_WORDS, planted, simulated_soft};
+use gpuvm::{CompileOptions, LaunchConfig, SoftNic};
+use gpuvm_nic::soft::ViolationKind;
 use program::{Shape, rng, run, tiny};
 
 /// Whether one of `most` interleavings goes wrong with the bug, in any way that a user would see.
@@ -86,4 +90,136 @@ fn a_claim_that_does_not_look_whether_it_won() {
         "atom_cas_acquire_gpu(word, seen, (seen & ~(layout::STATE_MASK | layout::FRAME_MASK)) | kFetching); return true;",
         60,
     );
+}
+
+/// Whether the software NIC names the rule that a library with the bug breaks, in one of `most` interleavings; the library
+/// without it breaks none in them. What the kernel comes to does not matter.
+fn named(header: &str, from: &str, to: &str, kinds: &[ViolationKind], most: u64) {
+    let bug = planted(header, from, to);
+    let violations = |seed, options: &CompileOptions| {
+        // More pages than frames and slots, so that both are used again.
+        let builder = simulated_soft(8).queue_pairs(2).queue_depth(4).seed(seed);
+        let bench = Bench::with(builder.wait_limit(Duration::from_millis(20)), BASIC, options);
+        let a = bench.vm.region::<u32>(20 * PAGE_WORDS).zeroed().unwrap();
+        let ended = bench.run("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
+        (ended.is_ok(), bench.soft_nic().violations())
+    };
+    for seed in 0..most {
+        let (_, broken) = violations(seed, &bug);
+        let (works, clean) = violations(seed, &CompileOptions::default());
+        assert!(works && clean.is_empty(), "the library as it is: {clean:?}");
+        if let Some(broken) = broken.iter().find(|broken| kinds.contains(&broken.kind)) {
+            println!("named by seed {seed}: {broken}");
+            return;
+        }
+    }
+    panic!("none of {most} interleavings shows the bug");
+}
+
+const WIRE: &str = "gpuvm/detail/wire.cuh";
+const MLX5: &str = "gpuvm/detail/mlx5.cuh";
+const FAULT: &str = "gpuvm/detail/fault.cuh";
+
+#[test]
+fn a_doorbell_before_its_record() {
+    let doorbell =
+        "st_mmio_sys(reinterpret_cast<u64*>(queue->doorbell), is_rxe ? written : mlx5::doorbell(queue, written));";
+    let (_, text) = gpuvm_gpu::headers()
+        .iter()
+        .find(|(name, _)| *name == WIRE)
+        .expect("the header");
+    let record = text.find("    st_relaxed_sys(reinterpret_cast<u32*>(queue->doorbell_record)");
+    let record = record.expect("the record's store");
+    let end = record + text[record..].find(doorbell).expect("the doorbell's store") + doorbell.len();
+    let from = &text[record..end];
+    let without = from.strip_suffix(doorbell).expect("it ends so");
+    named(
+        WIRE,
+        from,
+        &format!("{doorbell}\n{without}"),
+        &[ViolationKind::DoorbellAheadOfRecord],
+        60,
+    );
+}
+
+#[test]
+fn a_record_ahead_of_its_requests() {
+    named(
+        WIRE,
+        "mlx5::doorbell_record(queue, written)",
+        "mlx5::doorbell_record(queue, written + 1)",
+        &[ViolationKind::RecordAheadOfRequest],
+        10,
+    );
+}
+
+#[test]
+fn a_doorbell_before_its_request() {
+    let write = "    write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);\n";
+    let ring = "    commit(q, index, 1);\n    ring(q);\n";
+    named(
+        FAULT,
+        &format!("{write}{ring}"),
+        &format!("{ring}{write}"),
+        // Before the first lap the slot is empty.
+        &[ViolationKind::WrongIndex, ViolationKind::Malformed],
+        60,
+    );
+}
+
+#[test]
+fn a_request_index_off_by_one() {
+    named(
+        MLX5,
+        "control16(place, ",
+        "control16(place + 1, ",
+        &[ViolationKind::WrongIndex],
+        10,
+    );
+}
+
+#[test]
+fn another_queue_pairs_number() {
+    named(
+        MLX5,
+        "control24(queue->number, kSegments)",
+        "control24(queue->number ^ 1, kSegments)",
+        &[ViolationKind::WrongQueuePair],
+        10,
+    );
+    named(
+        MLX5,
+        "control24(queue->number, 0)",
+        "control24(queue->number ^ 1, 0)",
+        &[ViolationKind::DoorbellWrongQueuePair],
+        10,
+    );
+}
+
+#[test]
+fn a_slot_that_is_not_free_yet() {
+    let bug = planted(
+        QUEUE,
+        "while (free < want && free < q.entries() &&\n               \
+         ld_acquire_gpu(&q.record(index + free)->state) == record_state(index + free, layout::RECORD_FREE))",
+        "while (free < want && free < q.entries())",
+    );
+    for (options, is_bug) in [(bug, true), (CompileOptions::default(), false)] {
+        // 16 warps of one lane, a page each, over a ring of 4; nothing completes before all have posted.
+        let nic = Arc::new(SoftNic::builder().latency_ns(20_000_000).build().unwrap());
+        let builder = simulated_soft(32).queue_pairs(1).queue_depth(4).soft_nic(nic);
+        let bench = Bench::with(builder.wait_limit(Duration::from_millis(500)), BASIC, &options);
+        let a = bench.vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
+        let sink = bench.vm.buffer::<u64>(1).unwrap();
+        let ended = bench.run("touch", LaunchConfig::new(16, 1), (&a, PAGE_WORDS, &sink));
+        let broken = bench.soft_nic().violations();
+        if is_bug {
+            // More than the ring has in one doorbell, or in several.
+            let kinds = [ViolationKind::SendSlotReused, ViolationKind::DoorbellOutOfRange];
+            let is_named = broken.iter().any(|broken| kinds.contains(&broken.kind));
+            assert!(is_named, "{broken:?}");
+        } else {
+            assert!(ended.is_ok() && broken.is_empty(), "{broken:?}");
+        }
+    }
 }

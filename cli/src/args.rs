@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
+use gpuvm::{GpuKind, RdmaPath, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
@@ -169,9 +169,14 @@ pub struct MachineArgs {
     #[arg(long, default_value = "auto")]
     pub transport: Transport,
 
-    /// The RDMA device, such as rxe0. Without it: the first that the transport can drive.
+    /// The RDMA device, such as rxe0 or mlx5_0. Without it: the first SoftRoCE device, or the ConnectX devices that are
+    /// nearest to the GPU. Given several times, over all of them (mlx5).
     #[arg(long, value_name = "NAME")]
-    pub rdma_device: Option<String>,
+    pub rdma_device: Vec<String>,
+
+    /// How packets leave a ConnectX device.
+    #[command(flatten)]
+    pub path: PathArgs,
 
     /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
     #[arg(long, value_name = "HOST:PORT")]
@@ -189,9 +194,9 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     pub rdma_ack_timeout: u8,
 
-    /// Queue pairs between GPU and NIC.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub queue_pairs: u32,
+    /// Queue pairs for each home and NIC. Without it: 8; over mlx5 as many as keep the link busy.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub queue_pairs: Option<u32>,
 
     /// Requests that one queue pair holds: a power of two.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_queue_depth)]
@@ -201,6 +206,46 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 }
+
+/// How packets leave a ConnectX device.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Packets of a ConnectX device")]
+pub struct PathArgs {
+    /// Its port.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    pub rdma_port: u8,
+
+    /// The place of the GID in the port's table. Without it: a RoCE v2 one, of an IPv4 address if there is one.
+    #[arg(long, value_name = "N")]
+    pub gid_index: Option<u8>,
+
+    /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096. Without it: what the port has.
+    #[arg(long, value_name = "BYTES")]
+    pub rdma_mtu: Option<u32>,
+
+    /// Service level.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub service_level: u8,
+
+    /// Traffic class (RoCE: DSCP and ECN).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub traffic_class: u8,
+}
+
+impl PathArgs {
+    fn path(&self) -> RdmaPath {
+        RdmaPath {
+            port: self.rdma_port,
+            gid_index: self.gid_index,
+            mtu: self.rdma_mtu,
+            service_level: self.service_level,
+            traffic_class: self.traffic_class,
+        }
+    }
+}
+
+/// Queue pairs where none are asked for and nothing is measured.
+const QUEUE_PAIRS: u32 = 8;
 
 impl MachineArgs {
     /// The settings, without frame memory, for pages of `page_bytes`.
@@ -214,10 +259,12 @@ impl MachineArgs {
             .rdma_retries(self.rdma_retries)
             .rdma_ack_timeout(self.rdma_ack_timeout)
             .page_size(page_bytes)
-            .queue_pairs(self.queue_pairs)
             .queue_depth(self.queue_depth);
-        if let Some(name) = &self.rdma_device {
-            builder = builder.rdma_device(name);
+        builder = builder.rdma_devices(&self.rdma_device).rdma_path(self.path.path());
+        match (self.queue_pairs, self.transport) {
+            (Some(count), _) => builder = builder.queue_pairs(count),
+            (None, Transport::Mlx5) => {}
+            (None, _) => builder = builder.queue_pairs(QUEUE_PAIRS),
         }
         if let Some(workers) = self.workers {
             builder = builder.workers(workers);

@@ -30,6 +30,39 @@ pub struct Capabilities {
     pub compute_capability: Option<(u32, u32)>,
     /// How often the device library's `ticks()` counts in a microsecond: the multiprocessors' clock on an NVIDIA GPU.
     pub ticks_per_us: f64,
+    /// What NICs of the machine may do with its memory; none on the simulated GPU, whose memory is this process's.
+    pub for_nics: Option<ForNics>,
+}
+
+/// What NICs of the machine may do with a GPU's memory, as its driver says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForNics {
+    /// Where the GPU sits: domain, bus, device, function, as sysfs writes them (`0000:17:00.0`).
+    pub pci_address: String,
+    /// Whether another device can reach its memory at all.
+    pub rdma: bool,
+    /// Whether its memory can be exported as dma-bufs.
+    pub dma_buf: bool,
+    /// For whom another device's writes are ordered without a flush: 0 for nobody, 100 for this GPU, 200 for all.
+    pub writes_ordered_for: u32,
+}
+
+impl ForNics {
+    /// Whether kernels see a NIC's writes in the order in which it made them. Where they do not, a completion says nothing
+    /// of the data.
+    pub fn writes_ordered(&self) -> bool {
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+        self.writes_ordered_for >= 100
+    }
+}
+
+/// A part of a GPU's memory as a dma-buf.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The descriptor. May be closed once the memory is registered.
+    pub fd: std::os::fd::OwnedFd,
+    /// Where the part begins in it, in bytes.
+    pub offset: u64,
 }
 
 /// Kernel source text.
@@ -199,6 +232,39 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::OutOfMemory`] when no hole is large enough, [`GpuError::BadAllocation`] for zero bytes or a bad alignment.
     fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError>;
+
+    /// The same for memory that NICs of the machine are to reach.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.allocate(bytes, align)
+    }
+
+    /// A part of one allocation of [`allocate_for_nics`](Self::allocate_for_nics), aligned to the system's pages, for a NIC to
+    /// register.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] where this GPU has no dma-bufs, [`GpuError::BadAddress`], or the driver's error.
+    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {
+        let _ = (addr, bytes);
+        Err(GpuError::Unsupported {
+            what: "export its memory as dma-bufs".into(),
+        })
+    }
+
+    /// Makes a device's registers, mapped into this process, reachable by kernels where they are. `host` and `bytes` are
+    /// whole pages.
+    ///
+    /// # Errors
+    /// The driver's error: mapping registers asks for rights, or for a driver that allows it.
+    ///
+    /// # Safety
+    /// As for [`register_host`](Self::register_host).
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
+        // SAFETY: the caller's promise. Kernels that run on the processor reach what the process does.
+        unsafe { self.register_host(host, bytes, false) }
+    }
 
     /// Zeroed host memory that kernels can reach, page aligned. It does not count against device memory.
     ///

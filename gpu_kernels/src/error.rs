@@ -75,6 +75,12 @@ pub enum GpuError {
         /// What is wrong with them.
         cause: String,
     },
+    /// This GPU cannot do that at all.
+    #[error("this GPU cannot {what}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+    },
     /// A host access to GPU memory that no live allocation covers.
     #[error("{bytes} bytes at {addr:#x} are not inside one live allocation of this GPU")]
     BadAddress {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gpuvm_gpu::cuda::{
-    Architecture, Cubin, CudaGpu, compile_to_cubin, devices, driver_version, nvrtc_version, presence, rdma_ability,
+    Architecture, Cubin, CudaGpu, compile_to_cubin, devices, driver_version, nvrtc_version, presence,
 };
 use gpuvm_gpu::{CompileOptions, GpuError, ParamKind, Source};
 
@@ -41,7 +41,6 @@ fn without_a_driver_the_error_says_so() {
         CudaGpu::open(0).err(),
         CudaGpu::open("GPU-0123").err(),
         devices().err(),
-        rdma_ability(0).err(),
         driver_version().err(),
     ];
     for error in errors {

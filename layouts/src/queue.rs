@@ -9,10 +9,20 @@ pub const QUEUE_KIND_MLX5: u32 = 1;
 /// Queue kind: Linux SoftRoCE (`rdma_rxe`).
 pub const QUEUE_KIND_RXE: u32 = 2;
 
+/// Bit of `QueueDesc::flags`: a READ's completion says nothing of its data in GPU memory. Each request takes two blocks of
+/// the send ring, and the second, a read of the frame's end behind a fence, completes when the data is there. mlx5 only.
+pub const QUEUE_FLUSHES_READS: u32 = 1;
+/// Base-two logarithm of `FRAME_KEY_BYTES`.
+pub const FRAME_KEY_SHIFT: u32 = 31;
+/// Bytes of frames that one local key covers, but for the last: drivers register GPU memory in pieces of at most 2 GiB.
+pub const FRAME_KEY_BYTES: u64 = 1 << 31;
+const _: () = assert!(FRAME_KEY_BYTES == 1 << FRAME_KEY_SHIFT);
+
 /// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
 ///
 /// Request `i` lies in slot `(send_start + i) & send_mask` of the send ring and completes in slot
-/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`.
+/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`. Both sums wrap at
+/// 2^32; mlx5 counts blocks and laps by them.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]
 pub struct QueueDesc {
@@ -39,12 +49,12 @@ pub struct QueueDesc {
     pub send_shift: u32,
     /// Base-two logarithm of a completion slot's bytes.
     pub completion_shift: u32,
-    /// Position of request 0 in the send ring.
+    /// Position of request 0 in the send ring. mlx5: modulo 2^32, since positions beyond the ring are in the requests.
     pub send_start: u32,
-    /// Position of request 0's completion.
+    /// Position of request 0's completion. mlx5: modulo 2^32, since the lap is in the completions.
     pub completion_start: u32,
-    /// Local key of the frame memory.
-    pub lkey: u32,
+    /// `QUEUE_*` bits.
+    pub flags: u32,
     /// Address of the pair's [`QueueState`].
     pub state: u64,
     /// Address of `mask + 1` [`RequestRecord`]s.
@@ -57,8 +67,10 @@ pub struct QueueDesc {
     pub mended: u32,
     /// Unused.
     pub reserved: u32,
+    /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
+    pub frame_keys: u64,
     /// Unused, to 128 bytes.
-    pub reserved_tail: [u64; 2],
+    pub reserved_tail: u64,
 }
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -157,8 +169,8 @@ shared_layout! {
     QueueDesc: 128 {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
-        lkey: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
-        reserved_tail: 112,
+        flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
+        frame_keys: 112, reserved_tail: 120,
     }
     QueueState: 512 {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,

@@ -37,6 +37,11 @@ pub const REGION_PAGES_MAX: u64 = 1 << OWNER_REGION_SHIFT;
 /// Regions a virtual memory may have.
 pub const REGIONS_MAX: u32 = 1 << 16;
 
+/// A page that several NICs reach belongs to NIC `(page * NIC_HASH mod 2^64 >> 32) * nics >> 32`: one for good, so that a
+/// READ never overtakes a WRITE of the same page. The multiplier is 2^63 over the golden ratio, made odd (Knuth, The Art of
+/// Computer Programming, volume 3, 6.4).
+pub const NIC_HASH: u64 = 0x4f1b_bcdc_bfa5_3e0b;
+
 /// The owner value of a region's page, as the frame owner table and request records hold it.
 pub const fn owner_of(region: u32, page: u64) -> u64 {
     OWNER_TAKEN_BIT | ((region as u64) << OWNER_REGION_SHIFT) | page
@@ -68,8 +73,8 @@ pub struct ArrayDesc {
     pub frame_scale: u32,
 }
 
-/// One region: its page table and where its pages live. Page `p` is page `p / stripe_count` of stripe
-/// `p % stripe_count`.
+/// One region: its page table and where its pages live. Page `p` is page `p / homes` of home `p % homes`, and one NIC of
+/// those that reach the home moves it, by a hash with [`NIC_HASH`].
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct RegionDesc {
@@ -79,18 +84,18 @@ pub struct RegionDesc {
     pub bytes: u64,
     /// Pages.
     pub pages: u64,
-    /// Address of `stripe_count` [`StripeDesc`]s.
+    /// Address of `homes * nics` [`StripeDesc`]s: those of one home follow each other.
     pub stripes: u64,
-    /// Stripes: 1, or one a memory node.
-    pub stripe_count: u32,
+    /// Homes: 1, or one a memory node.
+    pub homes: u32,
     /// `REGION_*`.
     pub flags: u32,
     /// Address of the frame 0 that the region's words count from.
     pub frames: u64,
     /// As [`ArrayDesc::home`].
     pub home: u64,
-    /// Local key of the region's own frames; 0 when it has none.
-    pub lkey: u32,
+    /// NICs that reach each home.
+    pub nics: u32,
     /// Unused, to 64 bytes.
     pub reserved: u32,
 }
@@ -121,12 +126,15 @@ pub struct FillState {
     pub reserved: [u64; 10],
 }
 
-/// One stripe of a region: memory at one home, and the queue pairs that reach it.
+/// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
 #[repr(C, align(32))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct StripeDesc {
-    /// Address of the stripe's page 0 at the home, as the NIC's remote address.
+    /// Address of the home's page 0, as the NIC's remote address.
     pub home: u64,
+    /// Address of the NIC's local keys of the region's own frames, as [`crate::QueueDesc::frame_keys`] has those of the
+    /// pool's; 0 when it has none.
+    pub frame_keys: u64,
     /// Remote key of the home.
     pub rkey: u32,
     /// First queue pair that reaches the home.
@@ -134,7 +142,7 @@ pub struct StripeDesc {
     /// Queue pairs that reach the home.
     pub queue_count: u32,
     /// Unused, to 32 bytes.
-    pub reserved: [u32; 3],
+    pub reserved: u32,
 }
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -264,10 +272,10 @@ pub struct LatencyHistogram {
 shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
-    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, stripe_count: 32, flags: 36, frames: 40, home: 48,
-        lkey: 56, reserved: 60, }
+    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
+        nics: 56, reserved: 60, }
     FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
-    StripeDesc: 32 { home: 0, rkey: 8, queue_first: 12, queue_count: 16, reserved: 20, }
+    StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, reserved: 28, }
     VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,

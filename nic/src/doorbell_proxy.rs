@@ -25,6 +25,17 @@ const SPIN: Duration = Duration::from_micros(200);
 const YIELDS: u32 = 4;
 /// Longest sleep. A ring ends it at once; it bounds the wait all the same.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Longest sleep of a thread that is not called.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Whether posters call [`DoorbellProxy::rung`] after they stored a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Each does: the thread sleeps until then.
+    ByCall,
+    /// Some cannot, such as threads of a GPU: without work the thread sleeps 50 microseconds at a time.
+    Never,
+}
 
 /// Makes the doorbell call of one queue pair, up to the index given.
 type Ring = Box<dyn FnMut(u64) -> io::Result<()> + Send>;
@@ -39,6 +50,7 @@ struct Shared {
     words: Pages,
     entries: Mutex<Vec<Entry>>,
     sleeper: Sleeper,
+    wake: Wake,
     stop: AtomicBool,
     calls: AtomicU64,
     failures: AtomicU64,
@@ -99,7 +111,10 @@ impl Shared {
                 if self.round() || self.stop.load(Ordering::Acquire) {
                     self.sleeper.stay_awake();
                 } else {
-                    self.sleeper.sleep(SLEEP_MAX);
+                    self.sleeper.sleep(match self.wake {
+                        Wake::ByCall => SLEEP_MAX,
+                        Wake::Never => NAP,
+                    });
                 }
                 idle = Idle::default();
             }
@@ -141,15 +156,16 @@ pub struct ProxySlot {
 }
 
 impl DoorbellProxy {
-    /// Starts the thread, called `name`.
+    /// Starts the thread, called `name`. `wake` tells whether posters call [`rung`](Self::rung).
     ///
     /// # Errors
     /// [`NicError::Thread`].
-    pub fn start(name: &str) -> Result<Self, NicError> {
+    pub fn start(name: &str, wake: Wake) -> Result<Self, NicError> {
         let shared = Arc::new(Shared {
             words: Pages::new(WORDS * WORD_STRIDE),
             entries: Mutex::default(),
             sleeper: Sleeper::default(),
+            wake,
             stop: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -272,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_last_ring_is_never_lost() {
-        let proxy = DoorbellProxy::start("proxy-test").expect("a thread");
+        let proxy = DoorbellProxy::start("proxy-test", Wake::ByCall).expect("a thread");
         let (told, heard) = mpsc::channel();
         let slot = proxy
             .serve(move |index| {
@@ -304,7 +320,7 @@ mod tests {
 
     #[test]
     fn rings_during_a_call_share_the_next_one() {
-        let proxy = DoorbellProxy::start("proxy-test").expect("a thread");
+        let proxy = DoorbellProxy::start("proxy-test", Wake::ByCall).expect("a thread");
         let (entered, inside) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let slot = proxy
@@ -325,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_gone_is_not_called_and_can_be_given_again() {
-        let proxy = DoorbellProxy::start("proxy-test").expect("a thread");
+        let proxy = DoorbellProxy::start("proxy-test", Wake::ByCall).expect("a thread");
         let calls = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&calls);
         let slot = proxy
@@ -349,5 +365,28 @@ mod tests {
         assert_eq!(slot.address(), address);
         drop(proxy);
         assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_ring_without_a_call_is_seen() {
+        let proxy = DoorbellProxy::start("proxy-test", Wake::Never).expect("a thread");
+        let (told, heard) = mpsc::channel();
+        let slot = proxy
+            .serve(move |index| {
+                told.send(index).expect("the test listens");
+                Ok(())
+            })
+            .expect("a slot");
+        let mut longest = Duration::ZERO;
+        for index in 1..=50 {
+            // Long enough for the thread to sleep.
+            std::thread::sleep(Duration::from_millis(2));
+            let start = Instant::now();
+            proxy.shared.word(slot.slot).store(index, Ordering::Release);
+            assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(index));
+            longest = longest.max(start.elapsed());
+        }
+        // With sleeps of a second one of fifty rings would wait longer, however busy the machine.
+        assert!(longest < SLEEP_MAX / 2, "{longest:?}");
     }
 }

@@ -9,6 +9,7 @@
 //! | [`devices`] | who looks for RDMA devices: what sysfs tells of them, their ports, addresses, and places on PCIe |
 //! | [`wire`] | who writes or reads queues: the formats, as checked views and representations, safe code only |
 //! | [`Nic`] | who sets queues up: memory keys, queue pairs, doorbell pages |
+//! | [`mlx5`] | who has a ConnectX: its rings in memory that the GPU reaches |
 //! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
 //! | `poster`, `devices::tree` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
@@ -20,10 +21,11 @@
 #[cfg(target_os = "linux")]
 pub mod devices;
 mod doorbell_proxy;
+#[cfg(target_os = "linux")]
+pub mod mlx5;
 mod mover;
 mod nic;
 mod pages;
-#[cfg(any(test, feature = "test-utils"))]
 pub mod poster;
 #[cfg(target_os = "linux")]
 pub mod rxe;
@@ -31,7 +33,9 @@ mod sleeper;
 pub mod soft;
 pub mod wire;
 
-pub use doorbell_proxy::{DoorbellProxy, ProxySlot};
+pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
+#[cfg(target_os = "linux")]
+pub use mlx5::Mlx5Nic;
 pub use mover::{Move, Mover, MoverError, MoverLane};
 pub use nic::{
     Access, AddressAttributes, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory,

@@ -1,6 +1,8 @@
 //! The trait all NICs implement, and what it speaks of.
 
 use core::fmt;
+use std::borrow::Cow;
+use std::os::fd::BorrowedFd;
 
 /// What may be done with registered memory. Reading it locally is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -128,7 +130,8 @@ pub struct RingSpan {
     pub slots: u32,
     /// Base-two logarithm of a slot's bytes.
     pub shift: u32,
-    /// Slot of the next request, or of its completion, when nothing is in flight.
+    /// Position of the first request since the queue pair was reset, or of its completion: its slot, and for completions of
+    /// mlx5 the slot plus `slots` where the lap is an odd one, since their owner bit tells the lap.
     pub start: u32,
 }
 
@@ -321,6 +324,8 @@ pub struct NicCapabilities {
     pub message_bytes_max: u64,
     /// Whether [`Nic::doorbell_written`] must follow each store to a doorbell. Real NICs see the store.
     pub needs_doorbell_call: bool,
+    /// Bits a second that its link carries in each direction, where it has one and tells.
+    pub link_bits_per_second: Option<u64>,
     /// Whether the driver makes the rings ([`QueueRings::Own`]).
     pub makes_rings: bool,
     /// Whether a mover brings data and completions: send rings, doorbell records and doorbell pages are to be memory of
@@ -393,8 +398,8 @@ pub enum NicError {
         device: String,
         /// What was being done.
         doing: String,
-        /// What to do about it, if that is known.
-        hint: &'static str,
+        /// What to do about it, if that is known; empty otherwise.
+        hint: Cow<'static, str>,
         /// The system's reason.
         #[source]
         source: std::io::Error,
@@ -454,6 +459,30 @@ pub trait Nic: Send + Sync {
     /// that a request may write, while such a request is posted.
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError>;
 
+    /// Makes `bytes` bytes of a dma-buf, such as memory of a GPU, known to the NIC, from byte `offset` of it on; requests
+    /// name them by addresses from `iova` on. The NIC keeps what it needs of the buffer: `fd` may be closed afterwards.
+    ///
+    /// One registration takes at most 2 GiB: register longer memory in pieces. Writes arrive in order (never with relaxed
+    /// ordering) and memory is held in place (never on demand).
+    ///
+    /// # Errors
+    /// An empty or wrapping span, or one of more than 2 GiB; remote write or atomic access without local write access; a
+    /// kernel, driver or NIC that takes no dma-buf.
+    fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryKey, NicError> {
+        let _ = (fd, offset, bytes, iova, access);
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "register a dma-buf",
+        })
+    }
+
     /// Forgets a key. Waits (bounded) for work in flight on the memory; requests that name the key later fail with an
     /// access error.
     ///
@@ -512,6 +541,19 @@ pub trait Nic: Send + Sync {
         })
     }
 
+    /// Has a thread of the processor ring for a queue pair whose register its posters cannot reach: in the description that
+    /// it returns, and in later ones, the doorbell is a word of memory, to which the same value is stored.
+    ///
+    /// # Errors
+    /// An unknown queue pair; a NIC whose doorbells need none, or have one already; a thread that cannot be started.
+    fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
+        let _ = qp;
+        Err(NicError::Unsupported {
+            nic: "software",
+            what: "ring by a doorbell proxy: every thread of this process reaches its registers",
+        })
+    }
+
     /// Calls that its doorbell proxy has made, where it has one: the only processor work on a request's way.
     fn doorbell_calls(&self) -> u64 {
         0
@@ -538,7 +580,8 @@ pub trait Nic: Send + Sync {
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError>;
 
     /// Address and length in bytes of the pages that hold doorbell registers, so that a simulated GPU can tell stores
-    /// to them. They do not change during the life of the NIC.
+    /// to them. Where the driver makes the rings, pages may be added when a queue pair is created or given a doorbell proxy;
+    /// none is taken away during the life of the NIC.
     fn doorbell_pages(&self) -> Vec<(u64, u64)>;
 
     /// To be called after a store to the doorbell register at `addr`, by the same thread: wakes the engine that

@@ -1,4 +1,4 @@
-//! The GPU's side of the queues in plain Rust, for tests and benches (feature `test-utils`).
+//! The GPU's side of the queues in plain Rust, for tests, benches, and to measure a NIC before a GPU uses it.
 //!
 //! A [`Poster`] owns the memory of one queue pair. It writes requests, rings, and reads completions by the rules of
 //! mlx5, in the slow and plain way: one thread, one request at a time.
@@ -95,8 +95,10 @@ pub struct Poster {
     nic: Arc<dyn Nic>,
     queue_pair: QueuePair,
     memory: QueueMemory,
-    /// Kept while the queue pair lives.
+    /// Kept while the queue pair lives, where the NIC does not make the rings.
     pages: Option<Pages>,
+    /// Destroys the queue pair when it is dropped.
+    owns: bool,
     written: u64,
     retired: u64,
     consumed: u64,
@@ -107,11 +109,26 @@ pub struct Poster {
 }
 
 impl Poster {
-    /// Creates a queue pair in state reset.
+    /// Creates a queue pair in state reset. A NIC that makes the rings takes the depth alone from `config`.
     ///
     /// # Errors
     /// What the NIC refuses.
     pub fn new(nic: Arc<dyn Nic>, config: PosterConfig) -> Result<Self, NicError> {
+        if nic.capabilities().makes_rings {
+            let depth = config.sq_entries;
+            // SAFETY: this type accesses the rings by atomics only, and not after it has destroyed the queue pair.
+            let queue_pair = unsafe { nic.create_queue_pair(QueueRings::Own { depth })? };
+            let memory = QueueMemory {
+                sq: queue_pair.send.address,
+                sq_entries: queue_pair.send.slots,
+                cq: queue_pair.completion.address,
+                cq_entries: queue_pair.completion.slots,
+                dbrec: queue_pair.doorbell_record - 4,
+                cq_dbrec: 0,
+                collapsed: false,
+            };
+            return Ok(Self::over(nic, queue_pair, memory, None));
+        }
         let sq_bytes = (config.sq_entries as usize * BLOCK_BYTES).next_multiple_of(4096);
         let cq_bytes = (config.cq_entries as usize * CQE_BYTES).next_multiple_of(4096);
         let pages = Pages::new(sq_bytes + cq_bytes + 4096);
@@ -129,17 +146,31 @@ impl Poster {
         // SAFETY: `pages` holds all of it and is freed in `drop` after the queue pair is destroyed, or never; this
         // type accesses it by atomics only.
         let queue_pair = unsafe { nic.create_queue_pair(QueueRings::Given(memory))? };
-        Ok(Poster {
+        Ok(Self::over(nic, queue_pair, memory, Some(pages)))
+    }
+
+    fn over(nic: Arc<dyn Nic>, queue_pair: QueuePair, memory: QueueMemory, pages: Option<Pages>) -> Self {
+        Poster {
             nic,
             queue_pair,
             memory,
-            pages: Some(pages),
+            pages,
+            owns: true,
             written: 0,
             retired: 0,
-            consumed: 0,
+            consumed: u64::from(queue_pair.completion.start),
             in_flight: VecDeque::new(),
             collapsed_seen: None,
-        })
+        }
+    }
+
+    /// Has the NIC's doorbell proxy ring from now on.
+    ///
+    /// # Errors
+    /// What the NIC refuses.
+    pub fn use_doorbell_proxy(&mut self) -> Result<(), NicError> {
+        self.queue_pair = self.nic.use_doorbell_proxy(self.number())?;
+        Ok(())
     }
 
     /// Creates a queue pair that is its own responder, ready to send.
@@ -152,10 +183,12 @@ impl Poster {
         Ok(poster)
     }
 
-    /// Gives the queue pair up without destroying it and returns its memory, which must outlive the NIC.
+    /// Gives the queue pair up without destroying it and returns its memory, which must outlive the NIC. Not for rings that
+    /// the NIC made.
     pub fn abandon(mut self) -> Pages {
+        self.owns = false;
         let pages = self.pages.take();
-        pages.expect("taken by `drop` and `abandon` only, each the last call")
+        pages.expect("rings that the poster made")
     }
 
     /// The queue pair's number.
@@ -189,7 +222,9 @@ impl Poster {
     /// What the NIC refuses.
     pub fn reset(&mut self) -> Result<(), NicError> {
         self.nic.reset(self.number())?;
-        (self.written, self.retired, self.consumed) = (0, 0, 0);
+        self.queue_pair = self.nic.queue_pair(self.number())?;
+        (self.written, self.retired) = (0, 0);
+        self.consumed = u64::from(self.queue_pair.completion.start);
         self.in_flight.clear();
         self.collapsed_seen = None;
         Ok(())
@@ -251,15 +286,15 @@ impl Poster {
 
     /// Stores the send queue's doorbell record.
     pub fn store_record(&self, index: u16) {
-        // SAFETY: `pages` holds the record, 4-aligned.
+        // SAFETY: the queue pair's memory holds the record, 4-aligned.
         let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.dbrec as usize + 4) };
         // Release: the requests before the record.
         record.store(u32::from(index).to_be(), Ordering::Release);
     }
 
-    /// Stores the completion queue's consumer index. With overrun ignored nobody needs it.
+    /// Stores the completion queue's consumer index, of rings that the poster made. With overrun ignored nobody needs it.
     pub fn store_consumer(&self, index: u32) {
-        // SAFETY: `pages` holds the record, 4-aligned.
+        // SAFETY: the queue pair's memory holds the record, 4-aligned.
         let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.cq_dbrec as usize) };
         // Release: the entries were read before they are given back.
         record.store((index & 0xff_ffff).to_be(), Ordering::Release);
@@ -267,7 +302,7 @@ impl Poster {
 
     /// Posts receives: stores the receive queue's doorbell record.
     pub fn post_receives(&self, index: u16) {
-        // SAFETY: `pages` holds the record, 4-aligned.
+        // SAFETY: the queue pair's memory holds the record, 4-aligned.
         let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.dbrec as usize) };
         // Release: the receives before the record.
         record.store(u32::from(index).to_be(), Ordering::Release);
@@ -377,7 +412,7 @@ impl Poster {
     }
 
     fn word(&self, address: u64) -> &AtomicU64 {
-        // SAFETY: only addresses in `pages` and of the NIC's doorbell register are passed, 8-aligned; both outlive
+        // SAFETY: only addresses in the queue pair's memory and of its doorbell are passed, 8-aligned; both outlive
         // `self`, and are accessed by atomics only.
         unsafe { &*std::ptr::with_exposed_provenance(address as usize) }
     }
@@ -385,8 +420,10 @@ impl Poster {
 
 impl Drop for Poster {
     fn drop(&mut self) {
-        // `None` when the poster was abandoned.
-        let Some(pages) = self.pages.take() else { return };
+        if !self.owns {
+            return;
+        }
+        let pages = self.pages.take();
         match self.nic.destroy_queue_pair(self.queue_pair.number) {
             Ok(()) | Err(NicError::UnknownQueuePair { .. }) => drop(pages),
             // The NIC may still use the memory: better lost than freed under it.

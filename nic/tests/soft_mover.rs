@@ -1,151 +1,19 @@
 //! A mover moves what the software NIC would copy: completions follow their data, whoever is slow or breaks.
 
 mod common;
+#[path = "common/mover.rs"]
+mod mover;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use common::{BOUND, BYTES, Bed, assert_failed, pattern};
 use gpuvm_nic::poster::{Flags, Poster, PosterError};
-use gpuvm_nic::soft::{Fault, FaultPlan, SoftNicBuilder, vendor};
+use gpuvm_nic::soft::{Fault, FaultPlan, vendor};
 use gpuvm_nic::wire::mlx5::{Completion, CompletionDetail, Operation, Segment, Syndrome};
-use gpuvm_nic::{Move, Mover, MoverError, MoverLane, Nic, NicError, Pages, QueuePairState, SoftNic};
-
-/// How long calls may wait for a mover that a test holds.
-const SHORT: Duration = Duration::from_millis(50);
-
-#[derive(Default)]
-struct Wires {
-    /// Nothing arrives while set.
-    held: bool,
-    /// Submits of data that are refused.
-    refuse_data: u32,
-    /// Every submit is refused, and `completed` says so too.
-    broken: bool,
-    /// Most copies of data in one submit.
-    largest: usize,
-    submits: u64,
-    moves: Vec<Move>,
-}
-
-/// Copies by the processor, when it is let.
-#[derive(Clone, Default)]
-struct TestMover(Arc<Mutex<Wires>>);
-
-struct TestLane {
-    wires: Arc<Mutex<Wires>>,
-    staging: Pages,
-    waiting: VecDeque<(Vec<Move>, Vec<Move>)>,
-    arrived: u64,
-}
-
-impl TestMover {
-    fn with<R>(&self, act: impl FnOnce(&mut Wires) -> R) -> R {
-        act(&mut self.0.lock().unwrap())
-    }
-
-    fn hold(&self, held: bool) {
-        self.with(|wires| wires.held = held);
-    }
-
-    fn bed(&self, builder: SoftNicBuilder) -> Bed {
-        Bed::new(builder.mover(Arc::new(self.clone())))
-    }
-
-    fn manual(&self) -> Bed {
-        self.bed(SoftNic::builder().engines(0).bound(SHORT))
-    }
-}
-
-impl Mover for TestMover {
-    fn lane(&self, staging_bytes: u64) -> Result<Box<dyn MoverLane>, MoverError> {
-        if self.with(|wires| wires.broken) {
-            return Err("the test has no lanes".into());
-        }
-        Ok(Box::new(TestLane {
-            wires: Arc::clone(&self.0),
-            staging: Pages::new(staging_bytes as usize),
-            waiting: VecDeque::new(),
-            arrived: 0,
-        }))
-    }
-}
-
-fn copy(span: &Move) {
-    for at in 0..span.bytes {
-        // SAFETY: spans of a bed's memory, of a poster's pages and of the staging, all accessed by atomics only.
-        let (to, from): (&AtomicU8, &AtomicU8) = unsafe {
-            (
-                &*std::ptr::with_exposed_provenance((span.to + at) as usize),
-                &*std::ptr::with_exposed_provenance((span.from + at) as usize),
-            )
-        };
-        // Release, ascending: the last byte of a completion makes it valid.
-        to.store(from.load(Ordering::Relaxed), Ordering::Release);
-    }
-}
-
-impl TestLane {
-    fn deliver(&mut self) {
-        while let Some((data, then)) = self.waiting.pop_front() {
-            // Backwards: nobody may count on an order inside a batch.
-            data.iter().rev().for_each(copy);
-            then.iter().rev().for_each(copy);
-            self.arrived += 1;
-        }
-    }
-}
-
-impl MoverLane for TestLane {
-    fn staging(&self) -> u64 {
-        self.staging.address()
-    }
-
-    unsafe fn submit(&mut self, data: &[Move], then: &[Move]) -> Result<(), MoverError> {
-        let held = {
-            let mut wires = self.wires.lock().unwrap();
-            if wires.broken {
-                return Err("the wire is cut".into());
-            }
-            if wires.refuse_data > 0 && !data.is_empty() {
-                wires.refuse_data -= 1;
-                return Err("the wire is too thin".into());
-            }
-            wires.submits += 1;
-            wires.largest = wires.largest.max(data.len());
-            wires.moves.extend(data);
-            wires.held
-        };
-        self.waiting.push_back((data.to_vec(), then.to_vec()));
-        if !held {
-            self.deliver();
-        }
-        Ok(())
-    }
-
-    fn completed(&mut self) -> Result<u64, MoverError> {
-        let (held, broken) = {
-            let wires = self.wires.lock().unwrap();
-            (wires.held, wires.broken)
-        };
-        if broken {
-            self.waiting.clear();
-            return Err("the wire is cut".into());
-        }
-        if !held {
-            self.deliver();
-        }
-        Ok(self.arrived)
-    }
-}
-
-impl Drop for TestLane {
-    fn drop(&mut self) {
-        self.deliver();
-    }
-}
+use gpuvm_nic::{Nic, NicError, QueuePairState, SoftNic};
+use mover::{SHORT, TestMover};
 
 fn page(bed: &Bed, n: u64) -> (Operation, [Segment<'static>; 1]) {
     (bed.read(n * 4096), [bed.local(n * 4096, 4096)])
@@ -298,6 +166,26 @@ fn a_fence_waits_for_reads() {
     assert!(poster.wait(BOUND).unwrap().is_success());
     assert!(poster.wait(BOUND).unwrap().is_success());
     assert_eq!(bed.home.bytes(8 * 4096, 4096), bed.home.bytes(0, 4096));
+}
+
+#[test]
+fn a_fenced_dump_completes_after_the_data_of_the_reads_before_it() {
+    let mover = TestMover::default();
+    let bed = mover.manual();
+    let mut poster = bed.poster(8);
+    mover.hold(true);
+    let (read, segments) = page(&bed, 0);
+    poster.submit(read, &segments, Flags::SILENT).unwrap();
+    poster.submit(Operation::Dump, &segments, Flags::FENCED).unwrap();
+    while bed.nic.step() {}
+    assert_eq!(bed.nic.stats().dumps, 0, "the DUMP has to wait");
+    assert!(poster.poll().is_none());
+    mover.hold(false);
+    let done = poster.wait(BOUND).unwrap();
+    assert_eq!((done.is_success(), done.index), (true, 1));
+    assert_page(&bed, 0);
+    assert_eq!(bed.nic.stats().dumps, 1);
+    bed.assert_clean();
 }
 
 #[test]

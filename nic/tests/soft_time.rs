@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{Bed, assert_failed};
 use gpuvm_nic::poster::{Flags, Poster};
 use gpuvm_nic::soft::{Fault, FaultPlan, VirtualClock};
-use gpuvm_nic::wire::mlx5::{CompletionDetail, Opcode, Operation, Syndrome};
+use gpuvm_nic::wire::mlx5::{CompletionDetail, Opcode, Operation, Segments, Syndrome, WorkRequest, control_flags};
 use gpuvm_nic::{Nic, SoftNic};
 
 /// Runs until nothing is in flight, moving the clock; returns each poster's completions as (time, index).
@@ -116,6 +116,48 @@ fn a_fence_waits_for_earlier_reads() {
     poster.ring();
     let done = run(&bed, &clock, std::slice::from_mut(&mut poster));
     assert_eq!(done[0], [(2_000, 0), (2_000, 1), (3_000, 2), (3_000, 3)]);
+}
+
+/// A DUMP behind another request: its completion comes in order, and a fence makes it start late as well.
+#[test]
+fn a_fenced_dump_waits_for_earlier_reads_and_atomics() {
+    // The time of a DUMP's completion with these control flags; requests take 1,000 ns from 1,000 ns on.
+    let dumped = |first: fn(&Bed) -> Operation, flags: u8| {
+        let (bed, clock) = shaped(SoftNic::builder().latency_ns(1_000));
+        let mut poster = bed.poster(16);
+        let local = [bed.local(0, 8)];
+        poster.post(first(&bed), &local, Flags::SIGNALLED).expect("room");
+        let dump = WorkRequest {
+            index: poster.written() as u16,
+            queue_pair: poster.number(),
+            fence: false,
+            signalled: true,
+            solicited: false,
+            operation: Operation::Dump,
+            segments: Segments::List(&local),
+        };
+        let mut block = [0; 64];
+        dump.emit(&mut block).expect("a request with a wire form");
+        block[11] |= flags;
+        poster.write_raw(&block);
+        poster.ring();
+        let done = run(&bed, &clock, std::slice::from_mut(&mut poster));
+        assert_eq!(bed.nic.stats().dumps, 1);
+        bed.assert_clean();
+        done[0].last().expect("a completion").0
+    };
+    let add = |bed: &Bed| Operation::FetchAdd {
+        remote: bed.home.address(),
+        rkey: bed.home.key.rkey,
+        add: 1,
+    };
+    for first in [|bed: &Bed| bed.read(0), add] {
+        assert_eq!(dumped(first, 0), 2_000);
+        assert_eq!(dumped(first, control_flags::FENCE), 3_000);
+        // Orders after local operations only.
+        assert_eq!(dumped(first, control_flags::INITIATOR_SMALL_FENCE), 2_000);
+    }
+    assert_eq!(dumped(|bed| bed.write(0), control_flags::FENCE), 2_000);
 }
 
 #[test]

@@ -2,15 +2,19 @@
 //!
 //! A network that loses packets can use up a request's retries by chance. The queue pair is in the error state then, and
 //! the driver flushes what it holds; lanes see such requests as to be repeated and go to other queue pairs or wait. The
-//! keeper, a host thread, waits until every request of the pair is finished, closes it to reservations, takes both ends
-//! through reset, and opens it again. Indexes count on; only the rings' positions change.
+//! lane that meets the first error closes the pair to reservations. The keeper, a host thread, waits until every request of
+//! it is finished, takes both ends through reset, and opens it again. Indexes count on; only the rings' positions change.
 //!
 //! | lane | keeper |
 //! |---|---|
-//! | reserves by compare-and-swap on `reserved` | sees `reserved == written`, every record free |
-//! | | sets `RESERVED_CLOSED` by compare-and-swap: no request began in between, and none will |
+//! | reserves by compare-and-swap on `reserved` | |
+//! | meets an error: sets `failed`, then `RESERVED_CLOSED` in `reserved`, then frees its slot | |
+//! | reserves no more | sees the bit, `written` at the index beside it, every record free: nothing is in flight, and nobody but the keeper changes the pair |
 //! | | reset at both ends, new descriptor, `failed` = 0 |
-//! | acquires `reserved`, reads the descriptor | releases `reserved` without the bit |
+//! | acquires `reserved`, reads the descriptor | writes `reserved` without the bit |
+//!
+//! All of it lies in the GPU's memory, which the keeper reads and writes by plain copies: a host's atomics would not be
+//! atomic to a real GPU.
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
 //! for an answer get one, and stay there.
@@ -18,86 +22,22 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
 
-use gpuvm_gpu::{Gpu, HostMemory};
+use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
 
-use super::{FAILED_BY_HOST, Group, Joining, PairMemory, Queues};
-use crate::error::Result;
+use super::{FAILED_BY_HOST, Group, Joining, Queues};
+use crate::error::{Doing, Result};
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
-
-/// A view of a pair's state and records for the host, while kernels run.
-pub(super) struct SharedPair<'a>(pub &'a HostMemory);
-
-impl SharedPair<'_> {
-    fn u64_at(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset as u64 + 8 <= self.0.bytes() && offset.is_multiple_of(8));
-        // SAFETY: within the allocation, which lives as long as `self`, aligned; kernels use atomics as well.
-        unsafe { &*self.0.host_ptr().add(offset).cast::<AtomicU64>() }
-    }
-
-    pub fn failed(&self) -> &AtomicU32 {
-        let offset = core::mem::offset_of!(QueueState, failed);
-        // SAFETY: as in `u64_at`.
-        unsafe { &*self.0.host_ptr().add(offset).cast::<AtomicU32>() }
-    }
-
-    fn reserved(&self) -> &AtomicU64 {
-        self.u64_at(core::mem::offset_of!(QueueState, reserved))
-    }
-
-    fn written(&self) -> &AtomicU64 {
-        self.u64_at(core::mem::offset_of!(QueueState, written))
-    }
-
-    /// Whether every request below `next` is finished: its slot is free for the next lap.
-    fn all_free(&self, depth: u32) -> bool {
-        (0..depth as usize).all(|slot| {
-            let offset = size_of::<QueueState>() + slot * size_of::<RequestRecord>();
-            // Acquire: pairs with the release that freed the slot.
-            let state = self.u64_at(offset).load(Ordering::Acquire);
-            state & ((1 << layout::RECORD_INDEX_SHIFT) - 1) == layout::RECORD_FREE
-        })
-    }
-
-    /// Closes the pair to reservations once nothing is in flight on it. The index of its next request.
-    fn close(&self, depth: u32) -> Option<u64> {
-        // Acquire: what the reservations' owners wrote.
-        let reserved = self.reserved().load(Ordering::Acquire);
-        if reserved & layout::RESERVED_CLOSED != 0 {
-            // An earlier try got this far.
-            return Some(reserved & !layout::RESERVED_CLOSED);
-        }
-        if self.written().load(Ordering::Acquire) != reserved || !self.all_free(depth) {
-            return None;
-        }
-        // Had a lane reserved since, the index would differ. Acquire and release: the mending stays behind it.
-        self.reserved()
-            .compare_exchange(
-                reserved,
-                reserved | layout::RESERVED_CLOSED,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .ok()
-    }
-
-    /// Opens it again for request `next`.
-    fn open(&self, next: u64) {
-        self.failed().store(0, Ordering::Relaxed);
-        // Release: pairs with the acquire of a lane's reservation, which reads the descriptor after it.
-        self.reserved().store(next, Ordering::Release);
-    }
-}
 
 impl Group {
     pub(super) fn say_lost(&self, why: &dyn std::fmt::Display) {
@@ -112,7 +52,8 @@ impl Group {
 
 impl Queues {
     /// One look at every queue pair that reaches a node.
-    fn keep(&self, gpu: &dyn Gpu) {
+    fn keep(&self, gpu: &dyn Gpu) -> Result<()> {
+        let states = self.read_states(gpu)?;
         for group in &self.groups {
             let Some(node) = &group.node else { continue };
             let _resetting = self.lock_resetting();
@@ -121,28 +62,60 @@ impl Queues {
                 continue;
             }
             if let Some(why) = node.failure() {
-                self.give_up(group, &why);
+                self.give_up(gpu, group, &why)?;
                 continue;
             }
-            for turn in 0..group.count {
-                let index = group.first + turn;
-                let PairMemory::Shared(memory) = &self.pairs[index as usize].memory else {
-                    continue;
-                };
-                let shared = SharedPair(memory);
-                if shared.failed().load(Ordering::Acquire) == 0 {
+            for index in group.indexes() {
+                if states[index as usize].failed == 0 {
                     continue;
                 }
-                let Some(next) = shared.close(self.depth) else { continue };
-                if self.mend(gpu, group, turn, next).is_ok() {
-                    shared.open(next);
+                let Some(next) = self.at_rest(gpu, index)? else {
+                    continue;
+                };
+                if self.mend(gpu, group, index - group.first, next).is_ok() {
+                    self.open(gpu, index, next)?;
+                    // Relaxed: a count.
                     self.mended.fetch_add(1, Ordering::Relaxed);
                 } else if group.lost.load(Ordering::Relaxed) {
-                    self.give_up(group, &"its queue pairs cannot join again");
+                    self.give_up(gpu, group, &"its queue pairs cannot join again")?;
                     break;
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The next request's index of a closed pair on which nothing is in flight.
+    fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+        let doing = || "reading a queue pair".to_owned();
+        // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
+        let state = self.states.read(gpu, index.into(), 1).doing(doing)?[0];
+        let next = state.reserved & !layout::RESERVED_CLOSED;
+        if state.failed == 0 || state.reserved == next || state.written != next {
+            return Ok(None);
+        }
+        let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
+        let phase = |record: &RequestRecord| record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1);
+        let free = records
+            .doing(doing)?
+            .iter()
+            .all(|record| phase(record) == layout::RECORD_FREE);
+        Ok(free.then_some(next))
+    }
+
+    /// Opens a mended pair for request `next`.
+    fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
+        self.set_failed(gpu, index, 0)?;
+        // After `failed`, and in one piece: a lane that finds the bit gone may reserve.
+        let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
+        let opened = gpu.write(at, &next.to_ne_bytes());
+        opened.doing(|| "opening a mended queue pair".to_owned())
+    }
+
+    fn set_failed(&self, gpu: &dyn Gpu, index: u32, value: u32) -> Result<()> {
+        let at = self.state_addr(index) + core::mem::offset_of!(QueueState, failed) as u64;
+        let written = gpu.write(at, &value.to_ne_bytes());
+        written.doing(|| "telling lanes the state of a queue pair".to_owned())
     }
 
     /// Mends a pair on which nothing is in flight. After several failures in a row its node counts as lost.
@@ -168,56 +141,54 @@ impl Queues {
     /// does not work.
     fn begin_anew(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let index = group.first + turn;
-        let number = self.pairs[index as usize].number;
+        let pair = &self.pairs[index as usize];
         let mut links = group.links();
         if links.len() <= turn as usize {
             links.resize_with(group.count as usize, || None);
         }
         let place = &mut links[turn as usize];
         if let Some(link) = place.as_ref().filter(|link| !link.is_over()) {
-            self.reset_one(number)?;
+            pair.reset()?;
             self.describe_one(gpu, group, index, next)?;
-            let nic = &*self.nic;
-            match link.rejoin(&Joining { nic, number }) {
+            match link.rejoin(&Joining::of(pair)) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     tracing::info!(
                         error = &error as &dyn std::error::Error,
-                        "queue pair {number:#x} joins again"
+                        "queue pair {:#x} joins again",
+                        pair.number
                     );
                 }
             }
         }
         // The old connection ends first: the node's end of it is of no use any more.
         drop(place.take());
-        self.reset_one(number)?;
+        pair.reset()?;
         *place = self.connect_one(gpu, group, index, next)?;
         Ok(())
     }
 
     /// Ends all requests to a lost node, and keeps lanes from posting others.
-    fn give_up(&self, group: &Group, why: &dyn std::fmt::Display) {
+    fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
         group.say_lost(why);
-        for pair in self.pairs_of(group) {
-            if let PairMemory::Shared(memory) = &pair.memory {
-                let shared = SharedPair(memory);
-                let failed = shared.failed();
-                // A request's own error stays the one that is told. Relaxed: nothing else is read by it.
-                if failed
-                    .compare_exchange(0, FAILED_BY_HOST, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err()
-                {
-                    failed.fetch_or(layout::QUEUE_LOST, Ordering::Relaxed);
-                }
-            }
+        let states = self.read_states(gpu)?;
+        for index in group.indexes() {
+            // A request's own error stays the one that is told; one that comes at this very moment does not.
+            let failed = match states[index as usize].failed {
+                0 => FAILED_BY_HOST,
+                own => own | layout::QUEUE_LOST,
+            };
+            self.set_failed(gpu, index, failed)?;
+            let pair = &self.pairs[index as usize];
             // Flushes what waits for an answer.
-            if let Err(error) = self.nic.fail(pair.number) {
+            if let Err(error) = pair.nic.fail(pair.number) {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "requests to a lost node end by the wait limit"
                 );
             }
         }
+        Ok(())
     }
 }
 
@@ -239,7 +210,10 @@ impl Keeper {
             // Acquire: pairs with the release in `drop`.
             while !told.load(Ordering::Acquire) {
                 std::thread::park_timeout(PERIOD);
-                queues.keep(&*gpu);
+                if let Err(error) = queues.keep(&*gpu) {
+                    // The GPU is lost: launches say so.
+                    tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+                }
             }
         })?;
         Ok(Self {

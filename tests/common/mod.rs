@@ -233,7 +233,7 @@ impl Bench {
 
     /// No rule of the queues was broken so far, as far as a software NIC has watched.
     pub fn no_violations(&self) {
-        let violations = self.vm.soft_nic().map_or(Vec::new(), |nic| nic.violations());
+        let violations: Vec<_> = self.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
         assert!(violations.is_empty(), "{violations:?}");
     }
 }

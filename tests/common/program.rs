@@ -349,7 +349,7 @@ pub fn run_on<T: Element>(
         ));
     }
     compare(&shared.to_vec().map_err(told)?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
-    let violations = bench.vm.soft_nic().map_or(Vec::new(), |nic| nic.violations());
+    let violations: Vec<_> = bench.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
     let stats = bench.vm.stats().map_err(told)?;
     // Where packets are lost and few are sent again, requests do fail, and are repeated.
     let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some();

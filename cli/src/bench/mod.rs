@@ -2,6 +2,7 @@
 
 mod all;
 pub mod args;
+mod bfs;
 mod door;
 mod faults;
 mod hits;
@@ -34,6 +35,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Hits(args) => &args.output,
         Bench::Limits(args) => &args.output,
         Bench::Uvm(args) => &args.output,
+        Bench::Bfs(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     finish(output, || measure(bench))
@@ -50,6 +52,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Hits(args) => hits::measure(args),
         Bench::Limits(args) => limits::measure(args),
         Bench::Uvm(args) => uvm::measure(args),
+        Bench::Bfs(args) => bfs::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

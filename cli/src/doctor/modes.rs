@@ -113,7 +113,7 @@ pub fn decide(facts: &Facts) -> Vec<Mode> {
         for transport in [Transport::Mlx5, Transport::Direct, Transport::Soft, Transport::Rxe] {
             // The simulated GPU's copies by warps are for tests; the driver's rings are out of an NVIDIA GPU's reach.
             let there = match transport {
-                Transport::Mlx5 | Transport::Direct => nvidia,
+                Transport::Direct => nvidia,
                 Transport::Rxe => !nvidia,
                 _ => true,
             };
@@ -144,9 +144,6 @@ fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
         (Transport::Rxe, _) if facts.rxe.is_none() => missing.push("a SoftRoCE device that is up".to_owned()),
         _ => {}
     }
-    if let Some(reason) = transport.unsupported() {
-        missing.push(reason.to_owned());
-    }
     let gpu = if nvidia { "nvidia" } else { "simulated" };
     let device = match (transport, &facts.connectx, &facts.rxe) {
         (Transport::Mlx5, Some(nic), _) => format!(" --rdma-device {}", nic.device),
@@ -161,7 +158,7 @@ fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
         works: missing.is_empty(),
         hardware: nvidia,
         // A GPU that opens is taken, whatever else is missing.
-        chosen: nvidia == facts.nvidia.is_some() && transport == Transport::Auto.resolve(nvidia, false),
+        chosen: nvidia == facts.nvidia.is_some() && transport == Transport::Auto.resolve(nvidia, false, false),
         missing,
         costs: costs(facts, nvidia, transport),
     }
@@ -280,7 +277,7 @@ mod tests {
         assert_eq!(decide(&facts)[0].transport, vm.transport().name());
         assert_eq!(
             decide(&all_well())[0].transport,
-            Transport::Auto.resolve(true, false).name()
+            Transport::Auto.resolve(true, false, false).name()
         );
     }
 
@@ -308,10 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connectx_is_used_as_far_as_this_version_can() {
+    fn a_connectx_serves_both_gpus() {
         let modes = decide(&all_well());
         let mlx5 = find(&modes, "nvidia", "mlx5");
-        assert_eq!(mlx5.works, Transport::Mlx5.unsupported().is_none());
+        assert!(mlx5.works, "{mlx5:?}");
+        assert!(find(&modes, "simulated", "mlx5").works);
         assert_eq!(mlx5.options, "--gpu cuda:0 --transport mlx5 --rdma-device mlx5_0");
         assert!(mlx5.costs.iter().any(|cost| cost.contains("twice")), "{mlx5:?}");
         let mut facts = all_well();

@@ -71,16 +71,16 @@ impl Probed {
 }
 
 fn gpu_facts(device: cuda::DeviceInfo) -> GpuFacts {
-    let ability = cuda::rdma_ability(device.ordinal).ok();
+    let ability = device.for_nics;
     GpuFacts {
         ordinal: device.ordinal,
         name: device.name,
         compute_capability: device.compute_capability,
         memory_bytes: device.memory_bytes,
-        pci: ability.as_ref().and_then(|ability| ability.pci_address.parse().ok()),
-        rdma: ability.as_ref().map(|ability| ability.rdma),
-        dma_buf: ability.as_ref().map(|ability| ability.dma_buf),
-        writes_ordered_for: ability.map(|ability| ability.writes_ordered_for),
+        pci: ability.pci_address.parse().ok(),
+        rdma: Some(ability.rdma),
+        dma_buf: Some(ability.dma_buf),
+        writes_ordered_for: Some(ability.writes_ordered_for),
     }
 }
 

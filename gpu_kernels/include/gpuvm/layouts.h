@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 3;
+constexpr const unsigned int LAYOUT_VERSION = 4;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -120,6 +120,16 @@ constexpr const unsigned int QUEUE_KIND_MLX5 = 1;
 /// Queue kind: Linux SoftRoCE (`rdma_rxe`).
 constexpr const unsigned int QUEUE_KIND_RXE = 2;
 
+/// Bit of `QueueDesc::flags`: a READ's completion says nothing of its data in GPU memory. Each request takes two blocks of
+/// the send ring, and the second, a read of the frame's end behind a fence, completes when the data is there. mlx5 only.
+constexpr const unsigned int QUEUE_FLUSHES_READS = 1;
+
+/// Base-two logarithm of `FRAME_KEY_BYTES`.
+constexpr const unsigned int FRAME_KEY_SHIFT = 31;
+
+/// Bytes of frames that one local key covers, but for the last: drivers register GPU memory in pieces of at most 2 GiB.
+constexpr const unsigned long long FRAME_KEY_BYTES = (1ULL << 31ULL);
+
 /// Bit of `QueueState::reserved`: the pair is being mended.
 constexpr const unsigned long long RESERVED_CLOSED = (1ULL << 63ULL);
 
@@ -216,6 +226,11 @@ constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << OWNER_REGION_SHIF
 /// Regions a virtual memory may have.
 constexpr const unsigned int REGIONS_MAX = (1 << 16);
 
+/// A page that several NICs reach belongs to NIC `(page * NIC_HASH mod 2^64 >> 32) * nics >> 32`: one for good, so that a
+/// READ never overtakes a WRITE of the same page. The multiplier is 2^63 over the golden ratio, made odd (Knuth, The Art of
+/// Computer Programming, volume 3, 6.4).
+constexpr const unsigned long long NIC_HASH = 5700357409661599243ULL;
+
 /// Sub-buckets an octave of the latency histogram.
 constexpr const unsigned int LATENCY_SUB_BITS = 3;
 
@@ -246,8 +261,8 @@ struct alignas(16) ArrayDesc {
     unsigned int frame_scale;
 };
 
-/// One region: its page table and where its pages live. Page `p` is page `p / stripe_count` of stripe
-/// `p % stripe_count`.
+/// One region: its page table and where its pages live. Page `p` is page `p / homes` of home `p % homes`, and one NIC of
+/// those that reach the home moves it, by a hash with [`NIC_HASH`].
 struct alignas(64) RegionDesc {
     /// Address of the page table words.
     unsigned long long words;
@@ -255,26 +270,29 @@ struct alignas(64) RegionDesc {
     unsigned long long bytes;
     /// Pages.
     unsigned long long pages;
-    /// Address of `stripe_count` [`StripeDesc`]s.
+    /// Address of `homes * nics` [`StripeDesc`]s: those of one home follow each other.
     unsigned long long stripes;
-    /// Stripes: 1, or one a memory node.
-    unsigned int stripe_count;
+    /// Homes: 1, or one a memory node.
+    unsigned int homes;
     /// `REGION_*`.
     unsigned int flags;
     /// Address of the frame 0 that the region's words count from.
     unsigned long long frames;
     /// As [`ArrayDesc::home`].
     unsigned long long home;
-    /// Local key of the region's own frames; 0 when it has none.
-    unsigned int lkey;
+    /// NICs that reach each home.
+    unsigned int nics;
     /// Unused, to 64 bytes.
     unsigned int reserved;
 };
 
-/// One stripe of a region: memory at one home, and the queue pairs that reach it.
+/// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
 struct alignas(32) StripeDesc {
-    /// Address of the stripe's page 0 at the home, as the NIC's remote address.
+    /// Address of the home's page 0, as the NIC's remote address.
     unsigned long long home;
+    /// Address of the NIC's local keys of the region's own frames, as [`crate::QueueDesc::frame_keys`] has those of the
+    /// pool's; 0 when it has none.
+    unsigned long long frame_keys;
     /// Remote key of the home.
     unsigned int rkey;
     /// First queue pair that reaches the home.
@@ -282,7 +300,7 @@ struct alignas(32) StripeDesc {
     /// Queue pairs that reach the home.
     unsigned int queue_count;
     /// Unused, to 32 bytes.
-    unsigned int reserved[3];
+    unsigned int reserved;
 };
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -423,7 +441,8 @@ struct alignas(128) LatencyHistogram {
 /// One queue pair: where its rings and registers are, and the keys to use. Read-only for the GPU.
 ///
 /// Request `i` lies in slot `(send_start + i) & send_mask` of the send ring and completes in slot
-/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`.
+/// `(completion_start + i) & completion_mask` of the completion ring; its record is number `i & mask`. Both sums wrap at
+/// 2^32; mlx5 counts blocks and laps by them.
 struct alignas(64) QueueDesc {
     /// `QUEUE_KIND_*`: the format of work requests and completions.
     unsigned int kind;
@@ -448,12 +467,12 @@ struct alignas(64) QueueDesc {
     unsigned int send_shift;
     /// Base-two logarithm of a completion slot's bytes.
     unsigned int completion_shift;
-    /// Position of request 0 in the send ring.
+    /// Position of request 0 in the send ring. mlx5: modulo 2^32, since positions beyond the ring are in the requests.
     unsigned int send_start;
-    /// Position of request 0's completion.
+    /// Position of request 0's completion. mlx5: modulo 2^32, since the lap is in the completions.
     unsigned int completion_start;
-    /// Local key of the frame memory.
-    unsigned int lkey;
+    /// `QUEUE_*` bits.
+    unsigned int flags;
     /// Address of the pair's [`QueueState`].
     unsigned long long state;
     /// Address of `mask + 1` [`RequestRecord`]s.
@@ -466,8 +485,10 @@ struct alignas(64) QueueDesc {
     unsigned int mended;
     /// Unused.
     unsigned int reserved;
+    /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
+    unsigned long long frame_keys;
     /// Unused, to 128 bytes.
-    unsigned long long reserved_tail[2];
+    unsigned long long reserved_tail;
 };
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -601,14 +622,15 @@ static_assert(__builtin_offsetof(QueueDesc, send_shift) == 52, "offset of QueueD
 static_assert(__builtin_offsetof(QueueDesc, completion_shift) == 56, "offset of QueueDesc::completion_shift");
 static_assert(__builtin_offsetof(QueueDesc, send_start) == 60, "offset of QueueDesc::send_start");
 static_assert(__builtin_offsetof(QueueDesc, completion_start) == 64, "offset of QueueDesc::completion_start");
-static_assert(__builtin_offsetof(QueueDesc, lkey) == 68, "offset of QueueDesc::lkey");
+static_assert(__builtin_offsetof(QueueDesc, flags) == 68, "offset of QueueDesc::flags");
 static_assert(__builtin_offsetof(QueueDesc, state) == 72, "offset of QueueDesc::state");
 static_assert(__builtin_offsetof(QueueDesc, records) == 80, "offset of QueueDesc::records");
 static_assert(__builtin_offsetof(QueueDesc, completion_produced) == 88, "offset of QueueDesc::completion_produced");
 static_assert(__builtin_offsetof(QueueDesc, completion_consumed) == 96, "offset of QueueDesc::completion_consumed");
 static_assert(__builtin_offsetof(QueueDesc, mended) == 104, "offset of QueueDesc::mended");
 static_assert(__builtin_offsetof(QueueDesc, reserved) == 108, "offset of QueueDesc::reserved");
-static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 112, "offset of QueueDesc::reserved_tail");
+static_assert(__builtin_offsetof(QueueDesc, frame_keys) == 112, "offset of QueueDesc::frame_keys");
+static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 120, "offset of QueueDesc::reserved_tail");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
@@ -639,11 +661,11 @@ static_assert(__builtin_offsetof(RegionDesc, words) == 0, "offset of RegionDesc:
 static_assert(__builtin_offsetof(RegionDesc, bytes) == 8, "offset of RegionDesc::bytes");
 static_assert(__builtin_offsetof(RegionDesc, pages) == 16, "offset of RegionDesc::pages");
 static_assert(__builtin_offsetof(RegionDesc, stripes) == 24, "offset of RegionDesc::stripes");
-static_assert(__builtin_offsetof(RegionDesc, stripe_count) == 32, "offset of RegionDesc::stripe_count");
+static_assert(__builtin_offsetof(RegionDesc, homes) == 32, "offset of RegionDesc::homes");
 static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc::flags");
 static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDesc::frames");
 static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
-static_assert(__builtin_offsetof(RegionDesc, lkey) == 56, "offset of RegionDesc::lkey");
+static_assert(__builtin_offsetof(RegionDesc, nics) == 56, "offset of RegionDesc::nics");
 static_assert(__builtin_offsetof(RegionDesc, reserved) == 60, "offset of RegionDesc::reserved");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
@@ -655,10 +677,11 @@ static_assert(__builtin_offsetof(FillState, bytes) == 40, "offset of FillState::
 static_assert(__builtin_offsetof(FillState, taken) == 44, "offset of FillState::taken");
 static_assert(__builtin_offsetof(FillState, reserved) == 48, "offset of FillState::reserved");
 static_assert(__builtin_offsetof(StripeDesc, home) == 0, "offset of StripeDesc::home");
-static_assert(__builtin_offsetof(StripeDesc, rkey) == 8, "offset of StripeDesc::rkey");
-static_assert(__builtin_offsetof(StripeDesc, queue_first) == 12, "offset of StripeDesc::queue_first");
-static_assert(__builtin_offsetof(StripeDesc, queue_count) == 16, "offset of StripeDesc::queue_count");
-static_assert(__builtin_offsetof(StripeDesc, reserved) == 20, "offset of StripeDesc::reserved");
+static_assert(__builtin_offsetof(StripeDesc, frame_keys) == 8, "offset of StripeDesc::frame_keys");
+static_assert(__builtin_offsetof(StripeDesc, rkey) == 16, "offset of StripeDesc::rkey");
+static_assert(__builtin_offsetof(StripeDesc, queue_first) == 20, "offset of StripeDesc::queue_first");
+static_assert(__builtin_offsetof(StripeDesc, queue_count) == 24, "offset of StripeDesc::queue_count");
+static_assert(__builtin_offsetof(StripeDesc, reserved) == 28, "offset of StripeDesc::reserved");
 static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");

@@ -138,6 +138,10 @@ pub(crate) mod cu {
         );
         cuMemUnmap(address: CUdeviceptr, bytes: usize);
         cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+        /// From CUDA 11.7. `kind` is an enumeration, `handle` points to a descriptor.
+        cuMemGetHandleForAddressRange(
+            handle: *mut c_void, address: CUdeviceptr, bytes: usize, kind: c_uint, flags: u64,
+        );
         cuMemHostAlloc(host: *mut *mut c_void, bytes: usize, flags: c_uint);
         cuMemFreeHost(host: *mut c_void);
         cuMemHostRegister_v2(host: *mut c_void, bytes: usize, flags: c_uint);

@@ -7,6 +7,7 @@ use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 
 use super::calls::cu;
 use super::driver::check;
+use crate::api::ForNics;
 use crate::error::GpuError;
 
 /// Oldest compute capability with independent thread scheduling, which the device library needs.
@@ -37,6 +38,10 @@ pub struct DeviceInfo {
     pub clock_khz: u32,
     /// Whether host memory can be pinned for reading only.
     pub read_only_registration: bool,
+    /// What NICs of the machine may do with its memory.
+    pub for_nics: ForNics,
+    /// Whether memory of `cuMemCreate` can be made for NICs.
+    pub(crate) memory_for_nics: bool,
 }
 
 /// Which GPU to open.
@@ -150,6 +155,8 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
         super::calls::text(name.as_ptr()).unwrap_or_default()
     };
     let ask = |which| attribute(device, which);
+    // Older drivers do not know them.
+    let may = |which| attribute(device, which).unwrap_or(0);
     Ok(DeviceInfo {
         ordinal,
         name,
@@ -165,6 +172,8 @@ pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo, GpuError> {
         shared_bytes_per_block: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         clock_khz: ask(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         read_only_registration: ask(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)? != 0,
+        for_nics: super::facts::of(device)?,
+        memory_for_nics: may(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
     })
 }
 
@@ -243,6 +252,13 @@ mod tests {
             shared_bytes_per_block: 227 << 10,
             clock_khz: 1,
             read_only_registration: false,
+            for_nics: ForNics {
+                pci_address: "0000:17:00.0".into(),
+                rdma: false,
+                dma_buf: false,
+                writes_ordered_for: 0,
+            },
+            memory_for_nics: false,
         }
     }
 

@@ -1,30 +1,13 @@
 //! What decides how a NIC and a GPU of this machine can work together.
 
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 
 use super::{calls, device, nvrtc};
+use crate::api::ForNics;
 use crate::error::GpuError;
 
-/// What the driver says of a GPU as the target of a NIC's reads and writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaAbility {
-    /// Its PCI address as sysfs writes it, `0000:3b:00.0`.
-    pub pci_address: String,
-    /// Whether another device can reach its memory at all.
-    pub rdma: bool,
-    /// Whether its memory can be handed over as a dma-buf.
-    pub dma_buf: bool,
-    /// For whom another device's writes are ordered without a flush: 0 for nobody, 100 for this GPU, 200 for all.
-    pub writes_ordered_for: u32,
-}
-
-/// Asks about GPU number `ordinal`. A question that an old driver does not know is answered by no.
-///
-/// # Errors
-/// [`GpuError::Driver`] when there is no driver or no such GPU.
-pub fn rdma_ability(ordinal: u32) -> Result<RdmaAbility, GpuError> {
-    device::count()?;
-    let gpu = device::handle(ordinal)?;
+/// Asks about a GPU. A question that an old driver does not know is answered by no.
+pub(crate) fn of(gpu: CUdevice) -> Result<ForNics, GpuError> {
     let ask = |which| device::attribute(gpu, which);
     let (domain, bus, slot) = (
         ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
@@ -32,7 +15,7 @@ pub fn rdma_ability(ordinal: u32) -> Result<RdmaAbility, GpuError> {
         ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
     );
     let able = |which| ask(which).unwrap_or(0);
-    Ok(RdmaAbility {
+    Ok(ForNics {
         pci_address: format!("{domain:04x}:{bus:02x}:{slot:02x}.0"),
         rdma: able(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
         dma_buf: able(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,

@@ -76,10 +76,19 @@ impl DevicePool {
         let (addr, kind) = if bytes < LARGE_BYTES && align <= LARGE_BYTES {
             self.small(bytes, align)?
         } else {
-            let block = self.map(bytes, align, &[self.core.info.ordinal])?;
+            let block = self.map(bytes, align, &[self.core.info.ordinal], false)?;
             (block.addr, LiveKind::Large(block))
         };
         self.admit(addr, bytes, kind)
+    }
+
+    /// The same, by itself and made for NICs.
+    pub(crate) fn allocate_for_nics(self: &Arc<Self>, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        check_size(bytes, align)?;
+        self.core.enter()?;
+        let for_nics = self.core.info.memory_for_nics;
+        let block = self.map(bytes, align.max(GRANULE), &[self.core.info.ordinal], for_nics)?;
+        self.admit(block.addr, bytes, LiveKind::Large(block))
     }
 
     /// Zeroed memory of the neighbour `ordinal`.
@@ -105,7 +114,7 @@ impl DevicePool {
                 "there is no path between the two that loads and stores can take: see nvidia-smi topo -p2p r".into(),
             );
         }
-        let block = self.map(bytes, GRANULE, &[ordinal, self.core.info.ordinal])?;
+        let block = self.map(bytes, GRANULE, &[ordinal, self.core.info.ordinal], false)?;
         self.admit(block.addr, bytes, LiveKind::Large(block))
     }
 
@@ -133,7 +142,7 @@ impl DevicePool {
             return Ok(found);
         }
         // Not under the lock: the driver may wait for kernels, and launches and callbacks look into the books.
-        let block = self.map(SLAB_BYTES, LARGE_BYTES, &[self.core.info.ordinal])?;
+        let block = self.map(SLAB_BYTES, LARGE_BYTES, &[self.core.info.ordinal], false)?;
         let mut ranges = Ranges::new(block.addr, block.bytes);
         // A fresh slab is aligned to the largest alignment and longer than the largest size that comes here.
         let addr = ranges.take(taken, align).unwrap_or(block.addr);
@@ -142,8 +151,8 @@ impl DevicePool {
         Ok((addr, LiveKind::Small { slab, taken }))
     }
 
-    /// Memory of the first of `devices` that all of them reach.
-    fn map(&self, bytes: u64, align: u64, devices: &[u32]) -> Result<Block, GpuError> {
+    /// Memory of the first of `devices` that all of them reach, perhaps made for NICs.
+    fn map(&self, bytes: u64, align: u64, devices: &[u32], for_nics: bool) -> Result<Block, GpuError> {
         let what = format!("map {bytes} bytes of GPU memory");
         let mut granularity = 1;
         for &device in devices {
@@ -152,7 +161,8 @@ impl DevicePool {
         let Some(rounded) = bytes.checked_next_multiple_of(granularity).filter(|b| *b < 1 << 47) else {
             return Err(self.out_of_memory(bytes));
         };
-        let prop = properties(devices[0]);
+        let mut prop = properties(devices[0]);
+        prop.allocFlags.gpuDirectRDMACapable = u8::from(for_nics);
         let mut handle = 0;
         // SAFETY: an out-value and a complete description; the context is current.
         let create =

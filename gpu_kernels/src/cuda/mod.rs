@@ -31,6 +31,7 @@ mod log;
 mod measure;
 mod memory;
 mod module;
+mod nics;
 mod nvrtc;
 mod pin_book;
 mod pins;
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
-pub use self::facts::{RdmaAbility, driver_version, nvrtc_version, rdma_ability};
+pub use self::facts::{driver_version, nvrtc_version};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
 
@@ -57,8 +58,8 @@ use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module, OnStore,
-    Source, Stream,
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, HostMemory, HostRegistration, Module,
+    OnStore, Source, Stream,
 };
 use crate::error::GpuError;
 use crate::lock::lock;
@@ -211,11 +212,27 @@ impl Gpu for CudaGpu {
             deterministic: false,
             compute_capability: Some(info.compute_capability),
             ticks_per_us: f64::from(info.clock_khz) / 1e3,
+            for_nics: Some(info.for_nics.clone()),
         }
     }
 
     fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
         self.places.device.allocate(bytes, align)
+    }
+
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.places.device.allocate_for_nics(bytes, align)
+    }
+
+    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {
+        if !self.places.device.covers(addr, bytes) {
+            return Err(GpuError::BadAddress { addr, bytes });
+        }
+        nics::export(&self.core, addr, bytes)
+    }
+
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
+        nics::map_registers(&self.core, host, bytes)
     }
 
     fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {

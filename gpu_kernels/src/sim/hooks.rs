@@ -191,11 +191,23 @@ unsafe extern "C" fn sleep(lane: *mut Lane, ns: u32) {
     }
 }
 
+/// Has all stores so far leave this core, those to write-combining memory too.
+fn drain_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the instruction, and it touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) {
     // SAFETY: as in `collective`; a bad address faults, which ends the launch; nothing is held then.
     unsafe {
         // Release: all stores of this lane before the register store are visible to whoever reads the register with acquire.
+        // A NIC's register may be mapped write-combining: such a store overtakes others, and lingers in the core.
+        drain_stores();
         (*address.cast::<AtomicU64>()).store(value, Ordering::Release);
+        drain_stores();
         let block: *const Block = (*(*lane).warp).block;
         let core = &raw const *Block::launch_of(block).core;
         // The callback may need more stack than a lane has.

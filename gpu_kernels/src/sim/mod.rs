@@ -328,6 +328,7 @@ impl Gpu for SimGpu {
             compute_capability: None,
             // `ticks()` is the time in nanoseconds.
             ticks_per_us: 1000.0,
+            for_nics: None,
         }
     }
 

@@ -114,6 +114,11 @@ pub const FILES: &[File] = &[
         kernels: &[paged("bfs_level", 192, 216)],
     },
     File {
+        path: "cli/src/bench/bfs.cu",
+        defines: &[],
+        kernels: &[plain("bfs_level_plain", 64)],
+    },
+    File {
         path: "cli/src/bench/raw.cu",
         defines: &[],
         kernels: &[

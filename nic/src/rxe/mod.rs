@@ -23,7 +23,7 @@ use uverbs::Uverbs;
 use crate::devices::Machine;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
-    QueueFormat, QueuePair, QueuePairState, QueueRings,
+    QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
 };
 
 /// Bytes of a request with one segment.
@@ -113,7 +113,8 @@ impl RxeNic {
             hint: match source.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => "run as root, or give this user rights on /dev/infiniband",
                 _ => "",
-            },
+            }
+            .into(),
             source,
         };
         let uverbs = Uverbs::open(&info.node).map_err(|error| failed("opening the device", error))?;
@@ -122,7 +123,7 @@ impl RxeNic {
             .map_err(|error| failed("allocating a protection domain", error))?;
         let limits = uverbs.limits().map_err(|error| failed("querying the device", error))?;
         Ok(Self {
-            proxy: DoorbellProxy::start(&format!("doorbell-{}", info.name))?,
+            proxy: DoorbellProxy::start(&format!("doorbell-{}", info.name), Wake::ByCall)?,
             pairs: Mutex::default(),
             regions: Mutex::default(),
             protection_domain,
@@ -149,7 +150,8 @@ impl RxeNic {
                 Some(libc::EPERM | libc::EACCES) => "not permitted: run as root, or raise `ulimit -l`",
                 Some(libc::EFAULT) => "the memory is not mapped, or is a file that cannot be pinned",
                 _ => "",
-            },
+            }
+            .into(),
             source,
         }
     }
@@ -252,6 +254,7 @@ impl Nic for RxeNic {
             memory_regions_max: self.limits.max_mr,
             message_bytes_max: 1 << 31,
             needs_doorbell_call: true,
+            link_bits_per_second: None,
             makes_rings: true,
             has_mover: false,
         }

@@ -21,6 +21,8 @@ pub struct SoftNicBuilder {
     pub(super) bound: Duration,
     pub(super) clock: Option<Arc<dyn Clock>>,
     pub(super) mover: Option<Arc<dyn Mover>>,
+    pub(super) watches: bool,
+    pub(super) completions_go_on: bool,
 }
 
 impl Default for SoftNicBuilder {
@@ -36,6 +38,8 @@ impl Default for SoftNicBuilder {
             bound: Duration::from_secs(10),
             clock: None,
             mover: None,
+            watches: false,
+            completions_go_on: false,
         }
     }
 }
@@ -109,6 +113,23 @@ impl SoftNicBuilder {
         }
     }
 
+    /// Has engines look for doorbells by themselves, as hardware does: posters need not call
+    /// [`Nic::doorbell_written`](crate::Nic::doorbell_written) (no). An engine without work then sleeps no longer than 50
+    /// microseconds at a time.
+    pub fn watch_doorbells(self, watches: bool) -> Self {
+        SoftNicBuilder { watches, ..self }
+    }
+
+    /// Lets a completion queue go on where it is when its queue pair is reset, as hardware does, whose completion queues
+    /// are objects of their own (no): entries stay, and the next completion has the position that
+    /// [`Nic::queue_pair`](crate::Nic::queue_pair) tells.
+    pub fn completions_go_on(self, completions_go_on: bool) -> Self {
+        SoftNicBuilder {
+            completions_go_on,
+            ..self
+        }
+    }
+
     /// Makes the NIC and starts its engines.
     ///
     /// # Errors
@@ -135,6 +156,12 @@ impl SoftNicBuilder {
             return Err(NicError::Unsupported {
                 nic: "software",
                 what: "shape latency or bandwidth beside a mover, whose copies take their own time",
+            });
+        }
+        if self.mover.is_some() && self.completions_go_on {
+            return Err(NicError::Unsupported {
+                nic: "software",
+                what: "let completion queues go on over a reset beside a mover",
             });
         }
         SoftNic::start(self)

@@ -13,6 +13,12 @@ pub(super) struct CompletionQueue {
     collapsed: bool,
     /// The entries are a mover's to write: this process may not reach them.
     remote: bool,
+    /// It goes on over a reset of its queue pair.
+    goes_on: bool,
+    /// Its entries were set to invalid once.
+    begun: bool,
+    /// Where it was at the last reset, modulo two laps.
+    first: u32,
     /// Completions written so far.
     produced: u64,
 }
@@ -65,19 +71,28 @@ pub(super) unsafe fn half<'a>(address: u64) -> &'a AtomicU32 {
 impl CompletionQueue {
     /// A producer over memory that stays valid until the owner drops this value (the promise of
     /// `Nic::create_queue_pair`). Does not touch it yet.
-    pub fn new(memory: &QueueMemory, remote: bool) -> Self {
+    pub fn new(memory: &QueueMemory, remote: bool, goes_on: bool) -> Self {
         CompletionQueue {
             base: memory.cq,
             entries: memory.cq_entries,
             record: memory.cq_dbrec,
             collapsed: memory.collapsed,
             remote,
+            goes_on,
+            begun: false,
+            first: 0,
             produced: 0,
         }
     }
 
-    /// Sets every entry to invalid and the index and record to 0. Remote entries are left to who has the mover.
+    /// Sets every entry to invalid and the index and record to 0, unless it goes on. Remote entries are left to who has
+    /// the mover.
     pub fn reset(&mut self) {
+        if self.goes_on && self.begun {
+            self.first = self.produced as u32 & (2 * self.entries - 1);
+            return;
+        }
+        self.begun = true;
         self.produced = 0;
         for slot in 0..self.entries {
             if !self.remote {
@@ -86,6 +101,11 @@ impl CompletionQueue {
         }
         // SAFETY: the record is valid and aligned, see `new`. Relaxed: nobody polls a queue pair in reset.
         unsafe { word(self.record).store(0, Ordering::Relaxed) };
+    }
+
+    /// Position of the first completion since the last reset: its slot and, above it, the lap's owner bit.
+    pub fn first(&self) -> u32 {
+        self.first
     }
 
     /// Takes the next entry.

@@ -26,6 +26,8 @@ const BYTES_A_TURN: u64 = 256 * 1024;
 const UNITS_A_TURN: u32 = 16;
 /// Longest sleep. An engine that is rung does not wait for it; it bounds the wait all the same.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Longest sleep where doorbells are stored without a call.
+const WATCHER_NAP: Duration = Duration::from_micros(50);
 /// Requests that are due sooner than this are awaited without sleeping: waking up takes about as long.
 const DUE_SOON_NS: u64 = 60_000;
 /// Units of work that go into a mover's batches in one round.
@@ -330,13 +332,14 @@ impl Engine {
     fn sleep(&self, shared: &Shared) {
         self.sleeper.doze();
         let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
+        let sleep_max = if shared.watches { WATCHER_NAP } else { SLEEP_MAX };
         let bound = match round {
             Round::Worked => {
                 self.sleeper.stay_awake();
                 return;
             }
-            Round::Until(due) => Duration::from_nanos(due.saturating_sub(shared.clock.now_ns())).min(SLEEP_MAX),
-            Round::Idle => SLEEP_MAX,
+            Round::Until(due) => Duration::from_nanos(due.saturating_sub(shared.clock.now_ns())).min(sleep_max),
+            Round::Idle => sleep_max,
         };
         let start = Instant::now();
         // Acquire: pairs with the release in `SoftNic::drop`, whose unpark comes after it.
@@ -348,7 +351,7 @@ impl Engine {
         let rung = self.sleeper.sleep(bound);
         let mut core = lock(&self.core);
         self.counters.sleeps.add(1);
-        if rung || start.elapsed() < SLEEP_MAX || round != Round::Idle {
+        if rung || shared.watches || start.elapsed() < SLEEP_MAX || round != Round::Idle {
             return;
         }
         let doorbells = self.counters.doorbells.get();

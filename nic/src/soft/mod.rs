@@ -120,11 +120,16 @@ struct Shared {
     clock: Arc<dyn Clock>,
     shape: Option<builder::Shape>,
     max_rd_atomic: u32,
+    in_flight: Arc<report::InFlight>,
     spin: Duration,
     yields_max: u32,
     stop: AtomicBool,
     /// A mover moves the data.
     moved: bool,
+    /// Doorbells are stored without a call.
+    watches: bool,
+    /// Completion queues go on where they are when their queue pair is reset.
+    completions_go_on: bool,
     /// The first failure of the mover since a queue pair was last reset.
     mover_failure: Mutex<Option<String>>,
 }
@@ -169,7 +174,7 @@ impl SoftNic {
             };
             let lane = || mover.lane(STAGING_BYTES).map(Lane::new).map_err(failed);
             let lanes = [lane()?, lane()?];
-            Ok(Engine::new(Some(Moving { lanes })))
+            Ok(Engine::new(Some(Moving { lanes, looks: 0 })))
         };
         let engines = (0..settings.engines.max(1)).map(engine);
         let shared = Arc::new(Shared {
@@ -180,10 +185,13 @@ impl SoftNic {
             clock: settings.take_clock(),
             shape: settings.shape(),
             max_rd_atomic: settings.max_rd_atomic,
+            in_flight: Arc::default(),
             spin: settings.spin,
             yields_max: settings.yields_max,
             stop: AtomicBool::new(false),
             moved: mover.is_some(),
+            watches: settings.watches,
+            completions_go_on: settings.completions_go_on,
             mover_failure: Mutex::new(None),
         });
         let mut nic = SoftNic {
@@ -214,6 +222,8 @@ impl SoftNic {
             .engines
             .iter()
             .for_each(|engine| engine.counters.add_to(&mut sum));
+        // No sum: what engines have at one time only the NIC as a whole knows.
+        sum.reads_in_flight_max = self.shared.in_flight.max();
         sum
     }
 
@@ -357,7 +367,8 @@ impl Nic for SoftNic {
             queue_pairs_max: QUEUE_PAIRS_MAX as u32,
             memory_regions_max: memory::REGIONS_MAX,
             message_bytes_max: MESSAGE_BYTES_MAX,
-            needs_doorbell_call: !self.manual && !self.shared.moved,
+            needs_doorbell_call: !self.manual && !self.shared.moved && !self.shared.watches,
+            link_bits_per_second: None,
             makes_rings: false,
             has_mover: self.shared.moved,
         }
@@ -431,17 +442,23 @@ impl Nic for SoftNic {
             index,
             &memory,
             self.shared.moved,
+            self.shared.completions_go_on,
         ));
         self.owners.set(register, index);
-        core.queue_pairs
-            .push(QueuePairEngine::new(Arc::clone(&shared), memory, doorbell));
+        core.queue_pairs.push(QueuePairEngine::new(
+            Arc::clone(&shared),
+            memory,
+            doorbell,
+            Arc::clone(&self.shared.in_flight),
+        ));
         registry.queue_pairs.insert(number, shared);
-        Ok(describe(number, doorbell, &memory))
+        Ok(describe(number, doorbell, &memory, 0))
     }
 
     fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError> {
         self.with_engine("queue pair", qp, |queue_pair, _| {
-            describe(qp, queue_pair.doorbell(), queue_pair.memory())
+            let start = queue_pair.shared.completions_start();
+            describe(qp, queue_pair.doorbell(), queue_pair.memory(), start)
         })
     }
 
@@ -461,6 +478,22 @@ impl Nic for SoftNic {
             queue_pair.connect(responder, context);
             Ok(())
         })?
+    }
+
+    fn fail(&self, qp: u32) -> Result<(), NicError> {
+        if self.shared.moved {
+            return Err(NicError::Unsupported {
+                nic: "software",
+                what: "fail a queue pair on demand while a mover moves its data",
+            });
+        }
+        let engine = self.find(qp)?.engine;
+        self.with_engine("fail", qp, |queue_pair, _| {
+            queue_pair.shared.set_state(QueuePairState::Error);
+        })?;
+        // What waits for its time is flushed now.
+        self.shared.engines[engine].sleeper.wake();
+        Ok(())
     }
 
     fn state(&self, qp: u32) -> Result<QueuePairState, NicError> {
@@ -537,12 +570,12 @@ impl Drop for SoftNic {
 }
 
 /// A queue pair over the caller's rings.
-fn describe(number: u32, doorbell: u64, memory: &QueueMemory) -> QueuePair {
-    let ring = |address, slots, bytes: usize| RingSpan {
+fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_start: u32) -> QueuePair {
+    let ring = |address, slots, bytes: usize, start| RingSpan {
         address,
         slots,
         shift: bytes.trailing_zeros(),
-        start: 0,
+        start,
     };
     QueuePair {
         number,
@@ -550,8 +583,13 @@ fn describe(number: u32, doorbell: u64, memory: &QueueMemory) -> QueuePair {
         doorbell,
         // The send half of the pair's record.
         doorbell_record: memory.dbrec + 4,
-        send: ring(memory.sq, memory.sq_entries, crate::wire::mlx5::BLOCK_BYTES),
-        completion: ring(memory.cq, memory.cq_entries, crate::wire::mlx5::CQE_BYTES),
+        send: ring(memory.sq, memory.sq_entries, crate::wire::mlx5::BLOCK_BYTES, 0),
+        completion: ring(
+            memory.cq,
+            memory.cq_entries,
+            crate::wire::mlx5::CQE_BYTES,
+            completion_start,
+        ),
         completion_produced: 0,
         completion_consumed: 0,
     }

@@ -36,6 +36,8 @@ pub(super) enum Way {
 /// The mover's part of an engine.
 pub(super) struct Moving {
     pub lanes: [Lane; 2],
+    /// How often the mover was asked what has arrived.
+    pub looks: u64,
 }
 
 /// One line of batches, and the batch that is being collected.
@@ -155,6 +157,11 @@ impl Moving {
         &mut self.lanes[way as usize]
     }
 
+    /// Whether a lane's batch has arrived.
+    pub fn has_arrived(&self, way: Way, batch: u64) -> bool {
+        self.lanes[way as usize].has_arrived(batch)
+    }
+
     /// Whether batches are under way.
     pub fn under_way(&self) -> bool {
         self.lanes.iter().any(|lane| lane.started != lane.completed)
@@ -163,6 +170,7 @@ impl Moving {
     /// Looks for batches that have arrived; whether there were any.
     pub fn poll(&mut self, queue_pairs: &mut [QueuePairEngine], shared: &Shared) -> bool {
         let mut any = false;
+        self.looks += 1;
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             match lane.poll() {
                 Ok(arrived) => any |= arrived,

@@ -9,7 +9,7 @@ use super::copy::Ahead;
 use super::engine::Context;
 use super::execute::{Failure, execute};
 use super::faults::Fault;
-use super::report::{ViolationKind, describe};
+use super::report::{InFlight, ViolationKind, describe};
 use super::{lock, vendor};
 use crate::wire::WireError;
 use crate::wire::mlx5::{
@@ -19,8 +19,10 @@ use crate::wire::mlx5::{
 use crate::{QueueMemory, QueuePairState};
 
 mod moving;
+mod order;
 
 use moving::UnderWay;
+use order::Order;
 
 /// Room for the longest request.
 pub(super) type RequestBuffer = [u8; BLOCKS_MAX * BLOCK_BYTES];
@@ -71,9 +73,16 @@ impl Ends {
 }
 
 impl QueuePairShared {
-    pub fn new(number: u32, register: usize, engine: usize, memory: &QueueMemory, remote: bool) -> Self {
+    pub fn new(
+        number: u32,
+        register: usize,
+        engine: usize,
+        memory: &QueueMemory,
+        remote: bool,
+        completions_go_on: bool,
+    ) -> Self {
         let ends = Ends {
-            cq: CompletionQueue::new(memory, remote),
+            cq: CompletionQueue::new(memory, remote, completions_go_on),
             record: memory.dbrec,
             received: 0,
             alive: true,
@@ -118,6 +127,11 @@ impl QueuePairShared {
         lock(&self.ends).alive = false;
     }
 
+    /// Position of the first completion since the last reset.
+    pub fn completions_start(&self) -> u32 {
+        lock(&self.ends).cq.first()
+    }
+
     /// Sets completions, receives and the records to their start.
     pub fn clear(&self) {
         let mut ends = lock(&self.ends);
@@ -134,6 +148,8 @@ impl QueuePairShared {
 struct Pending {
     bytes: Vec<u8>,
     index: u16,
+    /// The block after it, unwrapped.
+    end: u64,
     due_ns: u64,
     waits_for_data: bool,
     /// Known to fail.
@@ -166,15 +182,18 @@ pub(super) struct QueuePairEngine {
     target: u64,
     pending: VecDeque<Pending>,
     reads_in_flight: u32,
+    /// Those of the whole NIC.
+    in_flight: Arc<InFlight>,
     /// Requests complete in order, so none is due before the one ahead of it.
     last_due_ns: u64,
     /// Where a mover moves the data.
     under_way: UnderWay,
+    order: Order,
 }
 
 impl QueuePairEngine {
     /// A queue pair in reset over memory that stays valid until this value is dropped and `shared` buried.
-    pub fn new(shared: Arc<QueuePairShared>, memory: QueueMemory, register: u64) -> Self {
+    pub fn new(shared: Arc<QueuePairShared>, memory: QueueMemory, register: u64, in_flight: Arc<InFlight>) -> Self {
         let mut queue_pair = QueuePairEngine {
             shared,
             memory,
@@ -185,8 +204,10 @@ impl QueuePairEngine {
             target: 0,
             pending: VecDeque::new(),
             reads_in_flight: 0,
+            in_flight,
             last_due_ns: 0,
             under_way: UnderWay::default(),
+            order: Order::default(),
         };
         queue_pair.reset();
         queue_pair
@@ -197,7 +218,9 @@ impl QueuePairEngine {
         self.shared.set_state(QueuePairState::Reset);
         self.pending.clear();
         self.under_way = UnderWay::default();
+        self.order = Order::default();
         self.responder = None;
+        self.in_flight.end(self.reads_in_flight.into());
         (
             self.seen,
             self.head,
@@ -297,15 +320,11 @@ impl QueuePairEngine {
             note(ViolationKind::DoorbellOutOfRange, text);
             return false;
         }
+        let from = self.target;
         self.target += u64::from(ahead);
         // SAFETY: the record is valid while the queue pair lives. Acquire: the record was stored before the doorbell.
         let record = u32::from_be(unsafe { half(self.memory.dbrec + 4) }.load(Ordering::Acquire)) as u16;
-        if (record.wrapping_sub(doorbell.index) as i16) < 0 {
-            note(
-                ViolationKind::DoorbellAheadOfRecord,
-                format!("{doorbell}, record #{record}"),
-            );
-        }
+        self.check_announced(context, from, doorbell, record);
         self.head != self.target
     }
 
@@ -380,6 +399,7 @@ impl QueuePairEngine {
             Ok(request) => request,
             Err(kind) => return self.refuse(context, kind, bytes),
         };
+        self.check_head(context, blocks, true);
         if self.pending.is_empty() && !context.shaped() && !context.faults.armed() {
             self.head += blocks as u64;
             let ahead = self.peek();
@@ -393,6 +413,7 @@ impl QueuePairEngine {
                     ahead,
                 )
             };
+            self.completed_up_to(self.head);
             self.complete(context, &request, index, outcome, false);
             return Step::Did(outcome.unwrap_or(0));
         }
@@ -422,10 +443,11 @@ impl QueuePairEngine {
             _ => None,
         };
         let lose_completion = fault == Some(Fault::LoseCompletion);
-        let bytes = bytes.to_vec();
+        let (bytes, end) = (bytes.to_vec(), self.head);
         self.queue(Pending {
             bytes,
             index,
+            end,
             due_ns,
             waits_for_data,
             failure,
@@ -449,7 +471,10 @@ impl QueuePairEngine {
     fn queue(&mut self, mut pending: Pending) {
         self.last_due_ns = self.last_due_ns.max(pending.due_ns);
         pending.due_ns = self.last_due_ns;
-        self.reads_in_flight += u32::from(pending.waits_for_data);
+        if pending.waits_for_data {
+            self.reads_in_flight += 1;
+            self.in_flight.start();
+        }
         self.pending.push_back(pending);
     }
 
@@ -461,12 +486,14 @@ impl QueuePairEngine {
         context
             .violations
             .note(kind, self.shared.number, || format!("ring index #{index}: {found}"));
+        self.check_head(context, 1, false);
         self.head += 1;
         let failure = Some(Failure::of_violation(kind));
         let (bytes, due_ns) = (bytes.to_vec(), context.now_ns());
         self.queue(Pending {
             bytes,
             index,
+            end: self.head,
             due_ns,
             waits_for_data: false,
             failure,
@@ -480,7 +507,11 @@ impl QueuePairEngine {
         let Some(pending) = self.pending.pop_front() else {
             return 0;
         };
-        self.reads_in_flight -= u32::from(pending.waits_for_data);
+        if pending.waits_for_data {
+            self.reads_in_flight -= 1;
+            self.in_flight.end(1);
+        }
+        self.completed_up_to(pending.end);
         let opcode = opcode_of(&pending.bytes);
         if self.shared.state() == QueuePairState::Error {
             self.push_flushed(context, opcode, pending.index);
@@ -530,6 +561,7 @@ impl QueuePairEngine {
         };
         context.counters.executed(opcode, bytes);
         if lose && request.signalled {
+            self.skip_entry();
             lock(&self.shared.ends).cq.skip();
         } else if request.signalled {
             let detail = CompletionDetail::Success {
@@ -567,6 +599,7 @@ impl QueuePairEngine {
         let blocks = self.fetch(buffer).unwrap_or(1);
         let index = self.head as u16;
         self.head += blocks as u64;
+        self.completed_up_to(self.head);
         self.push_flushed(context, opcode_of(&buffer[..]), index);
     }
 
@@ -584,15 +617,22 @@ impl QueuePairEngine {
     }
 
     #[inline]
-    fn push(&self, context: &Context<'_>, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) {
+    fn push(&mut self, context: &Context<'_>, kind: CqeOpcode, opcode: Opcode, index: u16, detail: CompletionDetail) {
         let number = self.shared.number;
         let completion = self.completion(kind, opcode, index, detail);
         context.counters.completions.add(1);
+        self.check_entry(context, self.completed(), &completion);
         if lock(&self.shared.ends).push(completion) {
             context
                 .violations
                 .note(ViolationKind::CompletionOverrun, number, || completion.to_string());
         }
+    }
+}
+
+impl Drop for QueuePairEngine {
+    fn drop(&mut self) {
+        self.in_flight.end(self.reads_in_flight.into());
     }
 }
 

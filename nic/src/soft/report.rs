@@ -13,6 +13,10 @@ pub enum ViolationKind {
     /// The doorbell register named a later block than the doorbell record: record and register were not stored in
     /// this order, or the record was not stored.
     DoorbellAheadOfRecord,
+    /// The doorbell record named a request that was not in its slot: the record was stored before the request.
+    RecordAheadOfRequest,
+    /// The doorbell named a request that came to its slot only later.
+    DoorbellAheadOfRequest,
     /// The doorbell stepped back, or named more blocks than the send queue has. It was ignored.
     DoorbellOutOfRange,
     /// The doorbell named another queue pair. It was ignored.
@@ -30,14 +34,21 @@ pub enum ViolationKind {
     Malformed,
     /// A request that is longer than what the doorbell announced.
     BeyondDoorbell,
+    /// The doorbell announced a request in a send slot whose earlier request had not completed.
+    SendSlotReused,
+    /// A completion overwrote an entry that was not written yet when its request was announced: the poster cannot have
+    /// read what is lost. Not for collapsed completion queues, where that is the rule.
+    CompletionSlotReused,
     /// A completion overwrote an entry that the consumer, by its index, had not read.
     CompletionOverrun,
 }
 
 impl ViolationKind {
     /// All kinds.
-    pub const ALL: [ViolationKind; 10] = [
+    pub const ALL: [ViolationKind; 14] = [
         ViolationKind::DoorbellAheadOfRecord,
+        ViolationKind::RecordAheadOfRequest,
+        ViolationKind::DoorbellAheadOfRequest,
         ViolationKind::DoorbellOutOfRange,
         ViolationKind::DoorbellWrongQueuePair,
         ViolationKind::DoorbellNotReady,
@@ -46,6 +57,8 @@ impl ViolationKind {
         ViolationKind::WrongQueuePair,
         ViolationKind::Malformed,
         ViolationKind::BeyondDoorbell,
+        ViolationKind::SendSlotReused,
+        ViolationKind::CompletionSlotReused,
         ViolationKind::CompletionOverrun,
     ];
 }
@@ -90,6 +103,11 @@ impl Violations {
             any: AtomicBool::new(false),
             list: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Whether breaches are noted at all.
+    pub fn strict(&self) -> bool {
+        self.strict
     }
 
     /// Notes a breach; `first` is called when it is the first of its kind on the queue pair.
@@ -188,6 +206,35 @@ counters! {
     late_wakes;
     /// Most READs and atomics one queue pair had in flight at one time (a sum over engines).
     read_depth_max;
+    /// Most READs and atomics that all queue pairs together had in flight at one time. Counted where requests take
+    /// modelled time; elsewhere one is done before the next one starts, or a mover has it.
+    reads_in_flight_max;
+}
+
+/// READs and atomics in flight on a whole NIC.
+#[derive(Default)]
+pub(super) struct InFlight {
+    now: AtomicU64,
+    max: AtomicU64,
+}
+
+impl InFlight {
+    pub fn start(&self) {
+        // Relaxed: numbers that engines share; nothing is ordered by them.
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.max.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub fn end(&self, count: u64) {
+        // Relaxed: as in `start`.
+        self.now.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// The most there were at one time.
+    pub fn max(&self) -> u64 {
+        // Relaxed: as in `start`.
+        self.max.load(Ordering::Relaxed)
+    }
 }
 
 /// A counter with one writer.

@@ -1,9 +1,10 @@
 //! Comparing codecs with what a C program prints of the public headers.
-#![allow(dead_code, unused_macros, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses its part")]
 
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A C program that prints a line for each fact, `name value`, and its recorded output.
 pub struct Reference {
@@ -36,8 +37,15 @@ impl Reference {
 
     /// Fails unless the headers of this machine, if they and a compiler are there, say what the record says.
     pub fn check_record(&self, test: &str) {
-        let said = match header_output(self.source) {
-            Ok(said) => said,
+        let Some(said) = self.run(test, &[]) else { return };
+        let recorded: Vec<_> = self.record.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(said.lines().collect::<Vec<_>>(), recorded);
+    }
+
+    /// What the program says with these arguments; `None`, with a word of it, where the header or a compiler is missing.
+    pub fn run(&self, test: &str, arguments: &[String]) -> Option<String> {
+        match header_output(self.source, arguments) {
+            Ok(said) => Some(said),
             // Only a missing compiler or header may be skipped; anything else is an error of the C file.
             Err(why)
                 if why.contains(self.header) && why.contains("No such file")
@@ -52,18 +60,19 @@ impl Reference {
                     self.header, self.package
                 );
                 let _ = std::io::stderr().write_all(text.as_bytes());
-                return;
+                None
             }
             Err(why) => panic!("{} does not compile:\n{why}", self.source),
-        };
-        let recorded: Vec<_> = self.record.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(said.lines().collect::<Vec<_>>(), recorded);
+        }
     }
 }
 
 /// What the C compiler makes of the header; `Err` tells why it makes nothing.
-fn header_output(source: &str) -> Result<String, String> {
-    let folder = std::env::temp_dir().join(format!("gpuvm-header-{}-{}", source.len(), std::process::id()));
+fn header_output(source: &str, arguments: &[String]) -> Result<String, String> {
+    // Tests of one process run at one time.
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("gpuvm-header-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     let program = folder.join("reference");
     let host = host();
@@ -80,6 +89,7 @@ fn header_output(source: &str) -> Result<String, String> {
         Err(error) => Err(format!("the C compiler does not start: {error}")),
         Ok(output) if !output.status.success() => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         Ok(_) => Command::new(&program)
+            .args(arguments)
             .output()
             .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
             .map_err(|error| error.to_string()),

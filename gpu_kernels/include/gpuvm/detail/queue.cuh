@@ -111,6 +111,9 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
         // The first error stays: what follows it is flushed.
         atom_cas_acquire_gpu(&q.state()->failed, 0u,
                              layout::QUEUE_FAILED | done.syndrome << 8 | done.vendor_syndrome << 16);
+        // Nobody reserves from here on until the host has mended the pair. Before this request's slot is free, and so
+        // before the host takes the pair to be at rest: acq_rel carries `failed` to it.
+        if (q.desc->mended) atom_or_acq_rel_gpu(&q.state()->reserved, layout::RESERVED_CLOSED);
     }
     u32 kind = ld_relaxed_gpu(&record->kind);
     // The waiter's claim to the outcome, or 0 when nobody waits any more. acq_rel: pairs with the exchange in
@@ -235,20 +238,25 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) 
 
 // Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
 GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
-    const layout::RegionDesc* region = region_of(q.vm, owner);
-    const layout::StripeDesc* stripe = stripe_of(q.vm, owner);
+    const layout::VmDesc* vm = q.vm;
+    const layout::RegionDesc* region = region_of(vm, owner);
     u64 page = page_of(owner);
-    u64 page_at_home = region->stripe_count == 1 ? page : page / region->stripe_count;
+    const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
+    u64 start = page << vm->page_shift, at_home = start;
+    if (region->homes * region->nics != 1) {
+        stripe = stripe_of(vm, owner);
+        at_home = page_at_home(region, page) << vm->page_shift;
+    }
+    u64 rest = region->bytes - start;
+    u32 whole = 1u << vm->page_shift;
+    // Found before anything is stored, so that all loads are on their way at once.
     layout::RequestRecord* record = q.record(index);
+    write_request(
+        q.desc, index,
+        Request{kind != layout::REQUEST_FETCH, region->frames + static_cast<u64>(frame) * whole, stripe->home + at_home,
+                stripe->rkey, frame_key(vm, q.desc, stripe, frame), rest < whole ? static_cast<u32>(rest) : whole});
     st_relaxed_gpu(&record->owner, owner);
-    st_relaxed_gpu(&record->frame, frame);
-    st_relaxed_gpu(&record->kind, kind);
-    st_relaxed_gpu(&record->pins, pins);
-    st_relaxed_gpu(&record->token, token);
-    write_request(q.desc, index,
-                  Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, region, frame),
-                          stripe->home + (page_at_home << q.vm->page_shift), stripe->rkey,
-                          is_pooled(region) ? q.desc->lkey : region->lkey, page_bytes(q.vm, region, page)});
+    st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }

@@ -24,10 +24,16 @@ GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX -
 GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
     return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
 }
+// Number of a page among those of its home.
+GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page) {
+    return region->homes == 1 ? page : page / region->homes;
+}
 // The stripe that holds a page.
 GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
     const layout::RegionDesc* region = region_of(vm, owner);
-    u64 stripe = region->stripe_count == 1 ? 0 : page_of(owner) % region->stripe_count;
+    u64 page = page_of(owner), stripe = 0;
+    if (region->homes > 1) stripe = page % region->homes * region->nics;
+    if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
     return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
 }
 GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
@@ -42,6 +48,12 @@ GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* 
 }
 GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 frame) {
     return region->frames + (static_cast<u64>(frame) << vm->page_shift);
+}
+// The key by which the queue pair's NIC reaches a frame of the region.
+GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* queue, const layout::StripeDesc* stripe,
+                           u32 frame) {
+    u64 keys = stripe->frame_keys != 0 ? stripe->frame_keys : queue->frame_keys;
+    return reinterpret_cast<const u32*>(keys)[static_cast<u64>(frame) << vm->page_shift >> layout::FRAME_KEY_SHIFT];
 }
 // Whether lanes copy the region's pages themselves.
 GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }

@@ -27,7 +27,7 @@ GPUVM_DEVICE void announce(const layout::QueueDesc* queue, u64 written) {
     // The requests before the record, at the NIC.
     fence_acq_rel_sys();
     st_relaxed_sys(reinterpret_cast<u32*>(queue->doorbell_record),
-                   is_rxe ? rxe::doorbell_record(queue, written) : mlx5::doorbell_record(written));
+                   is_rxe ? rxe::doorbell_record(queue, written) : mlx5::doorbell_record(queue, written));
     // The record before the doorbell, at the NIC or its proxy.
     fence_acq_rel_sys();
     st_mmio_sys(reinterpret_cast<u64*>(queue->doorbell), is_rxe ? written : mlx5::doorbell(queue, written));

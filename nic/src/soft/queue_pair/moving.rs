@@ -35,6 +35,7 @@ impl QueuePairEngine {
         buffer: &mut RequestBuffer,
         moving: &mut Moving,
     ) -> Step {
+        self.judge(context, moving);
         if let Some((opcode, index, failure)) = self.under_way.failed {
             if self.is_under_way(moving) || !moving.lane(Way::Fetch).has_room() {
                 return Step::Idle;
@@ -47,6 +48,10 @@ impl QueuePairEngine {
         }
         if self.head == self.target && !self.look_at_doorbell(context) {
             return Step::Idle;
+        }
+        if self.in_doubt() {
+            // The next round asks the mover first.
+            return Step::Until(0);
         }
         if self.shared.state() == QueuePairState::Error {
             if !moving.lane(Way::Fetch).has_room() {
@@ -83,6 +88,7 @@ impl QueuePairEngine {
             Ok(request) => request,
             Err(kind) => return self.refuse_moving(context, kind, bytes),
         };
+        self.check_head(context, blocks, true);
         let way = match request.operation {
             Operation::Write { .. } => Way::WriteBack,
             _ => Way::Fetch,
@@ -118,6 +124,7 @@ impl QueuePairEngine {
         let completion = match (request.signalled, fault) {
             (false, _) => None,
             (true, Some(Fault::LoseCompletion)) => {
+                self.skip_entry();
                 lock(&self.shared.ends).cq.skip();
                 None
             }
@@ -130,8 +137,8 @@ impl QueuePairEngine {
                 Some(self.claim(context, CqeOpcode::Request, opcode, index, detail))
             }
         };
-        self.join(way, lane);
-        lane.take(Taken {
+        self.join(way, moving.lane(way));
+        moving.lane(way).take(Taken {
             place,
             opcode,
             index,
@@ -165,6 +172,7 @@ impl QueuePairEngine {
         context.violations.note(kind, self.shared.number, || {
             format!("ring index #{index}: {}", describe(bytes))
         });
+        self.check_head(context, 1, false);
         self.head += 1;
         self.under_way.failed = Some((opcode_of(bytes), index, Failure::of_violation(kind)));
         Step::Did(0)
@@ -178,6 +186,7 @@ impl QueuePairEngine {
 
     fn join(&mut self, way: Way, lane: &Lane) {
         self.under_way.last[way as usize] = lane.collecting();
+        self.lands_with(way, lane.collecting());
     }
 
     /// Puts an error's completion into a batch.
@@ -209,7 +218,7 @@ impl QueuePairEngine {
 
     /// Takes the next entry of the completion queue.
     fn claim(
-        &self,
+        &mut self,
         context: &Context<'_>,
         kind: CqeOpcode,
         opcode: Opcode,
@@ -218,6 +227,7 @@ impl QueuePairEngine {
     ) -> (Completion, u64, bool) {
         let completion = self.completion(kind, opcode, index, detail);
         context.counters.completions.add(1);
+        self.check_entry(context, self.head, &completion);
         let Entry {
             address,
             owner,

@@ -51,9 +51,9 @@ impl<T: AsRef<[u8]>> ControlSegment<T> {
         self.flags() & control_flags::CQ_UPDATE != 0
     }
 
-    /// Whether any fence mode is set.
+    /// Whether its fence mode waits for earlier READs and atomics: all do but none and the initiator's small fence.
     pub fn fenced(&self) -> bool {
-        self.flags() & control_flags::FENCE_MASK != 0
+        self.flags() & control_flags::FENCE_MASK > control_flags::INITIATOR_SMALL_FENCE
     }
 }
 

@@ -32,7 +32,7 @@ fn once(place: &'static OnceLock<Vec<PathBuf>>, arguments: &[&str]) -> Result<&'
 /// The test program of that name, such as "prefetch".
 pub(super) fn test(name: &str) -> Result<&'static Path, Error> {
     static TESTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    let programs = once(&TESTS, &["test", "--no-run", "--workspace"])?;
+    let programs = once(&TESTS, &["test", "--no-run", "--release", "--workspace"])?;
     named(programs, name, |program| {
         // Cargo adds a dash and a hash.
         program.rsplit_once('-').map_or(program, |(name, _)| name)

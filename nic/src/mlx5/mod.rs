@@ -1,0 +1,662 @@
+//! NVIDIA ConnectX and BlueField (mlx5): queue pairs whose rings GPU threads fill and poll by themselves.
+//!
+//! Plain verbs make the objects. A parent domain's allocators put rings and doorbell records into memory that the GPU
+//! reaches ([`SharedMemory`]), and `mlx5dv_init_obj` tells where they and the doorbell register are (formats:
+//! [`crate::wire::mlx5`]). After that the library has no part in posting or polling: every request is signalled,
+//! request `i` completes in slot `i` of its ring, and overrun is ignored.
+//!
+//! A GPU reaches the register where the CUDA driver maps it ([`Nic::doorbell_pages`]); where it refuses,
+//! [`Nic::use_doorbell_proxy`] has a thread of this process store it. Queue pairs may share a register.
+//!
+//! Not tested on a ConnectX: no machine with one was at hand. The structures are compared with the vendor's header, and
+//! bring-up, failures and tear-down run over a fake of both libraries (tests/fake_rdma), behind which the software NIC
+//! executes the queues.
+
+mod arena;
+mod device;
+mod domain;
+pub mod dv;
+mod failure;
+mod pair;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rdma_mummy_sys as sys;
+
+pub use arena::{ProcessMemory, SharedMemory};
+
+use device::{Limits, Port};
+use domain::Domain;
+use failure::failed_with;
+use pair::Pair;
+
+use crate::soft::lock;
+use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
+use crate::{
+    Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat,
+    QueuePair, QueuePairState, QueueRings, Wake,
+};
+
+/// Bytes of a page of doorbell registers.
+const REGISTER_PAGE: u64 = 4096;
+/// Most bytes of a dma-buf in one registration.
+const DMA_BUF_BYTES_MAX: u64 = 1 << 31;
+/// Receiver-not-ready timer: nothing is received here, so it is never used.
+const RNR_TIMER: u8 = 12;
+/// Routers that a packet may pass.
+const HOP_LIMIT: u8 = 64;
+
+/// How an mlx5 device is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mlx5Options {
+    /// The device, such as `mlx5_0`. Default: the first one.
+    pub device: Option<String>,
+    /// Its port, from 1 on. Default: 1.
+    pub port: u8,
+    /// Which of the port's GIDs packets come from. Default: on Ethernet a RoCE v2 one, of an IPv4 address if there is
+    /// one; on InfiniBand the first.
+    pub gid_index: Option<u8>,
+    /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096; never more than what the port has. Default: what
+    /// the port has.
+    pub mtu: Option<u32>,
+    /// Service level of the packets, 0 to 15. Default: 0.
+    pub service_level: u8,
+    /// Traffic class of the packets (RoCE: DSCP and ECN). Default: 0.
+    pub traffic_class: u8,
+    /// How long an answer may take before the request is sent again: 4.096 us doubled this many times, 1 to 31.
+    /// Default: 14 (67 ms).
+    pub ack_timeout: u8,
+    /// How often it is sent again, 0 to 7. Default: 7.
+    pub retry_count: u8,
+}
+
+impl Default for Mlx5Options {
+    fn default() -> Self {
+        Self {
+            device: None,
+            port: 1,
+            gid_index: None,
+            mtu: None,
+            service_level: 0,
+            traffic_class: 0,
+            ack_timeout: 14,
+            retry_count: 7,
+        }
+    }
+}
+
+impl Mlx5Options {
+    fn check(&self) -> Result<(), NicError> {
+        let numbers = [
+            ("port", self.port.into(), 1, 255, "1 to 255"),
+            ("service level", self.service_level.into(), 0, 15, "0 to 15"),
+            ("ack timeout", self.ack_timeout.into(), 1, 31, "a code of 1 to 31"),
+            ("retry count", self.retry_count.into(), 0, 7, "0 to 7"),
+        ];
+        for (what, value, least, most, expected) in numbers {
+            if !(least..=most).contains(&value) {
+                return Err(NicError::BadArgument { what, value, expected });
+            }
+        }
+        match self.mtu {
+            Some(mtu) if self.mtu_code().is_none() => Err(NicError::BadArgument {
+                what: "MTU",
+                value: mtu.into(),
+                expected: "256, 512, 1024, 2048 or 4096 bytes",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The MTU as `enum ibv_mtu`; none where none is asked for, or one that there is not.
+    fn mtu_code(&self) -> Option<u32> {
+        let mtu = self.mtu?;
+        let code = mtu.checked_ilog2()?.checked_sub(7)?;
+        (mtu.is_power_of_two() && (1..=5).contains(&code)).then_some(code)
+    }
+}
+
+/// Names of the mlx5 devices of this machine.
+///
+/// # Errors
+/// [`NicError::NoDevice`] with the library that is missing; [`NicError::System`].
+pub fn devices() -> Result<Vec<String>, NicError> {
+    device::names(&dv::Mlx5Dv::load()?)
+}
+
+/// An mlx5 device, opened by this process.
+pub struct Mlx5Nic {
+    pairs: Mutex<HashMap<u32, Arc<Pair>>>,
+    regions: Mutex<HashMap<MemoryKey, Region>>,
+    /// Pages with the registers of queue pairs so far.
+    register_pages: Mutex<BTreeSet<u64>>,
+    /// After the queue pairs, whose places end with them; before the device.
+    proxy: OnceLock<DoorbellProxy>,
+    starting_proxy: Mutex<()>,
+    port: Port,
+    limits: Limits,
+    options: Mlx5Options,
+    /// Last: all else is made in it.
+    domain: Arc<Domain>,
+}
+
+/// A registration.
+struct Region(NonNull<sys::ibv_mr>);
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Region {}
+
+impl Mlx5Nic {
+    /// Opens a device. Rings and doorbell records come from `memory`.
+    ///
+    /// # Errors
+    /// [`NicError::BadArgument`] for an option that cannot be; [`NicError::NoDevice`] with what is missing;
+    /// [`NicError::System`] with the step and call that failed.
+    pub fn open(options: Mlx5Options, memory: Arc<dyn SharedMemory>) -> Result<Self, NicError> {
+        options.check()?;
+        let mut domain = Domain::open(options.device.as_deref(), memory)?;
+        let limits = domain.device.limits()?;
+        let port = domain.device.port(&options, &limits)?;
+        domain.allocate()?;
+        tracing::debug!(device = domain.device.name, ?port, ?limits, "opened");
+        Ok(Self {
+            pairs: Mutex::default(),
+            regions: Mutex::default(),
+            register_pages: Mutex::default(),
+            proxy: OnceLock::new(),
+            starting_proxy: Mutex::default(),
+            port,
+            limits,
+            options,
+            domain: Arc::new(domain),
+        })
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        &self.domain.device.name
+    }
+
+    fn find(&self, number: u32) -> Result<Arc<Pair>, NicError> {
+        lock(&self.pairs)
+            .get(&number)
+            .cloned()
+            .ok_or(NicError::UnknownQueuePair { queue_pair: number })
+    }
+
+    fn describe(&self, pair: &Pair) -> QueuePair {
+        let proxied = lock(&pair.proxy).as_ref().map(crate::ProxySlot::address);
+        QueuePair {
+            number: pair.number,
+            format: QueueFormat::Mlx5,
+            doorbell: proxied.unwrap_or(pair.register),
+            doorbell_record: pair.record,
+            send: pair.send,
+            completion: pair.completion(),
+            completion_produced: 0,
+            completion_consumed: 0,
+        }
+    }
+
+    /// Blocks of the longest send queue, a power of two.
+    fn depth_max(&self) -> u32 {
+        let most = self.limits.queue_depth.min(QUEUE_BLOCKS_MAX);
+        most.checked_ilog2().map_or(0, |log| 1 << log)
+    }
+
+    /// READs that a queue pair has in flight to another one of this device.
+    fn outstanding(&self) -> u8 {
+        self.limits.reads_out.min(self.limits.reads_in)
+    }
+
+    fn change(&self, pair: &Pair, attributes: &QueueAttributes) -> Result<(), NicError> {
+        let source = match pair.modify(attributes)? {
+            Ok(()) => return Ok(()),
+            Err(source) => source,
+        };
+        let state = match attributes.state {
+            QueueAttributes::RESET => "reset",
+            QueueAttributes::INIT => "init",
+            QueueAttributes::READY_TO_RECEIVE => "ready to receive",
+            QueueAttributes::READY_TO_SEND => "ready to send",
+            _ => "error",
+        };
+        let doing = format!("taking queue pair {:#x} to state {state}", pair.number);
+        if attributes.state == QueueAttributes::READY_TO_RECEIVE && source.raw_os_error() == Some(libc::EINVAL) {
+            let to = &attributes.address;
+            let hint = format!(
+                "the path is refused: port {}, GID index {}, LID {}, MTU {} of at most {} bytes, {} READs in flight; check that \
+                 both ends are of one kind (RoCE v2, InfiniBand) and that the GID is still there (`ibv_devinfo -v`)",
+                to.port,
+                to.sgid_index,
+                to.dlid,
+                128u32.checked_shl(attributes.mtu).unwrap_or(0),
+                128u32.checked_shl(self.port.mtu).unwrap_or(0),
+                attributes.max_dest_rd_atomic,
+            );
+            return Err(failed_with(self.device(), doing, "ibv_modify_qp", source, hint));
+        }
+        Err(self.domain.failed(doing, "ibv_modify_qp", source))
+    }
+
+    fn keep_region(&self, made: *mut sys::ibv_mr, call: &str, doing: String) -> Result<MemoryKey, NicError> {
+        let Some(region) = NonNull::new(made) else {
+            let source = io::Error::last_os_error();
+            return Err(self.domain.failed(doing, call, source));
+        };
+        // SAFETY: just made; the library does not change its keys.
+        let found = unsafe { region.as_ref() };
+        let key = MemoryKey {
+            lkey: found.lkey,
+            rkey: found.rkey,
+        };
+        lock(&self.regions).insert(key, Region(region));
+        Ok(key)
+    }
+
+    fn state_of(&self, pair: &Pair) -> Result<QueuePairState, NicError> {
+        let found = pair.query()?.map_err(|error| {
+            let doing = format!("asking for the state of queue pair {:#x}", pair.number);
+            self.domain.failed(doing, "ibv_query_qp", error)
+        })?;
+        Ok(match found {
+            QueueAttributes::RESET => QueuePairState::Reset,
+            QueueAttributes::INIT => QueuePairState::Init,
+            QueueAttributes::READY_TO_RECEIVE => QueuePairState::ReadyToReceive,
+            QueueAttributes::READY_TO_SEND => QueuePairState::ReadyToSend,
+            _ => QueuePairState::Error,
+        })
+    }
+
+    fn proxy(&self) -> Result<&DoorbellProxy, NicError> {
+        let _starting = lock(&self.starting_proxy);
+        if let Some(proxy) = self.proxy.get() {
+            return Ok(proxy);
+        }
+        // A GPU's stores come without a call.
+        let proxy = DoorbellProxy::start(&format!("doorbell-{}", self.device()), Wake::Never)?;
+        Ok(self.proxy.get_or_init(|| proxy))
+    }
+}
+
+/// Whether memory can be registered so.
+fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
+    let remote_change = access.bits() & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).bits() != 0;
+    if bytes == 0 || start.checked_add(bytes).is_none() || remote_change && !access.contains(Access::LOCAL_WRITE) {
+        return Err(NicError::BadArgument {
+            what: "memory to register",
+            value: bytes,
+            expected: "a span that is not empty; local write access where others may write",
+        });
+    }
+    Ok(())
+}
+
+/// Stores a doorbell value to a register.
+///
+/// # Safety
+/// `register` is mapped and 8-aligned.
+unsafe fn ring_register(register: u64, value: u64) {
+    // Requests and record before the register. The mapping is write-combining, which a release alone does not order.
+    fence(Ordering::Release);
+    flush_write_combining();
+    // SAFETY: the caller's promise. Volatile: the store is the message.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u64>(register as usize).write_volatile(value) };
+    flush_write_combining();
+}
+
+/// Sends what this processor stored to write-combining memory on its way, and lets no later store pass it.
+#[inline]
+fn flush_write_combining() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier, which touches no memory.
+    unsafe {
+        std::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // SeqCst: the strongest fence there is.
+    fence(Ordering::SeqCst);
+}
+
+impl Nic for Mlx5Nic {
+    fn capabilities(&self) -> NicCapabilities {
+        NicCapabilities {
+            name: self.device().to_owned(),
+            max_rd_atomic: self.outstanding().into(),
+            sq_entries_max: self.depth_max(),
+            cq_entries_max: self.limits.completions,
+            queue_pairs_max: self.limits.queue_pairs,
+            memory_regions_max: self.limits.memory_regions,
+            message_bytes_max: self.port.message_bytes_max,
+            needs_doorbell_call: false,
+            link_bits_per_second: self.port.bits_per_second,
+            makes_rings: true,
+            has_mover: false,
+        }
+    }
+
+    unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+        check_span(addr, bytes, access)?;
+        let flags = access.bits() as libc::c_int;
+        let first = std::ptr::with_exposed_provenance_mut(addr as usize);
+        // SAFETY: the domain lives; the memory is the caller's promise.
+        let made = unsafe { sys::ibv_reg_mr(self.domain.protection(), first, bytes as usize, flags) };
+        self.keep_region(made, "ibv_reg_mr", format!("registering {bytes} bytes at {addr:#x}"))
+    }
+
+    fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryKey, NicError> {
+        check_span(iova, bytes, access)?;
+        check_span(offset, bytes, access)?;
+        if bytes > DMA_BUF_BYTES_MAX {
+            return Err(NicError::BadArgument {
+                what: "bytes of a dma-buf",
+                value: bytes,
+                expected: "at most 2 GiB in one registration: register it in pieces",
+            });
+        }
+        let flags = access.bits() as libc::c_int;
+        let domain = self.domain.protection();
+        // SAFETY: the domain lives; the kernel holds the buffer's memory, which nobody reaches by references.
+        let made = unsafe { sys::ibv_reg_dmabuf_mr(domain, offset, bytes as usize, iova, fd.as_raw_fd(), flags) };
+        let doing = format!("registering {bytes} bytes of a dma-buf as {iova:#x}");
+        self.keep_region(made, "ibv_reg_dmabuf_mr", doing)
+    }
+
+    fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
+        let mut regions = lock(&self.regions);
+        let region = regions.get(&key).ok_or(NicError::UnknownKey { key })?;
+        // SAFETY: registered by `keep_region`, and taken out when it is gone.
+        let result = unsafe { sys::ibv_dereg_mr(region.0.as_ptr()) };
+        if result != 0 {
+            let doing = format!("deregistering memory with lkey {:#x}", key.lkey);
+            let source = io::Error::from_raw_os_error(result.abs());
+            return Err(self.domain.failed(doing, "ibv_dereg_mr", source));
+        }
+        regions.remove(&key);
+        Ok(())
+    }
+
+    unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError> {
+        let QueueRings::Own { depth } = rings else {
+            return Err(NicError::Unsupported {
+                nic: "mlx5",
+                what: "use rings that the caller made",
+            });
+        };
+        if !depth.is_power_of_two() || depth > self.depth_max() {
+            return Err(NicError::BadArgument {
+                what: "queue depth",
+                value: u64::from(depth),
+                expected: "a power of two, at most what the NIC's capabilities tell",
+            });
+        }
+        let pair = Arc::new(Pair::create(&self.domain, depth)?);
+        let described = self.describe(&pair);
+        lock(&self.register_pages).insert(pair.register & !(REGISTER_PAGE - 1));
+        lock(&self.pairs).insert(pair.number, pair);
+        Ok(described)
+    }
+
+    fn queue_pair(&self, qp: u32) -> Result<QueuePair, NicError> {
+        Ok(self.describe(&*self.find(qp)?))
+    }
+
+    fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
+        let (pair, responder) = (self.find(qp)?, self.find(remote)?);
+        let state = self.state_of(&pair)?;
+        if state != QueuePairState::Reset {
+            return Err(NicError::WrongState {
+                queue_pair: qp,
+                state,
+                operation: "connect",
+                needed: QueuePairState::Reset,
+            });
+        }
+        let port = &self.port;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::PKEY_INDEX
+                    | QueueAttributes::PORT
+                    | QueueAttributes::ACCESS_FLAGS,
+                state: QueueAttributes::INIT,
+                port_num: port.number,
+                access_flags: Access::ALL.bits(),
+                ..Default::default()
+            },
+        )?;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::ADDRESS
+                    | QueueAttributes::PATH_MTU
+                    | QueueAttributes::DEST_QP_NUM
+                    | QueueAttributes::RQ_PSN
+                    | QueueAttributes::MAX_DEST_RD_ATOMIC
+                    | QueueAttributes::MIN_RNR_TIMER,
+                state: QueueAttributes::READY_TO_RECEIVE,
+                mtu: port.mtu,
+                dest_qp_num: remote,
+                // Relaxed: a number; connections are made one after the other by their owner.
+                rq_psn: responder.first_psn.load(Ordering::Relaxed),
+                address: AddressAttributes {
+                    // Back to this port: the NIC turns such packets round inside.
+                    dgid: port.gid,
+                    dlid: if port.ethernet { 0 } else { port.lid },
+                    sgid_index: port.gid_index,
+                    hop_limit: HOP_LIMIT,
+                    traffic_class: self.options.traffic_class,
+                    sl: self.options.service_level,
+                    is_global: port.global,
+                    port: port.number,
+                    ..Default::default()
+                },
+                max_dest_rd_atomic: self.outstanding(),
+                min_rnr_timer: RNR_TIMER,
+                ..Default::default()
+            },
+        )?;
+        self.change(
+            &pair,
+            &QueueAttributes {
+                mask: QueueAttributes::STATE
+                    | QueueAttributes::TIMEOUT
+                    | QueueAttributes::RETRY_COUNT
+                    | QueueAttributes::RNR_RETRY
+                    | QueueAttributes::SQ_PSN
+                    | QueueAttributes::MAX_RD_ATOMIC,
+                state: QueueAttributes::READY_TO_SEND,
+                sq_psn: pair.first_psn.load(Ordering::Relaxed),
+                max_rd_atomic: self.outstanding(),
+                timeout: self.options.ack_timeout,
+                retry_cnt: self.options.retry_count,
+                rnr_retry: 6,
+                ..Default::default()
+            },
+        )
+    }
+
+    fn modify(&self, qp: u32, attributes: &QueueAttributes) -> Result<(), NicError> {
+        if attributes.mask & QueueAttributes::STATE != 0 && attributes.state == QueueAttributes::RESET {
+            return self.reset(qp);
+        }
+        self.change(&*self.find(qp)?, attributes)
+    }
+
+    fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
+        let pair = self.find(qp)?;
+        let proxy = self.proxy()?;
+        let mut slot = lock(&pair.proxy);
+        if slot.is_none() {
+            let register = pair.register;
+            *slot = Some(proxy.serve(move |value| {
+                // SAFETY: the register is mapped while the queue pair lives, whose destruction ends this service before.
+                unsafe { ring_register(register, value) };
+                Ok(())
+            })?);
+        }
+        drop(slot);
+        Ok(self.describe(&pair))
+    }
+
+    fn fail(&self, qp: u32) -> Result<(), NicError> {
+        self.change(&*self.find(qp)?, &QueueAttributes::to_state(QueueAttributes::ERROR))
+    }
+
+    fn doorbell_calls(&self) -> u64 {
+        self.proxy.get().map_or(0, DoorbellProxy::calls)
+    }
+
+    fn state(&self, qp: u32) -> Result<QueuePairState, NicError> {
+        self.state_of(&*self.find(qp)?)
+    }
+
+    /// The queue pair keeps its number and its rings. Requests begin at slot 0 again; completions go on where the NIC's
+    /// completion queue is, which no reset of a queue pair moves: `completion.start` of its description tells. To make
+    /// both anew instead would change the number, which is the queue pair's name to its owner, its peer and its posters.
+    fn reset(&self, qp: u32) -> Result<(), NicError> {
+        let pair = self.find(qp)?;
+        self.change(&pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
+        pair.begin_anew();
+        Ok(())
+    }
+
+    fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
+        self.find(qp)?.destroy()?;
+        lock(&self.pairs).remove(&qp);
+        Ok(())
+    }
+
+    fn doorbell_pages(&self) -> Vec<(u64, u64)> {
+        let registers = lock(&self.register_pages);
+        let mut pages: Vec<_> = registers.iter().map(|page| (*page, REGISTER_PAGE)).collect();
+        pages.extend(self.proxy.get().map(DoorbellProxy::pages));
+        pages
+    }
+
+    /// Sends a processor's store on its way, which a write-combining mapping may hold back, or wakes the doorbell proxy. A
+    /// GPU's stores need neither.
+    #[inline]
+    fn doorbell_written(&self, addr: u64) {
+        match self.proxy.get() {
+            Some(proxy) if addr.wrapping_sub(proxy.pages().0) < proxy.pages().1 => proxy.rung(),
+            _ => flush_write_combining(),
+        }
+    }
+
+    fn step(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Mlx5Nic {
+    fn drop(&mut self) {
+        lock(&self.pairs).clear();
+        for (_, region) in lock(&self.regions).drain() {
+            // SAFETY: registered by `keep_region`, and taken out, so that this happens once.
+            let result = unsafe { sys::ibv_dereg_mr(region.0.as_ptr()) };
+            if result != 0 {
+                self.domain
+                    .warn("ibv_dereg_mr", &io::Error::from_raw_os_error(result.abs()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        let good = Mlx5Options::default();
+        assert!(good.check().is_ok());
+        let bad = [
+            Mlx5Options {
+                port: 0,
+                ..good.clone()
+            },
+            Mlx5Options {
+                service_level: 16,
+                ..good.clone()
+            },
+            Mlx5Options {
+                ack_timeout: 0,
+                ..good.clone()
+            },
+            Mlx5Options {
+                ack_timeout: 32,
+                ..good.clone()
+            },
+            Mlx5Options {
+                retry_count: 8,
+                ..good.clone()
+            },
+            Mlx5Options {
+                mtu: Some(0),
+                ..good.clone()
+            },
+            Mlx5Options {
+                mtu: Some(1500),
+                ..good.clone()
+            },
+            Mlx5Options {
+                mtu: Some(8192),
+                ..good.clone()
+            },
+        ];
+        for options in bad {
+            let opened = Mlx5Nic::open(options.clone(), Arc::new(ProcessMemory::new()));
+            assert!(
+                matches!(opened, Err(NicError::BadArgument { .. })),
+                "{options:?} is not refused"
+            );
+        }
+    }
+
+    #[test]
+    fn mtus_have_their_codes() {
+        let code = |mtu| {
+            Mlx5Options {
+                mtu: Some(mtu),
+                ..Default::default()
+            }
+            .mtu_code()
+        };
+        assert_eq!([256, 512, 1024, 2048, 4096].map(code), [1, 2, 3, 4, 5].map(Some));
+        assert_eq!([0, 1, 128, 255, 1000, 8192].map(code), [None; 6]);
+    }
+
+    #[test]
+    fn a_machine_without_the_device_says_what_to_do() {
+        let options = Mlx5Options {
+            device: Some("no-such-mlx5".into()),
+            ..Default::default()
+        };
+        let opened = Mlx5Nic::open(options, Arc::new(ProcessMemory::new()));
+        let error = opened.err().expect("there is none").to_string();
+        assert!(
+            error.contains("install") || error.contains("modprobe mlx5_ib"),
+            "{error}"
+        );
+    }
+}

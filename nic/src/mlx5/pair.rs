@@ -1,0 +1,395 @@
+//! A queue pair with a completion queue of its own, and where both lie.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rdma_mummy_sys as sys;
+
+use super::domain::Domain;
+use super::dv;
+use crate::soft::lock;
+use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
+use crate::{NicError, ProxySlot, QueueAttributes, RingSpan};
+
+/// Verbs objects, each until it is destroyed.
+struct Objects {
+    qp: Option<NonNull<sys::ibv_qp>>,
+    cq: Option<NonNull<sys::ibv_cq>>,
+}
+
+pub(super) struct Pair {
+    /// Dropped first: its calls store to the register.
+    pub proxy: Mutex<Option<ProxySlot>>,
+    objects: Mutex<Objects>,
+    pub number: u32,
+    pub send: RingSpan,
+    /// Of the completion ring.
+    completion: RingSpan,
+    completion_start: AtomicU32,
+    /// The send half of the doorbell record.
+    pub record: u64,
+    /// The doorbell register.
+    pub register: u64,
+    /// First packet sequence number of the requests that it sends; a new one after each reset.
+    pub first_psn: AtomicU32,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: libibverbs may be called from any thread; calls on the objects are made under the lock.
+unsafe impl Send for Pair {}
+// SAFETY: as above.
+unsafe impl Sync for Pair {}
+
+impl Pair {
+    /// Makes one for `depth` requests in flight, in state reset.
+    pub fn create(domain: &Arc<Domain>, depth: u32) -> Result<Self, NicError> {
+        let mut entries = depth;
+        loop {
+            let objects = Objects { qp: None, cq: None };
+            let mut pair = Pair {
+                proxy: Mutex::default(),
+                objects: Mutex::new(objects),
+                number: 0,
+                send: NO_RING,
+                completion: NO_RING,
+                completion_start: AtomicU32::new(0),
+                record: 0,
+                register: 0,
+                first_psn: AtomicU32::new(0),
+                domain: Arc::clone(domain),
+            };
+            // On an error `pair` is dropped, with what it has.
+            pair.make(depth, entries)?;
+            if pair.completion.slots >= pair.send.slots {
+                return Ok(pair);
+            }
+            // The driver made the send ring longer than asked for: each of its slots needs a completion's.
+            if entries >= pair.send.slots {
+                let sizes = format!(
+                    "{} entries for a send ring of {} blocks",
+                    pair.completion.slots, pair.send.slots
+                );
+                return Err(pair.odd("sizing the completion ring", sizes));
+            }
+            entries = pair.send.slots;
+        }
+    }
+
+    fn make(&mut self, depth: u32, entries: u32) -> Result<(), NicError> {
+        let domain = &self.domain;
+        // Drivers add one and round up to a power of two.
+        let mut wanted = sys::ibv_cq_init_attr_ex {
+            cqe: (entries - 1).max(1),
+            cq_context: std::ptr::null_mut(),
+            channel: std::ptr::null_mut(),
+            comp_vector: 0,
+            wc_flags: 0,
+            comp_mask: sys::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0
+                | sys::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0,
+            // Nobody tells the NIC how far completions are read: slots are freed by their requests.
+            flags: sys::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0,
+            parent_domain: domain.parent(),
+        };
+        // SAFETY: context and domain live.
+        let cq = NonNull::new(unsafe { sys::ibv_create_cq_ex(domain.context(), &mut wanted) });
+        let cq = cq.ok_or_else(|| {
+            let doing = format!("creating a completion queue of {entries} entries");
+            domain.failed_to_make(doing, "ibv_create_cq_ex", io::Error::last_os_error())
+        })?;
+        // An extended completion queue begins with a plain one.
+        let cq = cq.cast::<sys::ibv_cq>();
+        lock(&self.objects).cq = Some(cq);
+
+        // SAFETY: all zero bytes are a valid ibv_qp_init_attr_ex: integers and null pointers.
+        let mut wanted: sys::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
+        wanted.send_cq = cq.as_ptr();
+        wanted.recv_cq = cq.as_ptr();
+        wanted.cap.max_send_wr = depth;
+        wanted.cap.max_send_sge = 1;
+        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        // Requests say themselves that they are signalled. Were it set, the driver would have small READs put their data
+        // into the completion instead of its place.
+        wanted.sq_sig_all = 0;
+        wanted.comp_mask = sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
+            | sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        wanted.pd = domain.parent();
+        // Without others a request takes one block.
+        wanted.send_ops_flags = u64::from(
+            sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_READ.0
+                | sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE.0
+                | sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND.0,
+        );
+        // SAFETY: context, domain and completion queue live, and are of one context.
+        let qp = NonNull::new(unsafe { sys::ibv_create_qp_ex(domain.context(), &mut wanted) });
+        let qp = qp.ok_or_else(|| {
+            let doing = format!("creating a queue pair of {depth} requests");
+            domain.failed_to_make(doing, "ibv_create_qp_ex", io::Error::last_os_error())
+        })?;
+        lock(&self.objects).qp = Some(qp);
+        // SAFETY: just made; the library does not change the number.
+        self.number = unsafe { qp.as_ref() }.qp_num;
+        self.first_psn = AtomicU32::new(psn(self.number));
+
+        // SAFETY: both live and, like the device, are of mlx5.
+        let (qp, cq) = unsafe { domain.dv.layout(qp.as_ptr(), cq.as_ptr()) }
+            .map_err(|error| domain.failed("asking where its rings lie", "mlx5dv_init_obj", error))?;
+        self.take_layout(&qp, &cq)
+    }
+
+    /// Notes where the rings are, if posters can use them.
+    fn take_layout(&mut self, qp: &dv::Qp, cq: &dv::Cq) -> Result<(), NicError> {
+        let address = |pointer: *mut libc::c_void| pointer.expose_provenance() as u64;
+        let record = qp.dbrec.expose_provenance() as u64;
+        self.send = RingSpan {
+            address: address(qp.sq.buf),
+            slots: qp.sq.wqe_cnt,
+            shift: BLOCK_BYTES.trailing_zeros(),
+            start: 0,
+        };
+        self.completion = RingSpan {
+            address: address(cq.buf),
+            slots: cq.cqe_cnt,
+            shift: CQE_BYTES.trailing_zeros(),
+            start: 0,
+        };
+        self.record = record + 4;
+        self.register = address(qp.bf.reg);
+        let sizes = [
+            ("send ring", qp.sq.wqe_cnt, qp.sq.stride, BLOCK_BYTES as u32),
+            ("completion ring", cq.cqe_cnt, cq.cqe_size, CQE_BYTES as u32),
+        ];
+        for (what, slots, bytes, expected) in sizes {
+            if !slots.is_power_of_two() || bytes != expected {
+                let found =
+                    format!("its {slots} slots have {bytes} bytes each, expected a power of two of {expected} bytes");
+                return Err(self.odd(&format!("using the {what}"), found));
+            }
+        }
+        if qp.sq.wqe_cnt > QUEUE_BLOCKS_MAX {
+            let found = format!("{} blocks, at most {QUEUE_BLOCKS_MAX} can be told apart", qp.sq.wqe_cnt);
+            return Err(self.odd("using the send ring", found));
+        }
+        if self.register == 0 || !self.register.is_multiple_of(8) {
+            let found = format!("it is at {:#x}", self.register);
+            return Err(self.odd("using the doorbell register", found));
+        }
+        let spans = [
+            (
+                "send ring",
+                self.send.address,
+                u64::from(self.send.slots) << self.send.shift,
+            ),
+            (
+                "completion ring",
+                self.completion.address,
+                u64::from(self.completion.slots) << self.completion.shift,
+            ),
+            ("doorbell record", record, 8),
+        ];
+        for (what, start, bytes) in spans {
+            if !self.domain.arena.holds(start, bytes) {
+                let found = format!(
+                    "the driver ignored the allocators of the parent domain: {bytes} bytes at {start:#x} are not within the \
+                     GPU's reach"
+                );
+                return Err(self.odd(&format!("placing the {what}"), found));
+            }
+        }
+        // What was never written holds 0xf0: opcode "invalid", owner of the first lap.
+        let wrong = (0..self.completion.slots).find(|slot| self.owner_byte(*slot) != CQE_INVALID);
+        if let Some(slot) = wrong {
+            let found = format!(
+                "entry {slot} of a new ring ends in {:#04x}, expected 0xf0",
+                self.owner_byte(slot)
+            );
+            return Err(self.odd("using the completion ring", found));
+        }
+        Ok(())
+    }
+
+    /// What the driver says cannot be used.
+    fn odd(&self, doing: &str, found: String) -> NicError {
+        let name = &self.domain.device.name;
+        let hint = "install rdma-core 34 or later, and unset the MLX5_ variables of the environment";
+        super::failure::failed_with(name, doing, "mlx5dv_init_obj", io::Error::other(found), hint)
+    }
+
+    /// The last byte of a completion ring's entry.
+    fn owner_byte(&self, slot: u32) -> u8 {
+        let place = self.completion.address + (u64::from(slot) << self.completion.shift) + CQE_BYTES as u64 - 1;
+        // SAFETY: within the ring, which lives as long as the completion queue; all access to it is atomic.
+        let byte = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(place as usize) };
+        // Relaxed: no request is in flight.
+        byte.load(Ordering::Relaxed)
+    }
+
+    /// Position of the next completion, with its lap's parity above the slot. Nothing may be in flight.
+    ///
+    /// The completion queue goes on where it is when its queue pair is reset, and the NIC's own index cannot be asked
+    /// for. But each entry bears its lap's owner bit, so the ring shows how far it is written: the slots of the present
+    /// lap come first and have one owner, the others have the lap's before, or were never written.
+    fn find_position(&self) -> u32 {
+        let slots = self.completion.slots;
+        let first = self.owner_byte(0);
+        if first == CQE_INVALID {
+            return 0;
+        }
+        let lap = u32::from(first & 1);
+        let rest = (1..slots).find(|slot| {
+            let byte = self.owner_byte(*slot);
+            byte == CQE_INVALID || u32::from(byte & 1) != lap
+        });
+        match rest {
+            Some(slot) => slot + lap * slots,
+            // A whole lap: the next one begins.
+            None => (1 - lap) * slots,
+        }
+    }
+
+    /// The completion ring.
+    pub fn completion(&self) -> RingSpan {
+        RingSpan {
+            // Relaxed: changed by a reset alone, during which nobody posts.
+            start: self.completion_start.load(Ordering::Relaxed),
+            ..self.completion
+        }
+    }
+
+    /// After the queue pair was taken to reset: both rings begin anew where the NIC stands.
+    pub fn begin_anew(&self) {
+        // SAFETY: the record lives as long as the queue pair; all access to it is atomic. The library clears it as well.
+        let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.record as usize) };
+        // Relaxed: nobody posts to a queue pair in reset.
+        record.store(0, Ordering::Relaxed);
+        self.completion_start.store(self.find_position(), Ordering::Relaxed);
+        if let Some(slot) = &*lock(&self.proxy) {
+            slot.reset();
+        }
+        let next = psn(self.first_psn.load(Ordering::Relaxed).wrapping_add(self.number));
+        self.first_psn.store(next, Ordering::Relaxed);
+    }
+
+    /// Makes a call on the queue pair.
+    pub fn with<R>(&self, call: impl FnOnce(*mut sys::ibv_qp) -> R) -> Result<R, NicError> {
+        let objects = lock(&self.objects);
+        let qp = objects.qp.ok_or(NicError::UnknownQueuePair {
+            queue_pair: self.number,
+        })?;
+        Ok(call(qp.as_ptr()))
+    }
+
+    /// Changes its state.
+    pub fn modify(&self, attributes: &QueueAttributes) -> Result<io::Result<()>, NicError> {
+        let mut wanted = to_verbs(attributes);
+        let mask = attributes.mask as libc::c_int;
+        self.with(|qp| {
+            // SAFETY: the queue pair lives: its lock is held. The attributes are a local.
+            match unsafe { sys::ibv_modify_qp(qp, &mut wanted, mask) } {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error.abs())),
+            }
+        })
+    }
+
+    /// Its state, `enum ibv_qp_state`.
+    pub fn query(&self) -> Result<io::Result<u32>, NicError> {
+        // SAFETY: all zero bytes are valid for both, which hold integers and null pointers.
+        let (mut found, mut made): (sys::ibv_qp_attr, sys::ibv_qp_init_attr) = unsafe { std::mem::zeroed() };
+        self.with(|qp| {
+            let mask = QueueAttributes::STATE as libc::c_int;
+            // SAFETY: the queue pair lives: its lock is held. What is filled are locals.
+            match unsafe { sys::ibv_query_qp(qp, &mut found, mask, &mut made) } {
+                0 => Ok(found.qp_state),
+                error => Err(io::Error::from_raw_os_error(error.abs())),
+            }
+        })
+    }
+
+    /// Destroys what is left of it: the queue pair, then its completion queue. May be repeated after an error.
+    pub fn destroy(&self) -> Result<(), NicError> {
+        // No doorbell call comes after the queue pair is destroyed.
+        drop(lock(&self.proxy).take());
+        let mut objects = lock(&self.objects);
+        let number = self.number;
+        if let Some(qp) = objects.qp {
+            // SAFETY: made by `make`, and taken out when it is destroyed.
+            let result = unsafe { sys::ibv_destroy_qp(qp.as_ptr()) };
+            if result != 0 {
+                let source = io::Error::from_raw_os_error(result.abs());
+                let doing = format!("destroying queue pair {number:#x}");
+                return Err(self.domain.failed(doing, "ibv_destroy_qp", source));
+            }
+            objects.qp = None;
+        }
+        if let Some(cq) = objects.cq {
+            // SAFETY: made by `make`, its only queue pair is gone, and it is taken out when it is destroyed.
+            let result = unsafe { sys::ibv_destroy_cq(cq.as_ptr()) };
+            if result != 0 {
+                let source = io::Error::from_raw_os_error(result.abs());
+                let doing = format!("destroying the completion queue of queue pair {number:#x}");
+                return Err(self.domain.failed(doing, "ibv_destroy_cq", source));
+            }
+            objects.cq = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "it is left to the kernel, which destroys it with the device's file"
+            );
+        }
+    }
+}
+
+const NO_RING: RingSpan = RingSpan {
+    address: 0,
+    slots: 0,
+    shift: 0,
+    start: 0,
+};
+
+/// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
+/// earlier connection is not taken for one of the next.
+fn psn(of: u32) -> u32 {
+    of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
+}
+
+fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
+    // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
+    let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let from = attributes.address;
+    attr.qp_state = attributes.state;
+    attr.path_mtu = attributes.mtu;
+    attr.qkey = attributes.qkey;
+    attr.rq_psn = attributes.rq_psn;
+    attr.sq_psn = attributes.sq_psn;
+    attr.dest_qp_num = attributes.dest_qp_num;
+    attr.qp_access_flags = attributes.access_flags;
+    attr.ah_attr.grh.dgid = sys::ibv_gid { raw: from.dgid };
+    attr.ah_attr.grh.flow_label = from.flow_label;
+    attr.ah_attr.grh.sgid_index = from.sgid_index;
+    attr.ah_attr.grh.hop_limit = from.hop_limit;
+    attr.ah_attr.grh.traffic_class = from.traffic_class;
+    attr.ah_attr.dlid = from.dlid;
+    attr.ah_attr.sl = from.sl;
+    attr.ah_attr.src_path_bits = from.src_path_bits;
+    attr.ah_attr.static_rate = from.static_rate;
+    attr.ah_attr.is_global = from.is_global.into();
+    attr.ah_attr.port_num = from.port;
+    attr.pkey_index = attributes.pkey_index;
+    attr.max_rd_atomic = attributes.max_rd_atomic;
+    attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+    attr.min_rnr_timer = attributes.min_rnr_timer;
+    attr.port_num = attributes.port_num;
+    attr.timeout = attributes.timeout;
+    attr.retry_cnt = attributes.retry_cnt;
+    attr.rnr_retry = attributes.rnr_retry;
+    attr
+}

@@ -1,0 +1,72 @@
+//! A fake of libibverbs.so.1 and libmlx5.so.1.
+//!
+//! It exports, from one shared library, the functions of both that `gpuvm_nic::mlx5` uses. Its device `mlx5_0` makes
+//! queue pairs whose rings lie where the parent domain's allocators put them, and a software NIC executes them: data
+//! moves. To put it in the libraries' place, give the shared library both names, by links to one file, in a folder, and
+//! name the folder in `LD_LIBRARY_PATH` when a program starts. The program needs no change.
+//!
+//! It is stricter than the libraries: arguments that they would take on trust are checked, and what is torn down in the
+//! wrong order, used after its end, or left behind is noted as a breach.
+//!
+//! | variable | effect |
+//! |---|---|
+//! | `FAKE_RDMA_LOG` | the file that each call is appended to, and each breach |
+//! | `FAKE_RDMA_FAIL` | calls that fail, as `name:errno` or `name:errno@n` (the n-th call), separated by commas; the name `any` counts all |
+//! | `FAKE_RDMA_PORT` | `down`: the port has no link |
+//! | `FAKE_RDMA_LINK` | `infiniband` instead of Ethernet |
+//! | `FAKE_RDMA_ALLOCATORS` | `ignored`: rings lie in memory of the library |
+//! | `FAKE_RDMA_ENTRY_BYTES` | bytes of a completion that it tells (64) |
+//! | `FAKE_RDMA_REQUEST_BLOCKS` | blocks of the send ring for each request (1) |
+//! | `FAKE_RDMA_ENGINES` | threads that execute queues (1) |
+//!
+//! A test can steer and ask it by the functions whose names begin with `fake_rdma_`; see [`control`].
+
+mod config;
+pub mod control;
+mod direct;
+mod objects;
+mod verbs;
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The result of a call: an errno on failure.
+type Outcome<T> = Result<T, c_int>;
+
+/// Runs a call that returns a pointer, and sets errno where it fails.
+fn pointer<T>(call: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+    match run(call) {
+        Ok(pointer) => pointer,
+        Err(errno) => {
+            set_errno(errno);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// Runs a call that returns 0 or an errno.
+fn status(call: impl FnOnce() -> Outcome<()>) -> c_int {
+    match run(call) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            errno
+        }
+    }
+}
+
+/// A panic must not cross C.
+fn run<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            control::breach("a call panicked".to_owned());
+            Err(libc::EIO)
+        }
+    }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
