@@ -21,16 +21,17 @@ pub fn checks(view: &View) -> Vec<Finding> {
     vec![libraries(view), nics(view), dma_buf(view), peermem(view), rxe(view)]
 }
 
-/// Whether all verbs libraries are there.
-pub fn has_libraries(view: &View) -> bool {
-    view.probed.libraries.iter().all(|(_, file)| file.is_some())
+/// Whether one of the verbs libraries cannot be loaded.
+pub fn lacks_library(view: &View, wanted: &str) -> bool {
+    let mut libraries = view.probed.libraries.iter();
+    libraries.any(|(name, file)| *name == wanted && file.is_none())
 }
 
 fn libraries(view: &View) -> Finding {
     let check = Check {
         id: "verbs_libraries",
         title: "verbs libraries",
-        why: "memory nodes and ConnectX NICs are set up through them; they are loaded at run time",
+        why: "memory nodes (librdmacm) and ConnectX NICs (libmlx5) are set up through them; they are loaded at run time",
     };
     let said: Vec<String> = view
         .probed
@@ -46,7 +47,7 @@ fn libraries(view: &View) -> Finding {
         })
         .collect();
     let found = said.join(", ");
-    match has_libraries(view) {
+    match view.probed.libraries.iter().all(|(_, file)| file.is_some()) {
         true => check.is(State::Ok, found),
         false if view.rdma.is_empty() => check.is(State::Unneeded, format!("{found}; no RDMA device here")),
         false => check
