@@ -91,10 +91,11 @@ fn the_self_test_passes_on_the_simulated_gpu() {
         let doorbells = step("doorbell")["figures"]["doorbells"].as_f64().unwrap();
         assert_eq!(doorbells > 0.0, transport == "soft", "{report}");
     }
-    let (status, text, err) = doctor("--selftest --gpu sim --pages 64");
+    // More than a GiB of data.
+    let (status, text, err) = doctor("--selftest --gpu sim --pages 300000");
     assert_eq!((status, err.as_str()), (0, ""), "{text}");
     assert!(
-        text.ends_with("all passed\n") && text.contains("transport: soft"),
+        text.ends_with("all passed\n") && text.contains("transport: soft") && text.contains("300000 pages verified"),
         "{text}"
     );
 }

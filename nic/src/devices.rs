@@ -151,6 +151,17 @@ impl Machine {
         near
     }
 
+    /// The ConnectX devices with an active port that are nearest to the PCI device `to`, all at one distance.
+    pub fn nearest_connectx(&self, to: PciAddress) -> Vec<RdmaDevice> {
+        let near = self.nics_by_distance(to).into_iter();
+        let mut near = near.filter(|(nic, _)| nic.kind == DeviceKind::Mlx5 && nic.active_port().is_some());
+        let Some((first, distance)) = near.next() else {
+            return Vec::new();
+        };
+        let others = near.take_while(|(_, other)| distance.is_some() && *other == distance);
+        std::iter::once(first).chain(others.map(|(nic, _)| nic)).collect()
+    }
+
     fn read_device(&self, name: String) -> RdmaDevice {
         let folder = Path::new("sys/class/infiniband").join(&name);
         let parent = self.line(folder.join("parent"));

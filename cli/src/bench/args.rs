@@ -192,6 +192,10 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "WHERE", default_value = "host")]
     pub home: HomeArg,
 
+    /// Leave the ceilings out, which take as much memory again of host and GPU.
+    #[arg(long)]
+    pub no_ceilings: bool,
+
     /// Repetitions and output.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -26,9 +26,21 @@ pub struct DoctorArgs {
     #[arg(long, requires = "selftest", value_name = "TRANSPORT")]
     pub transport: Option<Transport>,
 
-    /// The RDMA device of the self-test, such as mlx5_0. Without it: the one that the transport takes.
+    /// The RDMA device of the self-test, such as mlx5_0; several with a ConnectX. Without it: what the transport takes.
     #[arg(long, requires = "selftest", value_name = "NAME")]
-    pub rdma_device: Option<String>,
+    pub rdma_device: Vec<String>,
+
+    /// The port of the ConnectX device in the self-test.
+    #[arg(long, requires = "selftest", value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub rdma_port: Option<u8>,
+
+    /// The place of its GID in the port's table.
+    #[arg(long, requires = "selftest", value_name = "N")]
+    pub gid_index: Option<u8>,
+
+    /// Most bytes of its packets' data: 256, 512, 1024, 2048 or 4096.
+    #[arg(long, requires = "selftest", value_name = "BYTES")]
+    pub rdma_mtu: Option<u32>,
 
     /// Random pages that the self-test reads and verifies. Without it: 1000000, and 8192 on the simulated GPU.
     #[arg(long, requires = "selftest", value_name = "N", value_parser = clap::value_parser!(u64).range(64..=PAGES_MAX))]

@@ -17,8 +17,8 @@ pub enum Frames {
 /// A ConnectX and what is known of the way between it and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectX {
-    /// The device.
-    pub device: String,
+    /// The devices that a `Vm` takes: all that are nearest to the GPU.
+    pub devices: Vec<String>,
     /// What keeps it from being used: no link, no libraries.
     pub missing: Vec<String>,
     /// Where frames would lie.
@@ -146,7 +146,11 @@ fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
     }
     let gpu = if nvidia { "nvidia" } else { "simulated" };
     let device = match (transport, &facts.connectx, &facts.rxe) {
-        (Transport::Mlx5, Some(nic), _) => format!(" --rdma-device {}", nic.device),
+        (Transport::Mlx5, Some(nic), _) => nic
+            .devices
+            .iter()
+            .map(|name| format!(" --rdma-device {name}"))
+            .collect(),
         (Transport::Rxe, _, Some(device)) => format!(" --rdma-device {device}"),
         _ => String::new(),
     };
@@ -173,7 +177,8 @@ fn costs(facts: &Facts, nvidia: bool, transport: Transport) -> Vec<String> {
                 "loopback: a page of this host's memory crosses PCIe twice, up to the NIC and down to the GPU; \
                  one of a memory node crosses it once",
             );
-            if let Some(nic) = &facts.connectx {
+            // The simulated GPU's memory is this process's own.
+            if let Some(nic) = facts.connectx.as_ref().filter(|_| nvidia) {
                 match nic.frames {
                     Frames::DmaBuf => say("frames in GPU memory, registered as dma-buf"),
                     Frames::Peermem => say("frames in GPU memory, registered by nvidia-peermem"),
@@ -224,7 +229,7 @@ mod tests {
             nvrtc: true,
             compiler: true,
             connectx: Some(ConnectX {
-                device: "mlx5_0".into(),
+                devices: vec!["mlx5_0".into(), "mlx5_1".into()],
                 missing: vec![],
                 frames: Frames::DmaBuf,
                 doorbell_obstacle: None,
@@ -310,7 +315,10 @@ mod tests {
         let mlx5 = find(&modes, "nvidia", "mlx5");
         assert!(mlx5.works, "{mlx5:?}");
         assert!(find(&modes, "simulated", "mlx5").works);
-        assert_eq!(mlx5.options, "--gpu cuda:0 --transport mlx5 --rdma-device mlx5_0");
+        assert_eq!(
+            mlx5.options,
+            "--gpu cuda:0 --transport mlx5 --rdma-device mlx5_0 --rdma-device mlx5_1"
+        );
         assert!(mlx5.costs.iter().any(|cost| cost.contains("twice")), "{mlx5:?}");
         let mut facts = all_well();
         facts.connectx = None;
@@ -332,6 +340,8 @@ mod tests {
         for word in ["pinned host memory", "proxy", "the IOMMU translates", "not in a switch"] {
             assert!(costs.contains(word), "{word}: {costs}");
         }
+        let costs = find(&modes, "simulated", "mlx5").costs.join("\n");
+        assert!(!costs.contains("proxy") && !costs.contains("pinned"), "{costs}");
         let costs = find(&modes, "simulated", "rxe").costs.join("\n");
         assert!(
             costs.contains("system call") && costs.contains("correctness"),

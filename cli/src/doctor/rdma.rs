@@ -1,6 +1,6 @@
 //! RDMA: libraries, NICs, GPU memory for them, SoftRoCE.
 
-use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, PortState, RdmaDevice, RdmaPort};
+use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, RdmaDevice, RdmaPort};
 use serde_json::{Value, json};
 
 use crate::doctor::finding::{Check, Finding, State};
@@ -21,16 +21,17 @@ pub fn checks(view: &View) -> Vec<Finding> {
     vec![libraries(view), nics(view), dma_buf(view), peermem(view), rxe(view)]
 }
 
-/// Whether all verbs libraries are there.
-pub fn has_libraries(view: &View) -> bool {
-    view.probed.libraries.iter().all(|(_, file)| file.is_some())
+/// Whether one of the verbs libraries cannot be loaded.
+pub fn lacks_library(view: &View, wanted: &str) -> bool {
+    let mut libraries = view.probed.libraries.iter();
+    libraries.any(|(name, file)| *name == wanted && file.is_none())
 }
 
 fn libraries(view: &View) -> Finding {
     let check = Check {
         id: "verbs_libraries",
         title: "verbs libraries",
-        why: "memory nodes and ConnectX NICs are set up through them; they are loaded at run time",
+        why: "memory nodes (librdmacm) and ConnectX NICs (libmlx5) are set up through them; they are loaded at run time",
     };
     let said: Vec<String> = view
         .probed
@@ -46,7 +47,7 @@ fn libraries(view: &View) -> Finding {
         })
         .collect();
     let found = said.join(", ");
-    match has_libraries(view) {
+    match view.probed.libraries.iter().all(|(_, file)| file.is_some()) {
         true => check.is(State::Ok, found),
         false if view.rdma.is_empty() => check.is(State::Unneeded, format!("{found}; no RDMA device here")),
         false => check
@@ -173,7 +174,7 @@ fn describe(device: &RdmaDevice) -> String {
 
 /// Without addresses.
 pub fn describe_port(device: &RdmaDevice, port: &RdmaPort) -> String {
-    let mut text = format!("{} {}", link_layer(port), state(&port.state));
+    let mut text = format!("{} {}", link_layer(port), port.state);
     if let Some(rate) = port.rate_bits_per_s {
         text.push_str(&format!(" {} Gb/s", rate as f64 / 1e9));
     }
@@ -197,16 +198,6 @@ fn link_layer(port: &RdmaPort) -> &'static str {
     }
 }
 
-fn state(state: &PortState) -> &str {
-    match state {
-        PortState::Active => "active",
-        PortState::Down => "down",
-        PortState::Init => "init",
-        PortState::Armed => "armed",
-        PortState::Other(text) => text,
-    }
-}
-
 fn device_json(view: &View, device: &RdmaDevice) -> Value {
     let ports: Vec<Value> = device
         .ports
@@ -220,7 +211,7 @@ fn device_json(view: &View, device: &RdmaDevice) -> Value {
                 })
             });
             json!({
-                "number": port.number, "state": state(&port.state), "link_layer": link_layer(port),
+                "number": port.number, "state": port.state.to_string(), "link_layer": link_layer(port),
                 "rate_bits_per_s": port.rate_bits_per_s, "interface": port.interface,
                 "interface_mtu": port.interface_mtu, "path_mtu": device.path_mtu_bytes(port),
                 "gids": gids.collect::<Vec<_>>(),

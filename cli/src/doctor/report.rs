@@ -87,37 +87,38 @@ impl Report {
     }
 }
 
-/// The ConnectX that a `Vm` would take: the nearest to the GPU that is ready, else the nearest.
-pub fn nearest_connectx(view: &View) -> Option<RdmaDevice> {
-    let mut nics: Vec<RdmaDevice> = match view.first_gpu() {
-        Some(gpu) => {
-            let near = view.machine.nics_by_distance(gpu).into_iter();
-            near.map(|(nic, _)| nic).collect()
-        }
-        None => view.rdma.clone(),
-    };
-    nics.retain(|nic| nic.kind == DeviceKind::Mlx5);
-    nics.sort_by_key(|nic| !rdma::is_ready(view, nic));
-    nics.into_iter().next()
+/// The ConnectX devices that a `Vm` would take; else one that is there, for what is wrong with it.
+fn connectx_devices(view: &View) -> Vec<RdmaDevice> {
+    let near = view.first_gpu().map(|gpu| view.machine.nearest_connectx(gpu));
+    let mut devices = near.unwrap_or_default();
+    if devices.is_empty() {
+        let mut all = view.rdma.iter().filter(|device| device.kind == DeviceKind::Mlx5);
+        let up = all.clone().find(|device| device.active_port().is_some());
+        devices.extend(up.or(all.next()).cloned());
+    }
+    devices
 }
 
 /// What the decision needs, out of what was seen.
 fn facts(view: &View) -> Facts {
     let first = view.probed.gpus.as_ref().ok().and_then(|gpus| gpus.first());
-    let connectx = nearest_connectx(view).map(|nic| {
-        let mut missing = Vec::new();
-        if !rdma::is_ready(view, &nic) {
-            missing.push(format!(
-                "{} with an active port, an address and a uverbs node that this user may open",
-                nic.name
-            ));
-        }
-        if !rdma::has_libraries(view) {
-            missing.push("the verbs libraries".to_owned());
+    let devices = connectx_devices(view);
+    let connectx = devices.first().map(|nearest| {
+        let closed = devices.iter().filter(|nic| !rdma::is_ready(view, nic));
+        let mut missing: Vec<String> = closed
+            .map(|nic| {
+                let name = &nic.name;
+                format!("{name} with an active port, an address and a uverbs node that this user may open")
+            })
+            .collect();
+        for library in ["libibverbs.so.1", "libmlx5.so.1"] {
+            if rdma::lacks_library(view, library) {
+                missing.push(library.to_owned());
+            }
         }
         let distance = view
             .first_gpu()
-            .and_then(|gpu| view.machine.pci_distance(gpu, nic.pci?));
+            .and_then(|gpu| view.machine.pci_distance(gpu, nearest.pci?));
         ConnectX {
             frames: match rdma::dma_buf_works(view) {
                 Some(true) => Frames::DmaBuf,
@@ -126,7 +127,7 @@ fn facts(view: &View) -> Facts {
             },
             doorbell_obstacle: platform::doorbell_obstacle(view),
             far: distance.is_none_or(|distance| distance.meeting > PciMeeting::Bridge),
-            device: nic.name,
+            devices: devices.iter().map(|nic| nic.name.clone()).collect(),
             missing,
         }
     });

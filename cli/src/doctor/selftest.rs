@@ -110,6 +110,7 @@ impl SelfTest {
     fn steps(&mut self, args: &DoctorArgs) {
         let mut transport = Transport::Auto;
         let mut cuda = false;
+        let (mut pairs, mut proxied) = (0, 0);
         let options = args.bench_options();
         let machine = &mut self.machine;
         let up = step("bring-up and registration", None, || {
@@ -118,9 +119,11 @@ impl SelfTest {
             transport = opened.vm.transport();
             cuda = opened.is_cuda();
             let facts = opened.facts(&args);
-            let said = format!("{}, transport {transport}: {}", facts.gpu, registration(transport));
+            let (said, figures) = came_up_as(&opened);
+            let said = format!("{}, transport {transport}: {said}", facts.gpu);
+            (pairs, proxied) = (opened.vm.queue_pairs(), opened.vm.proxied_queue_pairs());
             *machine = Some(facts);
-            Ok((said, Map::new()))
+            Ok((said, figures))
         });
         let came_up = up.passed;
         self.steps.push(up);
@@ -128,14 +131,19 @@ impl SelfTest {
             return;
         }
         let pick = |(real, simulated): (u64, u64)| if cuda { real } else { simulated };
-        let few = format!("faults --pages {} --frames-share 1/4 --repeat 1", pick(FEW_PAGES));
+        let few = format!(
+            "faults --pages {} --frames-share 1/4 --repeat 1 --no-ceilings",
+            pick(FEW_PAGES)
+        );
         self.bench("loopback READ", &options, &few, reads);
         let doorbells = self.steps.last().map(|step| step.figures.clone()).unwrap_or_default();
-        self.steps.push(step("doorbell", None, || rings(transport, &doorbells)));
+        self.steps.push(step("doorbell", None, || {
+            rings(transport, (pairs, proxied), &doorbells)
+        }));
         let writes = format!("{few} --access warp --writes 50");
         self.bench("loopback READ and WRITE", &options, &writes, reads);
         let pages = args.pages.unwrap_or(pick(PAGES));
-        let random = format!("faults --pages {pages} --frames-share 1/4 --repeat 1");
+        let random = format!("faults --pages {pages} --frames-share 1/4 --repeat 1 --no-ceilings");
         self.bench("random pages", &options, &random, reads);
         let faults = format!("latency --faults {}", pick(FAULTS));
         self.bench("latency of one fault", &options, &faults, latency);
@@ -194,7 +202,12 @@ impl DoctorArgs {
         };
         option("gpu", self.gpu.map(|gpu| gpu.to_string()));
         option("transport", self.transport.map(|transport| transport.to_string()));
-        option("rdma-device", self.rdma_device.clone());
+        for device in &self.rdma_device {
+            option("rdma-device", Some(device.clone()));
+        }
+        option("rdma-port", self.rdma_port.map(|port| port.to_string()));
+        option("gid-index", self.gid_index.map(|index| index.to_string()));
+        option("rdma-mtu", self.rdma_mtu.map(|bytes| bytes.to_string()));
         option("queue-pairs", self.queue_pairs.map(|pairs| pairs.to_string()));
         options
     }
@@ -234,14 +247,21 @@ fn step(name: &'static str, command: Option<&str>, work: impl FnOnce() -> Outcom
     }
 }
 
-/// What was registered with whom, once a machine is up.
-fn registration(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Direct => "homes are mapped into the GPU, nothing is registered with a NIC",
-        Transport::Rxe => "frames in host memory, registered with the kernel's driver",
-        Transport::Mlx5 => "frames registered with the NIC (RUST_LOG=gpuvm=info says how)",
-        Transport::Soft | Transport::Auto => "frames registered with the software NIC",
-    }
+/// Where the frames lie and how NICs reach them, and the queue pairs.
+fn came_up_as(machine: &Machine) -> (String, Map<String, Value>) {
+    let vm = &machine.vm;
+    let (access, pairs, proxied) = (
+        vm.frame_access().to_string(),
+        vm.queue_pairs(),
+        vm.proxied_queue_pairs(),
+    );
+    let nics: Vec<String> = vm.nics().into_iter().map(|nic| nic.name).collect();
+    let said = match pairs {
+        0 => format!("frames in {access}"),
+        _ => format!("frames in {access}; {pairs} queue pairs on {}", nics.join(", ")),
+    };
+    let figures = json!({ "frames": access, "nics": nics, "queue_pairs": pairs, "proxied_queue_pairs": proxied });
+    (said, figures.as_object().cloned().unwrap_or_default())
 }
 
 fn figure(figures: &Map<String, Value>, name: &str) -> f64 {
@@ -275,14 +295,16 @@ fn reads(report: &Report) -> Outcome {
     Ok((said, figures))
 }
 
-/// Who rang for the pages of a step with those figures.
-fn rings(transport: Transport, figures: &Map<String, Value>) -> Outcome {
+/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many.
+fn rings(transport: Transport, (pairs, proxied): (u32, u32), figures: &Map<String, Value>) -> Outcome {
     let (doorbells, calls, pages) = (
         figure(figures, "doorbells"),
         figure(figures, "doorbell_calls"),
         figure(figures, "pages"),
     );
-    let told = json!({ "doorbells": doorbells, "doorbell_calls": calls });
+    let told = json!({
+        "doorbells": doorbells, "doorbell_calls": calls, "queue_pairs": pairs, "proxied_queue_pairs": proxied,
+    });
     let told = told.as_object().cloned().unwrap_or_default();
     if transport == Transport::Direct {
         return Ok(("transport direct has none".to_owned(), told));
@@ -290,11 +312,11 @@ fn rings(transport: Transport, figures: &Map<String, Value>) -> Outcome {
     if doorbells < 1.0 {
         return Err(CliError::Options(format!("no GPU thread rang for {pages} pages")));
     }
-    let said = match calls {
-        0.0 => format!("rung {doorbells} times by GPU threads for {pages} pages, by no processor"),
-        _ => {
-            format!("rung {doorbells} times by GPU threads; a proxy passed that on by {calls} calls for {pages} pages")
-        }
+    let rung = format!("rung {doorbells} times by GPU threads for {pages} pages");
+    let said = match proxied {
+        0 if calls == 0.0 => format!("{rung}, by no processor"),
+        0 => format!("{rung}; a proxy passed that on by {calls} calls"),
+        _ => format!("{rung}; a proxy passes that on for {proxied} of {pairs} queue pairs, by {calls} calls"),
     };
     Ok((said, told))
 }
@@ -377,11 +399,16 @@ mod tests {
             let value = json!({ "doorbells": doorbells, "doorbell_calls": calls, "pages": 10 });
             value.as_object().cloned().expect("an object")
         };
-        assert!(rings(Transport::Soft, &told(0, 0)).is_err());
-        assert!(rings(Transport::Direct, &told(0, 0)).is_ok());
-        let (said, _) = rings(Transport::Mlx5, &told(3, 0)).expect("rung");
+        assert!(rings(Transport::Soft, (4, 0), &told(0, 0)).is_err());
+        assert!(rings(Transport::Direct, (0, 0), &told(0, 0)).is_ok());
+        let (said, _) = rings(Transport::Mlx5, (4, 0), &told(3, 0)).expect("rung");
         assert!(said.contains("by no processor"), "{said}");
-        let (said, _) = rings(Transport::Rxe, &told(3, 2)).expect("rung");
+        let (said, _) = rings(Transport::Mlx5, (4, 3), &told(3, 0)).expect("rung");
+        assert!(
+            said.contains("3 of 4 queue pairs") && !said.contains("no processor"),
+            "{said}"
+        );
+        let (said, _) = rings(Transport::Rxe, (4, 4), &told(3, 2)).expect("rung");
         assert!(said.contains("2 calls"), "{said}");
     }
 

@@ -1,5 +1,6 @@
 //! Ports of RDMA devices and their addresses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
@@ -30,6 +31,18 @@ impl PortState {
             "ARMED" => Self::Armed,
             _ => Self::Other(text.to_owned()),
         }
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Down => "down",
+            Self::Init => "init",
+            Self::Armed => "armed",
+            Self::Other(text) => text,
+        })
     }
 }
 
