@@ -261,7 +261,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     u64 page = page_of(owner);
     const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     u64 start = page << vm->page_shift, at_home = start;
-    if (region->homes * region->nics != 1) {
+    if (region->homes != 1 || region->nics != 1) {
         stripe = stripe_of(vm, owner);
         at_home = page_at_home(region, page) << vm->page_shift;
     }
