@@ -17,11 +17,10 @@ fn watched_doorbells_need_no_call() {
     let bed = Bed::new(SoftNic::builder().engines(1).watch_doorbells(true));
     assert!(!bed.nic.capabilities().needs_doorbell_call);
     let mut poster = bed.poster(64);
-    for turn in 0..50u64 {
-        if turn % 10 == 0 {
-            // Long enough for the engine to nap.
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    let mut quick = 0;
+    for turn in 0..10u64 {
+        // Long enough for the engine to nap.
+        std::thread::sleep(Duration::from_millis(5));
         poster
             .post(bed.read(0), &[bed.local(0, 4096)], Flags::SIGNALLED)
             .expect("room");
@@ -33,11 +32,13 @@ fn watched_doorbells_need_no_call() {
         });
         let start = std::time::Instant::now();
         while poster.poll().is_none() {
-            // With sleeps of a second it would take longer now and then, however busy the machine.
-            assert!(start.elapsed() < Duration::from_millis(500), "turn {turn}");
+            assert!(start.elapsed() < LONG, "turn {turn}");
             std::thread::yield_now();
         }
+        quick += u32::from(start.elapsed() < Duration::from_millis(500));
     }
+    // With sleeps of a second every one would take longer; a busy machine delays some.
+    assert!(quick >= 5, "{quick} of 10");
     assert_eq!(bed.nic.violations(), []);
 }
 
