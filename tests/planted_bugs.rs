@@ -8,7 +8,7 @@ mod program;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{BASIC, Bench, PAGE_WORDS, planted, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic};
 use gpuvm_nic::soft::ViolationKind;
 use program::{Shape, rng, run, tiny};
@@ -92,21 +92,25 @@ fn a_claim_that_does_not_look_whether_it_won() {
     );
 }
 
+/// When a launch ends whose lanes may wait for each other for ever.
+const WRECKED: Duration = Duration::from_secs(1);
+
 /// Whether the software NIC names the rule that a library with the bug breaks, in one of `most` interleavings; the library
 /// without it breaks none in them. What the kernel comes to does not matter.
 fn named(header: &str, from: &str, to: &str, kinds: &[ViolationKind], most: u64) {
     let bug = planted(header, from, to);
-    let violations = |seed, options: &CompileOptions| {
+    let violations = |seed, options: &CompileOptions, deadline| {
         // More pages than frames and slots, so that both are used again.
         let builder = simulated_soft(8).queue_pairs(2).queue_depth(4).seed(seed);
-        let bench = Bench::with(builder.wait_limit(Duration::from_millis(20)), BASIC, options);
+        let builder = builder.wait_limit(Duration::from_millis(20)).launch_deadline(deadline);
+        let bench = Bench::with(builder, BASIC, options);
         let a = bench.vm.region::<u32>(20 * PAGE_WORDS).zeroed().unwrap();
         let ended = bench.run("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
         (ended.is_ok(), bench.soft_nic().violations())
     };
     for seed in 0..most {
-        let (_, broken) = violations(seed, &bug);
-        let (works, clean) = violations(seed, &CompileOptions::default());
+        let (_, broken) = violations(seed, &bug, WRECKED);
+        let (works, clean) = violations(seed, &CompileOptions::default(), scaled(Duration::from_secs(60)));
         assert!(works && clean.is_empty(), "the library as it is: {clean:?}");
         if let Some(broken) = broken.iter().find(|broken| kinds.contains(&broken.kind)) {
             println!("named by seed {seed}: {broken}");
@@ -200,20 +204,21 @@ fn another_queue_pairs_number() {
 fn a_slot_that_is_not_free_yet() {
     let bug = planted(
         QUEUE,
-        "while (free < want && free < q.entries() &&\n               \
-         ld_acquire_gpu(&q.record(index + free)->state) == record_state(index + free, layout::RECORD_FREE))",
-        "while (free < want && free < q.entries())",
+        "more = free < want && states[n] == record_state(index + free, layout::RECORD_FREE);",
+        "more = free < want;",
     );
-    for (options, is_bug) in [(bug, true), (CompileOptions::default(), false)] {
-        // 16 warps of one lane, a page each, over a ring of 4; nothing completes before all have posted.
+    let works = (CompileOptions::default(), scaled(Duration::from_secs(60)));
+    for (options, deadline) in [(bug, WRECKED), works] {
+        // Two warps of 32 pages each over a ring of 4; nothing completes before both have posted.
         let nic = Arc::new(SoftNic::builder().latency_ns(20_000_000).build().unwrap());
-        let builder = simulated_soft(32).queue_pairs(1).queue_depth(4).soft_nic(nic);
-        let bench = Bench::with(builder.wait_limit(Duration::from_millis(500)), BASIC, &options);
-        let a = bench.vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
-        let sink = bench.vm.buffer::<u64>(1).unwrap();
-        let ended = bench.run("touch", LaunchConfig::new(16, 1), (&a, PAGE_WORDS, &sink));
+        let builder = simulated_soft(80).queue_pairs(1).queue_depth(4).soft_nic(nic);
+        let builder = builder.wait_limit(Duration::from_millis(500)).launch_deadline(deadline);
+        let bench = Bench::with(builder, BASIC, &options);
+        let a = bench.vm.region::<u32>(64 * PAGE_WORDS).zeroed().unwrap();
+        let out = bench.vm.buffer::<u32>(64).unwrap();
+        let ended = bench.run("gather", LaunchConfig::new(2, 32), (&a, PAGE_WORDS, &out));
         let broken = bench.soft_nic().violations();
-        if is_bug {
+        if deadline == WRECKED {
             // More than the ring has in one doorbell, or in several.
             let kinds = [ViolationKind::SendSlotReused, ViolationKind::DoorbellOutOfRange];
             let is_named = broken.iter().any(|broken| kinds.contains(&broken.kind));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpuvm_gpu::cuda::{Advice, CudaGpu, Side, devices, rdma_ability};
+use gpuvm_gpu::cuda::{Advice, CudaGpu, Side, devices};
 use gpuvm_gpu::{
     CompileOptions, DeviceMemory, Gpu, GpuError, HostMemory, Kernel, Launch, LaunchConfig, LaunchOutcome, Module,
     Source, Stream,
@@ -104,7 +104,7 @@ const SPIN: &str = "#include <gpuvm/gpuvm.cuh>\n\
 #[test]
 fn a_gpu_is_where_sysfs_has_one() {
     let Some(gpu) = gpu() else { return };
-    let ability = rdma_ability(gpu.device_info().ordinal).unwrap_or_else(|error| panic!("{error}"));
+    let ability = gpu.device_info().for_nics.clone();
     let bus = std::path::Path::new("/sys/bus/pci/devices");
     match bus.is_dir() {
         true => {
@@ -115,7 +115,6 @@ fn a_gpu_is_where_sysfs_has_one() {
         false => eprintln!("SKIPPED: {} is not there to compare with", bus.display()),
     }
     assert!([0, 100, 200].contains(&ability.writes_ordered_for), "{ability:?}");
-    assert!(rdma_ability(9999).is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! is a failure. Nothing is run: that needs a GPU. Kernels that tests keep in strings are compiled where those run.
 
 mod budget;
+mod posting;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -164,6 +164,28 @@ GPUVM_DEVICE void reap_token(const layout::VmDesc* vm, u32 token) {
     if ((state & 3) == layout::RECORD_POSTED) reap(q, state >> layout::RECORD_INDEX_SHIFT, false);
 }
 
+// How many of the `want` slots from `index` on are free now, one after the other.
+GPUVM_DEVICE u32 free_slots(const Queue& q, u64 index, u32 want) {
+    // Acquire: pairs with the release that freed the slot.
+    if (want == 1) return ld_acquire_gpu(&q.record(index)->state) == record_state(index, layout::RECORD_FREE);
+    constexpr u32 kAtOnce = 4;  // looks that are on their way at a time: each is a trip to the L2 cache
+    const layout::RequestRecord* records = reinterpret_cast<const layout::RequestRecord*>(q.desc->records);
+    u32 mask = q.desc->mask, free = 0;
+    if (want > mask + 1) want = mask + 1;
+    for (bool more = true; more && free < want;) {
+        u64 states[kAtOnce];
+        for (u32 n = 0; n < kAtOnce; ++n)
+            states[n] = ld_relaxed_gpu(&records[static_cast<u32>(index) + free + n & mask].state);
+        for (u32 n = 0; n < kAtOnce && more; ++n) {
+            more = free < want && states[n] == record_state(index + free, layout::RECORD_FREE);
+            free += more;
+        }
+    }
+    // Acquire, once for all: pairs with the releases that freed the slots.
+    fence_acq_rel_gpu();
+    return free;
+}
+
 // Reserves up to `want` neighbouring slots that are free now, and returns how many. It never waits: a slot
 // is looked at before it is reserved, so a reserved slot can be written at once.
 GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
@@ -172,11 +194,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     u64 index = ld_relaxed_gpu(&s->reserved);
     for (u32 tries = 0; tries < 16; ++tries) {
         if (index & layout::RESERVED_CLOSED) return 0;
-        u32 free = 0;
-        // Acquire: pairs with the release that freed the slot.
-        while (free < want && free < q.entries() &&
-               ld_acquire_gpu(&q.record(index + free)->state) == record_state(index + free, layout::RECORD_FREE))
-            ++free;
+        u32 free = free_slots(q, index, want);
         if (free == 0) {
             u64 now = ld_relaxed_gpu(&s->reserved);
             if (now == index && (index < q.entries() || !reap(q, index - q.entries(), false))) return 0;

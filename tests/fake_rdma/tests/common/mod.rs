@@ -1,6 +1,8 @@
 //! Running a test in a child process that finds the fake in the place of the libraries.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod bed;
+
 use std::ffi::{CString, c_char, c_int};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
