@@ -20,6 +20,26 @@ fn doctor(arguments: &str) -> (i32, String, String) {
     finish(command)
 }
 
+/// The same on a machine that seems to have a ConnectX: the fake stands in for the libraries.
+fn doctor_of_fake(arguments: &str, variables: &[(&str, &str)]) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let built = std::env::current_exe().unwrap().with_file_name("libfake_rdma.so");
+    assert!(built.is_file(), "{} was not built", built.display());
+    for library in ["libibverbs.so.1", "libmlx5.so.1"] {
+        std::os::unix::fs::symlink(&built, folder.path().join(library)).unwrap();
+    }
+    let mut paths = folder.path().as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+        paths.push(":");
+        paths.push(others);
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    command.arg("doctor").args(arguments.split_ascii_whitespace());
+    command.env("LD_LIBRARY_PATH", paths).envs(variables.iter().copied());
+    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    finish(command)
+}
+
 fn json(arguments: &str) -> (i32, Value) {
     let (status, out, err) = doctor(&format!("{arguments} --json"));
     assert_eq!(err, "", "{out}");
@@ -98,6 +118,57 @@ fn the_self_test_passes_on_the_simulated_gpu() {
         text.ends_with("all passed\n") && text.contains("transport: soft") && text.contains("300000 pages verified"),
         "{text}"
     );
+}
+
+#[test]
+fn the_self_test_passes_over_mlx5() {
+    let breaches = tempfile::NamedTempFile::new().unwrap();
+    let log = breaches.path().to_str().unwrap();
+    let arguments = "--selftest --gpu sim --transport mlx5 --rdma-device mlx5_0 --pages 256 --json";
+    let (status, out, err) = doctor_of_fake(arguments, &[("FAKE_RDMA_LOG", log)]);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["machine"]["transport"], "mlx5");
+    let first = &report["steps"][0]["figures"];
+    assert_eq!(first["nics"], serde_json::json!(["mlx5_0"]), "{report}");
+    assert!(first["queue_pairs"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(
+        first["proxied_queue_pairs"], 0,
+        "the simulated GPU reaches the register"
+    );
+    assert!(
+        report["steps"][2]["said"]
+            .as_str()
+            .unwrap()
+            .ends_with("by no processor"),
+        "{report}"
+    );
+    let calls = std::fs::read_to_string(log).unwrap();
+    assert!(
+        calls.contains("ibv_reg_mr") && calls.contains("mlx5dv_init_obj"),
+        "{calls}"
+    );
+    assert!(!calls.to_lowercase().contains("breach"), "{calls}");
+}
+
+#[test]
+fn a_self_test_names_the_call_that_failed() {
+    let arguments = "--selftest --gpu sim --transport mlx5";
+    for (variable, value, words) in [
+        ("FAKE_RDMA_PORT", "down", ["port 1, which is down", "ip link set"]),
+        (
+            "FAKE_RDMA_FAIL",
+            "ibv_create_cq_ex:12",
+            ["ibv_create_cq_ex on mlx5_0", "ulimit -l unlimited"],
+        ),
+    ] {
+        let (status, text, err) = doctor_of_fake(arguments, &[(variable, value)]);
+        assert_eq!((status, err.as_str()), (1, ""), "{text}");
+        assert!(text.contains("[FAIL] bring-up"), "{text}");
+        for word in words {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
 }
 
 #[test]
