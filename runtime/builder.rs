@@ -11,7 +11,7 @@ use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{
     Nic as _, NicError, RxeNic, SoftNic,
-    devices::{DeviceKind, Machine, PciAddress},
+    devices::{DeviceKind, Machine},
     mlx5::{Mlx5Nic, Mlx5Options, QueueMaking, SharedMemory},
     rxe::RxeOptions,
 };
@@ -822,26 +822,14 @@ impl VmBuilder {
                 .for_nics
                 .and_then(|able| able.pci_address.parse().ok())
         {
-            names = nearest_mlx5(&Machine::default(), place);
+            let near = Machine::default().nearest_connectx(place).into_iter();
+            names = near.map(|nic| nic.name).collect();
         }
         match names.is_empty() {
             true => vec![None],
             false => names.into_iter().map(Some).collect(),
         }
     }
-}
-
-/// The ConnectX devices with an active port that are nearest to a PCI device, all at one distance.
-fn nearest_mlx5(machine: &Machine, to: PciAddress) -> Vec<String> {
-    let near = machine.nics_by_distance(to).into_iter();
-    let mut near = near.filter(|(nic, _)| nic.kind == DeviceKind::Mlx5 && nic.active_port().is_some());
-    let Some((first, distance)) = near.next() else {
-        return Vec::new();
-    };
-    let others = near.take_while(|(_, other)| distance.is_some() && *other == distance);
-    std::iter::once(first.name)
-        .chain(others.map(|(nic, _)| nic.name))
-        .collect()
 }
 
 /// Whether a ConnectX device leads to a node.

@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn frames_of_a_gpu_are_registered_in_pieces_of_two_gibibytes() {
         let gib = 1u64 << 30;
-        let split: Vec<_> = pieces(5 * gib, true).collect();
-        assert_eq!(split, [0..2 * gib, 2 * gib..4 * gib, 4 * gib..5 * gib]);
-        assert_eq!(pieces(2 * gib, true).collect::<Vec<_>>(), [0..2 * gib]);
-        assert_eq!(pieces(5 * gib, false).collect::<Vec<_>>(), [0..5 * gib]);
+        let ends = |bytes, split| pieces(bytes, split).map(|piece| (piece.start / gib, piece.end / gib));
+        assert!(ends(5 * gib, true).eq([(0, 2), (2, 4), (4, 5)]));
+        assert!(ends(2 * gib, true).eq([(0, 2)]));
+        assert!(ends(5 * gib, false).eq([(0, 5)]));
     }
 }

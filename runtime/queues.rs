@@ -593,6 +593,11 @@ impl Queues {
         Ok(())
     }
 
+    /// Whether READs are flushed.
+    pub fn flushes_reads(&self) -> bool {
+        self.flush_reads
+    }
+
     /// Queue pairs that a doorbell proxy rings for.
     pub fn proxied(&self) -> u32 {
         self.proxied

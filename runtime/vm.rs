@@ -385,6 +385,11 @@ impl Vm {
         self.inner.queues.as_ref().map_or(0, |queues| queues.proxied())
     }
 
+    /// Whether each READ is followed by a read of its frame: see [`VmBuilder::flush_reads`].
+    pub fn flushes_reads(&self) -> bool {
+        self.inner.queues.as_ref().is_some_and(|queues| queues.flushes_reads())
+    }
+
     /// What each NIC says of itself; none where lanes copy the pages themselves.
     pub fn nics(&self) -> Vec<NicCapabilities> {
         self.inner.nics.iter().map(|nic| nic.capabilities()).collect()

@@ -26,7 +26,7 @@ fn settings(frames: u64) -> VmBuilder {
 
 /// The NIC of a page, as the layout says.
 fn nic_of(page: u64, count: u64) -> usize {
-    ((page.wrapping_mul(NIC_HASH) >> 32) * count >> 32) as usize
+    (((page.wrapping_mul(NIC_HASH) >> 32) * count) >> 32) as usize
 }
 
 fn pages_of_each(pages: u64, count: usize) -> Vec<u64> {

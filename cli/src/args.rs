@@ -11,6 +11,7 @@ use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
 use crate::bench::args::Bench;
+use crate::doctor::args::DoctorArgs;
 use crate::error::CliError;
 use crate::serve::read_secret;
 
@@ -37,6 +38,12 @@ pub enum Command {
     Bench(Bench),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     Serve(ServeArgs),
+    /// Says what this machine has, what is missing, and what mends it; with --selftest, tests it.
+    ///
+    /// Exit status: 0 when at least one mode runs kernels on hardware, 3 when only the simulated GPU runs them, 4 when
+    /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step
+    /// passed, else 1.
+    Doctor(DoctorArgs),
 }
 
 /// A memory node.

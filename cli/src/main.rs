@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod bfs;
+mod doctor;
 mod error;
 mod metrics_http;
 mod output;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         .with_env_filter(EnvFilter::from_default_env())
         .init();
     match execute(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             print_chain(&error);
             ExitCode::FAILURE
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(cli: &Cli) -> Result<(), CliError> {
+fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
     // A node ends its clients' sessions first; everything else ends at once.
     if !matches!(cli.command, Command::Serve(_)) {
         output::end_on_signals().map_err(CliError::Signals)?;
@@ -45,7 +46,9 @@ fn execute(cli: &Cli) -> Result<(), CliError> {
         Command::Run(Workload::Bfs(args)) => bfs::run(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Serve(args) => serve::run(args),
-    }
+        Command::Doctor(args) => return doctor::run(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints an error and its causes. A standard error that is closed is no reason to panic.

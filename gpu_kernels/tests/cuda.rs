@@ -102,6 +102,22 @@ const SPIN: &str = "#include <gpuvm/gpuvm.cuh>\n\
     if (threadIdx.x == 0) { atomicAdd(out, state[1]); while (state[0] == 0) __nanosleep(200); }\n}";
 
 #[test]
+fn a_gpu_is_where_sysfs_has_one() {
+    let Some(gpu) = gpu() else { return };
+    let ability = gpu.device_info().for_nics.clone();
+    let bus = std::path::Path::new("/sys/bus/pci/devices");
+    match bus.is_dir() {
+        true => {
+            let vendor = std::fs::read_to_string(bus.join(&ability.pci_address).join("vendor"));
+            let vendor = vendor.unwrap_or_else(|error| panic!("{ability:?}: {error}"));
+            assert_eq!(vendor.trim(), "0x10de");
+        }
+        false => eprintln!("SKIPPED: {} is not there to compare with", bus.display()),
+    }
+    assert!([0, 100, 200].contains(&ability.writes_ordered_for), "{ability:?}");
+}
+
+#[test]
 fn memory_is_zeroed_written_and_read() {
     let Some(gpu) = gpu() else { return };
     for bytes in [1u64, 255, 4096, (2 << 20) - 1, 2 << 20, 100 << 20] {

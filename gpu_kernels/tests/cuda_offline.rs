@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use gpuvm_gpu::cuda::{Architecture, Cubin, CudaGpu, compile_to_cubin, devices, presence};
+use gpuvm_gpu::cuda::{
+    Architecture, Cubin, CudaGpu, compile_to_cubin, devices, driver_version, nvrtc_version, presence,
+};
 use gpuvm_gpu::{CompileOptions, GpuError, ParamKind, Source};
 
 const H200: Architecture = Architecture(90);
@@ -35,7 +37,12 @@ fn without_a_driver_the_error_says_so() {
         eprintln!("SKIPPED: this machine has a driver");
         return;
     }
-    let errors = [CudaGpu::open(0).err(), CudaGpu::open("GPU-0123").err(), devices().err()];
+    let errors = [
+        CudaGpu::open(0).err(),
+        CudaGpu::open("GPU-0123").err(),
+        devices().err(),
+        driver_version().err(),
+    ];
     for error in errors {
         let text = error.expect("there is no driver").to_string();
         for part in ["libcuda.so.1", "install NVIDIA's driver"] {
@@ -50,10 +57,19 @@ fn without_nvrtc_the_error_says_so() {
         eprintln!("SKIPPED: this machine has NVRTC");
         return;
     }
-    let error = compile("__global__ void k() {}", &["k"])
-        .expect_err("there is no NVRTC")
-        .to_string();
-    assert!(error.contains("libnvrtc") && error.contains("GPUVM_NVRTC"), "{error}");
+    let errors = [compile("__global__ void k() {}", &["k"]).err(), nvrtc_version().err()];
+    for error in errors {
+        let error = error.expect("there is no NVRTC").to_string();
+        assert!(error.contains("libnvrtc") && error.contains("GPUVM_NVRTC"), "{error}");
+    }
+}
+
+#[test]
+fn nvrtc_tells_its_version() {
+    if nvrtc() {
+        let (major, _) = nvrtc_version().unwrap_or_else(|error| panic!("{error}"));
+        assert!((11..100).contains(&major), "{major}");
+    }
 }
 
 #[test]

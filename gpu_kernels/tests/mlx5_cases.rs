@@ -8,7 +8,7 @@ mod mlx5_cases;
 mod reference;
 
 use common::{Bed, bed};
-use gpuvm_gpu::{DeviceMemory, LaunchConfig};
+use gpuvm_gpu::{DeviceMemory, Gpu, LaunchConfig};
 use mlx5_cases::{Case, cases};
 
 const KERNELS: &str = r#"
@@ -35,14 +35,13 @@ __global__ void post(unsigned char* rings, unsigned* records, unsigned long long
     queue.send_start = p.start;
     queue.doorbell_record = reinterpret_cast<unsigned long long>(records + 2 * i + 1);
     queue.doorbell = reinterpret_cast<unsigned long long>(doorbells + i);
-    queue.lkey = p.lkey;
     write_request(&queue, p.index, Request{p.write != 0, p.local, p.remote, p.rkey, p.lkey, p.bytes});
     announce(&queue, p.index + 1);
 }
 
 struct Poll {
     unsigned long long index;
-    unsigned mask, reserved;
+    unsigned mask, start;
 };
 
 __global__ void poll(unsigned* out, const unsigned char* entries, const Poll* polls, unsigned n) {
@@ -53,8 +52,10 @@ __global__ void poll(unsigned* out, const unsigned char* entries, const Poll* po
     queue.kind = layout::QUEUE_KIND_MLX5;
     queue.completion_mask = p.mask;
     queue.completion_shift = 6;
-    queue.completion_start = i % 7;
-    queue.completion_ring = reinterpret_cast<unsigned long long>(entries + i * 64) - ((i % 7 + p.index & p.mask) << 6);
+    queue.completion_start = p.start;
+    // The entry of this completion is the only one that is there.
+    unsigned slot = p.start + static_cast<unsigned>(p.index) & p.mask;
+    queue.completion_ring = reinterpret_cast<unsigned long long>(entries + i * 64) - (static_cast<unsigned long long>(slot) << 6);
     Completion done = completion(&queue, p.index);
     out[i] = done.arrived | done.ok << 1 | done.syndrome << 8 | done.vendor_syndrome << 16;
 }
@@ -95,9 +96,12 @@ fn record_is_what_the_header_makes() {
 fn requests_and_doorbells_are_the_headers() {
     let mut cases = cases("requests_and_doorbells_are_the_headers", 8_000);
     cases.retain(|case| matches!(case.text("kind"), Some("read" | "write")) && case.local().len() == 1);
-    // The index is the low half of a counter that never wraps.
-    let index = |case: &Case| case.number("remote") >> 20 << 16 | case.number("index");
-    let start = |case: &Case| case.number("rkey") as u32 % 5;
+    // Lanes count further than the NIC does, and on when it begins anew.
+    let start = |case: &Case| (case.number("remote") >> 8) as u32;
+    let index = |case: &Case| {
+        let position = case.number("remote") >> 20 << 16 | case.number("index");
+        position.wrapping_sub(start(case).into())
+    };
     let mut posts = Vec::new();
     for case in &cases {
         let (bytes, lkey, local) = case.local()[0];
@@ -125,7 +129,7 @@ fn requests_and_doorbells_are_the_headers() {
         unchanged += u32::from(wqe[11] == 0x08);
         // Every request asks for a completion and for nothing else (MLX5_WQE_CTRL_CQ_UPDATE).
         wqe[11] = 0x08;
-        let slot = (index(case) + u64::from(start(case))) as usize % 4 * 64;
+        let slot = case.number("index") as usize % 4 * 64;
         let mut expected = [0xa5; 256];
         expected[slot..slot + wqe.len()].copy_from_slice(&wqe);
         assert_eq!(rings[i * 256..(i + 1) * 256], expected, "{}", case.line);
@@ -147,9 +151,11 @@ fn completions_are_the_headers() {
     cases.retain(|case| case.what == "completion");
     let mut polls = Vec::new();
     for case in &cases {
-        polls.extend(case.number("before").to_ne_bytes());
+        // As for requests: the completion's place is the NIC's, less where the queue pair began anew.
+        let start = case.number("counter") as u32 * 0x1_0001;
+        polls.extend(case.number("before").wrapping_sub(start.into()).to_ne_bytes());
         polls.extend((case.number("entries") as u32 - 1).to_ne_bytes());
-        polls.extend([0; 4]);
+        polls.extend(start.to_ne_bytes());
     }
     let bed = bed(KERNELS, &["post", "poll"]);
     let out = upload(&bed, &vec![0xff; 4 * cases.len()]);

@@ -51,9 +51,9 @@ pub struct QueueDesc {
     pub send_shift: u32,
     /// Base-two logarithm of a completion slot's bytes.
     pub completion_shift: u32,
-    /// Position of request 0 in the send ring.
+    /// Position of request 0 in the send ring. mlx5: modulo 2^32, since positions beyond the ring are in the requests.
     pub send_start: u32,
-    /// Position of request 0's completion.
+    /// Position of request 0's completion. mlx5: modulo 2^32, since the lap is in the completions.
     pub completion_start: u32,
     /// `QUEUE_*` bits.
     pub flags: u32,

@@ -83,6 +83,12 @@ impl Machine {
         Some(text.trim().to_owned())
     }
 
+    /// The first line of a file, which is all of it where the kernel writes one word; `None` for an empty one.
+    pub fn line(&self, path: impl AsRef<Path>) -> Option<String> {
+        let text = self.text(path)?;
+        Some(text.lines().next()?.trim_end().to_owned())
+    }
+
     /// A file's number, decimal or hexadecimal after `0x`.
     pub fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
         let text = self.text(path)?;
@@ -145,9 +151,20 @@ impl Machine {
         near
     }
 
+    /// The ConnectX devices with an active port that are nearest to the PCI device `to`, all at one distance.
+    pub fn nearest_connectx(&self, to: PciAddress) -> Vec<RdmaDevice> {
+        let near = self.nics_by_distance(to).into_iter();
+        let mut near = near.filter(|(nic, _)| nic.kind == DeviceKind::Mlx5 && nic.active_port().is_some());
+        let Some((first, distance)) = near.next() else {
+            return Vec::new();
+        };
+        let others = near.take_while(|(_, other)| distance.is_some() && *other == distance);
+        std::iter::once(first).chain(others.map(|(nic, _)| nic)).collect()
+    }
+
     fn read_device(&self, name: String) -> RdmaDevice {
         let folder = Path::new("sys/class/infiniband").join(&name);
-        let parent = self.text(folder.join("parent"));
+        let parent = self.line(folder.join("parent"));
         let driver = self.link_name(folder.join("device/driver"));
         let kind = match (&driver, &parent) {
             (Some(driver), _) if driver.starts_with("mlx5_core") => DeviceKind::Mlx5,
@@ -162,7 +179,7 @@ impl Machine {
             .canonicalize()
             .ok()
             .and_then(|path| pci::last_address(&path));
-        let words = |file: &str| self.text(folder.join(file)).filter(|text| !text.is_empty());
+        let words = |file: &str| self.line(folder.join(file));
         RdmaDevice {
             firmware: words("fw_ver"),
             board: words("board_id"),

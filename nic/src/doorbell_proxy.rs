@@ -377,16 +377,16 @@ mod tests {
                 Ok(())
             })
             .expect("a slot");
-        let mut longest = Duration::ZERO;
+        let mut quick = 0;
         for index in 1..=50 {
             // Long enough for the thread to sleep.
             std::thread::sleep(Duration::from_millis(2));
             let start = Instant::now();
             proxy.shared.word(slot.slot).store(index, Ordering::Release);
             assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(index));
-            longest = longest.max(start.elapsed());
+            quick += u32::from(start.elapsed() < SLEEP_MAX / 2);
         }
-        // With sleeps of a second one of fifty rings would wait longer, however busy the machine.
-        assert!(longest < SLEEP_MAX / 2, "{longest:?}");
+        // With sleeps of a second every ring would wait for longer; a busy machine delays some.
+        assert!(quick >= 25, "{quick} of 50");
     }
 }

@@ -83,9 +83,9 @@ pub struct MemoryKey {
 /// Who makes the rings of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueRings {
-    /// The caller: mlx5's formats.
+    /// The caller: mlx5's formats, of a software NIC.
     Given(QueueMemory),
-    /// The NIC's driver, for this many requests in flight, a power of two: SoftRoCE's formats.
+    /// The NIC's driver, for this many requests in flight, a power of two, in the NIC's own format.
     Own {
         /// Requests in flight.
         depth: u32,

@@ -3,16 +3,18 @@
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
 use std::{
+    os::fd::AsRawFd,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use gpuvm_gpu::{
-    Actor, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory, HostRegistration,
-    Kernel, Launch, LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source, Stream, sim::SimGpu,
+    Actor, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError, HostMemory,
+    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source,
+    Stream, sim::SimGpu,
 };
 
 /// The ordinal of the neighbour.
@@ -30,6 +32,13 @@ struct Shared {
     /// Submits of copies, and the one from which on the next that moves data fails.
     submits: AtomicU64,
     copies_fail_from: AtomicU64,
+    /// What it says of NICs of the machine.
+    for_nics: Mutex<Option<ForNics>>,
+    /// Whether it maps a NIC's registers.
+    maps_registers: AtomicBool,
+    /// Parts of its memory that were exported, as (address, bytes); registers that were mapped.
+    exported: Mutex<Vec<(u64, u64)>>,
+    mapped: AtomicU64,
 }
 
 impl Shared {
@@ -58,6 +67,10 @@ impl MockGpu {
             refused: AtomicU64::new(0),
             submits: AtomicU64::new(0),
             copies_fail_from: AtomicU64::new(u64::MAX),
+            for_nics: Mutex::default(),
+            maps_registers: AtomicBool::new(false),
+            exported: Mutex::default(),
+            mapped: AtomicU64::new(0),
         });
         Arc::new(Self {
             shared,
@@ -98,6 +111,22 @@ impl MockGpu {
             .store(self.submits() + more, Ordering::Relaxed);
     }
 
+    /// What NICs of the machine may do with it, and whether it reaches their registers.
+    pub fn serve_nics(&self, able: ForNics, maps_registers: bool) {
+        *self.shared.for_nics.lock().unwrap() = Some(able);
+        self.shared.maps_registers.store(maps_registers, Ordering::Relaxed);
+    }
+
+    /// Parts of its memory that were exported.
+    pub fn exported(&self) -> Vec<(u64, u64)> {
+        self.shared.exported.lock().unwrap().clone()
+    }
+
+    /// Registers that were mapped.
+    pub fn mapped(&self) -> u64 {
+        self.shared.mapped.load(Ordering::Relaxed)
+    }
+
     pub fn registered(&self) -> Vec<Registered> {
         self.shared.registered.lock().unwrap().clone()
     }
@@ -108,6 +137,7 @@ impl Gpu for MockGpu {
         Capabilities {
             name: "the mock GPU".into(),
             compute_capability: self.compute_capability,
+            for_nics: self.shared.for_nics.lock().unwrap().clone(),
             ..self.shared.sim.capabilities()
         }
     }
@@ -138,6 +168,50 @@ impl Gpu for MockGpu {
         registered.push((host as u64, bytes, read_only));
         // SAFETY: the caller's promise.
         unsafe { self.shared.sim.register_host(host, bytes, read_only) }
+    }
+
+    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {
+        self.shared.check()?;
+        let able = self
+            .shared
+            .for_nics
+            .lock()
+            .unwrap()
+            .as_ref()
+            .is_some_and(|able| able.dma_buf);
+        if !able {
+            return Err(GpuError::Unsupported {
+                what: "export its memory: the test forbids it".into(),
+            });
+        }
+        self.shared.exported.lock().unwrap().push((addr, bytes));
+        // A file in memory that lies where the simulated GPU has the frames, still zero: as a GPU's memory does that the
+        // processor maps. It stays there: a test exports frames and never reuses them.
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        let place = std::ptr::with_exposed_provenance_mut(addr as usize);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: whole pages of a live allocation, whose bytes nobody holds a reference to.
+        let mapped = unsafe { libc::mmap(place, bytes as usize, protection, flags, file.as_raw_fd(), 0) };
+        assert_eq!(mapped, place, "{}", std::io::Error::last_os_error());
+        Ok(DmaBuf {
+            fd: file.into(),
+            offset: 0,
+        })
+    }
+
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
+        if !self.shared.maps_registers.load(Ordering::Relaxed) {
+            return Err(GpuError::Driver {
+                what: "map registers".into(),
+                name: "CUDA_ERROR_NOT_PERMITTED".into(),
+                text: "operation not permitted".into(),
+                advice: String::new(),
+            });
+        }
+        self.shared.mapped.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.sim.register_host(host, bytes, false) }
     }
 
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {

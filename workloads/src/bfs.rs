@@ -5,13 +5,24 @@
 
 use std::time::{Duration, Instant};
 
-use gpuvm::{Buffer, Kernel, LaunchConfig, Region, Stats, Transport, Vm, VmBuilder};
+use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Region, Stats, Transport, Vm, VmBuilder};
 
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
 
 /// The kernel's source.
 pub const SOURCE: &str = include_str!("bfs.cu");
+
+/// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
+pub const SEARCH: &str = include_str!("search.cuh");
+
+/// What a source that includes `search.cuh` is compiled with.
+pub fn compile_options() -> CompileOptions {
+    CompileOptions {
+        headers: vec![("search.cuh".to_owned(), SEARCH.to_owned())],
+        ..CompileOptions::default()
+    }
+}
 
 /// Threads of a block: whole warps, as the kernel asks for.
 const BLOCK_THREADS: u32 = 64;
@@ -25,6 +36,17 @@ const BLOCKS_SEEDED: usize = 8;
 /// Blocks a core of the simulated GPU: some walk while others wait for pages, and the stacks of all lanes stay in the
 /// cache.
 const BLOCKS_PER_CORE: usize = 4;
+
+/// How the kernel is launched on a GPU, for a graph of that many vertices.
+pub fn launch_config(gpu: &Capabilities, vertices: u64) -> LaunchConfig {
+    let resident = match gpu.compute_capability {
+        Some(_) => (gpu.max_resident_lanes / BLOCK_THREADS) as usize,
+        None if gpu.deterministic => BLOCKS_SEEDED,
+        None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
+    };
+    let blocks = vertices.div_ceil(VERTICES_PER_BLOCK).min(resident as u64);
+    LaunchConfig::new(blocks.max(1) as u32, BLOCK_THREADS)
+}
 
 /// Where and how a search runs.
 #[derive(Clone, Debug)]
@@ -121,40 +143,20 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    let search = Search::new(&vm, csr, source, options).map_err(|source| BfsError::Vm {
+    let search = Search::new(&vm, csr, source).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,
     })?;
     let before = search.stats()?;
-    progress(Level { level: 0, reached: 1 });
     let started = Instant::now();
-    let mut totals = [1, 0, 0];
-    let mut levels = 0;
-    loop {
-        levels += 1;
-        if levels > vertices {
-            return Err(BfsError::Endless {
-                level: levels,
-                vertices,
-            });
-        }
-        let reached = totals[0];
-        totals = search.level(levels)?;
-        if totals[0] == reached {
-            break;
-        }
-        progress(Level {
-            level: levels,
-            reached: totals[0],
-        });
-    }
+    let ended = levels(vertices, progress, |level| search.level(level))?;
     let elapsed = started.elapsed();
     let distances = search.distances.to_vec().map_err(|source| BfsError::Vm {
         step: "reading the distances",
         source,
     })?;
     let stats = search.stats()?.difference(&before);
-    let [reached, edges, accesses] = totals;
+    let (levels, [reached, edges, accesses]) = ended;
     let (gpu, transport) = (vm.gpu_name(), vm.transport());
     Ok(Outcome {
         distances,
@@ -167,6 +169,32 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         gpu,
         transport,
     })
+}
+
+/// Searches level by level until one reaches nothing new: `level(n)` searches level `n` and returns the totals so far. The
+/// levels and the last totals.
+///
+/// # Errors
+/// What a level returns; [`BfsError::Endless`].
+pub fn levels<E: From<BfsError>>(
+    vertices: u32,
+    progress: &mut dyn FnMut(Level),
+    mut level: impl FnMut(u32) -> Result<[u64; 3], E>,
+) -> Result<(u32, [u64; 3]), E> {
+    progress(Level { level: 0, reached: 1 });
+    let mut reached = 1;
+    for number in 1..=vertices {
+        let totals = level(number)?;
+        if totals[0] == reached {
+            return Ok((number, totals));
+        }
+        reached = totals[0];
+        progress(Level { level: number, reached });
+    }
+    Err(E::from(BfsError::Endless {
+        level: vertices,
+        vertices,
+    }))
 }
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {
@@ -188,35 +216,65 @@ struct Search {
     offsets: Region<u64>,
     neighbours: Region<u32>,
     distances: Region<i32>,
-    visited: Buffer<u32>,
-    /// The frontiers of this level, the next and the previous one take turns.
-    sets: [Buffer<u32>; 3],
-    /// Vertices reached, edges walked, accesses to paged elements.
-    totals: Buffer<u64>,
+    sets: Sets,
     config: LaunchConfig,
 }
 
-impl Search {
-    fn new(vm: &Vm, csr: &Csr, source: u32, options: &Options) -> gpuvm::Result<Search> {
-        let vertices = u64::from(csr.vertices());
-        let words = vertices.div_ceil(32);
+/// The sets of vertices of a search, and its totals, in plain device memory.
+pub struct Sets {
+    /// Vertices reached, a bit each.
+    pub visited: Buffer<u32>,
+    /// The frontiers of this level, the next and the previous one take turns.
+    frontiers: [Buffer<u32>; 3],
+    /// Vertices reached, edges walked, accesses to paged elements.
+    pub totals: Buffer<u64>,
+}
+
+impl Sets {
+    /// For a search from `source`.
+    ///
+    /// # Errors
+    /// Device memory that is short.
+    pub fn new(vm: &Vm, vertices: u32, source: u32) -> gpuvm::Result<Self> {
+        let words = u64::from(vertices).div_ceil(32);
         let mut start = vec![0_u32; words as usize];
         start[source as usize / 32] = 1 << (source % 32);
-        let visited = vm.buffer(words)?;
-        visited.write(&start)?;
-        let frontier = vm.buffer(words)?;
-        frontier.write(&start)?;
-        let totals = vm.buffer(3)?;
-        totals.write(&[1, 0, 0])?;
-        let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
-        let resident = match options.seed {
-            Some(_) => BLOCKS_SEEDED,
-            None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
+        let sets = Self {
+            visited: vm.buffer(words)?,
+            frontiers: [vm.buffer(words)?, vm.buffer(words)?, vm.buffer(words)?],
+            totals: vm.buffer(3)?,
         };
-        let blocks = vertices.div_ceil(VERTICES_PER_BLOCK).min(resident as u64);
+        sets.visited.write(&start)?;
+        sets.frontiers[0].write(&start)?;
+        sets.totals.write(&[1, 0, 0])?;
+        Ok(sets)
+    }
+
+    /// This level's frontier, the next one, and the one before, which is emptied.
+    pub fn frontiers(&self, level: u32) -> [&Buffer<u32>; 3] {
+        [level - 1, level, level + 1].map(|turn| &self.frontiers[turn as usize % 3])
+    }
+
+    /// The totals so far.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn totals(&self) -> gpuvm::Result<[u64; 3]> {
+        let mut totals = [0; 3];
+        self.totals.read(&mut totals)?;
+        Ok(totals)
+    }
+}
+
+impl Search {
+    fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Search> {
+        let vertices = u64::from(csr.vertices());
+        let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
         Ok(Search {
             vm: vm.clone(),
-            kernel: vm.compile("bfs.cu", SOURCE, &["bfs_level"])?.kernel("bfs_level")?,
+            kernel: vm
+                .compile_with("bfs.cu", SOURCE, &["bfs_level"], &compile_options())?
+                .kernel("bfs_level")?,
             offsets: vm
                 .region(vertices + 1)
                 .name("row offsets")
@@ -228,32 +286,28 @@ impl Search {
                 .read_only()
                 .from_slice(csr.neighbours())?,
             distances: vm.region(vertices).name("distances").from_iter(distances)?,
-            visited,
-            sets: [frontier, vm.buffer(words)?, vm.buffer(words)?],
-            totals,
-            config: LaunchConfig::new(blocks as u32, BLOCK_THREADS),
+            sets: Sets::new(vm, csr.vertices(), source)?,
+            config: launch_config(&vm.gpu().capabilities(), vertices),
         })
     }
 
     /// Searches one level and returns the totals so far.
     fn level(&self, level: u32) -> Result<[u64; 3], BfsError> {
-        let set = |turn: u32| &self.sets[turn as usize % 3];
+        let [frontier, next, previous] = self.sets.frontiers(level);
         let args = (
             &self.offsets,
             &self.neighbours,
             &self.distances,
-            &self.visited,
-            set(level - 1),
-            set(level),
-            set(level + 1),
-            &self.totals,
+            &self.sets.visited,
+            frontier,
+            next,
+            previous,
+            &self.sets.totals,
             level as i32,
         );
         let search = || {
             self.kernel.launch(self.config.clone(), args)?.sync()?;
-            let mut totals = [0; 3];
-            self.totals.read(&mut totals)?;
-            Ok(totals)
+            self.sets.totals()
         };
         search().map_err(|source| BfsError::Vm {
             step: "searching a level",

@@ -123,6 +123,7 @@ fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
             "hits --page-size 4KiB,64KiB",
             "hits --page-size 4KiB,64KiB --data 2MiB",
         ),
+        part("bfs", "bfs --graph kron:22", "bfs --graph kron:10"),
     ];
     if let Some(peer) = peer {
         let more = [

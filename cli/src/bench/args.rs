@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use gpuvm_workloads::graph::GraphSpec;
+
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 
 /// What is measured.
@@ -20,6 +22,8 @@ pub enum Bench {
     Limits(LimitsArgs),
     /// The same access patterns through CUDA's managed memory. Needs an NVIDIA GPU.
     Uvm(UvmArgs),
+    /// Breadth-first search, cold, beside managed memory and the host's memory in place.
+    Bfs(BfsBenchArgs),
     /// All of them, one file each.
     All(AllArgs),
 }
@@ -188,6 +192,10 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "WHERE", default_value = "host")]
     pub home: HomeArg,
 
+    /// Leave the ceilings out, which take as much memory again of host and GPU.
+    #[arg(long)]
+    pub no_ceilings: bool,
+
     /// Repetitions and output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -276,6 +284,30 @@ pub struct UvmArgs {
     /// Faults of the serial row.
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub faults: u64,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A whole search.
+#[derive(Debug, Args)]
+pub struct BfsBenchArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    #[arg(long, value_name = "GRAPH", default_value = "kron:16")]
+    pub graph: GraphSpec,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// Frames, as shares of the pages of the graph and the distances, with commas between.
+    #[arg(long, value_name = "SHARE,..", default_value = "1,1/4", value_delimiter = ',')]
+    pub frames_share: Vec<Share>,
 
     /// Repetitions and output.
     #[command(flatten)]

@@ -52,7 +52,10 @@ pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
     let mut report = Report::new("faults", probe.facts(&args.machine));
     for &page_bytes in &args.page_size {
         let data_bytes = data_bytes(args, page_bytes, probe.is_cuda())?;
-        let mut ceilings = Ceilings::new(&probe, args, page_bytes, data_bytes)?;
+        let mut ceilings = match args.no_ceilings {
+            true => None,
+            false => Some(Ceilings::new(&probe, args, page_bytes, data_bytes)?),
+        };
         for &frames in &plan.frames {
             let mut bench = Faults::new(args, page_bytes, data_bytes, frames)?;
             for &pattern in &args.pattern {
@@ -70,7 +73,9 @@ pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
                                 continue;
                             }
                             let (mut row, stats) = bench.row(work, args.output.repeat)?;
-                            row = ceilings.beside(row, work, &stats, args.output.repeat)?;
+                            if let Some(ceilings) = &mut ceilings {
+                                row = ceilings.beside(row, work, &stats, args.output.repeat)?;
+                            }
                             if report.first.is_empty() {
                                 tell(&mut report, &row, &stats);
                             }

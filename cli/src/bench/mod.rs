@@ -2,20 +2,23 @@
 
 mod all;
 pub mod args;
+mod bfs;
 mod door;
 mod faults;
 mod hits;
 mod latency;
 mod limits;
-mod machine;
+pub mod machine;
 mod plot;
 mod raw;
-mod report;
+pub mod report;
 mod uvm;
 
 use std::fs::OpenOptions;
 
 use gpuvm::{GpuKind, Vm};
+
+pub use crate::bench::machine::size;
 
 use crate::bench::args::{Bench, OutputArgs};
 use crate::bench::report::Report;
@@ -26,13 +29,31 @@ use crate::error::CliError;
 /// # Errors
 /// A machine that cannot be used, a kernel that did not run, wrong data, an output that cannot be written.
 pub fn run(bench: &Bench) -> Result<(), CliError> {
+    let output = match bench {
+        Bench::Latency(args) => &args.output,
+        Bench::Faults(args) => &args.output,
+        Bench::Hits(args) => &args.output,
+        Bench::Limits(args) => &args.output,
+        Bench::Uvm(args) => &args.output,
+        Bench::Bfs(args) => &args.output,
+        Bench::All(args) => return all::run(args),
+    };
+    finish(output, || measure(bench))
+}
+
+/// Measures, and prints nothing.
+///
+/// # Errors
+/// As for [`run`]; [`Bench::All`] is many reports, and refused.
+pub fn measure(bench: &Bench) -> Result<Report, CliError> {
     match bench {
-        Bench::Latency(args) => finish(&args.output, || latency::measure(args)),
-        Bench::Faults(args) => finish(&args.output, || faults::measure(args)),
-        Bench::Hits(args) => finish(&args.output, || hits::measure(args)),
-        Bench::Limits(args) => finish(&args.output, || limits::measure(args)),
-        Bench::Uvm(args) => finish(&args.output, || uvm::measure(args)),
-        Bench::All(args) => all::run(args),
+        Bench::Latency(args) => latency::measure(args),
+        Bench::Faults(args) => faults::measure(args),
+        Bench::Hits(args) => hits::measure(args),
+        Bench::Limits(args) => limits::measure(args),
+        Bench::Uvm(args) => uvm::measure(args),
+        Bench::Bfs(args) => bfs::measure(args),
+        Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }
 

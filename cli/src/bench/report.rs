@@ -48,6 +48,9 @@ pub enum Unit {
     /// Microseconds.
     #[serde(rename = "us")]
     Microseconds,
+    /// Milliseconds.
+    #[serde(rename = "ms")]
+    Milliseconds,
 }
 
 impl Unit {
@@ -58,12 +61,13 @@ impl Unit {
             Self::GigaBytes => "GB/s",
             Self::GigaAccesses => "G accesses/s",
             Self::Microseconds => "us",
+            Self::Milliseconds => "ms",
         }
     }
 
     /// Times are better when they are short.
     pub fn less_is_better(self) -> bool {
-        self == Self::Microseconds
+        matches!(self, Self::Microseconds | Self::Milliseconds)
     }
 }
 

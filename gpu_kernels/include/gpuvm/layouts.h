@@ -470,9 +470,9 @@ struct alignas(64) QueueDesc {
     unsigned int send_shift;
     /// Base-two logarithm of a completion slot's bytes.
     unsigned int completion_shift;
-    /// Position of request 0 in the send ring.
+    /// Position of request 0 in the send ring. mlx5: modulo 2^32, since positions beyond the ring are in the requests.
     unsigned int send_start;
-    /// Position of request 0's completion.
+    /// Position of request 0's completion. mlx5: modulo 2^32, since the lap is in the completions.
     unsigned int completion_start;
     /// `QUEUE_*` bits.
     unsigned int flags;

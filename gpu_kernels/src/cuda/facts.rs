@@ -6,16 +6,7 @@ use super::{calls, device, nvrtc};
 use crate::api::ForNics;
 use crate::error::GpuError;
 
-/// Asks about GPU number `ordinal`. A question that an old driver does not know is answered by no.
-///
-/// # Errors
-/// [`GpuError::Driver`] when there is no driver or no such GPU.
-pub fn for_nics(ordinal: u32) -> Result<ForNics, GpuError> {
-    device::count()?;
-    of(device::handle(ordinal)?)
-}
-
-/// The same about an open device.
+/// Asks about a GPU. A question that an old driver does not know is answered by no.
 pub(crate) fn of(gpu: CUdevice) -> Result<ForNics, GpuError> {
     let ask = |which| device::attribute(gpu, which);
     let (domain, bus, slot) = (

@@ -69,6 +69,41 @@ impl Managed {
         self.bytes
     }
 
+    /// Copies `bytes` to byte `offset` on, by the processor: the pages move to the host. No kernel may use it meanwhile.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] past the end; a GPU that is lost.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        let to = self.host(offset, bytes.len())?;
+        // SAFETY: the range is this value's own, and mapped in this process.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies from byte `offset` on, in the same way.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        let from = self.host(offset, out.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn host(&self, offset: u64, bytes: usize) -> Result<*mut u8, GpuError> {
+        self.core.enter()?;
+        let inside = offset.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes);
+        let addr = self.addr.wrapping_add(offset);
+        match inside {
+            true => Ok(std::ptr::with_exposed_provenance_mut(addr as usize)),
+            false => Err(GpuError::BadAddress {
+                addr,
+                bytes: bytes as u64,
+            }),
+        }
+    }
+
     /// Advises CUDA on all of it.
     ///
     /// # Errors

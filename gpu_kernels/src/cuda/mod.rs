@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
-pub use self::facts::{driver_version, for_nics, nvrtc_version};
+pub use self::facts::{driver_version, nvrtc_version};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
 

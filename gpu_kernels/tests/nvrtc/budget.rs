@@ -78,10 +78,11 @@ pub const FILES: &[File] = &[
         defines: &[],
         kernels: &[
             plain("gpuvm_version", 8),
-            paged("gpuvm_flush", 56, 96),
+            // Queued, both write requests by stores of 16 bytes, each from four neighbouring registers.
+            paged("gpuvm_flush", 56, 104),
             // Its functions are compiled with a frame of their own each, in which they keep their caller's registers. It runs when a region
             // ends, over frames, not over accesses.
-            capped("gpuvm_release", 88, 88, 872, 1320),
+            capped("gpuvm_release", 88, 96, 872, 1320),
         ],
     },
     File {
@@ -112,6 +113,11 @@ pub const FILES: &[File] = &[
         path: "workloads/src/bfs.cu",
         defines: &[],
         kernels: &[paged("bfs_level", 192, 216)],
+    },
+    File {
+        path: "cli/src/bench/bfs.cu",
+        defines: &[],
+        kernels: &[plain("bfs_level_plain", 64)],
     },
     File {
         path: "cli/src/bench/raw.cu",

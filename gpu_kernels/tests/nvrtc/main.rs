@@ -4,6 +4,7 @@
 //! is a failure. Nothing is run: that needs a GPU. Kernels that tests keep in strings are compiled where those run.
 
 mod budget;
+mod posting;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -59,7 +60,10 @@ fn nvrtc() -> bool {
 fn options(form: Form, file: &File) -> CompileOptions {
     let mut options = CompileOptions {
         // The headers of `gpuvm bench`; others do not include it.
-        headers: vec![("bench/common.cuh".to_owned(), text("cli/src/bench/common.cuh"))],
+        headers: vec![
+            ("bench/common.cuh".to_owned(), text("cli/src/bench/common.cuh")),
+            ("search.cuh".to_owned(), text("workloads/src/search.cuh")),
+        ],
         defines: vec![(form.define().to_owned(), None)],
         ..CompileOptions::default()
     };

@@ -1,5 +1,6 @@
 //! Ports of RDMA devices and their addresses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
@@ -30,6 +31,18 @@ impl PortState {
             "ARMED" => Self::Armed,
             _ => Self::Other(text.to_owned()),
         }
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Down => "down",
+            Self::Init => "init",
+            Self::Armed => "armed",
+            Self::Other(text) => text,
+        })
     }
 }
 
@@ -128,7 +141,7 @@ impl Machine {
             .and_then(|name| self.number(Path::new("sys/class/net").join(name).join("mtu")));
         Some(RdmaPort {
             number,
-            state: PortState::parse(&self.text(folder.join("state"))?),
+            state: PortState::parse(&self.line(folder.join("state")).unwrap_or_default()),
             link_layer: match self.text(folder.join("link_layer")).as_deref() {
                 Some("Ethernet") => LinkLayer::Ethernet,
                 Some("InfiniBand") => LinkLayer::InfiniBand,
@@ -157,7 +170,7 @@ impl Machine {
                         kind if kind.contains("IB") || kind.contains("v1") => GidKind::IbOrRoceV1,
                         _ => GidKind::Other,
                     },
-                    interface: self.text(attributes.join("ndevs").join(name)),
+                    interface: self.line(attributes.join("ndevs").join(name)),
                 })
             })
             .collect();

@@ -128,6 +128,30 @@ fn the_nearest_nic_comes_first() {
 }
 
 #[test]
+fn the_nearest_connectx_devices_are_those_at_one_distance() {
+    let (_folder, tree) = five();
+    let names = |to: &str| {
+        let near = tree.machine().nearest_connectx(at(to)).into_iter();
+        near.map(|device| device.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names("0000:18:00.0"), ["mlx5_3"]);
+    // A second function of the same card.
+    let twin = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.1";
+    let device = tree.pci(twin, NIC, Some("mlx5_core"), 0);
+    tree.rdma(&device, "mlx5_4", 8, "eth8");
+    assert_eq!(names("0000:18:00.0"), ["mlx5_3", "mlx5_4"]);
+    tree.file("sys/class/infiniband/mlx5_3/ports/1/state", "1: DOWN\n");
+    assert_eq!(names("0000:18:00.0"), ["mlx5_4"]);
+    assert_eq!(names("0000:ff:00.0").len(), 1, "of unknown distance");
+    // Other makers' do not count.
+    tree.file("sys/class/infiniband/mlx5_4/ports/1/state", "1: DOWN\n");
+    let other = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.2";
+    let device = tree.pci(other, ["0x14e4", "0x1750", "0x020000"], Some("bnxt_en"), 0);
+    tree.rdma(&device, "bnxt_re0", 10, "eth10");
+    assert_eq!(names("0000:18:00.0"), ["mlx5_2"]);
+}
+
+#[test]
 fn a_pci_function_is_described() {
     let (_folder, tree) = five();
     let folder = "sys/devices/pci0000:30/0000:30:01.0/0000:31:00.0";

@@ -101,8 +101,12 @@ impl Tree {
                     .file(&format!("{port}/gid_attrs/ndevs/{at}"), format!("{interface}\n"));
             }
         }
-        self.file(&format!("sys/class/net/{interface}/mtu"), "9000\n")
-            .link(&format!("sys/class/infiniband/{name}"), &folder);
+        self.link(&format!("sys/class/infiniband/{name}"), &folder);
+        if !self.machine().has(format!("sys/class/net/{interface}")) {
+            let net = format!("{device}/net/{interface}");
+            self.file(&format!("{net}/mtu"), "9000\n")
+                .link(&format!("sys/class/net/{interface}"), &net);
+        }
         let node = format!("sys/class/infiniband_verbs/uverbs{index}");
         self.file(&format!("{node}/ibdev"), format!("{name}\n"))
             .file(&format!("dev/infiniband/uverbs{index}"), "");

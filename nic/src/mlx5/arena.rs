@@ -271,7 +271,7 @@ mod tests {
         let arena = arena();
         let mut chunks: Vec<(u64, u64)> = Vec::new();
         for turn in 0..200u64 {
-            let bytes = 1 + turn * 977 % 20_000;
+            let bytes = 2 + turn * 977 % 20_000;
             let alignment = 1 << (turn % 17);
             let start = arena.allocate(bytes, alignment).expect("memory");
             assert!(start.is_multiple_of(alignment.max(PAGE)));

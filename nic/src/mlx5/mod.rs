@@ -604,8 +604,13 @@ impl Nic for Mlx5Nic {
     }
 
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
-        self.find(qp)?.destroy()?;
-        lock(&self.pairs).remove(&qp);
+        let pair = self.find(qp)?;
+        pair.destroy()?;
+        let mut pairs = lock(&self.pairs);
+        // The driver may have given the number to a new one in the meantime.
+        if pairs.get(&qp).is_some_and(|found| Arc::ptr_eq(found, &pair)) {
+            pairs.remove(&qp);
+        }
         Ok(())
     }
 

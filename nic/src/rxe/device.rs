@@ -38,11 +38,13 @@ impl DeviceInfo {
         let name = &device.name;
         let interface = device.interface.clone().unwrap_or_default();
         let port = device.ports.first();
-        let port = port.filter(|port| port.state == PortState::Active).ok_or_else(|| {
-            no_device(format!(
-                "the port of {name} is not active: bring its interface up, `ip link set {interface} up`"
-            ))
-        })?;
+        let port = port.ok_or_else(|| no_device(format!("{name} has no port")))?;
+        if port.state != PortState::Active {
+            return Err(no_device(format!(
+                "the port of {name} is not active (state `{}`): bring its interface up, `ip link set {interface} up`",
+                port.state
+            )));
+        }
         let gid = port.roce_v2_gid().ok_or_else(|| {
             no_device(format!(
                 "{name} has no RoCE v2 address: give its interface one, `ip addr add ADDRESS/BITS dev {interface}`"
@@ -101,12 +103,48 @@ fn mtu_code(bytes: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::tree::Tree;
 
     #[test]
     fn mtus_have_codes() {
         for (bytes, code) in [(256, 1), (1024, 3), (4096, 5), (0, 1), (u32::MAX, 5)] {
             assert_eq!(mtu_code(bytes), code, "{bytes}");
         }
+    }
+
+    #[test]
+    fn a_device_is_looked_at_before_it_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tree = Tree::new(folder.path());
+        let find = |name| DeviceInfo::find(&tree.machine(), name);
+        let refusal = |name| find(name).expect_err("it cannot be opened").to_string();
+        assert!(refusal(None).contains("this machine has no SoftRoCE device"));
+        let pci = tree.pci(
+            "pci0000:00/0000:00:01.0",
+            ["0x15b3", "0x1021", "0x020000"],
+            Some("mlx5_core"),
+            0,
+        );
+        tree.rdma(&pci, "mlx5_0", 0, "eth0");
+        assert!(refusal(None).contains("this machine has no SoftRoCE device"));
+        let port = format!("{}/ports/1", tree.rxe("rxe1", 1, "dummy0"));
+        assert!(refusal(Some("mlx5_0")).contains("not a SoftRoCE device; the SoftRoCE devices here are: rxe1"));
+
+        let found = find(None).expect("it is ready");
+        assert_eq!((found.name.as_str(), found.gid_index, found.mtu), ("rxe1", 3, 5));
+        assert_eq!(found.gid[12..], [10, 9, 0, 1]);
+        assert_eq!(found.node.to_str(), Some("/dev/infiniband/uverbs1"));
+        tree.remove("sys/class/net/dummy0");
+        assert_eq!(find(None).expect("it is ready").mtu, 3, "that of Ethernet");
+
+        tree.remove("sys/class/infiniband_verbs/uverbs1");
+        assert!(refusal(None).contains("modprobe ib_uverbs"));
+        tree.remove(&format!("{port}/gids"));
+        assert!(refusal(None).contains("ip addr add ADDRESS/BITS dev dummy0"));
+        tree.file(&format!("{port}/state"), "1: DOWN\n");
+        assert!(refusal(None).contains("(state `down`): bring its interface up, `ip link set dummy0 up`"));
+        tree.remove(&port);
+        assert!(refusal(Some("rxe1")).contains("rxe1 has no port"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod uverbs;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -279,6 +280,21 @@ impl Nic for RxeNic {
         };
         lock(&self.regions).insert(key, region.handle);
         Ok(key)
+    }
+
+    fn register_dma_buf(&self, _: BorrowedFd<'_>, _: u64, _: u64, _: u64, _: Access) -> Result<MemoryKey, NicError> {
+        Err(NicError::Unsupported {
+            nic: "SoftRoCE",
+            what: "register a dma-buf: its driver reaches memory of the host alone",
+        })
+    }
+
+    fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
+        let _ = qp;
+        Err(NicError::Unsupported {
+            nic: "SoftRoCE",
+            what: "be given a doorbell proxy: it has one already",
+        })
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {

@@ -55,7 +55,6 @@ impl Case {
 
     /// The data segments: length, key, address.
     pub fn local(&self) -> Vec<(u32, u32, u64)> {
-        let list = self.text("local").map(|text| text.split(',').collect());
         let segment = |text: &str| {
             let fields: Vec<u64> = text
                 .split(':')
@@ -63,7 +62,8 @@ impl Case {
                 .collect();
             (fields[0] as u32, fields[1] as u32, fields[2])
         };
-        list.unwrap_or_else(Vec::new).into_iter().map(segment).collect()
+        let list = self.text("local").into_iter().flat_map(|text| text.split(','));
+        list.map(segment).collect()
     }
 }
 

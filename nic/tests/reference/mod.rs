@@ -1,5 +1,5 @@
 //! Comparing codecs with what a C program prints of the public headers.
-#![allow(dead_code, unused_macros, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses its part")]
 
 use std::collections::HashMap;
 use std::io::Write as _;

@@ -3,7 +3,16 @@
 //! It exports, from one shared library, the functions of both that `gpuvm_nic::mlx5` uses. Its device `mlx5_0` makes
 //! queue pairs whose rings lie where the parent domain's allocators put them, and a software NIC executes them: data
 //! moves. To put it in the libraries' place, give the shared library both names, by links to one file, in a folder, and
-//! name the folder in `LD_LIBRARY_PATH` when a program starts. The program needs no change.
+//! name the folder in `LD_LIBRARY_PATH` when a program starts. The program needs no change:
+//!
+//! ```sh
+//! cargo build -p gpuvm-fake-rdma && mkdir -p target/fake
+//! for name in libibverbs.so.1 libmlx5.so.1; do ln -sf ../debug/libfake_rdma.so target/fake/$name; done
+//! LD_LIBRARY_PATH=target/fake PROGRAM
+//! ```
+//!
+//! Its device reaches itself alone: a path that does not lead back to its port has no route. There is no connection
+//! manager.
 //!
 //! It is stricter than the libraries: arguments that they would take on trust are checked, and what is torn down in the
 //! wrong order, used after its end, or left behind is noted as a breach.

@@ -9,29 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Fake, StandIn, in_child};
+use common::bed::{LONG, Memory, Outcome, PAGE, assert_filled, config, fill, open, over_fake, pattern};
 use gpuvm_nic::mlx5::{Mlx5Options, ProcessMemory, SharedMemory, devices};
-use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
+use gpuvm_nic::poster::{Flags, Poster};
 use gpuvm_nic::wire::mlx5::{CompletionDetail, Operation, Segment};
-use gpuvm_nic::{
-    Access, MemoryKey, Mlx5Nic, Nic, NicError, Pages, QueueAttributes, QueueFormat, QueueMemory, QueuePairState,
-    QueueRings,
-};
-
-const FAKE: [StandIn; 2] = [StandIn::Fake, StandIn::Fake];
-const LONG: Duration = Duration::from_secs(30);
-const PAGE: u64 = 4096;
-
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
-
-/// Runs a test over the fake, and checks that it leaves nothing behind.
-fn over_fake(name: &str, variables: &[(&str, &str)], body: impl FnOnce(&Fake)) {
-    in_child(name, FAKE, variables, || {
-        let fake = Fake::new();
-        body(&fake);
-        fake.assert_clean();
-    });
-}
+use gpuvm_nic::{Access, Mlx5Nic, Nic, NicError, QueueAttributes, QueueFormat, QueuePairState, QueueRings};
 
 /// Memory of this process that counts what was taken from it.
 #[derive(Default)]
@@ -57,113 +39,6 @@ impl Counted {
         spans
             .iter()
             .any(|(start, length)| *start <= address && address + bytes <= start + length)
-    }
-}
-
-fn open(options: Mlx5Options) -> Result<Arc<Mlx5Nic>, NicError> {
-    Mlx5Nic::open(options, Arc::new(ProcessMemory::new())).map(Arc::new)
-}
-
-fn config(depth: u32) -> PosterConfig {
-    PosterConfig {
-        sq_entries: depth,
-        ..PosterConfig::default()
-    }
-}
-
-/// Two pages, each registered: a home and a frame. They stay for ever, so that a NIC may know them as long as it likes.
-struct Memory {
-    home: &'static Pages,
-    frame: &'static Pages,
-    home_key: MemoryKey,
-    frame_key: MemoryKey,
-}
-
-fn word(pages: &Pages, at: u64) -> &AtomicU64 {
-    assert!(at * 8 < pages.bytes());
-    // SAFETY: within the pages, aligned; all access to them is atomic.
-    unsafe { &*pages.as_ptr().cast::<AtomicU64>().add(at as usize) }
-}
-
-fn fill(pages: &Pages, seed: u64) {
-    (0..pages.bytes() / 8).for_each(|at| word(pages, at).store(pattern(seed, at), Ordering::Relaxed));
-}
-
-fn assert_filled(pages: &Pages, seed: u64) {
-    for at in 0..pages.bytes() / 8 {
-        assert_eq!(word(pages, at).load(Ordering::Relaxed), pattern(seed, at), "word {at}");
-    }
-}
-
-fn pattern(seed: u64, at: u64) -> u64 {
-    (seed << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-impl Memory {
-    fn register(nic: &Mlx5Nic) -> Result<Self, NicError> {
-        let page = || &*Box::leak(Box::new(Pages::new(PAGE as usize)));
-        let (home, frame) = (page(), page());
-        // SAFETY: both live for ever and are accessed by atomics only.
-        let (home_key, frame_key) = unsafe {
-            (
-                nic.register(home.address(), PAGE, Access::ALL)?,
-                nic.register(frame.address(), PAGE, Access::LOCAL_WRITE)?,
-            )
-        };
-        Ok(Memory {
-            home,
-            frame,
-            home_key,
-            frame_key,
-        })
-    }
-
-    fn deregister(&self, nic: &Mlx5Nic) -> Result<(), NicError> {
-        nic.deregister(self.home_key)?;
-        nic.deregister(self.frame_key)
-    }
-
-    fn frame_segment(&self) -> [Segment<'static>; 1] {
-        [Segment::Data {
-            address: self.frame.address(),
-            lkey: self.frame_key.lkey,
-            bytes: PAGE as u32,
-        }]
-    }
-
-    fn read(&self) -> Operation {
-        Operation::Read {
-            remote: self.home.address(),
-            rkey: self.home_key.rkey,
-        }
-    }
-
-    fn write(&self) -> Operation {
-        Operation::Write {
-            remote: self.home.address(),
-            rkey: self.home_key.rkey,
-        }
-    }
-
-    /// A READ and a WRITE, both verified.
-    fn exchange(&self, poster: &mut Poster, seed: u64) -> Outcome {
-        fill(self.home, seed);
-        self.do_one(poster, self.read())?;
-        assert_filled(self.frame, seed);
-        fill(self.frame, seed + 1);
-        self.do_one(poster, self.write())?;
-        assert_filled(self.home, seed + 1);
-        Ok(())
-    }
-
-    fn do_one(&self, poster: &mut Poster, operation: Operation) -> Outcome {
-        poster.submit(operation, &self.frame_segment(), Flags::SIGNALLED)?;
-        let completion = poster.wait(LONG)?;
-        assert!(
-            matches!(completion.detail, CompletionDetail::Success { .. }),
-            "{completion}"
-        );
-        Ok(())
     }
 }
 
@@ -529,80 +404,6 @@ fn memory_of_a_dma_buf_is_reached_by_its_addresses() {
     });
 }
 
-/// What opening says.
-fn refusal(options: Mlx5Options) -> String {
-    let error = open(options).err().expect("it is refused");
-    error.to_string()
-}
-
-#[test]
-fn options_choose_device_port_and_gid() {
-    over_fake("options_choose_device_port_and_gid", &[], |_| {
-        let good = Mlx5Options::default();
-        let said = refusal(Mlx5Options {
-            gid_index: Some(9),
-            ..good.clone()
-        });
-        for part in [
-            "GID index 9",
-            "port 1",
-            "3 (RoCE v2, ::ffff:192.0.2.1)",
-            "0 (RoCE v1",
-            "mlx5_0",
-        ] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-        let said = refusal(Mlx5Options {
-            port: 2,
-            ..good.clone()
-        });
-        assert!(said.contains("port is 0x2"), "{said}");
-        let said = refusal(Mlx5Options {
-            device: Some("mlx5_7".into()),
-            ..good.clone()
-        });
-        assert!(
-            said.contains("mlx5_7") && said.contains("there is rxe0, mlx5_0"),
-            "{said}"
-        );
-        let said = refusal(Mlx5Options {
-            device: Some("rxe0".into()),
-            ..good.clone()
-        });
-        assert!(said.contains("rxe0 is not an mlx5 device"), "{said}");
-        for options in [
-            Mlx5Options {
-                gid_index: Some(1),
-                mtu: Some(1024),
-                service_level: 3,
-                traffic_class: 106,
-                ..good.clone()
-            },
-            Mlx5Options {
-                device: Some("mlx5_0".into()),
-                ..good.clone()
-            },
-        ] {
-            let nic = open(options).expect("a device");
-            let memory = Memory::register(&nic).expect("memory");
-            let mut poster = Poster::loopback(nic.clone(), config(8)).expect("a queue pair");
-            memory.exchange(&mut poster, 1).expect("data");
-            drop(poster);
-            memory.deregister(&nic).expect("their end");
-        }
-    });
-}
-
-#[test]
-fn a_port_that_is_down_says_so() {
-    over_fake("a_port_that_is_down_says_so", &[("FAKE_RDMA_PORT", "down")], |_| {
-        let said = refusal(Mlx5Options::default());
-        for part in ["port 1", "down", "ip link set", "mlx5_0"] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-    });
-}
-
 #[test]
 fn infiniband_goes_by_lids() {
     over_fake("infiniband_goes_by_lids", &[("FAKE_RDMA_LINK", "infiniband")], |_| {
@@ -612,31 +413,6 @@ fn infiniband_goes_by_lids() {
         memory.exchange(&mut poster, 1).expect("data");
         drop(poster);
         memory.deregister(&nic).expect("their end");
-    });
-}
-
-#[test]
-fn allocators_that_are_ignored_are_noticed() {
-    let variables = [("FAKE_RDMA_ALLOCATORS", "ignored")];
-    over_fake("allocators_that_are_ignored_are_noticed", &variables, |_| {
-        let nic = open(Mlx5Options::default()).expect("a device");
-        // SAFETY: none is made.
-        let refused = unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect_err("out of reach");
-        let source = refused.source().expect("a reason").to_string();
-        assert!(source.contains("ignored the allocators"), "{refused}: {source}");
-    });
-}
-
-#[test]
-fn completions_of_128_bytes_are_refused() {
-    let variables = [("FAKE_RDMA_ENTRY_BYTES", "128")];
-    over_fake("completions_of_128_bytes_are_refused", &variables, |_| {
-        let nic = open(Mlx5Options::default()).expect("a device");
-        // SAFETY: none is made.
-        let refused = unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect_err("too long");
-        assert!(refused.to_string().contains("MLX5_"), "{refused}");
-        let source = refused.source().expect("a reason").to_string();
-        assert!(source.contains("128 bytes"), "{refused}: {source}");
     });
 }
 
@@ -659,146 +435,48 @@ fn a_send_ring_that_is_longer_than_asked_for_gets_its_completions() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_cause() {
-    over_fake("what_cannot_be_is_refused_with_the_cause", &[], |fake| {
-        fake.fail("ibv_open_device", 1, libc::EPERM);
-        let said = refusal(Mlx5Options::default());
-        assert!(
-            said.contains("/dev/infiniband") && said.contains("CAP_IPC_LOCK"),
-            "{said}"
-        );
-        fake.fail("ibv_query_gid_table", 1, libc::EOPNOTSUPP);
-        let said = refusal(Mlx5Options::default());
-        assert!(said.contains("too old"), "{said}");
-
-        let nic = open(Mlx5Options::default()).expect("a device");
-        let create = |depth| {
-            // SAFETY: nobody accesses the rings.
-            unsafe { nic.create_queue_pair(QueueRings::Own { depth }) }
-        };
-        for depth in [0, 3, 1 << 16] {
-            let refused = create(depth);
-            assert!(matches!(refused, Err(NicError::BadArgument { .. })), "{refused:?}");
-        }
-        let given = QueueMemory {
-            sq: 64,
-            sq_entries: 8,
-            cq: 64,
-            cq_entries: 8,
-            dbrec: 64,
-            cq_dbrec: 64,
-            collapsed: false,
-        };
-        // SAFETY: none is made.
-        let refused = unsafe { nic.create_queue_pair(QueueRings::Given(given)) };
-        assert!(matches!(refused, Err(NicError::Unsupported { .. })), "{refused:?}");
-
-        fake.fail("ibv_create_cq_ex", 1, libc::ENOMEM);
-        let said = create(8).expect_err("planted").to_string();
-        assert!(said.contains("ulimit -l"), "{said}");
-
-        let number = create(8).expect("a queue pair").number;
-        fake.fail("ibv_modify_qp", 2, libc::EINVAL);
-        let said = nic.connect(number, number).expect_err("planted").to_string();
-        for part in ["ready to receive", "GID index 3", "MTU 4096", "16 READs"] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-        nic.reset(number).expect("reset");
-        fake.fail("ibv_modify_qp", 2, libc::ETIMEDOUT);
-        let said = nic.connect(number, number).expect_err("planted").to_string();
-        assert!(said.contains("no route"), "{said}");
-
-        // Memory that is not there, as that of a GPU without nvidia-peermem.
-        // SAFETY: none is registered.
-        let said = unsafe { nic.register(0x7a00_0000_0000, PAGE, Access::ALL) }.expect_err("not mapped");
-        assert!(said.to_string().contains("nvidia-peermem"), "{said}");
-        let key = MemoryKey { lkey: 1, rkey: 2 };
-        assert!(matches!(nic.deregister(key), Err(NicError::UnknownKey { .. })));
-        for refused in [
-            nic.connect(number, 0xabcdef).err(),
-            nic.queue_pair(0xabcdef).err(),
-            nic.state(0xabcdef).err(),
-            nic.reset(0xabcdef).err(),
-            nic.fail(0xabcdef).err(),
-            nic.destroy_queue_pair(0xabcdef).err(),
-        ] {
-            assert!(
-                matches!(refused, Some(NicError::UnknownQueuePair { queue_pair: 0xabcdef })),
-                "{refused:?}"
-            );
-        }
-    });
-}
-
-/// Memory that is full.
-struct Full;
-
-// SAFETY: it returns no memory.
-unsafe impl SharedMemory for Full {
-    fn allocate(&self, _: u64) -> Result<u64, Box<dyn Error + Send + Sync>> {
-        Err("the GPU's host memory is used up".into())
-    }
-}
-
-#[test]
-fn the_reason_for_missing_memory_reaches_the_caller() {
-    over_fake("the_reason_for_missing_memory_reaches_the_caller", &[], |_| {
-        let nic = Mlx5Nic::open(Mlx5Options::default(), Arc::new(Full)).expect("a device");
-        // SAFETY: none is made.
-        let refused = unsafe { nic.create_queue_pair(QueueRings::Own { depth: 8 }) }.expect_err("no memory");
-        let said = refused.to_string();
-        assert!(
-            said.contains("the GPU's host memory is used up") && said.contains("ibv_create_cq_ex"),
-            "{said}"
-        );
-    });
-}
-
-#[test]
-fn without_the_verbs_library_the_package_is_named() {
-    let name = "without_the_verbs_library_the_package_is_named";
-    in_child(name, [StandIn::Garbage, StandIn::Fake], &[], || {
-        let said = refusal(Mlx5Options::default());
-        assert!(
-            said.contains("libibverbs.so.1") && said.contains("apt install"),
-            "{said}"
-        );
-        assert!(devices().is_err());
-    });
-}
-
-#[test]
-fn without_the_mlx5_library_the_package_is_named() {
-    let name = "without_the_mlx5_library_the_package_is_named";
-    in_child(name, [StandIn::Fake, StandIn::Garbage], &[], || {
-        let said = refusal(Mlx5Options::default());
-        assert!(
-            said.contains("libmlx5.so.1") && said.contains("ibverbs-providers"),
-            "{said}"
-        );
-    });
-}
-
-#[test]
-fn a_library_without_the_functions_is_no_crash() {
-    let name = "a_library_without_the_functions_is_no_crash";
-    in_child(name, [StandIn::Fake, StandIn::Other], &[], || {
-        let said = refusal(Mlx5Options::default());
-        assert!(
-            said.contains("mlx5dv_is_supported") && said.contains("rdma-core 34"),
-            "{said}"
-        );
-    });
-}
-
-#[test]
-fn a_verbs_library_without_the_functions_is_no_crash() {
-    let name = "a_verbs_library_without_the_functions_is_no_crash";
-    in_child(name, [StandIn::Other, StandIn::Fake], &[], || {
-        let said = refusal(Mlx5Options::default());
-        assert!(
-            said.contains("ibv_get_device_list") && said.contains("too old"),
-            "{said}"
-        );
-    });
+fn many_queue_pairs_work_at_one_time() {
+    over_fake(
+        "many_queue_pairs_work_at_one_time",
+        &[("FAKE_RDMA_ENGINES", "2")],
+        |_| {
+            const THREADS: usize = 4;
+            const EACH: usize = 16;
+            const DEPTH: u32 = 16;
+            let nic = open(Mlx5Options::default()).expect("a device");
+            let work = || {
+                let memory = Memory::register(&nic).expect("memory");
+                let make = |_| Poster::loopback(nic.clone(), config(DEPTH)).expect("a queue pair");
+                let mut posters: Vec<Poster> = (0..EACH).map(make).collect();
+                fill(memory.home, 3);
+                for _ in 0..20 {
+                    for poster in &mut posters {
+                        for _ in 0..DEPTH {
+                            poster
+                                .post(memory.read(), &memory.frame_segment(), Flags::SIGNALLED)
+                                .expect("room");
+                        }
+                        poster.ring();
+                    }
+                    for poster in &mut posters {
+                        for _ in 0..DEPTH {
+                            let completion = poster.wait(LONG).expect("a completion");
+                            assert!(
+                                matches!(completion.detail, CompletionDetail::Success { .. }),
+                                "{completion}"
+                            );
+                        }
+                    }
+                }
+                assert_filled(memory.frame, 3);
+                drop(posters);
+                memory.deregister(&nic).expect("their end");
+            };
+            std::thread::scope(|scope| {
+                (0..THREADS).for_each(|_| {
+                    scope.spawn(work);
+                });
+            });
+        },
+    );
 }

@@ -11,61 +11,55 @@ namespace mlx5 {
 constexpr u32 kOpcodeNop = 0x00;
 constexpr u32 kOpcodeWrite = 0x08;
 constexpr u32 kOpcodeRead = 0x10;
-constexpr u32 kOpcodeDump = 0x23;  // reads local memory and drops it; not in mlx5dv.h
-constexpr u32 kSignalled = 0x08;   // fm_ce_se: ask for a completion
-constexpr u32 kFence = 0x80;       // fm_ce_se: wait for the queue pair's READs before it
-constexpr u32 kSegments = 3;       // 16-byte units: control, remote address, data
+constexpr u32 kOpcodeDump = 0x23;        // reads local memory and drops it; not in mlx5dv.h
+constexpr u32 kSignalled = 0x08u << 24;  // fm_ce_se, last of its word: ask for a completion
+constexpr u32 kFence = 0x80u << 24;      // the same: wait for the queue pair's READs before it
+constexpr u32 kSegments = 3;             // 16-byte units: control, remote address, data
 constexpr u32 kFlushBytes = 4;
 
-GPUVM_DEVICE u32 be32(u32 v) {
-#if defined(GPUVM_SIM)
-    return __builtin_bswap32(v);
-#else
-    return __byte_perm(v, 0, 0x0123);
-#endif
-}
-GPUVM_DEVICE u64 be64(u64 v) {
-    return static_cast<u64>(be32(static_cast<u32>(v))) << 32 | be32(static_cast<u32>(v >> 32));
-}
-// Two 32-bit fields in memory order.
-GPUVM_DEVICE u64 fields(u32 first, u32 second) { return static_cast<u64>(be32(second)) << 32 | be32(first); }
+GPUVM_DEVICE u32 be32(u32 v) { return __byte_perm(v, 0, 0x0123); }
+// Two 32-bit words in memory order, big-endian already.
+GPUVM_DEVICE u64 words(u32 first, u32 second) { return static_cast<u64>(second) << 32 | first; }
+// A word of a control segment: 16 or 24 bits in its middle or its upper part, and the last byte.
+GPUVM_DEVICE u32 control16(u32 middle, u32 last) { return __byte_perm(middle, 0, 0x4014) | last << 24; }
+GPUVM_DEVICE u32 control24(u32 upper, u32 last) { return __byte_perm(upper, 0, 0x4012) | last << 24; }
 
 GPUVM_DEVICE bool flushes_reads(const layout::QueueDesc* queue) { return queue->flags & layout::QUEUE_FLUSHES_READS; }
-// Number of a request's first block: two blocks a request where READs are flushed, else one.
+// Number of a request's first block as the NIC counts, modulo 2^16: a queue pair that was reset counts from 0 again,
+// lanes go on. Two blocks a request where READs are flushed, else one.
 GPUVM_DEVICE u32 block_of(const layout::QueueDesc* queue, u64 index) {
-    u32 position = queue->send_start + static_cast<u32>(index);
-    return position << (flushes_reads(queue) ? 1 : 0) & 0xffff;
-}
-GPUVM_DEVICE pair64 control(const layout::QueueDesc* queue, u32 block, u32 opcode, u32 segments, u32 flags) {
-    return pair64{fields(block << 8 | opcode, queue->number << 8 | segments), fields(flags, 0)};
+    return queue->send_start + static_cast<u32>(index) << (flushes_reads(queue) ? 1 : 0);
 }
 
 // Control, remote address and data segment in one 64-byte block.
 GPUVM_DEVICE void write_request(const layout::QueueDesc* queue, u64 index, const Request& request) {
-    pair64* block = reinterpret_cast<pair64*>(send_slot(queue, index));
-    u32 number = block_of(queue, index);
+    u32* block = reinterpret_cast<u32*>(send_slot(queue, index));
+    u32 place = block_of(queue, index);
+    u64 remote = request.remote, local = request.local;
     bool two = flushes_reads(queue);
-    st_relaxed_sys_v2(
-        block, control(queue, number, request.write ? kOpcodeWrite : kOpcodeRead, kSegments, two ? 0 : kSignalled));
-    st_relaxed_sys_v2(block + 1, pair64{be64(request.remote), fields(request.rkey, 0)});
-    st_relaxed_sys_v2(block + 2, pair64{fields(request.bytes, request.lkey), be64(request.local)});
+    st_relaxed_sys_v4(block, control16(place, request.write ? kOpcodeWrite : kOpcodeRead),
+                      control24(queue->number, kSegments), two ? 0 : kSignalled, 0);
+    st_relaxed_sys_v4(block + 4, be32(remote >> 32), be32(remote), be32(request.rkey), 0);
+    st_relaxed_sys_v4(block + 8, be32(request.bytes), be32(request.lkey), be32(local >> 32), be32(local));
     if (!two) return;
     // A NIC's read of the GPU's memory pushes its earlier writes ahead of it (PCIe ordering), and the fence has it come
     // after the READ. A WRITE left no data here: a NOP completes in its place.
-    block += 4;
-    number = (number + 1) & 0xffff;
+    block += 16;
     if (request.write) {
-        st_relaxed_sys_v2(block, control(queue, number, kOpcodeNop, 1, kSignalled));
+        st_relaxed_sys_v4(block, control16(place + 1, kOpcodeNop), control24(queue->number, 1), kSignalled, 0);
     } else {
-        st_relaxed_sys_v2(block, control(queue, number, kOpcodeDump, 2, kSignalled | kFence));
-        st_relaxed_sys_v2(block + 1, pair64{fields(kFlushBytes, request.lkey), be64(request.local)});
+        st_relaxed_sys_v4(block, control16(place + 1, kOpcodeDump), control24(queue->number, 2), kSignalled | kFence,
+                          0);
+        st_relaxed_sys_v4(block + 4, be32(kFlushBytes), be32(request.lkey), be32(local >> 32), be32(local));
     }
 }
 
 // Number of the next block to be written, as doorbell record and doorbell register carry it.
-GPUVM_DEVICE u32 doorbell_record(const layout::QueueDesc* queue, u64 written) { return be32(block_of(queue, written)); }
+GPUVM_DEVICE u32 doorbell_record(const layout::QueueDesc* queue, u64 written) {
+    return __byte_perm(block_of(queue, written), 0, 0x0144);
+}
 GPUVM_DEVICE u64 doorbell(const layout::QueueDesc* queue, u64 written) {
-    return fields(block_of(queue, written) << 8, queue->number << 8);
+    return words(control16(block_of(queue, written), 0), control24(queue->number, 0));
 }
 
 constexpr u32 kCompletionRequest = 0;
@@ -130,7 +124,7 @@ GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
     u64 entry = completion_slot(queue, index);
     u32 tail = ld_acquire_sys(reinterpret_cast<const u32*>(entry + 60));
     u32 opcode_and_owner = tail >> 24;
-    u32 lap = (queue->completion_start + static_cast<u32>(index) & queue->completion_mask + 1) != 0;
+    u32 lap = ((queue->completion_start + static_cast<u32>(index)) & (queue->completion_mask + 1)) != 0;
     Completion out{false, false, 0, 0};
     u32 opcode = opcode_and_owner >> 4;
     if (opcode == kCompletionInvalid || (opcode_and_owner & 1) != lap) return out;

@@ -59,6 +59,10 @@ GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
     __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
     __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);
 }
+GPUVM_DEVICE void st_relaxed_sys_v4(void* p, u32 a, u32 b, u32 c, u32 d) {
+    st_relaxed_sys_v2(static_cast<pair64*>(p), pair64{static_cast<u64>(b) << 32 | a, static_cast<u64>(d) << 32 | c});
+}
+GPUVM_DEVICE void st_relaxed_gpu_v4(void* p, u32 a, u32 b, u32 c, u32 d) { st_relaxed_sys_v4(p, a, b, c, d); }
 template <class T>
 GPUVM_DEVICE T atom_add_relaxed_gpu(T* p, T v) {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);

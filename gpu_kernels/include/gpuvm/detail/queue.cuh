@@ -164,6 +164,28 @@ GPUVM_DEVICE void reap_token(const layout::VmDesc* vm, u32 token) {
     if ((state & 3) == layout::RECORD_POSTED) reap(q, state >> layout::RECORD_INDEX_SHIFT, false);
 }
 
+// How many of the `want` slots from `index` on are free now, one after the other.
+GPUVM_DEVICE u32 free_slots(const Queue& q, u64 index, u32 want) {
+    // Acquire: pairs with the release that freed the slot.
+    if (want == 1) return ld_acquire_gpu(&q.record(index)->state) == record_state(index, layout::RECORD_FREE);
+    constexpr u32 kAtOnce = 4;  // looks that are on their way at a time: each is a trip to the L2 cache
+    const layout::RequestRecord* records = reinterpret_cast<const layout::RequestRecord*>(q.desc->records);
+    u32 mask = q.desc->mask, free = 0;
+    if (want > mask + 1) want = mask + 1;
+    for (bool more = true; more && free < want;) {
+        u64 states[kAtOnce];
+        for (u32 n = 0; n < kAtOnce; ++n)
+            states[n] = ld_relaxed_gpu(&records[static_cast<u32>(index) + free + n & mask].state);
+        for (u32 n = 0; n < kAtOnce && more; ++n) {
+            more = free < want && states[n] == record_state(index + free, layout::RECORD_FREE);
+            free += more;
+        }
+    }
+    // Acquire, once for all: pairs with the releases that freed the slots.
+    fence_acq_rel_gpu();
+    return free;
+}
+
 // Reserves up to `want` neighbouring slots that are free now, and returns how many. It never waits: a slot
 // is looked at before it is reserved, so a reserved slot can be written at once.
 GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
@@ -172,11 +194,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     u64 index = ld_relaxed_gpu(&s->reserved);
     for (u32 tries = 0; tries < 16; ++tries) {
         if (index & layout::RESERVED_CLOSED) return 0;
-        u32 free = 0;
-        // Acquire: pairs with the release that freed the slot.
-        while (free < want && free < q.entries() &&
-               ld_acquire_gpu(&q.record(index + free)->state) == record_state(index + free, layout::RECORD_FREE))
-            ++free;
+        u32 free = free_slots(q, index, want);
         if (free == 0) {
             u64 now = ld_relaxed_gpu(&s->reserved);
             if (now == index && (index < q.entries() || !reap(q, index - q.entries(), false))) return 0;
@@ -238,19 +256,25 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) 
 
 // Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
 GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
-    const layout::RegionDesc* region = region_of(q.vm, owner);
-    const layout::StripeDesc* stripe = stripe_of(q.vm, owner);
+    const layout::VmDesc* vm = q.vm;
+    const layout::RegionDesc* region = region_of(vm, owner);
     u64 page = page_of(owner);
+    const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
+    u64 start = page << vm->page_shift, at_home = start;
+    if (region->homes != 1 || region->nics != 1) {
+        stripe = stripe_of(vm, owner);
+        at_home = page_at_home(region, page) << vm->page_shift;
+    }
+    u64 rest = region->bytes - start;
+    u32 whole = 1u << vm->page_shift;
+    // Found before anything is stored, so that all loads are on their way at once.
     layout::RequestRecord* record = q.record(index);
+    write_request(
+        q.desc, index,
+        Request{kind != layout::REQUEST_FETCH, region->frames + static_cast<u64>(frame) * whole, stripe->home + at_home,
+                stripe->rkey, frame_key(vm, q.desc, stripe, frame), rest < whole ? static_cast<u32>(rest) : whole});
     st_relaxed_gpu(&record->owner, owner);
-    st_relaxed_gpu(&record->frame, frame);
-    st_relaxed_gpu(&record->kind, kind);
-    st_relaxed_gpu(&record->pins, pins);
-    st_relaxed_gpu(&record->token, token);
-    write_request(q.desc, index,
-                  Request{kind != layout::REQUEST_FETCH, frame_address(q.vm, region, frame),
-                          stripe->home + (page_at_home(region, page) << q.vm->page_shift), stripe->rkey,
-                          frame_key(q.vm, q.desc, stripe, frame), page_bytes(q.vm, region, page)});
+    st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }

@@ -1,9 +1,11 @@
 //! Running a test in a child process that finds the fake in the place of the libraries.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod bed;
+
 use std::ffi::{CString, c_char, c_int};
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -77,9 +79,11 @@ pub fn in_child(name: &str, libraries: [StandIn; 2], variables: &[(&str, &str)],
     let ran = said.contains("running 1 test");
     match status {
         Some(status) if status.success() && ran => {
-            said.lines().filter(|line| line.starts_with("# ")).for_each(|line| {
-                println!("{line}");
-            })
+            // Straight to stderr: the test harness hides what a test that passes prints.
+            let told = said.lines().filter_map(|line| line.find("# ").map(|at| &line[at..]));
+            told.for_each(|line| {
+                let _ = writeln!(std::io::stderr(), "{name}: {line}");
+            });
         }
         Some(status) => panic!("the child ended with {status}:\n{said}"),
         None => panic!("the child ran longer than {LIMIT:?}:\n{said}"),

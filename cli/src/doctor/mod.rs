@@ -1,0 +1,49 @@
+//! `gpuvm doctor`: what this machine has, what is missing, what mends it, and a self-test.
+
+pub mod args;
+mod finding;
+mod gpu;
+mod modes;
+mod platform;
+mod rdma;
+mod report;
+mod selftest;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use gpuvm_nic::devices::Machine;
+use serde::Serialize;
+
+use crate::doctor::args::DoctorArgs;
+use crate::doctor::report::Report;
+use crate::doctor::view::{Probed, View};
+use crate::error::CliError;
+
+/// Looks, or tests, and prints; the exit status says what works.
+///
+/// # Errors
+/// A standard output that is closed.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let view = View::new(Machine::default(), Probed::here());
+    if args.selftest {
+        let report = selftest::run(args, &view);
+        print(args.json, &report, || report.text())?;
+        return Ok(ExitCode::from(u8::from(!report.passed)));
+    }
+    let report = Report::of(&view);
+    print(args.json, &report, || report.text())?;
+    Ok(ExitCode::from(report.exit_status))
+}
+
+fn print(json: bool, report: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    match json {
+        true => writeln!(out, "{}", serde_json::to_string(report).map_err(io::Error::from)?)?,
+        false => writeln!(out, "{}", text())?,
+    }
+    Ok(out.flush()?)
+}
