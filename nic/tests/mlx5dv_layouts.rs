@@ -74,11 +74,51 @@ fn structures_of_libmlx5_are_the_headers() {
         ("mlx5dv_obj.qp.out", qp + out),
         ("mlx5dv_obj.cq.in", cq + offset_of!(Out, input)),
         ("mlx5dv_obj.cq.out", cq + out),
+        ("mlx5dv_pd", size_of::<dv::Pd>()),
+        ("mlx5dv_pd.pdn", offset_of!(dv::Pd, pdn)),
+        ("mlx5dv_pd.comp_mask", offset_of!(dv::Pd, comp_mask)),
+        ("mlx5_wqe_av", size_of::<dv::AddressVector>()),
+        ("mlx5_wqe_av.dqp_dct", offset_of!(dv::AddressVector, dqp_dct)),
+        ("mlx5_wqe_av.stat_rate_sl", offset_of!(dv::AddressVector, stat_rate_sl)),
+        ("mlx5_wqe_av.fl_mlid", offset_of!(dv::AddressVector, fl_mlid)),
+        ("mlx5_wqe_av.rlid", offset_of!(dv::AddressVector, rlid)),
+        ("mlx5_wqe_av.rmac", offset_of!(dv::AddressVector, rmac)),
+        ("mlx5_wqe_av.tclass", offset_of!(dv::AddressVector, tclass)),
+        ("mlx5_wqe_av.hop_limit", offset_of!(dv::AddressVector, hop_limit)),
+        ("mlx5_wqe_av.grh_gid_fl", offset_of!(dv::AddressVector, grh_gid_fl)),
+        ("mlx5_wqe_av.rgid", offset_of!(dv::AddressVector, rgid)),
+        ("mlx5dv_ah", size_of::<dv::Ah>()),
+        ("mlx5dv_ah.av", offset_of!(dv::Ah, av)),
+        ("mlx5dv_ah.comp_mask", offset_of!(dv::Ah, comp_mask)),
+        ("mlx5dv_context_attr", size_of::<dv::ContextAttr>()),
+        ("mlx5dv_context_attr.flags", offset_of!(dv::ContextAttr, flags)),
+        ("mlx5dv_context_attr.comp_mask", offset_of!(dv::ContextAttr, comp_mask)),
+        ("mlx5dv_devx_umem", size_of::<dv::Umem>()),
+        ("mlx5dv_devx_umem.umem_id", offset_of!(dv::Umem, umem_id)),
+        ("mlx5dv_devx_umem_in", size_of::<dv::UmemIn>()),
+        ("mlx5dv_devx_umem_in.addr", offset_of!(dv::UmemIn, addr)),
+        ("mlx5dv_devx_umem_in.size", offset_of!(dv::UmemIn, size)),
+        ("mlx5dv_devx_umem_in.access", offset_of!(dv::UmemIn, access)),
+        ("mlx5dv_devx_umem_in.pgsz_bitmap", offset_of!(dv::UmemIn, pgsz_bitmap)),
+        ("mlx5dv_devx_umem_in.comp_mask", offset_of!(dv::UmemIn, comp_mask)),
+        ("mlx5dv_devx_umem_in.dmabuf_fd", offset_of!(dv::UmemIn, dmabuf_fd)),
+        ("mlx5dv_devx_uar", size_of::<dv::Uar>()),
+        ("mlx5dv_devx_uar.reg_addr", offset_of!(dv::Uar, reg_addr)),
+        ("mlx5dv_devx_uar.base_addr", offset_of!(dv::Uar, base_addr)),
+        ("mlx5dv_devx_uar.page_id", offset_of!(dv::Uar, page_id)),
+        ("mlx5dv_devx_uar.mmap_off", offset_of!(dv::Uar, mmap_off)),
+        ("mlx5dv_devx_uar.comp_mask", offset_of!(dv::Uar, comp_mask)),
         ("mlx5dv_obj.fits", usize::from(size_of::<dv::Obj>() == 128)),
     ];
     let codes = [
         ("MLX5DV_OBJ_QP", dv::OBJ_QP),
         ("MLX5DV_OBJ_CQ", dv::OBJ_CQ),
+        ("MLX5DV_OBJ_AH", dv::OBJ_AH),
+        ("MLX5DV_OBJ_PD", dv::OBJ_PD),
+        ("MLX5DV_CONTEXT_FLAGS_DEVX", dv::CONTEXT_DEVX.into()),
+        ("MLX5DV_UMEM_MASK_DMABUF", dv::UMEM_DMA_BUF),
+        ("MLX5DV_UAR_ALLOC_TYPE_BF", dv::UAR_BLUE_FLAME.into()),
+        ("MLX5DV_UAR_ALLOC_TYPE_NC", dv::UAR_NOT_CACHED.into()),
         ("MLX5DV_RES_TYPE_QP", dv::RESOURCE_QP),
         ("MLX5DV_RES_TYPE_DBR", dv::RESOURCE_DBR),
         ("MLX5DV_RES_TYPE_CQ", dv::RESOURCE_CQ),
@@ -90,7 +130,7 @@ fn structures_of_libmlx5_are_the_headers() {
         .into_iter()
         .chain(codes)
         .collect();
-    check(&all, &["mlx5dv_", "MLX5"]);
+    check(&all, &["mlx5dv_", "mlx5_", "MLX5"]);
 }
 
 #[test]
