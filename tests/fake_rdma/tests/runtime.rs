@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Fake, StandIn, in_child};
-use gpuvm::{Error, FrameAccess, LaunchConfig, RdmaPath, Transport, Vm, VmBuilder};
+use gpuvm::{Error, FrameAccess, LaunchConfig, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
 use gpuvm_gpu::ForNics;
 use mock_gpu::MockGpu;
 
@@ -221,6 +221,37 @@ fn a_gpu_that_orders_no_writes_has_its_reads_flushed() {
             .build()
             .unwrap();
         assert!(!vm.flushes_reads());
+    });
+}
+
+#[test]
+fn queues_that_are_made_by_devx() {
+    in_child("queues_that_are_made_by_devx", FAKE, &[], || {
+        let devx = |gpu: Option<Arc<MockGpu>>| {
+            let settings = settings(8).rdma_queues(QueueMaking::Devx).queue_pairs(3);
+            match gpu {
+                Some(gpu) => settings.device(gpu),
+                None => settings,
+            }
+        };
+        for collapsed in [false, true] {
+            let vm = devx(None).collapsed_completions(collapsed).build().unwrap();
+            pages_come_and_go(&vm);
+            let vm = devx(None)
+                .collapsed_completions(collapsed)
+                .flush_reads(true)
+                .build()
+                .unwrap();
+            pages_come_and_go(&vm);
+        }
+        // A GPU's own memory, where it can be exported; else the host's.
+        for dma_buf in [true, false] {
+            let gpu = hardware(dma_buf, true, 100);
+            let vm = devx(Some(gpu.clone())).build().unwrap();
+            pages_come_and_go(&vm);
+            assert_eq!(gpu.exported().len() > 1, dma_buf, "frames, and rings");
+        }
+        Fake::new().assert_clean();
     });
 }
 
