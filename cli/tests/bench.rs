@@ -290,7 +290,7 @@ fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
     let (status, out, err) = finish(run);
     assert_eq!(status, 1, "{err}");
     assert!(
-        err.contains("3 of 11 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
+        err.contains("3 of 12 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
         "{err}"
     );
     assert!(out.contains("## limits-peer\nFAILED"), "{out}");
