@@ -158,8 +158,8 @@ fn the_test_above_finds_a_library_that_does_not_wait_for_the_completion() {
 fn an_error_completion_that_counts_as_success_would_be_found() {
     let trusting = planted(
         "gpuvm/detail/mlx5.cuh",
-        "out.ok = opcode == kCompletionRequest;",
-        "out.ok = true;",
+        "    out.ok = opcode == kCompletionRequest;\n    if (!out.ok)",
+        "    out.ok = true;\n    if (!out.ok)",
     );
     let bench = Bench::with(small_soft(8), BASIC, &trusting);
     let a = numbered(&bench);

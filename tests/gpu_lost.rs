@@ -185,10 +185,14 @@ fn hardware_copies_pages_itself_and_refuses_what_it_cannot_do() {
     for (builder, parts) in [
         (settings().seed(5), ["seed is 5", "--gpu sim"]),
         (settings().transport(Transport::Rxe), ["transport is rxe", "--gpu sim"]),
-        (settings().memory_node("127.0.0.1:1"), ["memory nodes", "127.0.0.1:1"]),
+        // Nobody is there, and no NIC: what is missing is named.
+        (
+            settings().memory_node("127.0.0.1:1"),
+            ["joining 127.0.0.1:1", "memory node"],
+        ),
         (
             settings().transport(Transport::Mlx5),
-            ["transport mlx5", "--transport direct"],
+            ["transport mlx5 is not available", "mlx5"],
         ),
     ] {
         let message = refused(builder.build().map(|_| ()));

@@ -42,10 +42,7 @@ pub(super) fn test(name: &str) -> Result<&'static Path, Error> {
 /// The command `gpuvm`, with all optimizations.
 pub(super) fn gpuvm() -> Result<&'static Path, Error> {
     static BINARIES: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    let programs = once(
-        &BINARIES,
-        &["build", "--release", "--workspace", "--examples", "--bins"],
-    )?;
+    let programs = once(&BINARIES, &["build", "--release", "--workspace", "--all-targets"])?;
     named(programs, "gpuvm", |program| program)
 }
 
