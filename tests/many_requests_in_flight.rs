@@ -7,8 +7,9 @@ use std::sync::Arc;
 use common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, small, small_soft};
 use gpuvm::{LaunchConfig, SoftNic, Transport};
 
+/// Slower than a slow machine's lanes, so that requests meet.
 fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
-    let nic = SoftNic::builder().latency_ns(3_000_000).max_rd_atomic(max_rd_atomic);
+    let nic = SoftNic::builder().latency_ns(30_000_000).max_rd_atomic(max_rd_atomic);
     Arc::new(nic.build().unwrap())
 }
 
