@@ -224,7 +224,7 @@ pub struct PathArgs {
     pub gid_index: Option<u8>,
 
     /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096. Without it: what the port has.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     pub rdma_mtu: Option<u32>,
 
     /// Service level.
@@ -344,6 +344,13 @@ pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
     match bytes {
         4096..=0x20_0000 if bytes.is_power_of_two() => Ok(bytes),
         _ => Err(format!("{bytes} bytes; a page is a power of two from 4KiB to 2MiB")),
+    }
+}
+
+fn parse_mtu(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(bytes) if bytes.is_power_of_two() && (256..=4096).contains(&bytes) => Ok(bytes),
+        _ => Err("an MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned()),
     }
 }
 

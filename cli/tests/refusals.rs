@@ -28,6 +28,8 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),
         ("kron:8 --page-size 5000", "a page is a power of two from 4KiB to 2MiB"),
         ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
+        ("kron:8 --rdma-mtu 1000", "an MTU is 256, 512"),
+        ("kron:8 --gid-index 300", "300 is not in 0..=255"),
         ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
         ("kron:8 --gpu rocm", "expected auto, sim, cuda:N or cuda:GPU-UUID"),
         ("kron:8 --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),

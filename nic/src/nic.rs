@@ -279,6 +279,12 @@ impl QueueAttributes {
     }
 }
 
+/// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
+/// earlier connection is not taken for one of the next.
+pub(crate) fn psn(of: u32) -> u32 {
+    of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
+}
+
 /// States of a queue pair (InfiniBand specification, 10.3.1), less the two that paging does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -20,11 +20,11 @@ use super::domain::Domain;
 use super::dv::{self, DevxLibrary};
 use super::failure::failed_with;
 use super::made::{Made, Refusal};
-use super::pair::psn;
 use super::prm::{
     Answer, Command, CreateCompletionQueue, CreateQueuePair, GlobalHeader, Link, Place, RemoteAccess, ToInit,
     ToReadyToReceive, ToReadyToSend,
 };
+use crate::nic::psn;
 use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID};
 use crate::{AddressAttributes, NicError, PAGE_BYTES, ProxySlot, QueueAttributes, RingSpan};

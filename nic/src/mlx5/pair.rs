@@ -10,6 +10,7 @@ use rdma_mummy_sys as sys;
 use super::domain::Domain;
 use super::dv;
 use super::made::{Made, Refusal};
+use crate::nic::psn;
 use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
 use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
@@ -416,12 +417,6 @@ const NO_RING: RingSpan = RingSpan {
     shift: 0,
     start: 0,
 };
-
-/// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
-/// earlier connection is not taken for one of the next.
-pub(super) fn psn(of: u32) -> u32 {
-    of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
-}
 
 fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
     // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.

@@ -22,6 +22,7 @@ use ring::Ring;
 use uverbs::Uverbs;
 
 use crate::devices::Machine;
+use crate::nic::psn;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
     QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
@@ -237,12 +238,6 @@ impl RxeNic {
             )
         })
     }
-}
-
-/// A first packet sequence number, 24 bits: different for successive queue pairs and resets, so that a packet of an
-/// earlier connection is not taken for one of the next.
-fn psn(of: u32) -> u32 {
-    of.wrapping_mul(0x9e37_79b1).wrapping_add(0x5bd1) >> 8
 }
 
 impl Nic for RxeNic {
