@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, small_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -129,7 +129,8 @@ fn a_late_completion_after_a_timeout_corrupts_nothing() {
 /// Requests take half a millisecond: who looks at the frame before the completion sees what was there before.
 fn slow_requests(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(500_000).build().unwrap();
-    let builder = small_soft(8)
+    // A NIC of its own making reaches the simulated GPU's memory alone.
+    let builder = simulated_soft(8)
         .wait_limit(scaled(Duration::from_secs(2)))
         .soft_nic(nic.into());
     let bench = Bench::with(builder, BASIC, options);

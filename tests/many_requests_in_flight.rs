@@ -16,7 +16,7 @@ fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
 #[test]
 fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
     for max_rd_atomic in [16, 64] {
-        let builder = small_soft(64)
+        let builder = simulated_soft(64)
             .queue_pairs(1)
             .queue_depth(64)
             .soft_nic(slow(max_rd_atomic));
@@ -100,7 +100,7 @@ fn all_slots_of_64_queue_pairs_are_in_flight_at_one_moment() {
 
 #[test]
 fn the_faults_of_several_warps_are_in_flight_together_on_one_queue_pair() {
-    let builder = small_soft(64)
+    let builder = simulated_soft(64)
         .queue_pairs(1)
         .queue_depth(64)
         .workers(2)
@@ -160,7 +160,7 @@ fn numbers_of_queue_pairs_need_not_follow_each_other() {
     // Two virtual memories make their queue pairs on one NIC by turns, so neither has a run of numbers of its own.
     let nic = Arc::new(SoftNic::builder().engines(2).build().unwrap());
     let benches: Vec<Bench> = (0..3)
-        .map(|_| Bench::new(small_soft(8).queue_pairs(5).soft_nic(Arc::clone(&nic)), BASIC))
+        .map(|_| Bench::new(simulated_soft(8).queue_pairs(5).soft_nic(Arc::clone(&nic)), BASIC))
         .collect();
     let n = 100 * PAGE_WORDS;
     let launches: Vec<_> = benches

@@ -12,7 +12,7 @@ fn bench() -> Bench {
 }
 
 fn file_of(words: impl Iterator<Item = u32>) -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let file = common::file_to_map();
     std::fs::write(file.path(), words.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
     file
 }
@@ -86,7 +86,7 @@ fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
 fn bytes_to_the_files_exact_end() {
     let bench = bench();
     let n = 3 * PAGE + 1;
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let file = common::file_to_map();
     std::fs::write(file.path(), vec![0xee; n as usize]).unwrap();
     let a = bench.vm.region::<u8>(n).map_file_mut(file.path()).unwrap();
     let places = bench.vm.buffer::<u64>(3).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_cannot_be_mapped_is_named() {
     let message = refused(region(10).map_file("/dev"));
     assert!(message.contains("/dev"), "{message}");
     // Of no element.
-    let empty = tempfile::NamedTempFile::new().unwrap();
+    let empty = common::file_to_map();
     assert!(region(0).map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
     region(0).map_file_mut(empty.path()).unwrap().flush().unwrap();
 }

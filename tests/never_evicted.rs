@@ -86,7 +86,7 @@ fn all_ways_to_write_reach_the_home() {
 fn dropped_or_lent_it_is_written_home() {
     for settings in transports() {
         let bench = Bench::new(settings, BASIC);
-        let file = tempfile::NamedTempFile::new().unwrap();
+        let file = common::file_to_map();
         std::fs::write(file.path(), vec![0; 3 * PAGE as usize]).unwrap();
         let region = bench.vm.region::<u32>(3 * PAGE_WORDS).never_evicted();
         let a = region.map_file_mut(file.path()).unwrap();

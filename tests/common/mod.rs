@@ -238,6 +238,16 @@ impl Bench {
     }
 }
 
+/// A file that a region can map to write. Since Linux 6.5 memory of most file systems cannot be pinned for a GPU's stores:
+/// for a real one it lies in memory.
+pub fn file_to_map() -> tempfile::NamedTempFile {
+    let made = match gpu() {
+        (GpuKind::Simulated, _) => tempfile::NamedTempFile::new(),
+        _ => tempfile::NamedTempFile::new_in("/dev/shm"),
+    };
+    made.unwrap_or_else(|error| panic!("a file to map: {error}"))
+}
+
 /// An error with all its causes, as a user's program prints it.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -33,6 +33,8 @@ pub(crate) struct StreamCopier {
 }
 
 struct State {
+    /// What one call of the driver copies, of the spans at hand.
+    pieces: Vec<CopySpan>,
     /// Arguments of the next call.
     to: Vec<u64>,
     from: Vec<u64>,
@@ -53,6 +55,7 @@ impl StreamCopier {
             core: Arc::clone(core),
             stream: core.new_stream(true)?,
             state: Mutex::new(State {
+                pieces: Vec::with_capacity(BATCH_MAX),
                 to: Vec::with_capacity(BATCH_MAX),
                 from: Vec::with_capacity(BATCH_MAX),
                 bytes: Vec::with_capacity(BATCH_MAX),
@@ -122,7 +125,19 @@ impl StreamCopier {
 
     /// Enqueues copies without order among them.
     fn enqueue(&self, state: &mut State, spans: &[CopySpan]) -> Result<(), GpuError> {
-        for batch in spans.chunks(BATCH_MAX) {
+        let mut pieces = std::mem::take(&mut state.pieces);
+        match self.core.pins() {
+            Some(pins) => pins.cut(spans, &mut pieces),
+            None => spans.clone_into(&mut pieces),
+        }
+        let enqueued = self.enqueue_pieces(state, &pieces);
+        state.pieces = pieces;
+        enqueued
+    }
+
+    /// The same for spans that the driver takes.
+    fn enqueue_pieces(&self, state: &mut State, pieces: &[CopySpan]) -> Result<(), GpuError> {
+        for batch in pieces.chunks(BATCH_MAX) {
             if batch.len() > 1 && state.batches {
                 match self.batch(state, batch)? {
                     Batched::Enqueued => continue,

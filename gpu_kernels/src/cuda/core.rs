@@ -252,9 +252,14 @@ impl Core {
         for retired in waiting {
             self.free(&retired);
         }
-        if let Some(pins) = self.pins.get().and_then(Weak::upgrade) {
+        if let Some(pins) = self.pins() {
             pins.unpin_all_unused();
         }
+    }
+
+    /// The registrations, once there are some.
+    pub(crate) fn pins(&self) -> Option<Arc<Pins>> {
+        self.pins.get().and_then(Weak::upgrade)
     }
 
     /// The book of pinned memory, some of which may wait until no kernel runs.

@@ -176,6 +176,17 @@ impl Book {
         }
     }
 
+    /// How many of `bytes` from `addr` on one copy may move: the driver refuses one that goes from one pinned range into
+    /// another, as from a page at an edge into those behind it. At least 1 of at least 1.
+    pub(crate) fn in_one_copy(&self, addr: u64, bytes: u64) -> u64 {
+        let before = self.pinned.range(..=addr).next_back();
+        let end = match before.filter(|(_, pinned)| pinned.end > addr) {
+            Some((_, pinned)) => Some(pinned.end),
+            None => self.pinned.range(addr..).next().map(|(&start, _)| start),
+        };
+        end.map_or(bytes, |end| bytes.min(end - addr))
+    }
+
     /// The host's address of the range at device address `addr`, if one registration covers it, and whether it is for
     /// reading only.
     pub(crate) fn host_address(&self, addr: u64, bytes: u64) -> Option<(u64, bool)> {
@@ -240,6 +251,23 @@ mod tests {
         );
         assert_eq!(missing(PAGE + 1, PAGE), [(PAGE, 2 * PAGE), (2 * PAGE, 3 * PAGE)]);
         assert_eq!(missing(PAGE + 1, 10), [(PAGE, 2 * PAGE)]);
+    }
+
+    #[test]
+    fn copies_end_where_ranges_do() {
+        let mut book = Book::new(PAGE);
+        assert_eq!(book.in_one_copy(PAGE, 10 * PAGE), 10 * PAGE, "not pinned at all");
+        register(&mut book, PAGE + 64, 3 * PAGE).expect("a registration with shared edges");
+        assert_eq!(
+            book.in_one_copy(PAGE + 64, PAGE),
+            PAGE - 64,
+            "the page at the edge is a range"
+        );
+        assert_eq!(book.in_one_copy(2 * PAGE, PAGE), PAGE);
+        assert_eq!(book.in_one_copy(2 * PAGE + 64, 2 * PAGE), 2 * PAGE - 64);
+        assert_eq!(book.in_one_copy(4 * PAGE, 64), 64);
+        assert_eq!(book.in_one_copy(0, 2 * PAGE), PAGE, "up to where pinned memory begins");
+        assert_eq!(book.in_one_copy(5 * PAGE, 7), 7);
     }
 
     #[test]

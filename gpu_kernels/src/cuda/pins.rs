@@ -15,7 +15,7 @@ use super::core::{Core, Raw};
 use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
 use super::pin_book::{Book, Conflict, Live, Pinned};
-use crate::api::{HostRegistration, Release};
+use crate::api::{CopySpan, HostRegistration, Release};
 use crate::error::GpuError;
 use crate::lock::lock;
 
@@ -177,7 +177,8 @@ impl Pins {
         failure.advised(
             what(live),
             "pinned memory counts against ulimit -l (memlock) and the container's limit; memory of a device or of a file map \
-             that is not writable can only be pinned for reading, some file systems' maps not at all",
+             that is not writable can only be pinned for reading; a writable file map since Linux 6.5 only where the file lies \
+             in memory, as in /dev/shm: put it there, or read it into a region and write the region back",
         )
     }
 
@@ -208,6 +209,25 @@ impl Pins {
         // Of a lost context nothing can be unpinned, and what is not unpinned stays in the book.
         if self.core.enter().is_ok() {
             self.unpin_unused(None);
+        }
+    }
+
+    /// Replaces `spans` by spans that the driver copies: each within one pinned range on either side.
+    pub(crate) fn cut(&self, spans: &[CopySpan], pieces: &mut Vec<CopySpan>) {
+        let book = lock(&self.book);
+        pieces.clear();
+        for &CopySpan { to, from, bytes } in spans {
+            let mut at = 0;
+            while at < bytes {
+                let left = book.in_one_copy(from + at, bytes - at);
+                let piece = book.in_one_copy(to + at, left);
+                pieces.push(CopySpan {
+                    to: to + at,
+                    from: from + at,
+                    bytes: piece,
+                });
+                at += piece;
+            }
         }
     }
 

@@ -105,8 +105,7 @@ class Fetch {
     }
     // Forgets it: the data that is on its way lands in the buffer only.
     GPUVM_DEVICE void cancel() {
-        stage_in_wait(buffer_);
-        stage_in_end(buffer_);
+        arrive(buffer_);
         unlock_staging(buffer_);
     }
     // Returns when the frame holds the page, for ordinary loads too.
@@ -116,8 +115,7 @@ class Fetch {
         u32 ahead = two ? 2 * kStagingBytes : kStagingBytes, buffer = buffer_;
         if (two) issue(other, kStagingBytes);
         for (u32 at = 0; at < bytes_; at += kStagingBytes) {
-            stage_in_wait(buffer);
-            stage_in_end(buffer);
+            arrive(buffer);
             unload(buffer, skip(), frame + at, piece(at));
             stage_out_read();
             if (bytes_ - at > ahead) issue(buffer, at + ahead);
@@ -130,7 +128,8 @@ class Fetch {
 
     // The same in parts, for a page of one piece, whose bytes other lanes read where they are staged.
     GPUVM_DEVICE u32 buffer() const { return buffer_; }
-    GPUVM_DEVICE static void wait(u32 buffer) { stage_in_wait(buffer); }
+    GPUVM_DEVICE u32 phase() const { return staging_phase(buffer_); }
+    GPUVM_DEVICE static void wait(u32 buffer, u32 phase) { stage_in_wait(buffer, phase); }
     GPUVM_DEVICE static const unsigned char* staged(u32 buffer, u64 home) {
         return staging.bytes[buffer] + (home & kHullMask);
     }
@@ -150,6 +149,10 @@ class Fetch {
     static constexpr u32 kHullMask = 127;
     GPUVM_DEVICE u32 skip() const { return static_cast<u32>(home_) & kHullMask; }
     GPUVM_DEVICE u32 piece(u32 at) const { return bytes_ - at < kStagingBytes ? bytes_ - at : kStagingBytes; }
+    GPUVM_DEVICE static void arrive(u32 buffer) {
+        stage_in_wait(buffer, staging_phase(buffer));
+        stage_in_end(buffer);
+    }
     GPUVM_DEVICE void issue(u32 buffer, u32 at) {
         stage_in_begin(buffer, home_ + at - skip(), (skip() + piece(at) + 15) & ~15u);
     }
@@ -162,11 +165,13 @@ class Fetch {
 // Returns when the home holds the page; the caller's fence makes that known.
 GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
     u32 buffer = lock_staging();
+    // The stores of those who held the page come before the engine's reads: it was cleaned after they had let it go.
+    fence_proxy();
     for (u32 at = 0; at < bytes; at += kStagingBytes) {
         u32 left = bytes - at, piece = left < kStagingBytes ? left : kStagingBytes;
         // A frame is whole pages: what lies behind the last page's end may be read.
         stage_in_begin(buffer, frame + at, (piece + 15) & ~15u);
-        stage_in_wait(buffer);
+        stage_in_wait(buffer, staging_phase(buffer));
         stage_in_end(buffer);
         unload(buffer, 0, home + at, piece);
         stage_out_read();

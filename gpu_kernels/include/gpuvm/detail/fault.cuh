@@ -471,19 +471,22 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u64 started = ticks();
     // Looked up while the page is on its way.
     const layout::VmDesc view = pool_view(vm);
-    u32 group = __activemask(), leader = __ffs(group) - 1;
+    u32 group = __activemask(), rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
     // Two votes instead of a match: this is the way of one page only.
     if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
-    bool leads = lane_id() == leader;
+    // By rank: of a lane whose number is the first active one ptxas believes that it is here alone, and leaders of
+    // several groups may be here together.
+    bool leads = rank == 0;
     u32 lanes = __popc(group);
     Fetch fetch;
-    u32 frame = kNoFrame;
+    u32 frame = kNoFrame, phase = 0;
     i64 available = 0;
     u32 low = 0;
     u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
         fetch.begin(home, bytes);
+        phase = fetch.phase();
         // All this while the page is on its way.
         bool claimed = try_claim(word, seen);
         available = claimed ? pool_reserve_one(&view) : 0;
@@ -503,24 +506,25 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             fetch.cancel();
         }
     }
-    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer(), leader);
+    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer() << 1 | phase, leader);
     if (static_cast<u32>(found >> 8) == kNoFrame) return result;
-    u32 buffer = found & 0xff;
+    u32 buffer = (found & 0xff) >> 1;
     u64 target = frames + (found >> 8 << page_shift);
     // The leader's barrier comes before the others' waits at it: a shuffle orders nothing.
     __syncwarp(group);
-    Fetch::wait(buffer);
+    Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
     const unsigned char* staged = Fetch::staged(buffer, home);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;
     bool together = lanes >= 8 && !((home | bytes) & 15);
-    if (together) store_staged(staged, target, bytes, __popc(group & ((1u << lane_id()) - 1)), lanes);
+    if (together) store_staged(staged, target, bytes, rank, lanes);
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);
     if (leads) {
-        if (!together) fetch.finish_staged(target);
+        // Not by `target`: a shuffled value is the same in all lanes for ptxas, which is wrong of several leaders.
+        if (!together) fetch.finish_staged(frames + (static_cast<u64>(frame) << page_shift));
         publish(word, 0, frame, 0);
         fetch.release();
         count_latency(histogram, ticks() - started);

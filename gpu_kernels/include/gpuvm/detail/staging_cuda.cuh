@@ -21,9 +21,10 @@ struct Staging {
     // More than a piece: the hull of one that is aligned to 128 bytes, since the engine is slower on less.
     unsigned char bytes[kStagingBuffers][kStagingBytes + 128];
     u64 barrier[kStagingBuffers];  // mbarriers
-    u64 key;                       // says that the lock below is one
+    u64 key;                       // says that all of this was made ready
     u32 next;                      // tickets; ticket t is for buffer t % kStagingBuffers
     u32 serving[kStagingBuffers];  // the ticket that holds the buffer, or may take it
+    u32 phase[kStagingBuffers];    // parity of the barrier's phase that the next copy completes; the holder's
 };
 static __shared__ __align__(128) Staging staging;
 
@@ -36,6 +37,13 @@ GPUVM_DEVICE u64 staging_key() {
     asm("mov.u64 %0,%%gridid;" : "=l"(grid));
     return (grid ^ 0x5bd1e9955bd1e995ull) << 1;
 }
+// Once for all copies of the block: a barrier that ends and begins again with each copy would have to be known to the
+// copy engine, and to the lanes that wait, each time anew.
+GPUVM_DEVICE void make_barrier(u32 buffer) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(shared_address(&staging.barrier[buffer])) : "memory");
+#endif
+}
 GPUVM_NOINLINE void make_staging_lock(u64 key) {
     volatile u64* shown = &staging.key;
     while (true) {
@@ -46,8 +54,12 @@ GPUVM_NOINLINE void make_staging_lock(u64 key) {
             sleep_ns(20);
         } else if (atomicCAS(const_cast<u64*>(shown), seen, key | 1) == seen) {
             staging.next = 0;
-            for (u32 n = 0; n < kStagingBuffers; ++n) *static_cast<volatile u32*>(&staging.serving[n]) = n;
-            // The lock comes before the key that shows it.
+            for (u32 n = 0; n < kStagingBuffers; ++n) {
+                staging.serving[n] = n;
+                staging.phase[n] = 0;
+                make_barrier(n);
+            }
+            // All of it comes before the key that shows it.
             __threadfence_block();
             *shown = key;
             return;
@@ -81,36 +93,55 @@ GPUVM_DEVICE void unlock_staging(u32 buffer) {
                  : "memory");
 }
 
+// The parity of the phase that the holder's next copy completes.
+GPUVM_DEVICE u32 staging_phase(u32 buffer) { return *static_cast<volatile u32*>(&staging.phase[buffer]); }
+// After every waiter has seen a copy end, and before the buffer's next copy.
+GPUVM_DEVICE void stage_in_end(u32 buffer) {
+    *static_cast<volatile u32*>(&staging.phase[buffer]) = staging_phase(buffer) ^ 1;
+}
+
 #if __CUDA_ARCH__ >= 900
 // The copy engine is a proxy of its own: a fence between it and ordinary accesses, both ways (PTX ISA, "Async proxy").
 GPUVM_DEVICE void fence_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+// The machine takes the buffer's and the barrier's addresses of a bulk copy from registers that a warp has once, and
+// ptxas 13.0 fills them from one of the lanes that are here: where leaders of two groups met, one copy went to the
+// other's buffer. So each buffer has code of its own, with addresses that are the same for all lanes. The texts differ,
+// or the compiler would make one of them again.
+#define GPUVM_STAGE_IN(BUFFER)                                                                                       \
+    do {                                                                                                             \
+        u32 barrier = shared_address(&staging.barrier[BUFFER]);                                                      \
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1; // buffer " #BUFFER ::"r"(barrier), "r"(bytes) \
+                     : "memory");                                                                                    \
+        asm volatile(                                                                                                \
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3]; // "               \
+            "buffer " #BUFFER ::"r"(shared_address(staging.bytes[BUFFER])),                                          \
+            "l"(from), "r"(bytes), "r"(barrier)                                                                      \
+            : "memory");                                                                                             \
+    } while (false)
+
+// The barrier, and all accesses to the buffer that the lock has ordered before us, come before the engine's. What it
+// reads was written by an engine too, or by who fenced afterwards.
 GPUVM_DEVICE void stage_in_begin(u32 buffer, u64 from, u32 bytes) {
-    u32 barrier = shared_address(&staging.barrier[buffer]);
-    asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(barrier) : "memory");
-    // The barrier, and whatever a lock or a page's word has ordered before us, comes before the engine's accesses.
-    fence_proxy();
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
-                     shared_address(staging.bytes[buffer])),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
+    static_assert(kStagingBuffers <= 2, "code for each buffer");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (buffer == 0)
+        GPUVM_STAGE_IN(0);
+    else
+        GPUVM_STAGE_IN(kStagingBuffers - 1);
 }
-// Any number of lanes may wait; each then sees the data.
-GPUVM_DEVICE void stage_in_wait(u32 buffer) {
+#undef GPUVM_STAGE_IN
+// Any number of lanes may wait for the copy of this phase; each then sees the data.
+GPUVM_DEVICE void stage_in_wait(u32 buffer, u32 phase) {
     u32 barrier = shared_address(&staging.barrier[buffer]), arrived = 0;
     while (!arrived)
         asm volatile(
             "{ .reg .pred p;\n"
-            "mbarrier.try_wait.parity.shared.b64 p,[%1],0;\n"
+            "mbarrier.try_wait.parity.shared.b64 p,[%1],%2;\n"
             "selp.u32 %0,1,0,p; }"
             : "=r"(arrived)
-            : "r"(barrier)
+            : "r"(barrier), "r"(phase)
             : "memory");
-}
-// After every waiter has seen the data, and before the barrier's next use.
-GPUVM_DEVICE void stage_in_end(u32 buffer) {
-    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(&staging.barrier[buffer])) : "memory");
 }
 // Begins the way out of `bytes`, a multiple of 16, from `skip` bytes into a buffer.
 GPUVM_DEVICE void stage_out(u32 buffer, u32 skip, u64 to, u32 bytes) {
@@ -137,8 +168,7 @@ GPUVM_DEVICE void stage_in_begin(u32 buffer, u64 from, u32 bytes) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 // The lane that began it sees the data; others do after a barrier with it.
-GPUVM_DEVICE void stage_in_wait(u32) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-GPUVM_DEVICE void stage_in_end(u32) {}
+GPUVM_DEVICE void stage_in_wait(u32, u32) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 GPUVM_DEVICE void stage_out(u32 buffer, u32 skip, u64 to, u32 bytes) {
     for (u32 at = 0; at < bytes; at += 16)
         st_relaxed_sys_v2(reinterpret_cast<pair64*>(to + at),
