@@ -27,7 +27,7 @@ pub fn compile_options() -> CompileOptions {
 /// Threads of a block: whole warps, as the kernel asks for.
 const BLOCK_THREADS: u32 = 64;
 
-/// Vertices that a block takes at a time: a word of 32 for each thread.
+/// Vertices that a block of the simulated GPU takes at a time: a word of 32 for each thread.
 const VERTICES_PER_BLOCK: u64 = 32 * BLOCK_THREADS as u64;
 
 /// Blocks in the seeded mode, the same on every machine.
@@ -44,7 +44,12 @@ pub fn launch_config(gpu: &Capabilities, vertices: u64) -> LaunchConfig {
         None if gpu.deterministic => BLOCKS_SEEDED,
         None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
     };
-    let blocks = vertices.div_ceil(VERTICES_PER_BLOCK).min(resident as u64);
+    // On a GPU a warp takes a word, in the simulator a lane does.
+    let vertices_per_block = match gpu.compute_capability {
+        Some(_) => u64::from(BLOCK_THREADS),
+        None => VERTICES_PER_BLOCK,
+    };
+    let blocks = vertices.div_ceil(vertices_per_block).min(resident as u64);
     LaunchConfig::new(blocks.max(1) as u32, BLOCK_THREADS)
 }
 

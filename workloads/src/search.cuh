@@ -1,18 +1,30 @@
 // One level of a breadth-first search over arrays of any kind: gpuvm's, or others with `size`, `[]` and `reader`.
 //
-// A set of vertices is a bitmap in plain device memory. A lane takes a word of it, so 32 neighbouring vertices, whose
-// rows are about a page: the lanes of a warp miss different pages, and those are fetched together.
+// A set of vertices is a bitmap in plain device memory.
+//
+// Two shapes. On a GPU a warp takes a word of it, so 32 neighbouring vertices, a lane each; the lanes of a warp read
+// neighbouring edges, and of most pages they fetch one together. On the simulated GPU, whose lanes run one after the
+// other, a lane takes a word: the lanes of a warp miss different pages, which are fetched together.
 #pragma once
 
 #include <gpuvm/gpuvm.cuh>
 
-// A row this long is shared by the lanes of a warp, each of which takes pieces of about a page.
-constexpr unsigned long long kLongRow = 4096;
-constexpr unsigned long long kPiece = 1024;
+#if !defined(SEARCH_WORD_A_LANE)
+#if defined(GPUVM_SIM)
+#define SEARCH_WORD_A_LANE 1
+#else
+#define SEARCH_WORD_A_LANE 0
+#endif
+#endif
+constexpr bool kWordALane = SEARCH_WORD_A_LANE;
+// A row this long is shared by the lanes of a warp, which take such pieces of it in turn: about a page, or an edge.
+constexpr unsigned long long kLongRow = kWordALane ? 4096 : 24;
+constexpr unsigned long long kPiece = kWordALane ? 1024 : 1;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-template <class Distances, class Row>
+template <class Neighbours, class Distances, class Row>
 struct Search {
+    const Neighbours& all;
     Distances& distances;
     Row neighbours;
     unsigned* visited;
@@ -29,6 +41,13 @@ struct Search {
         distances[vertex] = level;
         atomicOr(&next[vertex / 32], bit);
         ++reached;
+        ++accesses;
+    }
+
+    // One edge of many that the lanes walk side by side: a chunk for each lane would be read for one element.
+    __device__ void step(unsigned long long edge) {
+        visit(all[edge]);
+        ++edges;
         ++accesses;
     }
 
@@ -53,15 +72,18 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
     unsigned lane = thread % 32;
     auto starts = offsets.reader();
     auto row = neighbours.reader();
-    Search<Distances, decltype(row)> search{distances, row, visited, next, level};
+    Search<Neighbours, Distances, decltype(row)> search{neighbours, distances, row, visited, next, level};
 
-    // A warp takes 32 words at a time. No lane leaves the loop early, since all meet in the collectives; after a fault
-    // the walks end at once, so the loop is short.
-    for (unsigned first = thread - lane; first < words; first += gridDim.x * blockDim.x) {
-        unsigned word = first + lane;
+    // A warp takes 32 words at a time, or one. No lane leaves the loop early, since all meet in the collectives; after
+    // a fault the walks end at once, so the loop is short.
+    unsigned lanes = gridDim.x * blockDim.x;
+    unsigned stride = kWordALane ? lanes : lanes / 32;
+    for (unsigned first = kWordALane ? thread - lane : thread / 32; first < words; first += stride) {
+        unsigned word = kWordALane ? first + lane : first;
         unsigned members = word < words ? frontier[word] : 0;
         unsigned long_rows = 0;
-        if (word < words && previous[word]) previous[word] = 0;
+        if (word < words && (kWordALane || lane == 0) && previous[word]) previous[word] = 0;
+        if (!kWordALane) members &= 1u << lane;
         for (; members && !gpuvm::failed(); members &= members - 1) {
             unsigned member = __ffs(members) - 1;
             unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
@@ -75,11 +97,14 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
         for (unsigned owners = __ballot_sync(kWholeWarp, long_rows != 0); owners; owners &= owners - 1) {
             unsigned owner = __ffs(owners) - 1;
             for (unsigned rows = __shfl_sync(kWholeWarp, long_rows, owner); rows; rows &= rows - 1) {
-                unsigned long long vertex = (first + owner) * 32ull + __ffs(rows) - 1;
+                unsigned long long vertex = (kWordALane ? first + owner : first) * 32ull + __ffs(rows) - 1;
                 unsigned long long begin = starts[vertex], end = starts[vertex + 1];
                 search.accesses += 2;
                 for (begin += lane * kPiece; begin < end && !gpuvm::failed(); begin += 32 * kPiece) {
-                    search.walk(begin, begin + kPiece < end ? begin + kPiece : end);
+                    if (kPiece == 1)
+                        search.step(begin);
+                    else
+                        search.walk(begin, begin + kPiece < end ? begin + kPiece : end);
                 }
             }
         }

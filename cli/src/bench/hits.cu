@@ -49,7 +49,9 @@ static __device__ __forceinline__ void gather(const Data& data, u32 accesses, u6
 __global__ void gather_raw(const u32* words, u64 length, u32 accesses, u64* tally) {
     gather(pointer{words, length}, accesses, tally);
 }
-__global__ void gather_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) { gather(data, accesses, tally); }
+__global__ void __launch_bounds__(256, 8) gather_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
+    gather(data, accesses, tally);
+}
 
 // A row of a sparse matrix: 32 neighbouring words by one thread, somewhere.
 static __device__ __forceinline__ u64 row_of(u64 thread, u32 k, u64 words) {

@@ -471,7 +471,11 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u64 started = ticks();
     // Looked up while the page is on its way.
     const layout::VmDesc view = pool_view(vm);
-    u32 group = __activemask(), rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
+    // ptxas 13.0 takes what comes of `__activemask` for the same in all lanes that are here, in later barriers too.
+    // That is wrong where two groups meet at the end of a branch: a leader passed a barrier of its group with the other
+    // group's mask. Of `seen`, which no bit of comes in since the page is absent, it knows no such thing.
+    u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
+    u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
     // Two votes instead of a match: this is the way of one page only.
     if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
     // By rank: of a lane whose number is the first active one ptxas believes that it is here alone, and leaders of
@@ -523,7 +527,6 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);
     if (leads) {
-        // Not by `target`: a shuffled value is the same in all lanes for ptxas, which is wrong of several leaders.
         if (!together) fetch.finish_staged(frames + (static_cast<u64>(frame) << page_shift));
         publish(word, 0, frame, 0);
         fetch.release();

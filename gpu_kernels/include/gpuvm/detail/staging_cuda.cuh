@@ -30,15 +30,16 @@ static __shared__ __align__(128) Staging staging;
 
 GPUVM_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Shared memory is not initialised, so a lock is told from garbage by a key that no other launch has: %gridid is unique
-// for a launch. An earlier block of the same launch left a key that is right, and its lock free.
+// Shared memory is not initialised, so what was made ready is told from garbage by a key that no other block has:
+// %gridid is unique for a launch. A block that lay here before leaves words that look right, and barriers that are
+// gone.
 GPUVM_DEVICE u64 staging_key() {
     u64 grid;
     asm("mov.u64 %0,%%gridid;" : "=l"(grid));
-    return (grid ^ 0x5bd1e9955bd1e995ull) << 1;
+    u64 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * static_cast<u64>(blockIdx.z));
+    return (grid * 0x9e3779b97f4a7c15ull ^ block) << 1;
 }
-// Once for all copies of the block: a barrier that ends and begins again with each copy would have to be known to the
-// copy engine, and to the lanes that wait, each time anew.
+// Once for all copies of the block, which go on from phase to phase.
 GPUVM_DEVICE void make_barrier(u32 buffer) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared.b64 [%0],1;" ::"r"(shared_address(&staging.barrier[buffer])) : "memory");
