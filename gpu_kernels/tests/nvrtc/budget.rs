@@ -112,7 +112,8 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/bfs.cu",
         defines: &[],
-        kernels: &[paged("bfs_level", 192, 216)],
+        // A bound of 8 blocks of 64 threads.
+        kernels: &[capped("bfs_level", 128, 128, 1400, 2000)],
     },
     File {
         path: "cli/src/bench/bfs.cu",
@@ -167,7 +168,8 @@ pub const FILES: &[File] = &[
             plain("fill_values", 16),
             paged("warm_pages", 168, 184),
             plain("gather_raw", 40),
-            paged("gather_paged", 184, 176),
+            // A bound of 8 blocks of 256 threads; of compute capability 7.5 fewer threads are resident.
+            capped("gather_paged", 80, 80, 800, 800),
             plain("rows_raw", 24),
             paged("rows_paged", 184, 184),
             paged("rows_span", 144, 168),
