@@ -49,7 +49,14 @@ static __device__ __forceinline__ void gather(const Data& data, u32 accesses, u6
 __global__ void gather_raw(const u32* words, u64 length, u32 accesses, u64* tally) {
     gather(pointer{words, length}, accesses, tally);
 }
-__global__ void __launch_bounds__(256, 8) gather_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
+// As many resident threads as the multiprocessor has.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GATHER_BLOCKS 4
+#else
+#define GATHER_BLOCKS 8
+#endif
+__global__ void __launch_bounds__(256, GATHER_BLOCKS)
+    gather_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
     gather(data, accesses, tally);
 }
 
