@@ -5,6 +5,7 @@ use std::mem::offset_of;
 
 use corosensei::Yielder;
 
+use super::races::Racer;
 use super::warp::{LANES, Warp};
 use super::weak_memory::{Access, Operation, Order, Scope, Who};
 
@@ -85,6 +86,16 @@ impl Lane {
             lane: self.warp_slot * LANES as u32 + self.lane,
             // SAFETY: the block's constants outlive its lanes, and are not written while they live.
             sm: unsafe { (*self.block).sm },
+        }
+    }
+}
+
+impl Lane {
+    /// The lane as the race checker knows it.
+    pub(crate) fn racer(&self) -> Racer {
+        Racer {
+            lane: self.who().lane,
+            id: self.id,
         }
     }
 }

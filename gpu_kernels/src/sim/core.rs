@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
+use super::races::Race;
 use super::trap::WorkerSignals;
 use super::{MemoryModel, Schedule};
 use crate::api::{Actor, NoteFormatter, OnStore};
@@ -24,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) memory_model: MemoryModel,
     /// How the seeded mode picks lanes.
     pub(crate) schedule: Schedule,
+    /// Whether the seeded mode looks for races.
+    pub(crate) find_races: bool,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }
@@ -70,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) trace: AtomicU64,
     /// Virtual time of the seeded mode, ns.
     pub(crate) virtual_ns: AtomicU64,
+    /// Races that the seeded mode found, and how often.
+    pub(crate) races: Mutex<(Vec<Race>, u64)>,
 }
 
 /// While it lives, the seeded scheduler may run: a host thread waits.
@@ -93,6 +98,7 @@ impl Core {
             signals: OnceLock::new(),
             trace: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
+            races: Mutex::default(),
         }
     }
 

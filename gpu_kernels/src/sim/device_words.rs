@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use super::weak_memory::{Access, Bytes, Operation};
 
 /// Device memory: one mapping, valid as a whole.
+#[derive(Clone, Copy)]
 pub(crate) struct DeviceWords {
     base: u64,
     capacity: u64,

@@ -16,6 +16,7 @@ mod memory;
 mod module;
 mod preempt;
 mod priorities;
+mod races;
 mod report;
 mod resident;
 pub(crate) mod rewrite;
@@ -97,6 +98,7 @@ pub enum Schedule {
     },
 }
 
+pub use self::races::{Race, RaceAccess, RacingLane};
 pub use self::seeded::engine_copies;
 
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
@@ -131,6 +133,7 @@ pub struct SimGpuBuilder {
     skip_exited: bool,
     memory_model: MemoryModel,
     schedule: Schedule,
+    find_races: bool,
 }
 
 impl SimGpuBuilder {
@@ -173,6 +176,14 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
+        self
+    }
+
+    /// Whether the seeded mode looks for data races in device memory, see [`SimGpu::races`]; it does not by default. Memory is
+    /// sequentially consistent then: races are found by what orders accesses, not by what they come to.
+    #[must_use]
+    pub fn find_races(mut self, find: bool) -> Self {
+        self.find_races = find;
         self
     }
 
@@ -233,6 +244,7 @@ impl SimGpuBuilder {
             seed,
             memory_model: self.memory_model,
             schedule: self.schedule,
+            find_races: self.find_races,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -283,6 +295,7 @@ impl SimGpu {
             skip_exited: false,
             memory_model: MemoryModel::default(),
             schedule: Schedule::default(),
+            find_races: false,
         }
     }
 
@@ -294,6 +307,11 @@ impl SimGpu {
     /// Virtual time of the seeded mode, ns, as engines that are stepped by its scheduler see it; 0 in the fast mode.
     pub fn virtual_ns(&self) -> u64 {
         self.core.virtual_ns.load(Ordering::Acquire)
+    }
+
+    /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
+    pub fn races(&self) -> (Vec<Race>, u64) {
+        lock(&self.core.races).clone()
     }
 
     /// Lanes preempted so far because they did not yield.

@@ -20,10 +20,11 @@ use super::device_words::{DeviceWords, access_directly};
 use super::hooks;
 use super::launch::{LaunchState, lock};
 use super::priorities::{self, Priorities};
+use super::races::{Racer, Races};
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
-use super::weak_memory::WeakMemory;
+use super::weak_memory::{Bytes as _, WeakMemory};
 use super::{MemoryModel, Schedule};
 use crate::api::Actor;
 use crate::error::GpuError;
@@ -69,6 +70,10 @@ pub(crate) struct Chance {
     hash: u64,
     /// None where memory is sequentially consistent.
     memory: Option<WeakMemory<DeviceWords>>,
+    /// Where device memory lies.
+    words: DeviceWords,
+    /// None where nobody looks for races.
+    races: Option<Races>,
     /// None in a random walk.
     priorities: Option<Priorities>,
 }
@@ -86,13 +91,18 @@ pub fn engine_copies(to: u64, from: u64, bytes: u64) {
         return;
     }
     // SAFETY: set only while `step_actor` runs on this thread, which holds no reference to the chance meanwhile.
-    if let Some(memory) = unsafe { &mut (*chance).memory } {
+    let chance = unsafe { &mut *chance };
+    if let Some(memory) = &mut chance.memory {
         memory.engine_copies(to, from, bytes);
+    }
+    if let Some(races) = &mut chance.races {
+        let here = |at: u64| chance.words.covers(at, bytes).then_some(at);
+        races.engine_copies(here(to), here(from), bytes);
     }
 }
 
 impl Chance {
-    fn new(options: &Options, memory: Option<WeakMemory<DeviceWords>>) -> Self {
+    fn new(options: &Options, words: DeviceWords) -> Self {
         let seed = options.seed.unwrap_or(0);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let changes = match options.schedule {
@@ -102,9 +112,13 @@ impl Chance {
             Schedule::Priorities { changes } => Some(changes),
         };
         let priorities = changes.map(|changes| Priorities::new(&mut rng, changes));
+        let weak = options.memory_model == MemoryModel::Weak && !options.find_races;
+        let memory = weak.then(|| WeakMemory::new(words, seed));
         let mut chance = Self {
             rng,
             memory,
+            words,
+            races: options.find_races.then(Races::default),
             priorities,
             now_ns: 0,
             gap: 0,
@@ -134,8 +148,22 @@ impl Chance {
         }
     }
 
+    /// Lanes have met at a barrier.
+    fn met(&mut self, lanes: &[u32]) {
+        if let Some(memory) = &mut self.memory {
+            memory.join(lanes.iter().copied());
+        }
+        if let Some(races) = &mut self.races {
+            races.join(lanes);
+        }
+    }
+
     /// Another lane begins in the place of `lane`.
-    fn lane_starts(&mut self, lane: u32) {
+    fn lane_starts(&mut self, racer: Racer) {
+        let lane = racer.lane;
+        if let Some(races) = &mut self.races {
+            races.start(racer);
+        }
         if let Some(memory) = &mut self.memory {
             memory.start(lane);
         }
@@ -260,12 +288,22 @@ pub(crate) unsafe extern "C" fn access(lane: *mut Lane, what: u32, address: *mut
         // The switch point comes before the access: what another lane does in between is what the access sees.
         step(lane, ATOMIC);
         let access = abi::access(what, address as u64);
-        if let Some(memory) = settle(lane)
-            && memory.covers(access.at, access.bytes as u64)
-        {
+        let chance = chance_of(lane);
+        if !(*chance).words.covers(access.at, access.bytes as u64) {
+            return access_directly(access, value, expected);
+        }
+        if let Some(memory) = settle(lane) {
             return memory.access((*lane).who(), access, value, expected);
         }
-        access_directly(access, value, expected)
+        let old = access_directly(access, value, expected);
+        if let Some(races) = &mut (*chance).races {
+            races.access(
+                (*lane).racer(),
+                access,
+                access.operation.apply(old, value, expected).is_some(),
+            );
+        }
+        old
     }
 }
 
@@ -288,11 +326,15 @@ pub(crate) unsafe extern "C" fn plain(
         let writes = kind & abi::plain::WRITE != 0;
         step(lane, if writes { WRITE } else { READ });
         let (at, bytes) = (address as u64, bytes as u64);
-        let Some(memory) = settle(lane) else { return };
-        if !memory.covers(at, bytes) {
+        let chance = chance_of(lane);
+        if !(*chance).words.covers(at, bytes) {
             return;
         }
         let volatile = kind & abi::plain::VOLATILE != 0;
+        if let Some(races) = &mut (*chance).races {
+            races.plain((*lane).racer(), at, bytes, writes, volatile);
+        }
+        let Some(memory) = settle(lane) else { return };
         if kind & abi::plain::READ != 0 {
             memory.before_load((*lane).who(), at, bytes, volatile | writes);
         }
@@ -312,6 +354,12 @@ pub(crate) unsafe extern "C" fn fence(lane: *mut Lane, order: u32, scope: u32) {
         step(lane, FENCE);
         if let Some(memory) = settle(lane) {
             memory.fence((*lane).who(), abi::order(order), abi::scope(scope));
+        }
+        let chance = chance_of(lane);
+        if !chance.is_null()
+            && let Some(races) = &mut (*chance).races
+        {
+            races.fence((*lane).racer(), abi::scope(scope));
         }
     }
 }
@@ -352,20 +400,18 @@ pub(crate) unsafe fn warp_met(lane: *mut Lane, mask: u32) {
 /// All live lanes of the block have met at its barrier.
 pub(crate) fn block_met(block: &Block) {
     // SAFETY: the chance outlives all blocks, and only this thread uses it.
-    if let Some(chance) = unsafe { block.seeded.as_mut() }
-        && let Some(memory) = &mut chance.memory
-    {
-        memory.join(lanes_in(block).into_iter());
+    if let Some(chance) = unsafe { block.seeded.as_mut() } {
+        chance.met(&racers_in(block).iter().map(|racer| racer.lane).collect::<Vec<_>>());
     }
 }
 
-/// The lanes of a block, by their number among all that can be resident.
-fn lanes_in(block: &Block) -> Vec<u32> {
+/// The lanes of a block.
+fn racers_in(block: &Block) -> Vec<Racer> {
     let units = block.units.iter();
     // SAFETY: the lane's constants live in the unit's stacks, and are not written while it lives.
-    let number = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).who().lane };
+    let racer = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).racer() };
     units
-        .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| number(unit, lane)))
+        .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| racer(unit, lane)))
         .collect()
 }
 
@@ -378,6 +424,12 @@ pub(crate) unsafe fn before_register(lane: *mut Lane) {
     unsafe {
         if let Some(memory) = settle(lane) {
             memory.before_register((*lane).who().lane);
+        }
+        let chance = chance_of(lane);
+        if !chance.is_null()
+            && let Some(races) = &mut (*chance).races
+        {
+            races.doorbell((*lane).racer());
         }
     }
 }
@@ -405,12 +457,9 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// The scheduler of `core`, whose options hold the seed.
     pub(crate) fn new(core: Arc<Core>, signals: Arc<WorkerSignals>) -> Self {
-        let memory = (core.options.memory_model == MemoryModel::Weak).then(|| {
-            // SAFETY: the core, which the scheduler's blocks hold, keeps the mapping.
-            let words = unsafe { DeviceWords::new(core.memory.base(), core.memory.capacity()) };
-            WeakMemory::new(words, core.options.seed.unwrap_or(0))
-        });
-        let chance = Box::into_raw(Box::new(Chance::new(&core.options, memory)));
+        // SAFETY: the core, which the scheduler's blocks hold, keeps the mapping.
+        let words = unsafe { DeviceWords::new(core.memory.base(), core.memory.capacity()) };
+        let chance = Box::into_raw(Box::new(Chance::new(&core.options, words)));
         let residents = Residents::new(core, 0, signals, chance);
         Self {
             residents,
@@ -469,9 +518,9 @@ impl Scheduler {
             while launch.has_blocks() && self.residents.has_room(&launch) {
                 let Some(number) = launch.take_block() else { break };
                 if self.residents.start(&launch, number) {
-                    let lanes = self.residents.blocks.last().map(|block| lanes_in(block));
-                    for lane in lanes.into_iter().flatten() {
-                        self.chance().lane_starts(lane);
+                    let racers = self.residents.blocks.last().map(|block| racers_in(block));
+                    for racer in racers.into_iter().flatten() {
+                        self.chance().lane_starts(racer);
                     }
                 }
             }
@@ -569,6 +618,14 @@ impl Scheduler {
         let core = &self.residents.core;
         core.virtual_ns.store(now, Ordering::Release);
         core.trace.store(trace, Ordering::Release);
+        // SAFETY: as in `chance`; the reference ends here.
+        if let Some(races) = unsafe { &(*self.chance).races } {
+            let mut found = lock(&core.races);
+            // Cheap where nothing is new, which is nearly always.
+            if found.1 != races.count() {
+                *found = races.found();
+            }
+        }
         (now, trace)
     }
 
@@ -645,8 +702,8 @@ impl Scheduler {
         let block = self.residents.blocks.swap_remove(position);
         let last = self.residents.blocks.is_empty();
         if let Some(memory) = &mut self.chance().memory {
-            for lane in lanes_in(&block) {
-                memory.flush(lane);
+            for racer in racers_in(&block) {
+                memory.flush(racer.lane);
             }
             if last {
                 memory.settle_all();
@@ -708,6 +765,9 @@ impl Scheduler {
                 if returned {
                     memory.flush((*(*unit).lane(lane)).who().lane);
                 }
+            }
+            if returned && let Some(races) = &mut self.chance().races {
+                races.end((*(*unit).lane(lane)).racer());
             }
             if returned && !self.residents.lane_ended(block, unit, lane) {
                 return false;

@@ -308,11 +308,6 @@ impl<M: Bytes> WeakMemory<M> {
         self.odds.bits = 6 + self.dice.below(10) as u32;
     }
 
-    /// Whether the model is in charge of these bytes.
-    pub(crate) fn covers(&self, at: u64, bytes: u64) -> bool {
-        self.memory.covers(at, bytes)
-    }
-
     fn view(&mut self, lane: u32) -> &mut View {
         let lane = lane as usize;
         if lane >= self.views.len() {
