@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
+use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic};
 use gpuvm_nic::soft::ViolationKind;
-use program::{Shape, rng, run, tiny};
+use program::{Shape, rng, run, run_on, tiny};
 
 /// Whether one of `most` interleavings goes wrong with the bug, in any way that a user would see.
 fn found(header: &str, from: &str, to: &str, most: u64) {
@@ -252,11 +253,13 @@ fn direct(seed: u64) -> Shape {
     }
 }
 
-/// Warps that hold spans, whose accesses are weak.
+/// Warps that hold spans, whose accesses are weak; two of them share a multiprocessor and its cache.
 fn spans(seed: u64) -> Shape {
     Shape {
+        threads: 64,
+        steps: 16,
         launches: 1,
-        ..tiny(seed, 3)
+        ..tiny(seed, 5)
     }
 }
 
@@ -324,12 +327,6 @@ fn order_a_hand_over_without_release() {
 }
 
 #[test]
-fn order_a_record_without_release() {
-    let release = "st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));";
-    found_in(QUEUE, release, &release.replace("release", "relaxed"), 2000, &queued);
-}
-
-#[test]
 fn order_the_ringers_second_look_without_its_fence() {
     let fence = "st_release_gpu(&s->ringer, 0u);\n        fence_sc_gpu();";
     found_in(QUEUE, fence, &fence.replace("fence_sc", "fence_acq_rel"), 2000, &queued);
@@ -372,18 +369,72 @@ fn order_a_page_settled_before_its_group_meets() {
 }
 
 #[test]
-fn order_a_doorbell_record_before_its_requests() {
-    let fence = "// The requests before the record, at the NIC.\n    fence_acq_rel_sys();";
-    let kinds = [
-        ViolationKind::WrongIndex,
-        ViolationKind::Malformed,
-        ViolationKind::RecordAheadOfRequest,
-    ];
-    named(WIRE, fence, "", &kinds, 400);
-}
-
-#[test]
 fn order_a_doorbell_before_its_record() {
     let fence = "// The record before the doorbell, at the NIC or its proxy.\n    fence_acq_rel_sys();";
     named(WIRE, fence, "", &[ViolationKind::DoorbellAheadOfRecord], 400);
+}
+
+/// Whether the happens-before checker reports a race in one of `most` interleavings of the library with the bug, and none in the
+/// same interleaving of the library without it.
+fn races(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> Shape) {
+    let bug = planted(header, from, to);
+    let run = |seed, options: &CompileOptions| {
+        let shape = shape(seed);
+        let simulated = SimOptions {
+            find_races: true,
+            ..SimOptions::default()
+        };
+        run_on::<u32>(shape.builder().sim_options(simulated), &mut rng(seed), &shape, options)
+    };
+    for seed in 0..most {
+        let Err(wrong) = run(seed, &bug) else { continue };
+        println!("seed {seed}: {wrong}");
+        if wrong.contains("races:") {
+            run(seed, &CompileOptions::default()).expect("the library as it is");
+            return;
+        }
+    }
+    panic!("no race is reported in {most} interleavings");
+}
+
+#[test]
+fn race_publication_without_release() {
+    let release = "atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);";
+    races(WORD, release, &release.replace("release", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_pin_without_acquire() {
+    let acquire = "return atom_add_acquire_gpu(word, count * kPin);";
+    races(WORD, acquire, &acquire.replace("acquire", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_an_unpin_without_release() {
+    let release = "atom_add_release_gpu(word, 0 - count * kPin);";
+    races(WORD, release, &release.replace("release", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_completion_read_relaxed() {
+    let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
+    races(MLX5, acquire, &acquire.replace("acquire", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_doorbell_without_its_fences() {
+    let fence = "// The record before the doorbell, at the NIC or its proxy.\n    fence_acq_rel_sys();";
+    races(WIRE, fence, &fence.replace("acq_rel_sys", "acq_rel_gpu"), 40, &spans);
+}
+
+#[test]
+fn race_a_follower_that_does_not_acquire() {
+    let acquire = "if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());";
+    races(FAULT, acquire, "", 40, &spans);
+}
+
+#[test]
+fn race_an_eviction_that_orders_nothing() {
+    let both = "return atom_cas_acq_rel_gpu(word, seen, evicted(seen)) == seen;";
+    races(WORD, both, &both.replace("acq_rel_gpu", "relaxed_sys"), 40, &spans);
 }

@@ -1,14 +1,16 @@
 //! What the parts of one simulated GPU share: memory, launches that run, watchers of register stores.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use super::SimOptions;
+use super::events::Event;
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
 use super::races::Race;
 use super::trap::WorkerSignals;
-use super::{MemoryModel, Schedule};
 use crate::api::{Actor, NoteFormatter, OnStore};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
@@ -21,12 +23,7 @@ pub(crate) struct Options {
     pub(crate) lanes_per_worker: u32,
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
-    /// How weak memory is in the seeded mode.
-    pub(crate) memory_model: MemoryModel,
-    /// How the seeded mode picks lanes.
-    pub(crate) schedule: Schedule,
-    /// Whether the seeded mode looks for races.
-    pub(crate) find_races: bool,
+    pub(crate) simulation: SimOptions,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }
@@ -75,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) virtual_ns: AtomicU64,
     /// Races that the seeded mode found, and how often.
     pub(crate) races: Mutex<(Vec<Race>, u64)>,
+    /// The last events of the seeded mode.
+    pub(crate) events: Mutex<VecDeque<Event>>,
 }
 
 /// While it lives, the seeded scheduler may run: a host thread waits.
@@ -99,6 +98,7 @@ impl Core {
             trace: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
             races: Mutex::default(),
+            events: Mutex::default(),
         }
     }
 

@@ -218,7 +218,7 @@ unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) 
     unsafe {
         // Release: all stores of this lane before the register store are visible to whoever reads the register with acquire.
         // A NIC's register may be mapped write-combining: such a store overtakes others, and lingers in the core.
-        super::seeded::before_register(lane);
+        super::seeded::before_register(lane, address as u64, value);
         drain_stores();
         (*address.cast::<AtomicU64>()).store(value, Ordering::Release);
         drain_stores();

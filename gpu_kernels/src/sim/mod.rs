@@ -10,6 +10,7 @@ mod compile;
 mod copier;
 mod core;
 mod device_words;
+mod events;
 mod hooks;
 mod launch;
 mod memory;
@@ -98,6 +99,21 @@ pub enum Schedule {
     },
 }
 
+/// What the seeded mode does besides running kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimOptions {
+    /// How weak memory is.
+    pub memory_model: MemoryModel,
+    /// How lanes are picked.
+    pub schedule: Schedule,
+    /// Whether data races in device memory are looked for, see [`SimGpu::races`]. Memory is sequentially consistent then:
+    /// races are found by what orders accesses, not by what they come to.
+    pub find_races: bool,
+    /// How many of the last events are kept, see [`SimGpu::events`].
+    pub events_kept: usize,
+}
+
+pub use self::events::{Event, EventKind};
 pub use self::races::{Race, RaceAccess, RacingLane};
 pub use self::seeded::engine_copies;
 
@@ -131,9 +147,7 @@ pub struct SimGpuBuilder {
     preemption: Preemption,
     preempt_after: Duration,
     skip_exited: bool,
-    memory_model: MemoryModel,
-    schedule: Schedule,
-    find_races: bool,
+    options: SimOptions,
 }
 
 impl SimGpuBuilder {
@@ -165,25 +179,10 @@ impl SimGpuBuilder {
         self
     }
 
-    /// How weak memory is in the seeded mode; weak by default.
+    /// What the seeded mode does besides running kernels.
     #[must_use]
-    pub fn memory_model(mut self, model: MemoryModel) -> Self {
-        self.memory_model = model;
-        self
-    }
-
-    /// How the seeded mode picks lanes; by the seed's parity by default.
-    #[must_use]
-    pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
-        self
-    }
-
-    /// Whether the seeded mode looks for data races in device memory, see [`SimGpu::races`]; it does not by default. Memory is
-    /// sequentially consistent then: races are found by what orders accesses, not by what they come to.
-    #[must_use]
-    pub fn find_races(mut self, find: bool) -> Self {
-        self.find_races = find;
+    pub fn options(mut self, options: SimOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -242,9 +241,7 @@ impl SimGpuBuilder {
             workers,
             lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
             seed,
-            memory_model: self.memory_model,
-            schedule: self.schedule,
-            find_races: self.find_races,
+            simulation: self.options,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -293,9 +290,7 @@ impl SimGpu {
             preemption: Preemption::Signal,
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
-            memory_model: MemoryModel::default(),
-            schedule: Schedule::default(),
-            find_races: false,
+            options: SimOptions::default(),
         }
     }
 
@@ -312,6 +307,11 @@ impl SimGpu {
     /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
     pub fn races(&self) -> (Vec<Race>, u64) {
         lock(&self.core.races).clone()
+    }
+
+    /// The last events of the seeded mode, oldest first: as many as [`SimOptions::events_kept`] says.
+    pub fn events(&self) -> Vec<Event> {
+        lock(&self.core.events).iter().copied().collect()
     }
 
     /// Lanes preempted so far because they did not yield.
@@ -473,6 +473,10 @@ impl Gpu for SimGpu {
 
     fn set_note_formatter(&self, format: NoteFormatter) {
         self.core.set_note_formatter(format);
+    }
+
+    fn as_simulated(&self) -> Option<&SimGpu> {
+        Some(self)
     }
 }
 

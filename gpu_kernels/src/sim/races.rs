@@ -519,10 +519,10 @@ impl Races {
     }
 }
 
-/// Whether two unordered accesses are no race: both strong, each within the other's scope. A strong load may meet any store: element reads
-/// are optimistic, validated after the load, and order nothing.
+/// Whether two unordered accesses are no race: both strong, each within the other's scope. A lane's strong load may meet any store: element
+/// reads are optimistic, validated after the load, and order nothing.
 fn may_meet(a: &Shadow, b: &Shadow) -> bool {
-    let optimistic = |access: &Shadow| access.strong() && access.kind == Kind::Load;
+    let optimistic = |access: &Shadow| access.who != ENGINE && access.strong() && access.kind == Kind::Load;
     if optimistic(a) || optimistic(b) {
         return true;
     }
@@ -530,7 +530,7 @@ fn may_meet(a: &Shadow, b: &Shadow) -> bool {
         return false;
     }
     if a.who == ENGINE || b.who == ENGINE {
-        return true;
+        return a.scope == Scope::Sys && b.scope == Scope::Sys;
     }
     let same_block = a.id >> 10 == b.id >> 10;
     same_block || (a.scope != Scope::Cta && b.scope != Scope::Cta)

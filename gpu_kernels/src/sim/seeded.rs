@@ -17,6 +17,7 @@ use super::abi::{self, Lane};
 use super::block::{Block, WarpUnit};
 use super::core::{Core, Options};
 use super::device_words::{DeviceWords, access_directly};
+use super::events::{Event, EventKind};
 use super::hooks;
 use super::launch::{LaunchState, lock};
 use super::priorities::{self, Priorities};
@@ -24,7 +25,7 @@ use super::races::{Racer, Races};
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
-use super::weak_memory::{Bytes as _, WeakMemory};
+use super::weak_memory::{Bytes as _, Operation, WeakMemory};
 use super::{MemoryModel, Schedule};
 use crate::api::Actor;
 use crate::error::GpuError;
@@ -105,20 +106,20 @@ impl Chance {
     fn new(options: &Options, words: DeviceWords) -> Self {
         let seed = options.seed.unwrap_or(0);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let changes = match options.schedule {
+        let changes = match options.simulation.schedule {
             Schedule::RandomWalk => None,
             Schedule::BySeed if seed.is_multiple_of(2) => None,
             Schedule::BySeed => Some((seed / 2 % 5) as u32 + 1),
             Schedule::Priorities { changes } => Some(changes),
         };
         let priorities = changes.map(|changes| Priorities::new(&mut rng, changes));
-        let weak = options.memory_model == MemoryModel::Weak && !options.find_races;
+        let weak = options.simulation.memory_model == MemoryModel::Weak && !options.simulation.find_races;
         let memory = weak.then(|| WeakMemory::new(words, seed));
         let mut chance = Self {
             rng,
             memory,
             words,
-            races: options.find_races.then(Races::default),
+            races: options.simulation.find_races.then(Races::default),
             priorities,
             now_ns: 0,
             gap: 0,
@@ -252,6 +253,42 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
     }
 }
 
+/// Keeps an event of a lane, where events are kept.
+///
+/// # Safety
+/// `lane` is a lane of a resident block, none of whose references is held.
+unsafe fn tell(lane: *mut Lane, kind: EventKind, address: u64, value: u64) {
+    // SAFETY: warp, block and launch outlive their lanes.
+    unsafe {
+        let block: *const Block = (*(*lane).warp).block;
+        let core = &Block::launch_of(block).core;
+        let kept = core.options.simulation.events_kept;
+        let chance = (*block).seeded;
+        if kept == 0 || chance.is_null() {
+            return;
+        }
+        let event = Event {
+            ns: (*chance).now_ns,
+            launch: Block::launch_of(block).id,
+            block: (*block).number,
+            warp: (*(*lane).warp).index,
+            lane: (*lane).lane,
+            kind,
+            address,
+            value,
+        };
+        keep(core, event, kept);
+    }
+}
+
+fn keep(core: &Core, event: Event, kept: usize) {
+    let mut events = lock(&core.events);
+    if events.len() >= kept {
+        events.pop_front();
+    }
+    events.push_back(event);
+}
+
 /// The chance of a lane's scheduler; null in the fast mode.
 ///
 /// # Safety
@@ -330,6 +367,12 @@ pub(crate) unsafe extern "C" fn plain(
         if !(*chance).words.covers(at, bytes) {
             return;
         }
+        let told = if writes {
+            EventKind::PlainStore
+        } else {
+            EventKind::PlainLoad
+        };
+        tell(lane, told, at, 0);
         let volatile = kind & abi::plain::VOLATILE != 0;
         if let Some(races) = &mut (*chance).races {
             races.plain((*lane).racer(), at, bytes, writes, volatile);
@@ -352,6 +395,7 @@ pub(crate) unsafe extern "C" fn fence(lane: *mut Lane, order: u32, scope: u32) {
     // SAFETY: passed on; no reference is held where the lane suspends.
     unsafe {
         step(lane, FENCE);
+        tell(lane, EventKind::Fence, 0, 0);
         if let Some(memory) = settle(lane) {
             memory.fence((*lane).who(), abi::order(order), abi::scope(scope));
         }
@@ -419,9 +463,10 @@ fn racers_in(block: &Block) -> Vec<Racer> {
 ///
 /// # Safety
 /// `lane` is the running lane.
-pub(crate) unsafe fn before_register(lane: *mut Lane) {
+pub(crate) unsafe fn before_register(lane: *mut Lane, address: u64, value: u64) {
     // SAFETY: passed on; the reference ends here.
     unsafe {
+        tell(lane, EventKind::RegisterStore, address, value);
         if let Some(memory) = settle(lane) {
             memory.before_register((*lane).who().lane);
         }
@@ -609,6 +654,20 @@ impl Scheduler {
         STEPPING.set(std::ptr::null_mut());
         memory(self, WeakMemory::shown);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));
+        let kept = self.residents.core.options.simulation.events_kept;
+        if did && kept != 0 {
+            let event = Event {
+                ns: self.chance().now_ns,
+                launch: 0,
+                block: chosen as u64,
+                warp: 0,
+                lane: 0,
+                kind: EventKind::Engine,
+                address: 0,
+                value: 0,
+            };
+            keep(&self.residents.core, event, kept);
+        }
         did
     }
 
@@ -756,9 +815,12 @@ impl Scheduler {
             };
             self.chance().record(id, RESUMED);
             let preempted = self.residents.signals.preempted();
+            let running = (*unit).lane(lane);
+            tell(running, EventKind::Resumed, 0, 0);
             self.residents.signals.enter_lane(unit, lane);
             let returned = Block::resume(unit, lane);
             self.residents.signals.leave_lane();
+            tell(running, EventKind::Left, 0, 0);
             if let Some(memory) = &mut self.chance().memory {
                 // Whatever it left by: a switch, its end, a fault.
                 memory.settle();
