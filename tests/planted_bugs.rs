@@ -5,6 +5,7 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,20 +21,20 @@ fn found(header: &str, from: &str, to: &str, most: u64) {
         launches: 1,
         ..tiny(seed, 1 + seed % 3)
     };
-    found_in(header, from, to, most, &shape);
+    found_in(header, from, to, 0..most, &shape);
 }
 
-/// The same with programs of another shape.
-fn found_in(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> Shape) {
+/// The same with programs of another shape, under these seeds.
+fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn Fn(u64) -> Shape) {
     let bug = planted(header, from, to);
     let wrong = |seed| run::<u32>(&mut rng(seed), &shape(seed), &bug).err();
-    match (0..most).find_map(|seed| wrong(seed).map(|wrong| (seed, wrong))) {
+    match seeds.clone().find_map(|seed| wrong(seed).map(|wrong| (seed, wrong))) {
         Some((seed, wrong)) => {
             println!("found by seed {seed}: {wrong}");
             // It was the bug: the same program in the same interleaving is right without it.
             run::<u32>(&mut rng(seed), &shape(seed), &CompileOptions::default()).expect("the library as it is");
         }
-        None => panic!("none of {most} interleavings shows the bug"),
+        None => panic!("none of the interleavings {seeds:?} shows the bug"),
     }
 }
 
@@ -235,7 +236,8 @@ fn a_slot_that_is_not_free_yet() {
     }
 }
 
-// Orders and fences taken out: a machine of sequentially consistent memory would show none of these.
+// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. The ranges begin where
+// the first seeds that show them were; from 0 on, each was found within 400.
 
 /// Pages that go by queue pairs, through one to three frames; with three, warps hold spans.
 fn queued(seed: u64) -> Shape {
@@ -269,103 +271,127 @@ const POOL: &str = "gpuvm/detail/pool.cuh";
 fn order_a_weak_load_after_a_relaxed_word() {
     let strong = "ld_acquire_gpu(word);\n    if (!is_resident(first)) return false;\n    *value = load_strong<T>(";
     let weak = strong.replace("acquire", "relaxed").replace("strong", "weak");
-    found_in(ACCESS, strong, &weak, 2000, &queued);
+    found_in(ACCESS, strong, &weak, 0..2000, &queued);
 }
 
 #[test]
 fn order_data_by_a_relaxed_load() {
     let strong = "return bit_cast<T>(ld_acquire_gpu(reinterpret_cast<const B*>(address)));";
-    found_in(ACCESS, strong, &strong.replace("acquire", "relaxed"), 2000, &queued);
+    found_in(ACCESS, strong, &strong.replace("acquire", "relaxed"), 0..2000, &queued);
 }
 
 #[test]
 fn order_publication_without_release() {
     let release = "atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);";
-    found_in(WORD, release, &release.replace("release", "relaxed"), 2000, &queued);
+    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &queued);
 }
 
 #[test]
 fn order_publication_without_release_direct() {
     let release = "atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT);";
-    found_in(WORD, release, &release.replace("release", "relaxed"), 2000, &direct);
+    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &direct);
 }
 
 #[test]
 fn order_a_pin_without_acquire() {
     let acquire = "return atom_add_acquire_gpu(word, count * kPin);";
-    found_in(WORD, acquire, &acquire.replace("acquire", "relaxed"), 2000, &spans);
+    found_in(WORD, acquire, &acquire.replace("acquire", "relaxed"), 0..2000, &spans);
 }
 
 #[test]
 fn order_an_unpin_without_release() {
     let release = "atom_add_release_gpu(word, 0 - count * kPin);";
-    found_in(WORD, release, &release.replace("release", "relaxed"), 2000, &queued);
+    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &queued);
 }
 
 #[test]
 fn order_a_frame_given_without_release() {
     let release = "st_release_gpu(slot, (2 * lap + 1) << 32 | frame);";
-    found_in(POOL, release, &release.replace("release", "relaxed"), 2000, &queued);
+    found_in(
+        POOL,
+        release,
+        &release.replace("release", "relaxed"),
+        100..2100,
+        &queued,
+    );
 }
 
 #[test]
 fn order_a_completion_read_relaxed() {
     let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
-    found_in(MLX5, acquire, &acquire.replace("acquire", "relaxed"), 2000, &queued);
+    found_in(MLX5, acquire, &acquire.replace("acquire", "relaxed"), 0..2000, &queued);
 }
 
 #[test]
 fn order_a_completion_read_at_gpu_scope() {
     let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
-    found_in(MLX5, acquire, &acquire.replace("_sys", "_gpu"), 2000, &queued);
+    found_in(MLX5, acquire, &acquire.replace("_sys", "_gpu"), 0..2000, &queued);
 }
 
 #[test]
 fn order_a_hand_over_without_release() {
     let release = "st_release_gpu(&s->written, first + count_);";
-    found_in(QUEUE, release, &release.replace("release", "relaxed"), 2000, &queued);
+    found_in(
+        QUEUE,
+        release,
+        &release.replace("release", "relaxed"),
+        270..2270,
+        &queued,
+    );
 }
 
 #[test]
 fn order_the_ringers_second_look_without_its_fence() {
     let fence = "st_release_gpu(&s->ringer, 0u);\n        fence_sc_gpu();";
-    found_in(QUEUE, fence, &fence.replace("fence_sc", "fence_acq_rel"), 2000, &queued);
+    found_in(
+        QUEUE,
+        fence,
+        &fence.replace("fence_sc", "fence_acq_rel"),
+        0..2000,
+        &queued,
+    );
 }
 
 #[test]
 fn order_the_posters_look_without_its_fence() {
     let fence = "fence_sc_gpu();\n        if (atom_exch";
-    found_in(QUEUE, fence, &fence.replace("fence_sc_gpu();", ""), 2000, &queued);
+    found_in(QUEUE, fence, &fence.replace("fence_sc_gpu();", ""), 0..2000, &queued);
 }
 
 #[test]
 fn order_a_write_back_that_ends_without_release() {
     let release = "atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT); }";
-    found_in(WORD, release, &release.replace("release", "relaxed"), 2000, &direct);
+    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &direct);
 }
 
 #[test]
 fn order_an_eviction_that_releases_nothing() {
     let both = "return atom_cas_acq_rel_gpu(word, seen, evicted(seen)) == seen;";
-    found_in(WORD, both, &both.replace("acq_rel_gpu", "relaxed_sys"), 2000, &queued);
+    found_in(
+        WORD,
+        both,
+        &both.replace("acq_rel_gpu", "relaxed_sys"),
+        0..2000,
+        &queued,
+    );
 }
 
 #[test]
 fn order_a_follower_that_does_not_acquire() {
     let acquire = "if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());";
-    found_in(FAULT, acquire, "", 2000, &spans);
+    found_in(FAULT, acquire, "", 0..2000, &spans);
 }
 
 #[test]
 fn order_a_batch_handed_over_before_its_lanes_meet() {
     let meet = "__syncwarp(granted);";
-    found_in(FAULT, meet, "", 2000, &queued);
+    found_in(FAULT, meet, "", 340..2340, &queued);
 }
 
 #[test]
 fn order_a_page_settled_before_its_group_meets() {
     let meet = "// The group's stores come before the leader's release.\n    __syncwarp(miss->group);";
-    found_in(FAULT, meet, "", 2000, &direct);
+    found_in(FAULT, meet, "", 200..2200, &direct);
 }
 
 #[test]

@@ -326,20 +326,21 @@ pub(crate) unsafe extern "C" fn access(lane: *mut Lane, what: u32, address: *mut
         step(lane, ATOMIC);
         let access = abi::access(what, address as u64);
         let chance = chance_of(lane);
-        if !(*chance).words.covers(access.at, access.bytes as u64) {
-            return access_directly(access, value, expected);
+        let covered = (*chance).words.covers(access.at, access.bytes as u64);
+        let old = match settle(lane) {
+            Some(memory) if covered => memory.access((*lane).who(), access, value, expected),
+            _ => access_directly(access, value, expected),
+        };
+        if covered && let Some(races) = &mut (*chance).races {
+            let stored = access.operation.apply(old, value, expected).is_some();
+            races.access((*lane).racer(), access, stored);
         }
-        if let Some(memory) = settle(lane) {
-            return memory.access((*lane).who(), access, value, expected);
-        }
-        let old = access_directly(access, value, expected);
-        if let Some(races) = &mut (*chance).races {
-            races.access(
-                (*lane).racer(),
-                access,
-                access.operation.apply(old, value, expected).is_some(),
-            );
-        }
+        let (kind, value) = match access.operation {
+            Operation::Load => (EventKind::Load, old),
+            Operation::Store => (EventKind::Store, value),
+            _ => (EventKind::Atomic, old),
+        };
+        tell(lane, kind, access.at, value);
         old
     }
 }
