@@ -519,10 +519,11 @@ impl Races {
     }
 }
 
-/// Whether two unordered accesses are no race: both strong, each within the other's scope. A lane's strong load may meet any store: element
-/// reads are optimistic, validated after the load, and order nothing.
+/// Whether two unordered accesses are no race: both strong, each within the other's scope. A strong load may meet any store. A lane's element
+/// reads are optimistic, validated after the load, and order nothing; a NIC that writes a page home may meet stores to it, after which the page
+/// is dirty again.
 fn may_meet(a: &Shadow, b: &Shadow) -> bool {
-    let optimistic = |access: &Shadow| access.who != ENGINE && access.strong() && access.kind == Kind::Load;
+    let optimistic = |access: &Shadow| access.strong() && access.kind == Kind::Load;
     if optimistic(a) || optimistic(b) {
         return true;
     }
