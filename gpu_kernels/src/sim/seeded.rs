@@ -431,13 +431,9 @@ pub(crate) unsafe fn warp_met(lane: *mut Lane, mask: u32) {
     unsafe {
         let first = (*lane).who().lane - (*lane).lane;
         let mask = mask & (*(*lane).warp).existing;
-        if let Some(memory) = settle(lane) {
-            memory.join(
-                lanes_of(mask)
-                    .map(|lane| first + lane as u32)
-                    .collect::<Vec<_>>()
-                    .into_iter(),
-            );
+        let chance = chance_of(lane);
+        if !chance.is_null() {
+            (*chance).met(&lanes_of(mask).map(|lane| first + lane as u32).collect::<Vec<_>>());
         }
     }
 }
