@@ -275,12 +275,6 @@ fn order_a_weak_load_after_a_relaxed_word() {
 }
 
 #[test]
-fn order_publication_without_release_direct() {
-    let release = "atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT);";
-    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &direct);
-}
-
-#[test]
 fn order_an_unpin_without_release() {
     let release = "atom_add_release_gpu(word, 0 - count * kPin);";
     found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &queued);
@@ -320,24 +314,6 @@ fn order_a_hand_over_without_release() {
         270..2270,
         &queued,
     );
-}
-
-#[test]
-fn order_the_ringers_second_look_without_its_fence() {
-    let fence = "st_release_gpu(&s->ringer, 0u);\n        fence_sc_gpu();";
-    found_in(
-        QUEUE,
-        fence,
-        &fence.replace("fence_sc", "fence_acq_rel"),
-        0..2000,
-        &queued,
-    );
-}
-
-#[test]
-fn order_the_posters_look_without_its_fence() {
-    let fence = "fence_sc_gpu();\n        if (atom_exch";
-    found_in(QUEUE, fence, &fence.replace("fence_sc_gpu();", ""), 0..2000, &queued);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn nothing_in_the_device_library_races() {
         find_races: true,
         ..SimOptions::default()
     };
-    for seed in seeds(400, 16) {
+    for seed in seeds(400, 5) {
         for (frames, threads, direct) in [(2, 32, false), (5, 64, false), (2, 32, true), (5, 64, true)] {
             let shape = Shape {
                 threads,
