@@ -236,8 +236,8 @@ fn a_slot_that_is_not_free_yet() {
     }
 }
 
-// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. The ranges begin where
-// the first seeds that show them were; from 0 on, each was found within 400.
+// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. Those that took
+// hundreds of seeds run when they are asked for: cargo test --release --test planted_bugs order_ -- --ignored
 
 /// Pages that go by queue pairs, through one to three frames; with three, warps hold spans.
 fn queued(seed: u64) -> Shape {
@@ -281,6 +281,7 @@ fn order_an_unpin_without_release() {
 }
 
 #[test]
+#[ignore = "hundreds of seeds"]
 fn order_a_frame_given_without_release() {
     let release = "st_release_gpu(slot, (2 * lap + 1) << 32 | frame);";
     found_in(
@@ -305,6 +306,7 @@ fn order_a_completion_read_at_gpu_scope() {
 }
 
 #[test]
+#[ignore = "hundreds of seeds"]
 fn order_a_hand_over_without_release() {
     let release = "st_release_gpu(&s->written, first + count_);";
     found_in(
@@ -317,15 +319,17 @@ fn order_a_hand_over_without_release() {
 }
 
 #[test]
+#[ignore = "hundreds of seeds"]
 fn order_a_batch_handed_over_before_its_lanes_meet() {
     let meet = "__syncwarp(granted);";
-    found_in(FAULT, meet, "", 340..2340, &queued);
+    found_in(FAULT, meet, "", 0..2000, &queued);
 }
 
 #[test]
+#[ignore = "hundreds of seeds"]
 fn order_a_page_settled_before_its_group_meets() {
     let meet = "// The group's stores come before the leader's release.\n    __syncwarp(miss->group);";
-    found_in(FAULT, meet, "", 200..2200, &direct);
+    found_in(FAULT, meet, "", 0..2000, &direct);
 }
 
 #[test]
