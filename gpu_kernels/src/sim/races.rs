@@ -368,7 +368,12 @@ impl Races {
 
     /// The engine copies.
     pub(crate) fn engine_copies(&mut self, to: Option<u64>, from: Option<u64>, bytes: u64) {
-        let when = self.participant(ENGINE).clock.of(ENGINE);
+        let engine = &mut self.participant(ENGINE).clock;
+        if engine.of(ENGINE) == 0 {
+            // Nobody has heard of it yet: time 0 is everybody's past.
+            engine.tick(ENGINE);
+        }
+        let when = engine.of(ENGINE);
         for (start, kind) in [(from, Kind::Load), (to, Kind::Store)] {
             let Some(start) = start else { continue };
             let mut at = start;
