@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use gpuvm_gpu::{
     Gpu,
     cuda::CudaGpu,
-    sim::{Mode, SimGpu},
+    sim::{Mode, SimGpu, SimOptions},
 };
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
@@ -220,6 +220,7 @@ pub struct VmBuilder {
     pub(crate) queue_pairs: Option<u32>,
     pub(crate) queue_depth: u32,
     pub(crate) seed: Option<u64>,
+    pub(crate) sim_options: SimOptions,
     pub(crate) wait_limit: Duration,
     pub(crate) launch_deadline: Duration,
     pub(crate) device_memory: Option<u64>,
@@ -265,6 +266,7 @@ impl Default for VmBuilder {
             queue_pairs: None,
             queue_depth: 256,
             seed: None,
+            sim_options: SimOptions::default(),
             wait_limit: Duration::from_secs(10),
             launch_deadline: Duration::from_secs(600),
             device_memory: None,
@@ -335,6 +337,13 @@ impl VmBuilder {
     /// Runs the simulated GPU and the NIC in one thread, in the one interleaving that this seed decides.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// What a seeded run does besides: how weak memory is, how lanes are picked, whether races are looked for, how many
+    /// events are kept.
+    pub fn sim_options(mut self, options: SimOptions) -> Self {
+        self.sim_options = options;
         self
     }
 
@@ -683,7 +692,7 @@ impl VmBuilder {
             gpu = gpu.workers(workers);
         }
         if let Some(seed) = self.seed {
-            gpu = gpu.mode(Mode::Seeded(seed));
+            gpu = gpu.mode(Mode::Seeded(seed)).options(self.sim_options);
         }
         Ok(Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?))
     }

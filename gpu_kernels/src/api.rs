@@ -342,6 +342,11 @@ pub trait Gpu: Send + Sync {
     fn set_note_formatter(&self, format: NoteFormatter) {
         drop(format);
     }
+
+    /// The simulated GPU behind this, for what only that knows: virtual time, races, events. None on any other.
+    fn as_simulated(&self) -> Option<&crate::sim::SimGpu> {
+        None
+    }
 }
 
 /// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or

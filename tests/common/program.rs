@@ -359,6 +359,12 @@ pub fn run_on<T: Element>(
             stats.errors
         ));
     }
+    // Where they are looked for.
+    let races = bench.vm.gpu().as_simulated().map(|gpu| gpu.races());
+    if let Some((races, count @ 1..)) = races {
+        let told: Vec<String> = races.iter().take(4).map(ToString::to_string).collect();
+        return Err(format!("{count} races: {}", told.join("; ")));
+    }
     Ok(Outcome { stats, traces })
 }
 

@@ -1,11 +1,15 @@
 //! What the parts of one simulated GPU share: memory, launches that run, watchers of register stores.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use super::SimOptions;
+use super::events::Event;
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
+use super::races::Race;
 use super::trap::WorkerSignals;
 use crate::api::{Actor, NoteFormatter, OnStore};
 
@@ -19,6 +23,7 @@ pub(crate) struct Options {
     pub(crate) lanes_per_worker: u32,
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
+    pub(crate) simulation: SimOptions,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }
@@ -65,6 +70,10 @@ pub(crate) struct Core {
     pub(crate) trace: AtomicU64,
     /// Virtual time of the seeded mode, ns.
     pub(crate) virtual_ns: AtomicU64,
+    /// Races that the seeded mode found, and how often.
+    pub(crate) races: Mutex<(Vec<Race>, u64)>,
+    /// The last events of the seeded mode.
+    pub(crate) events: Mutex<VecDeque<Event>>,
 }
 
 /// While it lives, the seeded scheduler may run: a host thread waits.
@@ -88,6 +97,8 @@ impl Core {
             signals: OnceLock::new(),
             trace: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
+            races: Mutex::default(),
+            events: Mutex::default(),
         }
     }
 

@@ -54,6 +54,7 @@ use report::Violations;
 
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
+pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
 pub use report::{SoftNicStats, Violation, ViolationKind};
 
