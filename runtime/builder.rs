@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{
-    Gpu,
+    CompileOptions, Gpu,
     cuda::CudaGpu,
     sim::{Mode, SimGpu},
 };
@@ -227,6 +227,7 @@ pub struct VmBuilder {
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
     pub(crate) soft_nics: Vec<Arc<SoftNic>>,
+    pub(crate) support_options: CompileOptions,
     pub(crate) flush_reads: bool,
     pub(crate) collapsed_completions: bool,
     pub(crate) rdma_devices: Vec<String>,
@@ -272,6 +273,7 @@ impl Default for VmBuilder {
             lanes_per_worker: 256,
             regions_max: 256,
             soft_nics: Vec::new(),
+            support_options: CompileOptions::default(),
             flush_reads: false,
             collapsed_completions: false,
             rdma_devices: Vec::new(),
@@ -335,6 +337,13 @@ impl VmBuilder {
     /// Runs the simulated GPU and the NIC in one thread, in the one interleaving that this seed decides.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// How the runtime's own kernels are compiled, for tests that change the device library.
+    #[doc(hidden)]
+    pub fn support_options(mut self, options: CompileOptions) -> Self {
+        self.support_options = options;
         self
     }
 

@@ -18,7 +18,7 @@ use super::launch::{LaunchState, lock};
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
-use crate::api::Actor;
+use crate::api::{Actor, Observer, Step};
 use crate::error::GpuError;
 
 /// Virtual time of one event of a lane, ns.
@@ -55,10 +55,11 @@ pub(crate) struct Chance {
     /// Earliest end of a sleep, ns.
     next_wake_ns: u64,
     hash: u64,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Chance {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, observer: Option<Arc<dyn Observer>>) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let mut chance = Self {
             rng,
@@ -69,6 +70,7 @@ impl Chance {
             alone_odds: 1,
             next_wake_ns: u64::MAX,
             hash: 0xcbf2_9ce4_8422_2325,
+            observer,
         };
         chance.draw_odds();
         chance
@@ -92,6 +94,14 @@ impl Chance {
     fn record(&mut self, lane: u64, event: u32) {
         for word in [lane, u64::from(event)] {
             self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+        }
+    }
+
+    /// Tells the observer. A panic of its is its owner's mistake, and must not cross a lane's C++.
+    fn observe(&self, step: Step) {
+        if let Some(observer) = &self.observer {
+            let told = || observer.step(self.now_ns, step);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(told));
         }
     }
 
@@ -136,10 +146,24 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
         }
         (*chance).record((*lane).id, event);
         (*chance).now_ns += EVENT_NS;
+        if (*chance).observer.is_some() {
+            (*chance).observe(Step::of_lane((*lane).id));
+        }
         match (*chance).gap.checked_sub(1) {
             Some(rest) => (*chance).gap = rest,
             // Still ready: the scheduler may choose this very lane again.
             None => hooks::suspend(lane),
+        }
+    }
+}
+
+impl Step {
+    /// The step of the lane with this name.
+    fn of_lane(id: u64) -> Self {
+        Self::Lane {
+            launch: (id >> 48) as u32,
+            block: (id >> 10) as u32,
+            thread: (id & 1023) as u32,
         }
     }
 }
@@ -167,7 +191,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// The scheduler of `core`, whose options hold the seed.
     pub(crate) fn new(core: Arc<Core>, signals: Arc<WorkerSignals>) -> Self {
-        let chance = Box::into_raw(Box::new(Chance::new(core.options.seed.unwrap_or(0))));
+        let chance = Box::into_raw(Box::new(Chance::new(core.options.seed.unwrap_or(0), core.observer.clone())));
         let residents = Residents::new(core, 0, signals, chance);
         Self {
             residents,
@@ -216,6 +240,7 @@ impl Scheduler {
         for launch in &self.launches {
             lock(&launch.seeded).get_or_insert((now, now, 0));
         }
+        self.chance().observe(Step::Host);
         shut_down
     }
 
@@ -267,6 +292,10 @@ impl Scheduler {
         // A panic of an actor is its owner's mistake; it is printed by the panic hook and must not end the scheduler.
         let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step())).unwrap_or(false);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));
+        self.chance().observe(Step::Actor {
+            number: chosen as u32,
+            did,
+        });
         did
     }
 
@@ -393,6 +422,8 @@ impl Scheduler {
             self.residents.signals.enter_lane(unit, lane);
             let returned = Block::resume(unit, lane);
             self.residents.signals.leave_lane();
+            // Its last access, if no other follows at once.
+            self.chance().observe(Step::of_lane(id));
             if returned && !self.residents.lane_ended(block, unit, lane) {
                 return false;
             }
