@@ -8,10 +8,14 @@ __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
     for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
         u64 first = where[(lane / 32 * steps + step) * 2], other = where[(lane / 32 * steps + step) * 2 + 1];
-        auto held = a.pin_warp(first);
-        if (!held) break;
-        held[lane % 32] = held[lane % 32] * 5 + step + 1;
-        sum += a[other + lane % 32];
+        {
+            auto held = a.pin_warp(first);
+            if (!held) break;
+            held[lane % 32] = held[lane % 32] * 5 + step + 1;
+            sum += a[other + lane % 32];
+        }
+        // A warp's lanes hold one page: none goes on to the next while another is here still.
+        __syncwarp();
     }
     sums[lane] = sum;
 }

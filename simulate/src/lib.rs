@@ -15,6 +15,7 @@
 //! ```
 
 pub mod bench;
+pub mod campaign;
 pub mod kernels;
 pub mod linear;
 pub mod mutations;

@@ -400,7 +400,7 @@ fn launch_once<T: Element>(
     (a, shared): (&Region<T>, &Region<u64>),
 ) -> Result<Option<u64>, String> {
     let (lanes, steps) = (shape.lanes(), u64::from(shape.steps));
-    let warp_turns: Vec<u64> = (0..lanes / 32 * steps).map(|_| rng.random_range(0..1 << 30)).collect();
+    let warp_turns: Vec<u64> = (0..lanes.div_ceil(32) * steps).map(|_| rng.random_range(0..1 << 30)).collect();
     let mut ops = Vec::with_capacity((lanes * steps) as usize);
     let mut hashes = Vec::new();
     for lane in 0..lanes {

@@ -183,10 +183,10 @@ enum Kind {
     RecordOwner { queue: u32, slot: u32 },
 }
 
+#[derive(Clone, Copy)]
 struct Cell {
     address: u64,
     seen: u64,
-    kind: Kind,
 }
 
 /// The watcher. Give it to the simulated GPU, tell it of the virtual memory by [`attach`](Self::attach), and take it off before
@@ -202,6 +202,8 @@ struct State {
     regions: Vec<(u32, RegionDesc)>,
     queues: Vec<QueueDesc>,
     cells: Vec<Cell>,
+    /// What each cell is.
+    kinds: Vec<Kind>,
     frames: Vec<Frame>,
     /// The page for which a READ into the frame is under way.
     targets: Vec<Option<u64>>,
@@ -242,6 +244,7 @@ impl Watcher {
         let mut state = self.lock();
         state.desc = None;
         state.cells.clear();
+        state.kinds.clear();
     }
 
     /// The rules that were broken so far, the first one first, at most 16.
@@ -384,13 +387,11 @@ impl State {
         }
         let queue_at = |n: u32| desc.queues + u64::from(n) * size_of::<QueueDesc>() as u64;
         self.queues = (0..desc.queue_count).map(|n| read(queue_at(n))).collect();
-        let mut cells = Vec::new();
+        let (mut cells, mut kinds) = (Vec::new(), Vec::new());
         let mut watch = |address, kind| {
-            cells.push(Cell {
-                address,
-                seen: load(address),
-                kind,
-            });
+            let seen = load(address);
+            cells.push(Cell { address, seen });
+            kinds.push(kind);
         };
         for (id, region) in &self.regions {
             for page in 0..region.pages {
@@ -412,7 +413,7 @@ impl State {
                 watch(record + 8, Kind::RecordOwner { queue, slot });
             }
         }
-        self.cells = cells;
+        (self.cells, self.kinds) = (cells, kinds);
         self.recount(&desc);
     }
 
@@ -421,8 +422,8 @@ impl State {
         self.frames = vec![Frame::InHand; desc.frame_count as usize];
         self.targets = vec![None; desc.frame_count as usize];
         let mut twice = None;
-        for cell in &self.cells {
-            match cell.kind {
+        for (cell, kind) in self.cells.iter().zip(&self.kinds) {
+            match *kind {
                 Kind::PoolSlot if cell.seen >> 32 & 1 != 0 => {
                     if let Some(frame) = self.frames.get_mut(cell.seen as u32 as usize) {
                         *frame = Frame::Free;
@@ -499,13 +500,18 @@ impl State {
     /// Looks at every watched word; at most one has changed, since one access was made.
     fn scan(&mut self) {
         self.looks.steps += 1;
+        // Most steps change nothing: one pass without a branch says so.
+        let changed = self.cells.iter().fold(0, |changed, cell| changed | load(cell.address) ^ cell.seen);
+        if changed == 0 {
+            return;
+        }
         for n in 0..self.cells.len() {
             let now = load(self.cells[n].address);
             let cell = &mut self.cells[n];
             if now == cell.seen {
                 continue;
             }
-            let (old, kind) = (std::mem::replace(&mut cell.seen, now), cell.kind);
+            let (old, kind) = (std::mem::replace(&mut cell.seen, now), self.kinds[n]);
             match kind {
                 Kind::Word { owner } => self.word_changed(owner, old, now),
                 Kind::PoolSlot => self.pool_changed(old, now),
@@ -527,7 +533,7 @@ impl State {
     fn word_changed(&mut self, owner: u64, old: u64, new: u64) {
         self.looks.words += 1;
         let page = (Some(owner), None, None);
-        let transition = match words::transition(old, new) {
+        let transition = match words::transition(old, new, self.is_pooled(owner)) {
             Ok(transition) => transition,
             Err(broken) => {
                 let (old, new) = (words::describe(old), words::describe(new));
@@ -816,8 +822,8 @@ impl State {
     /// What is not as it has to be when everything was closed.
     fn unrest(&self, frame: &mut Option<u32>, queue: &mut Option<u32>, owner: &mut Option<u64>) -> Option<String> {
         let desc = self.desc?;
-        for cell in &self.cells {
-            match cell.kind {
+        for (cell, kind) in self.cells.iter().zip(&self.kinds) {
+            match *kind {
                 Kind::Word { owner: at } if cell.seen & !(layout::VERSION_MASK | layout::REFERENCED_BIT) != 0 => {
                     *owner = Some(at);
                     let word = words::describe(cell.seen);

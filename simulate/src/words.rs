@@ -84,11 +84,12 @@ pub enum Transition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken(pub &'static str);
 
-/// Names the change from `old` to `new`, which one access made, or the rule that it breaks.
+/// Names the change from `old` to `new`, which one access made, or the rule that it breaks. A page that is not `evictable` has a
+/// frame of its own, and is written without a pin.
 ///
 /// # Errors
 /// The rule.
-pub fn transition(old: u64, new: u64) -> Result<Transition, Broken> {
+pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Broken> {
     let changed = old ^ new;
     let moved = changed & FRAME_MASK != 0;
     let version = changed & VERSION_MASK != 0;
@@ -107,6 +108,7 @@ pub fn transition(old: u64, new: u64) -> Result<Transition, Broken> {
                 (true, false, false, false) if pins(old) != 0 => Ok(Transition::Dirtied),
                 // The write-back failed: dirty again, before its mark goes.
                 (true, false, false, false) if old & WRITE_BACK_BIT != 0 => Ok(Transition::Dirtied),
+                (true, false, false, false) if !evictable => Ok(Transition::Dirtied),
                 (true, false, false, false) => Err(Broken("a page was made dirty without a pin")),
                 (false, true, true, false) if pins(old) == 0 => Ok(Transition::CleanBegun),
                 (false, true, true, false) => Err(Broken("a page was cleaned while it was pinned")),
@@ -187,7 +189,7 @@ mod tests {
             (at, absent, Transition::Evicted),
             (at, at | REFERENCED_BIT, Transition::Nothing),
         ] {
-            assert_eq!(transition(old, new), Ok(name), "{} -> {}", describe(old), describe(new));
+            assert_eq!(transition(old, new, true), Ok(name), "{} -> {}", describe(old), describe(new));
         }
     }
 
@@ -214,7 +216,7 @@ mod tests {
             (absent, absent | DIRTY_BIT, "made dirty"),
             (absent | FETCHING + PIN, absent | FETCHING | DIRTY_BIT, "made dirty"),
         ] {
-            let broken = transition(old, new).expect_err(rule);
+            let broken = transition(old, new, true).expect_err(rule);
             assert!(broken.0.contains(rule), "{} for {rule}", broken.0);
         }
     }

@@ -121,6 +121,9 @@ impl Workload {
     }
 }
 
+/// Threads of a block where few contend more than many.
+const THREADS: u64 = 12;
+
 fn told(error: gpuvm::Error) -> String {
     chain(&error)
 }
@@ -156,7 +159,9 @@ fn close(region: Region<u64>, expected: &[u64]) -> Result<(), String> {
 fn shape(seed: u64, frames: u64) -> Shape {
     Shape {
         launches: 1 + (seed / 4 % 2) as u32,
-        steps: 8,
+        steps: 4 + (seed / 8 % 4) as u32,
+        // Parts of warps, small enough that a seed is done soon.
+        threads: [8, 12, 16, 32][(seed % 4) as usize],
         ..tiny(seed, frames)
     }
 }
@@ -194,6 +199,9 @@ fn direct(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
     let shape = Shape {
         direct: true,
+        launches: 1,
+        threads: 8,
+        steps: 3,
         ..shape(seed, 1 + seed % 3)
     };
     program_on(room, &shape)
@@ -212,7 +220,7 @@ fn places(rng: &mut ChaCha8Rng, pages: u64, each: u64) -> Vec<u64> {
 fn counters(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps, lanes) = (5, 6u32, 64u64);
+    let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed().map_err(told)?;
@@ -222,7 +230,7 @@ fn counters(room: &mut Room<'_>) -> Result<(), String> {
     let given = bench.vm.buffer::<u64>(which.len() as u64).map_err(told)?;
     given.write(&which).map_err(told)?;
     let found = bench.vm.buffer::<u64>(which.len() as u64).map_err(told)?;
-    must(&bench, "counters", LaunchConfig::new(2, 32), (&a, &given, steps, &found))?;
+    must(&bench, "counters", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &found))?;
     let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
     which.iter().for_each(|&word| model[word as usize] += 1);
     // Each count was returned to one lane.
@@ -239,7 +247,7 @@ fn counters(room: &mut Room<'_>) -> Result<(), String> {
 fn linear(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps, lanes) = (5u64, 6u32, 64u64);
+    let (pages, steps, lanes) = (5u64, 5u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed().map_err(told)?;
@@ -259,7 +267,7 @@ fn linear(room: &mut Room<'_>) -> Result<(), String> {
     let given = bench.vm.buffer::<u64>(ops.len() as u64).map_err(told)?;
     given.write(&ops).map_err(told)?;
     let log = bench.vm.buffer::<u64>(4 * ops.len() as u64).map_err(told)?;
-    must(&bench, "linear", LaunchConfig::new(2, 32), (&a, &given, steps, &log))?;
+    must(&bench, "linear", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &log))?;
     let log = log.to_vec().map_err(told)?;
     let last = a.to_vec().map_err(told)?;
     for &word in &words {
@@ -309,7 +317,7 @@ fn in_words(history: &[Operation]) -> String {
 
 fn stream(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
-    let (pages, apart) = (6, 16u64);
+    let (pages, apart) = (6, 32u64);
     let length = pages * PAGE_WORDS + 37;
     let bench = room.open(needs(seed, 1 + seed % 4), SWEEPS, &[])?;
     let mut model: Vec<u64> = (0..length).map(|i| i ^ seed).collect();
@@ -326,14 +334,14 @@ fn stream(room: &mut Room<'_>) -> Result<(), String> {
 
 fn transpose(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
-    let side = 24 + (seed % 9) as u32;
+    let side = 23 + (seed % 5) as u32;
     let length = u64::from(side) * u64::from(side);
     let bench = room.open(needs(seed, 1 + seed % 2), SWEEPS, &[])?;
     let values: Vec<u64> = (0..length).map(|i| i * 7 + seed).collect();
     let matrix = bench.vm.region::<u64>(length).name("matrix").read_only();
     let matrix = matrix.from_slice(&values).map_err(told)?;
     let out = bench.vm.region::<u64>(length).name("transposed").zeroed().map_err(told)?;
-    must(&bench, "transpose", LaunchConfig::new(2, 32), (&matrix, &out, side))?;
+    must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
     let model: Vec<u64> = (0..length).map(|i| values[(i % side * side + i / side) as usize] + 1).collect();
     close(out, &model)?;
@@ -344,7 +352,7 @@ fn bfs(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
     let mut rng = rng(seed);
     // Rows and neighbours lie apart, so that a small graph has many pages.
-    let (vertices, degree, apart) = (48u64, 3u64, 64u64);
+    let (vertices, degree, apart) = (24u64, 3u64, 128u64);
     let bench = room.open(needs(seed, 1 + seed % 3), SWEEPS, &[])?;
     let mut rows = vec![0u32; ((vertices + 1) * apart) as usize];
     let mut neighbours = vec![0u32; (vertices * degree * apart) as usize];
@@ -367,7 +375,7 @@ fn bfs(room: &mut Room<'_>) -> Result<(), String> {
     for level in 0..vertices as u32 {
         let changed = bench.vm.buffer::<u32>(1).map_err(told)?;
         let args = (&row_region, &neighbour_region, &paged, apart, vertices, level, &changed);
-        must(&bench, "bfs_level", LaunchConfig::new(1, 48), args)?;
+        must(&bench, "bfs_level", LaunchConfig::new(2, 12), args)?;
         let mut any = false;
         for v in (0..vertices).filter(|v| distances[(v * apart) as usize] == level).collect::<Vec<_>>() {
             for k in 0..degree {
@@ -465,13 +473,13 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), String> {
 fn flush(room: &mut Room<'_>) -> Result<(), String> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (lanes, turns, pages) = (64u64, 8u32, 6u64);
+    let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed().map_err(told)?;
     let progress = bench.vm.buffer::<u64>(lanes).map_err(told)?;
     let beside = bench.vm.stream().map_err(told)?;
-    let writing = launch(&bench, "writers", LaunchConfig::new(2, 32), (&a, apart, turns, &progress))?;
+    let writing = launch(&bench, "writers", LaunchConfig::new(2, THREADS as u32), (&a, apart, turns, &progress))?;
     for _ in 0..4 {
         // Virtual time goes by: the host waits for a launch of another stream.
         let ns: u32 = rng.random_range(1_000..60_000);

@@ -1,0 +1,403 @@
+//! Many seeds on all cores, in processes of their own: a seed that crashes or hangs is that seed's failure.
+//!
+//! A campaign starts workers, each a process that answers `WORKLOAD SEED` lines on its standard input with one line of JSON a
+//! run. Workers live over many seeds, so kernels are compiled once.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::run::{self, Failure, Options, Passed};
+use crate::workload::Workload;
+
+/// Lines of a worker's standard error that are kept for a crash.
+const STDERR_LINES: usize = 12;
+
+/// What a campaign runs.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    /// The program to start for a worker, and its arguments: it must call [`serve`].
+    pub program: PathBuf,
+    /// Arguments of the worker.
+    pub arguments: Vec<String>,
+    /// Seeds.
+    pub seeds: Range<u64>,
+    /// Workloads, each with every seed.
+    pub workloads: Vec<Workload>,
+    /// Workers at one time.
+    pub jobs: usize,
+    /// Longest real time of one run.
+    pub limit: Duration,
+    /// Go on after a failure.
+    pub keep_going: bool,
+}
+
+/// A campaign that could not be run.
+#[derive(Debug, Error)]
+pub enum CampaignError {
+    /// A worker process did not start.
+    #[error("cannot start a worker process ({program})")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// One run's end, as a worker tells it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ran {
+    /// The workload.
+    pub workload: Workload,
+    /// The seed.
+    pub seed: u64,
+    /// How it went.
+    pub outcome: Result<Passed, Failure>,
+}
+
+/// What a workload came to over its seeds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Total {
+    /// The workload.
+    pub workload: Workload,
+    /// Seeds that passed.
+    pub passed: u64,
+    /// Seeds that failed.
+    pub failed: u64,
+    /// Accesses and engine steps that were watched.
+    pub steps: u64,
+    /// Virtual time, ns.
+    pub virtual_ns: u64,
+    /// Pages fetched.
+    pub fetched: u64,
+    /// Pages evicted.
+    pub evicted: u64,
+    /// Pages written home.
+    pub written_back: u64,
+    /// Frames compared with their homes at a publication, an eviction or the end of a write-back.
+    pub compared: u64,
+    /// Histories of words found linearisable.
+    pub linear: u64,
+    /// Histories with too many states to tell.
+    pub undecided: u64,
+    /// Faults that bit.
+    pub faults: u64,
+    /// Real time of its runs on one core, seconds.
+    pub seconds: f64,
+}
+
+/// What a campaign came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Runs that were asked for.
+    pub asked: u64,
+    /// Runs that ended.
+    pub ran: u64,
+    /// Real time, seconds.
+    pub seconds: f64,
+    /// Runs a second and worker.
+    pub rate: f64,
+    /// Workers.
+    pub jobs: usize,
+    /// By workload.
+    pub workloads: Vec<Total>,
+    /// The failures, first seed first.
+    pub failures: Vec<Ran>,
+}
+
+/// How far a campaign is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Runs that were asked for.
+    pub asked: u64,
+    /// Runs that ended.
+    pub ran: u64,
+    /// Of them failed.
+    pub failed: u64,
+    /// Since the begin.
+    pub elapsed: Duration,
+}
+
+/// Answers runs on standard input until it ends: the loop of a worker.
+///
+/// # Errors
+/// Its standard input or output are gone.
+pub fn serve(options: &Options) -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.split_ascii_whitespace();
+        let asked = words
+            .next()
+            .and_then(|name| name.parse::<Workload>().ok())
+            .zip(words.next().and_then(|seed| seed.parse::<u64>().ok()));
+        let Some((workload, seed)) = asked else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a worker was asked for `{line}`")));
+        };
+        let outcome = run::run(workload, seed, options).outcome;
+        let ran = Ran {
+            workload,
+            seed,
+            outcome,
+        };
+        let mut text = serde_json::to_string(&ran)?;
+        text.push('\n');
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    }
+    Ok(())
+}
+
+/// A worker process.
+struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    errors: Arc<Mutex<VecDeque<String>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(campaign: &Campaign) -> Result<Self, CampaignError> {
+        let refused = |source| CampaignError::Start {
+            program: campaign.program.display().to_string(),
+            source,
+        };
+        let mut child = Command::new(&campaign.program)
+            .args(&campaign.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(refused)?;
+        let (tell, lines) = channel();
+        let errors = Arc::new(Mutex::new(VecDeque::new()));
+        let mut readers = Vec::new();
+        if let Some(out) = child.stdout.take() {
+            readers.push(std::thread::spawn(move || {
+                let mut lines = BufReader::new(out).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    if tell.send(line).is_err() {
+                        break;
+                    }
+                }
+            }));
+        }
+        if let Some(out) = child.stderr.take() {
+            let kept = Arc::clone(&errors);
+            readers.push(std::thread::spawn(move || {
+                for line in BufReader::new(out).lines().map_while(Result::ok) {
+                    let mut kept = lock(&kept);
+                    if kept.len() == STDERR_LINES {
+                        kept.pop_front();
+                    }
+                    kept.push_back(line);
+                }
+            }));
+        }
+        Ok(Self {
+            input: child.stdin.take(),
+            child,
+            lines,
+            errors,
+            readers,
+        })
+    }
+
+    /// Runs one seed. What it ends with when the worker is lost.
+    fn run(&mut self, workload: Workload, seed: u64, limit: Duration) -> Result<Ran, String> {
+        let asked = self
+            .input
+            .as_mut()
+            .is_some_and(|input| writeln!(input, "{workload} {seed}").and_then(|()| input.flush()).is_ok());
+        if !asked {
+            return Err(self.crashed());
+        }
+        match self.lines.recv_timeout(limit) {
+            Ok(line) => serde_json::from_str(&line).map_err(|error| format!("its worker said `{line}`: {error}")),
+            Err(RecvTimeoutError::Timeout) => Err(format!("it did not end within {} s", limit.as_secs())),
+            Err(RecvTimeoutError::Disconnected) => Err(self.crashed()),
+        }
+    }
+
+    fn crashed(&mut self) -> String {
+        self.input = None;
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
+        for reader in self.readers.drain(..) {
+            // A reader that panicked has nothing more to say.
+            let _ = reader.join();
+        }
+        let said: Vec<String> = lock(&self.errors).iter().cloned().collect();
+        format!("its process ended: {status}; it said: {}", said.join(" | "))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It ends by itself when its input does, unless it hangs in a run.
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Shared {
+    next: u64,
+    ran: u64,
+    stop: bool,
+    totals: Vec<Total>,
+    failures: Vec<Ran>,
+    error: Option<CampaignError>,
+}
+
+/// Runs the campaign; `watch` is told from time to time how far it is. Ends at the first failing seed unless told otherwise.
+///
+/// # Errors
+/// Workers do not start.
+pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)) -> Result<Summary, CampaignError> {
+    let begun = Instant::now();
+    let kinds = campaign.workloads.len() as u64;
+    let asked = campaign.seeds.end.saturating_sub(campaign.seeds.start) * kinds;
+    let shared = Mutex::new(Shared {
+        next: 0,
+        ran: 0,
+        stop: false,
+        totals: campaign.workloads.iter().map(|&workload| Total::new(workload)).collect(),
+        failures: Vec::new(),
+        error: None,
+    });
+    let jobs = campaign.jobs.max(1).min(asked.max(1) as usize);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| work(campaign, asked, &shared))).collect();
+        let mut told = Instant::now();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            if told.elapsed() >= every {
+                told = Instant::now();
+                let now = lock(&shared);
+                let progress = Progress {
+                    asked,
+                    ran: now.ran,
+                    failed: now.failures.len() as u64,
+                    elapsed: begun.elapsed(),
+                };
+                drop(now);
+                watch(progress);
+            }
+        }
+    });
+    let mut done = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = done.error {
+        return Err(error);
+    }
+    done.failures.sort_by_key(|ran| (ran.seed, ran.workload.name()));
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Summary {
+        asked,
+        ran: done.ran,
+        seconds,
+        rate: done.ran as f64 / seconds.max(1e-9) / jobs as f64,
+        jobs,
+        workloads: done.totals,
+        failures: done.failures,
+    })
+}
+
+fn work(campaign: &Campaign, asked: u64, shared: &Mutex<Shared>) {
+    let kinds = campaign.workloads.len() as u64;
+    let mut worker = None;
+    loop {
+        let number = {
+            let mut shared = lock(shared);
+            if shared.stop || shared.next >= asked {
+                return;
+            }
+            shared.next += 1;
+            shared.next - 1
+        };
+        let (seed, place) = (campaign.seeds.start + number / kinds, (number % kinds) as usize);
+        let workload = campaign.workloads[place];
+        let held = match worker.take().map_or_else(|| Worker::start(campaign), Ok) {
+            Ok(started) => worker.insert(started),
+            Err(error) => {
+                let mut shared = lock(shared);
+                (shared.error, shared.stop) = (Some(error), true);
+                return;
+            }
+        };
+        let begun = Instant::now();
+        let ran = held.run(workload, seed, campaign.limit).unwrap_or_else(|lost| {
+            worker = None;
+            Ran {
+                workload,
+                seed,
+                outcome: Err(Failure {
+                    what: lost,
+                    further: Vec::new(),
+                    trace: Vec::new(),
+                }),
+            }
+        });
+        let mut shared = lock(shared);
+        shared.ran += 1;
+        shared.totals[place].add(&ran, begun.elapsed());
+        if ran.outcome.is_err() {
+            shared.failures.push(ran);
+            shared.stop |= !campaign.keep_going;
+        }
+    }
+}
+
+impl Total {
+    fn new(workload: Workload) -> Self {
+        Self {
+            workload,
+            passed: 0,
+            failed: 0,
+            steps: 0,
+            virtual_ns: 0,
+            fetched: 0,
+            evicted: 0,
+            written_back: 0,
+            compared: 0,
+            linear: 0,
+            undecided: 0,
+            faults: 0,
+            seconds: 0.0,
+        }
+    }
+
+    fn add(&mut self, ran: &Ran, took: Duration) {
+        self.seconds += took.as_secs_f64();
+        let Ok(passed) = &ran.outcome else {
+            self.failed += 1;
+            return;
+        };
+        self.passed += 1;
+        self.steps += passed.looks.steps;
+        self.virtual_ns += passed.virtual_ns;
+        self.fetched += passed.fetched;
+        self.evicted += passed.evicted;
+        self.written_back += passed.written_back;
+        self.compared += passed.looks.published + passed.looks.evicted + passed.looks.cleaned;
+        self.linear += passed.linear.0;
+        self.undecided += passed.linear.1;
+        self.faults += passed.faults;
+    }
+}
