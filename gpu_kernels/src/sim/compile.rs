@@ -117,8 +117,14 @@ impl Build {
         flags.push(format!("-DGPUVM_SIM_LANE_OFFSET={LANE_OFFSET}ul"));
         if self.seeded {
             flags.extend(["-fsanitize=thread", "-DGPUVM_SIM_SEEDED=1"].map(str::to_owned));
+            // A volatile access is a strong one, and every copy of memory is seen: no instruction does it unannounced.
+            flags.extend(["memcpy", "memmove", "memset"].map(|name| format!("-fno-builtin-{name}")));
             if self.is_gnu() {
-                flags.push("-Wno-tsan".into());
+                flags.extend(["-Wno-tsan", "--param=tsan-distinguish-volatile=1"].map(str::to_owned));
+            } else {
+                for option in ["-tsan-distinguish-volatile=1", "-tsan-instrument-read-before-write=1"] {
+                    flags.extend(["-mllvm".to_owned(), option.to_owned()]);
+                }
             }
         } else if self.preemption == Preemption::Counter {
             flags.extend(["-fsanitize-coverage=trace-pc", "-DGPUVM_SIM_COUNTED=1"].map(str::to_owned));

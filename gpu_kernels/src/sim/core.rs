@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
 use super::trap::WorkerSignals;
+use super::{MemoryModel, Schedule};
 use crate::api::{Actor, NoteFormatter, Observer, OnStore};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
@@ -19,6 +20,10 @@ pub(crate) struct Options {
     pub(crate) lanes_per_worker: u32,
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
+    /// How weak memory is in the seeded mode.
+    pub(crate) memory_model: MemoryModel,
+    /// How the seeded mode picks lanes.
+    pub(crate) schedule: Schedule,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }

@@ -9,11 +9,13 @@ mod block;
 mod compile;
 mod copier;
 mod core;
+mod device_words;
 mod hooks;
 mod launch;
 mod memory;
 mod module;
 mod preempt;
+mod priorities;
 mod report;
 mod resident;
 pub(crate) mod rewrite;
@@ -22,6 +24,7 @@ mod stacks;
 mod stream;
 mod trap;
 mod warp;
+mod weak_memory;
 mod worker;
 
 use std::path::PathBuf;
@@ -66,6 +69,36 @@ pub enum Mode {
     Seeded(u64),
 }
 
+/// How weak the memory of the seeded mode is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryModel {
+    /// As weak as PTX allows, within bounds: a cache a multiprocessor that weak loads go through, stores that wait for a
+    /// release, loads that were performed early, stores that a NIC does not see before a fence of system scope, a NIC's
+    /// data that arrives late for who did not acquire its completion.
+    #[default]
+    Weak,
+    /// One access after the other: what a dropped fence does not break.
+    Sequential,
+}
+
+/// How the seeded mode picks the lane that runs next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// A random walk under even seeds, priorities with 1 to 5 changes under odd ones.
+    #[default]
+    BySeed,
+    /// A random walk: any lane that can run is as likely as any other.
+    RandomWalk,
+    /// Random priorities a lane, and this many points at which the running lane becomes the last (PCT: Burckhardt and
+    /// others, 2010). It finds every bug that needs few switches with a known chance.
+    Priorities {
+        /// Points at which the running lane becomes the last.
+        changes: u32,
+    },
+}
+
+pub use self::seeded::engine_copies;
+
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
 ///
 /// # Errors
@@ -97,6 +130,8 @@ pub struct SimGpuBuilder {
     preempt_after: Duration,
     skip_exited: bool,
     observer: Option<Arc<dyn Observer>>,
+    memory_model: MemoryModel,
+    schedule: Schedule,
 }
 
 impl SimGpuBuilder {
@@ -125,6 +160,20 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// How weak memory is in the seeded mode; weak by default.
+    #[must_use]
+    pub fn memory_model(mut self, model: MemoryModel) -> Self {
+        self.memory_model = model;
+        self
+    }
+
+    /// How the seeded mode picks lanes; by the seed's parity by default.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
         self
     }
 
@@ -190,6 +239,8 @@ impl SimGpuBuilder {
             workers,
             lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
             seed,
+            memory_model: self.memory_model,
+            schedule: self.schedule,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -239,6 +290,8 @@ impl SimGpu {
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
             observer: None,
+            memory_model: MemoryModel::default(),
+            schedule: Schedule::default(),
         }
     }
 

@@ -2,7 +2,10 @@
 //!
 //! Kernels are instrumented, so every load, store and atomic of theirs is a [`step`], where the seed may switch to another lane. Time is virtual:
 //! it moves by a fixed amount a step and jumps when everybody sleeps. No decision depends on an address, on real time or on another thread.
+//! What loads see is the [memory model](super::weak_memory)'s to say.
 
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -10,14 +13,18 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::abi::Lane;
+use super::abi::{self, Lane};
 use super::block::{Block, WarpUnit};
-use super::core::Core;
+use super::core::{Core, Options};
+use super::device_words::{DeviceWords, access_directly};
 use super::hooks;
 use super::launch::{LaunchState, lock};
+use super::priorities::{self, Priorities};
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
+use super::weak_memory::WeakMemory;
+use super::{MemoryModel, Schedule};
 use crate::api::{Actor, Observer, Step};
 use crate::error::GpuError;
 
@@ -32,7 +39,12 @@ const IDLE_STEPS: u32 = 1024;
 /// Basic blocks a lane runs before it yields, where kernels count them.
 const BASIC_BLOCKS: i32 = 1 << 16;
 
-/// Event of a completed collective in the trace; the others come from the instrumentation.
+/// Events of accesses in the trace.
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+const ATOMIC: u32 = 3;
+const FENCE: u32 = 4;
+/// Event of a completed collective in the trace.
 pub(crate) const COLLECTIVE: u32 = 16;
 const RESUMED: u32 = 17;
 const GATHERED: u32 = 18;
@@ -56,13 +68,49 @@ pub(crate) struct Chance {
     next_wake_ns: u64,
     hash: u64,
     observer: Option<Arc<dyn Observer>>,
+    /// None where memory is sequentially consistent.
+    memory: Option<WeakMemory<DeviceWords>>,
+    /// None in a random walk.
+    priorities: Option<Priorities>,
+}
+
+thread_local! {
+    /// The chance whose actor is being stepped by this thread; null else.
+    static STEPPING: Cell<*mut Chance> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// To be called by an engine that a seeded GPU steps as an [`Actor`], before it copies `bytes` bytes of what lanes see: the memory model then
+/// knows what comes from outside. It does nothing on other threads.
+pub fn engine_copies(to: u64, from: u64, bytes: u64) {
+    let chance = STEPPING.get();
+    if chance.is_null() {
+        return;
+    }
+    // SAFETY: set only while `step_actor` runs on this thread, which holds no reference to the chance meanwhile.
+    if let Some(memory) = unsafe { &mut (*chance).memory } {
+        memory.engine_copies(to, from, bytes);
+    }
 }
 
 impl Chance {
-    fn new(seed: u64, observer: Option<Arc<dyn Observer>>) -> Self {
-        let rng = ChaCha8Rng::seed_from_u64(seed);
+    fn new(
+        options: &Options,
+        memory: Option<WeakMemory<DeviceWords>>,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
+        let seed = options.seed.unwrap_or(0);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let changes = match options.schedule {
+            Schedule::RandomWalk => None,
+            Schedule::BySeed if seed.is_multiple_of(2) => None,
+            Schedule::BySeed => Some((seed / 2 % 5) as u32 + 1),
+            Schedule::Priorities { changes } => Some(changes),
+        };
+        let priorities = changes.map(|changes| Priorities::new(&mut rng, changes));
         let mut chance = Self {
             rng,
+            memory,
+            priorities,
             now_ns: 0,
             gap: 0,
             gap_max: 1,
@@ -80,6 +128,26 @@ impl Chance {
         self.gap_max = 1 << self.rng.random_range(1..10u32);
         self.actor_odds = 1 << self.rng.random_range(1..7u32);
         self.alone_odds = self.rng.random_range(2..8u32);
+        if let Some(memory) = &mut self.memory {
+            memory.draw_odds();
+        }
+    }
+
+    /// Time has moved on: performs what waited for it.
+    fn pass(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.pass(self.now_ns);
+        }
+    }
+
+    /// Another lane begins in the place of `lane`.
+    fn lane_starts(&mut self, lane: u32) {
+        if let Some(memory) = &mut self.memory {
+            memory.start(lane);
+        }
+        if let Some(priorities) = &mut self.priorities {
+            priorities.start(lane, &mut self.rng);
+        }
     }
 
     fn one_in(&mut self, odds: u32) -> bool {
@@ -112,7 +180,10 @@ impl Chance {
     }
 
     /// When a lane that sleeps `ns` from now wakes.
-    pub(crate) fn sleep_until(&mut self, ns: u32) -> u64 {
+    pub(crate) fn sleep_until(&mut self, lane: u32, ns: u32) -> u64 {
+        if let Some(priorities) = &mut self.priorities {
+            priorities.demote(lane);
+        }
         let wake_ns = self.now_ns + u64::from(ns);
         self.next_wake_ns = self.next_wake_ns.min(wake_ns);
         wake_ns
@@ -144,15 +215,186 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
             }
             return;
         }
+        settle(lane);
         (*chance).record((*lane).id, event);
         (*chance).now_ns += EVENT_NS;
         if (*chance).observer.is_some() {
             (*chance).observe(Step::of_lane((*lane).id));
         }
+        (*chance).pass();
+        if let Some(priorities) = &mut (*chance).priorities
+            && priorities.event()
+        {
+            priorities.demote((*lane).who().lane);
+            return hooks::suspend(lane);
+        }
         match (*chance).gap.checked_sub(1) {
             Some(rest) => (*chance).gap = rest,
-            // Still ready: the scheduler may choose this very lane again.
-            None => hooks::suspend(lane),
+            None => {
+                if let Some(priorities) = &mut (*chance).priorities {
+                    priorities.demote((*lane).who().lane);
+                }
+                // Still ready: the scheduler may choose this very lane again.
+                hooks::suspend(lane)
+            }
+        }
+    }
+}
+
+/// The chance of a lane's scheduler; null in the fast mode.
+///
+/// # Safety
+/// `lane` is the running lane.
+unsafe fn chance_of(lane: *mut Lane) -> *mut Chance {
+    // SAFETY: the lane runs, so its warp and block are alive.
+    unsafe { (*(*(*lane).warp).block).seeded }
+}
+
+/// The memory model of the running lane, with what its last plain access left taken in.
+///
+/// # Safety
+/// `lane` is the running lane; the answer is used before it suspends, and alone.
+unsafe fn settle<'a>(lane: *mut Lane) -> Option<&'a mut WeakMemory<DeviceWords>> {
+    // SAFETY: the chance outlives all blocks, and only this thread uses it.
+    unsafe {
+        let chance = chance_of(lane);
+        if chance.is_null() {
+            return None;
+        }
+        let memory = (*chance).memory.as_mut()?;
+        memory.settle();
+        Some(memory)
+    }
+}
+
+/// An access with its order and scope.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn access(lane: *mut Lane, what: u32, address: *mut u8, value: u64, expected: u64) -> u64 {
+    // SAFETY: passed on; no reference is held where the lane suspends or may fault.
+    unsafe {
+        // The switch point comes before the access: what another lane does in between is what the access sees.
+        step(lane, ATOMIC);
+        let access = abi::access(what, address as u64);
+        if let Some(memory) = settle(lane)
+            && memory.covers(access.at, access.bytes as u64)
+        {
+            return memory.access((*lane).who(), access, value, expected);
+        }
+        access_directly(access, value, expected)
+    }
+}
+
+/// A plain access that the lane does next.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn plain(
+    lane: *mut Lane,
+    kind: u32,
+    address: *mut u8,
+    bytes: usize,
+    _site: *const c_void,
+) {
+    // SAFETY: passed on; no reference is held where the lane suspends.
+    unsafe {
+        if chance_of(lane).is_null() {
+            return;
+        }
+        let writes = kind & abi::plain::WRITE != 0;
+        step(lane, if writes { WRITE } else { READ });
+        let (at, bytes) = (address as u64, bytes as u64);
+        let Some(memory) = settle(lane) else { return };
+        if !memory.covers(at, bytes) {
+            return;
+        }
+        let volatile = kind & abi::plain::VOLATILE != 0;
+        if kind & abi::plain::READ != 0 {
+            memory.before_load((*lane).who(), at, bytes, volatile | writes);
+        }
+        if writes {
+            memory.before_store((*lane).who(), at, bytes, volatile);
+        }
+    }
+}
+
+/// A fence.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn fence(lane: *mut Lane, order: u32, scope: u32) {
+    // SAFETY: passed on; no reference is held where the lane suspends.
+    unsafe {
+        step(lane, FENCE);
+        if let Some(memory) = settle(lane) {
+            memory.fence((*lane).who(), abi::order(order), abi::scope(scope));
+        }
+    }
+}
+
+/// The lane comes to a barrier, of its warp or block, which orders memory among those who meet there.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn arrive_at_barrier(lane: *mut Lane) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        if let Some(memory) = settle(lane) {
+            memory.flush((*lane).who().lane);
+        }
+    }
+}
+
+/// The lanes of `mask` have met at a barrier of their warp, `lane` as the last.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn warp_met(lane: *mut Lane, mask: u32) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        let first = (*lane).who().lane - (*lane).lane;
+        let mask = mask & (*(*lane).warp).existing;
+        if let Some(memory) = settle(lane) {
+            memory.join(
+                lanes_of(mask)
+                    .map(|lane| first + lane as u32)
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            );
+        }
+    }
+}
+
+/// All live lanes of the block have met at its barrier.
+pub(crate) fn block_met(block: &Block) {
+    // SAFETY: the chance outlives all blocks, and only this thread uses it.
+    if let Some(chance) = unsafe { block.seeded.as_mut() }
+        && let Some(memory) = &mut chance.memory
+    {
+        memory.join(lanes_in(block).into_iter());
+    }
+}
+
+/// The lanes of a block, by their number among all that can be resident.
+fn lanes_in(block: &Block) -> Vec<u32> {
+    let units = block.units.iter();
+    // SAFETY: the lane's constants live in the unit's stacks, and are not written while it lives.
+    let number = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).who().lane };
+    units
+        .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| number(unit, lane)))
+        .collect()
+}
+
+/// Before a store to a register of an engine outside.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn before_register(lane: *mut Lane) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        if let Some(memory) = settle(lane) {
+            memory.before_register((*lane).who().lane);
         }
     }
 }
@@ -191,7 +433,12 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// The scheduler of `core`, whose options hold the seed.
     pub(crate) fn new(core: Arc<Core>, signals: Arc<WorkerSignals>) -> Self {
-        let chance = Box::into_raw(Box::new(Chance::new(core.options.seed.unwrap_or(0), core.observer.clone())));
+        let memory = (core.options.memory_model == MemoryModel::Weak).then(|| {
+            // SAFETY: the core, which the scheduler's blocks hold, keeps the mapping.
+            let words = unsafe { DeviceWords::new(core.memory.base(), core.memory.capacity()) };
+            WeakMemory::new(words, core.options.seed.unwrap_or(0))
+        });
+        let chance = Box::into_raw(Box::new(Chance::new(&core.options, memory, core.observer.clone())));
         let residents = Residents::new(core, 0, signals, chance);
         Self {
             residents,
@@ -250,7 +497,12 @@ impl Scheduler {
             let launch = Arc::clone(&self.launches[(self.next_launch + turn) % count]);
             while launch.has_blocks() && self.residents.has_room(&launch) {
                 let Some(number) = launch.take_block() else { break };
-                self.residents.start(&launch, number);
+                if self.residents.start(&launch, number) {
+                    let lanes = self.residents.blocks.last().map(|block| lanes_in(block));
+                    for lane in lanes.into_iter().flatten() {
+                        self.chance().lane_starts(lane);
+                    }
+                }
             }
         }
         self.next_launch = self.next_launch.wrapping_add(1);
@@ -270,6 +522,7 @@ impl Scheduler {
             self.step_actor(chosen);
         }
         self.chance().now_ns += DECISION_NS;
+        self.chance().pass();
         if self.chance().now_ns >= self.chance().next_wake_ns {
             self.wake();
         }
@@ -277,8 +530,43 @@ impl Scheduler {
         if candidates.is_empty() {
             return self.idle();
         }
-        let chosen = self.chance().below(candidates.len());
-        self.run_block(candidates[chosen]);
+        let chosen = match self.first_by_priority(&candidates) {
+            Some(chosen) => chosen,
+            None => {
+                let chosen = self.chance().below(candidates.len());
+                candidates[chosen]
+            }
+        };
+        self.run_block(chosen);
+    }
+
+    /// The block to run next by priorities; none in a random walk. Blocks that end go first.
+    fn first_by_priority(&mut self, candidates: &[usize]) -> Option<usize> {
+        self.chance().priorities.as_ref()?;
+        let ends = |&&at: &&usize| {
+            let block = &self.residents.blocks[at];
+            block.launch.stopped() || !block.can_run()
+        };
+        if let Some(&ending) = candidates.iter().find(ends) {
+            return Some(ending);
+        }
+        let highest = |at: usize| {
+            self.first_lane(&self.residents.blocks[at])
+                .map_or(0, |(priority, ..)| priority)
+        };
+        candidates.iter().copied().max_by_key(|&at| highest(at))
+    }
+
+    /// Priority, warp and lane of the block's lane that runs first by priorities.
+    fn first_lane(&self, block: &Block) -> Option<(u64, usize, usize)> {
+        // SAFETY: as in `chance`; the reference ends here, before lanes run.
+        let priorities = unsafe { (*self.chance).priorities.as_ref()? };
+        let lanes = block.units.iter().enumerate().flat_map(|(at, unit)| {
+            let can_run = lanes_of(unit.warp.ready | unit.warp.gathering);
+            // SAFETY: no lane runs, and constants live in the unit's stacks.
+            can_run.map(move |lane| (priorities.of(unsafe { (*unit.lane(lane)).who().lane }), at, lane))
+        });
+        lanes.max()
     }
 
     fn runs(&self, block: usize) -> bool {
@@ -290,7 +578,16 @@ impl Scheduler {
         self.publish();
         let actor = Arc::clone(&self.actors[chosen]);
         // A panic of an actor is its owner's mistake; it is printed by the panic hook and must not end the scheduler.
+        let memory = |this: &mut Self, what: fn(&mut WeakMemory<DeviceWords>)| {
+            if let Some(memory) = &mut this.chance().memory {
+                what(memory);
+            }
+        };
+        memory(self, WeakMemory::hide);
+        STEPPING.set(self.chance);
         let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step())).unwrap_or(false);
+        STEPPING.set(std::ptr::null_mut());
+        memory(self, WeakMemory::shown);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));
         self.chance().observe(Step::Actor {
             number: chosen as u32,
@@ -340,6 +637,7 @@ impl Scheduler {
             let chance = self.chance();
             chance.now_ns = chance.now_ns.max(next);
         }
+        self.chance().pass();
         self.wake();
         self.check_deadlines();
     }
@@ -378,6 +676,15 @@ impl Scheduler {
             return;
         }
         let block = self.residents.blocks.swap_remove(position);
+        let last = self.residents.blocks.is_empty();
+        if let Some(memory) = &mut self.chance().memory {
+            for lane in lanes_in(&block) {
+                memory.flush(lane);
+            }
+            if last {
+                memory.settle_all();
+            }
+        }
         let completed = block.live == 0 && !block.launch.stopped();
         let (now, trace) = self.publish();
         if let Some((_, end, hash)) = lock(&block.launch.seeded).as_mut() {
@@ -393,15 +700,18 @@ impl Scheduler {
     unsafe fn run_lane(&mut self, block: *mut Block) -> bool {
         // SAFETY: as in `Worker::run_warp`.
         unsafe {
-            let warps: Vec<usize> = {
-                let units = &(*block).units;
-                (0..units.len())
-                    .filter(|&u| units[u].warp.ready | units[u].warp.gathering != 0)
-                    .collect()
+            let (warp, lane) = match self.first_lane(&*block) {
+                Some((_, warp, lane)) => (warp, lane),
+                None => {
+                    let units = &(*block).units;
+                    let can_run = |u: &usize| units[*u].warp.ready | units[*u].warp.gathering != 0;
+                    let warps: Vec<usize> = (0..units.len()).filter(can_run).collect();
+                    let warp = warps[self.chance().below(warps.len())];
+                    let lane = self.chance().pick(units[warp].warp.ready | units[warp].warp.gathering);
+                    (warp, lane)
+                }
             };
-            let warp = self.chance().below(warps.len());
-            let unit: *mut WarpUnit = &raw mut **(&mut (*block).units)[warps[warp]..].as_mut_ptr();
-            let lane = self.chance().pick((*unit).warp.ready | (*unit).warp.gathering);
+            let unit: *mut WarpUnit = &raw mut **(&mut (*block).units)[warp..].as_mut_ptr();
             let id = (*(*unit).lane(lane)).id;
             if (*unit).warp.gathering >> lane & 1 != 0 {
                 let odds = self.chance().alone_odds;
@@ -416,12 +726,22 @@ impl Scheduler {
                 .signals
                 .set_text(&Block::launch_of(block).kernel.module.text);
             let gap_max = self.chance().gap_max;
-            self.chance().gap = self.chance().rng.random_range(0..gap_max);
+            self.chance().gap = match self.chance().priorities {
+                Some(_) => priorities::EVENTS_MAX,
+                None => self.chance().rng.random_range(0..gap_max),
+            };
             self.chance().record(id, RESUMED);
             let preempted = self.residents.signals.preempted();
             self.residents.signals.enter_lane(unit, lane);
             let returned = Block::resume(unit, lane);
             self.residents.signals.leave_lane();
+            if let Some(memory) = &mut self.chance().memory {
+                // Whatever it left by: a switch, its end, a fault.
+                memory.settle();
+                if returned {
+                    memory.flush((*(*unit).lane(lane)).who().lane);
+                }
+            }
             // Its last access, if no other follows at once.
             self.chance().observe(Step::of_lane(id));
             if returned && !self.residents.lane_ended(block, unit, lane) {
