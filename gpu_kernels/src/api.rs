@@ -414,8 +414,8 @@ pub enum Step {
 }
 
 /// Watches a deterministic GPU: called before every access of a lane, after every step of an actor, and when the
-/// scheduler goes on after it had stood still. Between two calls one lane made one access at most. A GPU without a seed
-/// never calls it.
+/// scheduler goes on after it had stood still. Between two calls one lane made one access at most, and stores that the
+/// memory model had delayed became visible. A GPU without a seed never calls it.
 pub trait Observer: Send + Sync {
     /// Something happens at virtual time `now_ns`. Called on the scheduler's thread, on a lane's stack of 128 KiB perhaps: it must
     /// neither block nor use a GPU. It may read device memory, which no one writes meanwhile.

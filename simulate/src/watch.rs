@@ -409,8 +409,9 @@ impl State {
             watch(part(std::mem::offset_of!(QueueState, posted)), Kind::Posted { queue });
             for slot in 0..=at.mask {
                 let record = at.records + u64::from(slot) * size_of::<RequestRecord>() as u64;
-                watch(record, Kind::Record { queue, slot });
+                // The page before the state: delayed stores of both may show in one step.
                 watch(record + 8, Kind::RecordOwner { queue, slot });
+                watch(record, Kind::Record { queue, slot });
             }
         }
         (self.cells, self.kinds) = (cells, kinds);
@@ -516,7 +517,7 @@ impl State {
                 Kind::Word { owner } => self.word_changed(owner, old, now),
                 Kind::PoolSlot => self.pool_changed(old, now),
                 Kind::Record { queue, slot } => self.record_changed(queue, slot, old, now),
-                Kind::RecordOwner { queue, slot } => self.owner_changed(queue, slot),
+                Kind::RecordOwner { queue, slot } => self.owner_changed(queue, slot, self.cells[n + 1].seen),
                 Kind::Reserved { queue } | Kind::Written { queue } | Kind::Posted { queue } => {
                     self.index_changed(queue, kind, old, now);
                 }
@@ -779,9 +780,9 @@ impl State {
     }
 
     /// The page of a record changes only while its slot is free and reserved.
-    fn owner_changed(&mut self, queue: u32, slot: u32) {
+    fn owner_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
         let record = self.record(queue, slot);
-        if phase_of(record.state) != layout::RECORD_FREE {
+        if phase_of(state_before) != layout::RECORD_FREE {
             self.find(
                 format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
                 (Some(record.owner), None, Some(queue)),
