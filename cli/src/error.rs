@@ -42,6 +42,12 @@ pub enum CliError {
     /// A mutation that is none, or whose place is no more.
     #[error("the rule cannot be broken")]
     Mutation(#[from] MutationError),
+    /// Faults that were asked for and did nothing.
+    #[error("these faults were asked for and never happened: {kinds}; give a higher rate or more seeds")]
+    Unbitten {
+        /// Their names.
+        kinds: String,
+    },
     /// A timeline is of one run.
     #[error("--trace writes the timeline of one run: name one workload with --workload")]
     TraceOfMany,

@@ -55,6 +55,45 @@ impl Bench {
     }
 }
 
+/// How a workload went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    /// Something that was asked of gpuvm ended with an error, which faults may explain.
+    Refused(String),
+    /// Something is not as the model says. No fault explains that.
+    Differs(String),
+}
+
+impl From<gpuvm::Error> for Wrong {
+    fn from(error: gpuvm::Error) -> Self {
+        Self::Refused(chain(&error))
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self::Differs(what)
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(what) | Self::Differs(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Wrong {
+    /// The same, with what it was about.
+    pub fn of(self, subject: &str) -> Self {
+        match self {
+            Self::Refused(what) => Self::Refused(format!("{subject}: {what}")),
+            Self::Differs(what) => Self::Differs(format!("{subject}: {what}")),
+        }
+    }
+}
+
 /// An error with all its causes.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

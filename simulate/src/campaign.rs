@@ -3,7 +3,7 @@
 //! A campaign starts workers, each a process that answers `WORKLOAD SEED` lines on its standard input with one line of JSON a
 //! run. Workers live over many seeds, so kernels are compiled once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -90,8 +90,12 @@ pub struct Total {
     pub linear: u64,
     /// Histories with too many states to tell.
     pub undecided: u64,
-    /// Faults that bit.
-    pub faults: u64,
+    /// Faults that bit, by name.
+    pub faults: BTreeMap<String, u64>,
+    /// Runs that faults ended with an error.
+    pub errors: u64,
+    /// Most requests of one queue pair under way at one time.
+    pub in_flight_max: u64,
     /// Real time of its runs on one core, seconds.
     pub seconds: f64,
 }
@@ -378,7 +382,9 @@ impl Total {
             compared: 0,
             linear: 0,
             undecided: 0,
-            faults: 0,
+            faults: BTreeMap::new(),
+            errors: 0,
+            in_flight_max: 0,
             seconds: 0.0,
         }
     }
@@ -398,6 +404,10 @@ impl Total {
         self.compared += passed.looks.published + passed.looks.evicted + passed.looks.cleaned;
         self.linear += passed.linear.0;
         self.undecided += passed.linear.1;
-        self.faults += passed.faults;
+        for (name, bitten) in &passed.faults {
+            *self.faults.entry(name.clone()).or_insert(0) += bitten;
+        }
+        self.errors += u64::from(passed.error.is_some());
+        self.in_flight_max = self.in_flight_max.max(passed.looks.in_flight_max);
     }
 }

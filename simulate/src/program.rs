@@ -9,7 +9,7 @@ use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, chain, compare};
+use crate::bench::{Bench, Wrong, compare};
 use crate::kernels::PROGRAM;
 
 /// An element type, as numbers.
@@ -339,14 +339,14 @@ pub fn run_on<T: Element>(
     let mut options = options.clone();
     options.defines.push(("ELEMENT".into(), Some(T::NAME.into())));
     let bench = Bench::with(builder, PROGRAM, &options)?;
-    run_in::<T>(&bench, rng, shape)
+    run_in::<T>(&bench, rng, shape).map_err(|wrong| wrong.to_string())
 }
 
 /// The same in a virtual memory that is there, with [`PROGRAM`] compiled for `T`.
 ///
 /// # Errors
 /// What differs.
-pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) -> Result<Outcome, String> {
+pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) -> Result<Outcome, Wrong> {
     let seed = rng.random();
     let mut model = Model::<T> {
         seed,
@@ -357,37 +357,38 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
         _elements: std::marker::PhantomData,
     };
     let data = (0..shape.elements).map(|i| T::make(mix(seed, i)));
-    let told = |error: gpuvm::Error| chain(&error);
     let a = bench.vm.region::<T>(shape.elements).name("elements");
     let a = match shape.never_evicted {
         true => a.never_evicted(),
         false => a,
     };
-    let a = a.from_iter(data).map_err(told)?;
+    let a = a.from_iter(data)?;
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
-    let shared = shared.from_slice(&model.shared).map_err(told)?;
+    let shared = shared.from_slice(&model.shared)?;
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
         traces.push(
-            launch_once(bench, rng, shape, &mut model, (&a, &shared)).map_err(|w| format!("launch {launch}: {w}"))?,
+            launch_once(bench, rng, shape, &mut model, (&a, &shared)).map_err(|wrong| wrong.of(&format!("launch {launch}")))?,
         );
         between(rng, shape, &mut model, &a)?;
     }
-    let found = a.to_vec().map_err(told)?;
+    let found = a.to_vec()?;
     if let Some((i, e)) = (0..).zip(&found).find(|(i, e)| **e != T::make(model.number(*i))) {
         return Err(format!(
             "element {i} is {e:?} instead of {:?}",
             T::make(model.number(i))
-        ));
+        )
+        .into());
     }
-    compare(&shared.to_vec().map_err(told)?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
+    compare(&shared.to_vec()?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
     let violations: Vec<_> = bench.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
-    let stats = bench.vm.stats().map_err(told)?;
+    let stats = bench.vm.stats()?;
     if !violations.is_empty() || (stats.errors != 0 && !shape.errors_allowed) {
         return Err(format!(
             "the queues' rules were broken, or {} requests failed: {violations:?}",
             stats.errors
-        ));
+        )
+        .into());
     }
     Ok(Outcome { stats, traces })
 }
@@ -398,7 +399,7 @@ fn launch_once<T: Element>(
     shape: &Shape,
     model: &mut Model<T>,
     (a, shared): (&Region<T>, &Region<u64>),
-) -> Result<Option<u64>, String> {
+) -> Result<Option<u64>, Wrong> {
     let (lanes, steps) = (shape.lanes(), u64::from(shape.steps));
     let warp_turns: Vec<u64> = (0..lanes.div_ceil(32) * steps).map(|_| rng.random_range(0..1 << 30)).collect();
     let mut ops = Vec::with_capacity((lanes * steps) as usize);
@@ -413,17 +414,16 @@ fn launch_once<T: Element>(
         }
         hashes.push(hash);
     }
-    let told = |error: gpuvm::Error| chain(&error);
-    let given = bench.vm.buffer::<u64>(ops.len() as u64).map_err(told)?;
-    given.write(&ops).map_err(told)?;
-    let out = bench.vm.buffer::<u64>(lanes).map_err(told)?;
+    let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
+    given.write(&ops)?;
+    let out = bench.vm.buffer::<u64>(lanes)?;
     let config = LaunchConfig::new(shape.blocks, shape.threads)
         .lane_spans(shape.lane_spans.into())
         .warp_spans(shape.warp_spans.into());
     let launched = bench
         .kernel("program")?
         .launch(config, (a, shared, &given, shape.steps, &out))
-        .map_err(told)?;
+        ?;
     let failed = AtomicBool::new(false);
     if shape.beside {
         while !launched.is_done() {
@@ -435,32 +435,31 @@ fn launch_once<T: Element>(
             failed.fetch_or(flushed.is_err(), Ordering::Relaxed);
         }
     }
-    let report = launched.sync().map_err(told)?;
+    let report = launched.sync()?;
     if failed.into_inner() {
-        return Err("a flush beside the kernel failed".into());
+        return Err(Wrong::Refused("a flush beside the kernel failed".into()));
     }
-    compare(&out.to_vec().map_err(told)?, &hashes).map_err(|wrong| format!("what lanes read: {wrong}"))?;
+    compare(&out.to_vec()?, &hashes).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     Ok(report.trace_hash)
 }
 
 /// What the host does between launches: nothing, a flush, a look, or a write.
-fn between<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, model: &mut Model<T>, a: &Region<T>) -> Result<(), String> {
-    let told = |error: gpuvm::Error| chain(&error);
+fn between<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, model: &mut Model<T>, a: &Region<T>) -> Result<(), Wrong> {
     let count = rng.random_range(1..=shape.elements.min(3000));
     let first = rng.random_range(0..=shape.elements - count);
     match rng.random_range(0..4) {
         0 => {}
-        1 => a.flush().map_err(told)?,
+        1 => a.flush()?,
         2 => {
             let mut found = vec![T::make(0); count as usize];
-            a.read(first, &mut found).map_err(told)?;
+            a.read(first, &mut found)?;
             let expected: Vec<T> = (first..first + count).map(|i| T::make(model.number(i))).collect();
             compare(&found, &expected).map_err(|wrong| format!("host read from {first}: {wrong}"))?;
         }
         _ => {
             let values: Vec<u64> = (0..count).map(|_| rng.random_range(0..0x1_0000)).collect();
             let elements: Vec<T> = values.iter().map(|&v| T::make(v)).collect();
-            a.write(first, &elements).map_err(told)?;
+            a.write(first, &elements)?;
             for (i, value) in (first..).zip(values) {
                 model.write(i, value);
             }

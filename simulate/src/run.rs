@@ -1,15 +1,16 @@
 //! One seed of one workload: set up, watched while it runs, compared with its model, and taken down.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gpuvm::{CompileOptions, GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_gpu::Gpu;
 use gpuvm_gpu::sim::{Mode, SimGpu};
-use gpuvm_nic::soft::{FaultId, FaultPlan};
+use gpuvm_nic::soft::{FaultKind, FaultMix};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{Bench, Kernels, chain};
+use crate::bench::{Bench, Kernels, Wrong, chain};
 use crate::trace;
 use crate::watch::{Event, Finding, Looks, Watcher};
 use crate::workload::Workload;
@@ -28,14 +29,42 @@ const LAUNCH_DEADLINE: Duration = Duration::from_millis(200);
 pub struct Options {
     /// How kernels are compiled, those of the runtime included: with a device library that is changed, perhaps.
     pub compile: CompileOptions,
-    /// Faults of the NIC that are planted before the first launch.
-    pub faults: Vec<FaultPlan>,
+    /// Faults of the NIC, drawn by the seed.
+    pub faults: Option<FaultMix>,
+    /// Leave READs unflushed although their data lands late.
+    pub unflushed: bool,
     /// Keep all events instead of the last ones.
     pub all_events: bool,
     /// Whether memory is watched while it runs; else results alone are compared.
     pub unwatched: bool,
     /// Fewer frames than spans may hold, undeclared.
     pub frames_equal_spans: bool,
+}
+
+impl Options {
+    /// Whether a READ's data may land after its completion.
+    fn lands_late(&self) -> bool {
+        self.kinds().any(|kind| kind == FaultKind::Unflushed)
+    }
+
+    /// Whether faults may end kernels with errors. Those that only delay must not.
+    fn may_refuse(&self) -> bool {
+        self.kinds().any(|kind| {
+            !matches!(
+                kind,
+                FaultKind::Late
+                    | FaultKind::Reorder
+                    | FaultKind::Pieces
+                    | FaultKind::Unflushed
+                    | FaultKind::Slow
+                    | FaultKind::Doorbell
+            )
+        })
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = FaultKind> {
+        self.faults.iter().flat_map(|mix| mix.rates()).map(|rate| rate.kind)
+    }
 }
 
 /// What a seed came to that went well.
@@ -53,8 +82,10 @@ pub struct Passed {
     pub written_back: u64,
     /// Histories of words that were found linearisable, and those that had too many states to tell.
     pub linear: (u64, u64),
-    /// Faults that bit.
-    pub faults: u64,
+    /// Faults that bit, by name.
+    pub faults: BTreeMap<String, u64>,
+    /// The error that faults ended it with, if one did.
+    pub error: Option<String>,
     /// Hash of the interleaving.
     pub hash: u64,
 }
@@ -84,7 +115,6 @@ pub struct Room<'a> {
     options: &'a Options,
     watcher: Arc<Watcher>,
     gpu: Option<Arc<SimGpu>>,
-    faults: Vec<FaultId>,
     vm: Option<Vm>,
     /// Histories of words: linearisable, undecided.
     pub linear: (u64, u64),
@@ -111,7 +141,7 @@ impl Room<'_> {
 
     /// Whether requests may fail.
     pub fn has_faults(&self) -> bool {
-        !self.options.faults.is_empty()
+        self.options.faults.is_some()
     }
 
     /// 64-bit word `index` of region `region` at its home, whatever the frames hold.
@@ -134,8 +164,8 @@ impl Room<'_> {
         let defines = defines.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
         options.defines.extend(defines);
         let bench = Bench::with(builder, kernels, &options)?;
-        if let Some(nic) = bench.vm.soft_nic() {
-            self.faults = self.options.faults.iter().map(|plan| nic.inject(plan.clone())).collect();
+        if let (Some(nic), Some(mix)) = (bench.vm.soft_nic(), &self.options.faults) {
+            nic.mix_faults(mix, self.seed).map_err(|error| chain(&error))?;
         }
         self.vm = Some(bench.vm.clone());
         if !self.options.unwatched {
@@ -172,7 +202,8 @@ impl Room<'_> {
             false => builder
                 .transport(Transport::Soft)
                 .queue_pairs(needs.queue_pairs)
-                .queue_depth(needs.queue_depth),
+                .queue_depth(needs.queue_depth)
+                .flush_reads(self.options.lands_late() && !self.options.unflushed),
         })
     }
 }
@@ -185,17 +216,21 @@ pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
         options,
         watcher: Arc::clone(&watcher),
         gpu: None,
-        faults: Vec::new(),
         vm: None,
         linear: (0, 0),
     };
     let ran = workload.run(&mut room);
     let vm = room.vm.take();
     let mut findings = watcher.findings();
+    // What is asked of a machine that fails may be refused; nothing may differ.
+    let error = match &ran {
+        Err(Wrong::Refused(error)) if options.may_refuse() => Some(error.clone()),
+        _ => None,
+    };
     let judged = match (&ran, &vm) {
-        (Ok(()), Some(vm)) if findings.is_empty() => judge(&room, vm, &mut findings),
-        (Ok(()), _) => Ok(None),
-        (Err(wrong), _) => Err(wrong.clone()),
+        (Err(wrong), _) if error.is_none() => Err(wrong.to_string()),
+        (_, Some(vm)) if findings.is_empty() => judge(&room, vm, &mut findings, error),
+        _ => Ok(None),
     };
     watcher.detach();
     let events = watcher.events();
@@ -217,22 +252,23 @@ pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
 }
 
 /// After the workload's own comparison: everything is at rest, and the NIC saw no rule broken.
-fn judge(room: &Room<'_>, vm: &Vm, findings: &mut Vec<Finding>) -> Result<Option<Passed>, String> {
-    if !room.options.unwatched {
+fn judge(
+    room: &Room<'_>,
+    vm: &Vm,
+    findings: &mut Vec<Finding>,
+    error: Option<String>,
+) -> Result<Option<Passed>, String> {
+    if !room.options.unwatched && error.is_none() {
         findings.extend(room.watcher.at_rest().err());
     }
-    let mut faults = 0;
+    let mut faults = BTreeMap::new();
     for nic in vm.soft_nics() {
         let violations = nic.violations();
         if let Some(first) = violations.first() {
             return Err(format!("the NIC saw a rule of its queues broken: {first}"));
         }
-        for (fault, plan) in room.faults.iter().zip(&room.options.faults) {
-            let bitten = nic.bitten(*fault);
-            faults += bitten;
-            if bitten == 0 {
-                return Err(format!("the planted fault never bit: {plan:?}"));
-            }
+        for count in nic.fault_tally().counts() {
+            *faults.entry(count.rate.kind.name().to_owned()).or_insert(0) += count.bitten;
         }
     }
     let stats = vm.stats().map_err(|error| chain(&error))?;
@@ -248,6 +284,7 @@ fn judge(room: &Room<'_>, vm: &Vm, findings: &mut Vec<Finding>) -> Result<Option
         written_back: stats.pages_written_back,
         linear: room.linear,
         faults,
+        error,
         hash,
     }))
 }

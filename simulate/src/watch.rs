@@ -666,13 +666,17 @@ impl State {
 
     fn pool_changed(&mut self, old: u64, new: u64) {
         self.looks.frames += 1;
-        if new >> 32 != (old >> 32) + 1 {
+        // Several steps at once: a lane's own stores may become visible together.
+        if new >> 32 <= old >> 32 {
             self.find(format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32), (None, None, None));
         }
-        if new >> 32 & 1 == 0 {
+        if old >> 32 & 1 != 0 {
             let frame = old as u32;
             self.frame_becomes(frame, Frame::InHand);
-            return self.tell(What::Taken { frame });
+            self.tell(What::Taken { frame });
+        }
+        if new >> 32 & 1 == 0 {
+            return;
         }
         let frame = new as u32;
         let place = (self.targets.get(frame as usize).copied().flatten(), Some(frame), None);
@@ -703,7 +707,10 @@ impl State {
             (layout::RECORD_FREE, layout::RECORD_POSTED)
             | (layout::RECORD_POSTED, layout::RECORD_CLAIMED)
             | (layout::RECORD_CLAIMED, layout::RECORD_DONE) => index == index_of(old),
-            (layout::RECORD_CLAIMED | layout::RECORD_DONE, layout::RECORD_FREE) => index == index_of(old) + entries,
+            // The free slot itself may never show: who frees it may write it next, and its stores become visible together.
+            (layout::RECORD_CLAIMED | layout::RECORD_DONE, layout::RECORD_FREE | layout::RECORD_POSTED) => {
+                index == index_of(old) + entries
+            }
             _ => false,
         };
         let record = self.record(queue, slot);
@@ -779,10 +786,10 @@ impl State {
         self.set_target(record.frame, Some(record.owner));
     }
 
-    /// The page of a record changes only while its slot is free and reserved.
+    /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
     fn owner_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
         let record = self.record(queue, slot);
-        if phase_of(state_before) != layout::RECORD_FREE {
+        if phase_of(state_before) == layout::RECORD_POSTED {
             self.find(
                 format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
                 (Some(record.owner), None, Some(queue)),

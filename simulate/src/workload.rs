@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::bench::{Bench, chain, compare};
+use crate::bench::{Bench, Wrong, compare};
 use crate::kernels::{PROGRAM, SPANS, SWEEPS, WORDS};
 use crate::linear::{self, Action, Operation, Verdict};
 use crate::program::{self, Shape, rng, tiny};
@@ -104,7 +104,7 @@ impl Workload {
     }
 
     /// Runs it and compares what it came to with its model. Its regions are closed then.
-    pub(crate) fn run(self, room: &mut Room<'_>) -> Result<(), String> {
+    pub(crate) fn run(self, room: &mut Room<'_>) -> Result<(), Wrong> {
         match self {
             Self::Random => random(room),
             Self::Counters => counters(room),
@@ -124,10 +124,6 @@ impl Workload {
 /// Threads of a block where few contend more than many.
 const THREADS: u64 = 12;
 
-fn told(error: gpuvm::Error) -> String {
-    chain(&error)
-}
-
 /// Few frames, short rings: drawn by the seed.
 fn needs(seed: u64, frames: u64) -> Needs {
     Needs {
@@ -138,22 +134,22 @@ fn needs(seed: u64, frames: u64) -> Needs {
     }
 }
 
-fn launch(bench: &Bench, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Result<Launch, String> {
-    bench.kernel(name)?.launch(config, args).map_err(told)
+fn launch(bench: &Bench, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Result<Launch, Wrong> {
+    Ok(bench.kernel(name)?.launch(config, args)?)
 }
 
-fn must(bench: &Bench, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Result<(), String> {
+fn must(bench: &Bench, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Result<(), Wrong> {
     let launched = launch(bench, name, config, args)?;
-    launched.sync().map(|_| ()).map_err(|error| format!("{name}: {}", told(error)))
+    launched.sync().map(|_| ()).map_err(|error| Wrong::from(error).of(name))
 }
 
 /// What the region's home holds after everything was written there, which closes it.
-fn close(region: Region<u64>, expected: &[u64]) -> Result<(), String> {
-    let found = region.to_vec().map_err(told)?;
+fn close(region: Region<u64>, expected: &[u64]) -> Result<(), Wrong> {
+    let found = region.to_vec()?;
     compare(&found, expected)?;
-    let home = region.read_home().map_err(told)?;
+    let home = region.read_home()?;
     compare(&home, expected).map_err(|wrong| format!("at its home: {wrong}"))?;
-    region.close().map_err(told)
+    Ok(region.close()?)
 }
 
 fn shape(seed: u64, frames: u64) -> Shape {
@@ -166,7 +162,7 @@ fn shape(seed: u64, frames: u64) -> Shape {
     }
 }
 
-fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), String> {
+fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
     let needs = Needs {
         frames: shape.frames,
         queue_pairs: shape.queue_pairs,
@@ -181,12 +177,12 @@ fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), String> {
     program::run_in::<u32>(&bench, &mut rng(room.seed()), &shape).map(|_| ())
 }
 
-fn random(room: &mut Room<'_>) -> Result<(), String> {
+fn random(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     program_on(room, &shape(seed, 1 + seed % 3))
 }
 
-fn never_evicted(room: &mut Room<'_>) -> Result<(), String> {
+fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let shape = Shape {
         never_evicted: true,
@@ -195,7 +191,7 @@ fn never_evicted(room: &mut Room<'_>) -> Result<(), String> {
     program_on(room, &shape)
 }
 
-fn direct(room: &mut Room<'_>) -> Result<(), String> {
+fn direct(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let shape = Shape {
         direct: true,
@@ -217,24 +213,24 @@ fn places(rng: &mut ChaCha8Rng, pages: u64, each: u64) -> Vec<u64> {
     all
 }
 
-fn counters(room: &mut Room<'_>) -> Result<(), String> {
+fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
     let words = places(&mut rng, pages, 2);
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed().map_err(told)?;
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed()?;
     let which: Vec<u64> = (0..lanes * u64::from(steps))
         .map(|_| words[rng.random_range(0..words.len() as u32) as usize])
         .collect();
-    let given = bench.vm.buffer::<u64>(which.len() as u64).map_err(told)?;
-    given.write(&which).map_err(told)?;
-    let found = bench.vm.buffer::<u64>(which.len() as u64).map_err(told)?;
+    let given = bench.vm.buffer::<u64>(which.len() as u64)?;
+    given.write(&which)?;
+    let found = bench.vm.buffer::<u64>(which.len() as u64)?;
     must(&bench, "counters", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &found))?;
     let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
     which.iter().for_each(|&word| model[word as usize] += 1);
     // Each count was returned to one lane.
-    let found = found.to_vec().map_err(told)?;
+    let found = found.to_vec()?;
     for &word in &words {
         let mut counts: Vec<u64> = (0..which.len()).filter(|&n| which[n] == word).map(|n| found[n]).collect();
         counts.sort_unstable();
@@ -244,13 +240,13 @@ fn counters(room: &mut Room<'_>) -> Result<(), String> {
     close(a, &model)
 }
 
-fn linear(room: &mut Room<'_>) -> Result<(), String> {
+fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (pages, steps, lanes) = (5u64, 5u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
     let words = places(&mut rng, pages, 2);
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed().map_err(told)?;
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
     let mut used = vec![0usize; words.len()];
     let mut ops = Vec::new();
     for n in 0..lanes * u64::from(steps) {
@@ -264,12 +260,12 @@ fn linear(room: &mut Room<'_>) -> Result<(), String> {
         let value = if kind == 3 { 1 << 20 } else { n + 1 };
         ops.push(kind << 56 | value << 24 | words[which]);
     }
-    let given = bench.vm.buffer::<u64>(ops.len() as u64).map_err(told)?;
-    given.write(&ops).map_err(told)?;
-    let log = bench.vm.buffer::<u64>(4 * ops.len() as u64).map_err(told)?;
+    let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
+    given.write(&ops)?;
+    let log = bench.vm.buffer::<u64>(4 * ops.len() as u64)?;
     must(&bench, "linear", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &log))?;
-    let log = log.to_vec().map_err(told)?;
-    let last = a.to_vec().map_err(told)?;
+    let log = log.to_vec()?;
+    let last = a.to_vec()?;
     for &word in &words {
         let history: Vec<Operation> = (0..ops.len())
             .filter(|&n| ops[n] & 0xff_ffff == word)
@@ -279,11 +275,11 @@ fn linear(room: &mut Room<'_>) -> Result<(), String> {
             Verdict::Linearisable => room.linear.0 += 1,
             Verdict::Undecided => room.linear.1 += 1,
             Verdict::Broken => {
-                return Err(format!(
+                return Err(Wrong::Differs(format!(
                     "word {word}: no order of its operations explains what they returned, and {} at the end: {}",
                     last[word as usize],
                     in_words(&history)
-                ));
+                )));
             }
         }
     }
@@ -315,13 +311,13 @@ fn in_words(history: &[Operation]) -> String {
     history.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn stream(room: &mut Room<'_>) -> Result<(), String> {
+fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6, 32u64);
     let length = pages * PAGE_WORDS + 37;
     let bench = room.open(needs(seed, 1 + seed % 4), SWEEPS, &[])?;
     let mut model: Vec<u64> = (0..length).map(|i| i ^ seed).collect();
-    let a = bench.vm.region::<u64>(length).name("stream").from_slice(&model).map_err(told)?;
+    let a = bench.vm.region::<u64>(length).name("stream").from_slice(&model)?;
     for _ in 0..2 {
         must(&bench, "stream", LaunchConfig::new(2, 32), (&a, apart))?;
         for i in (0..length).step_by(apart as usize) {
@@ -332,15 +328,15 @@ fn stream(room: &mut Room<'_>) -> Result<(), String> {
     close(a, &model)
 }
 
-fn transpose(room: &mut Room<'_>) -> Result<(), String> {
+fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let side = 23 + (seed % 5) as u32;
     let length = u64::from(side) * u64::from(side);
     let bench = room.open(needs(seed, 1 + seed % 2), SWEEPS, &[])?;
     let values: Vec<u64> = (0..length).map(|i| i * 7 + seed).collect();
     let matrix = bench.vm.region::<u64>(length).name("matrix").read_only();
-    let matrix = matrix.from_slice(&values).map_err(told)?;
-    let out = bench.vm.region::<u64>(length).name("transposed").zeroed().map_err(told)?;
+    let matrix = matrix.from_slice(&values)?;
+    let out = bench.vm.region::<u64>(length).name("transposed").zeroed()?;
     must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
     let model: Vec<u64> = (0..length).map(|i| values[(i % side * side + i / side) as usize] + 1).collect();
@@ -348,7 +344,7 @@ fn transpose(room: &mut Room<'_>) -> Result<(), String> {
     close(matrix, &values)
 }
 
-fn bfs(room: &mut Room<'_>) -> Result<(), String> {
+fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     // Rows and neighbours lie apart, so that a small graph has many pages.
@@ -365,15 +361,15 @@ fn bfs(room: &mut Room<'_>) -> Result<(), String> {
     }
     let region = |name: &str, of: &[u32]| {
         let region = bench.vm.region::<u32>(of.len() as u64).name(name).read_only();
-        region.from_slice(of).map_err(told)
+        region.from_slice(of).map_err(Wrong::from)
     };
     let (row_region, neighbour_region) = (region("rows", &rows)?, region("neighbours", &neighbours)?);
     let mut distances = vec![u32::MAX; (vertices * apart) as usize];
     distances[0] = 0;
     let paged = bench.vm.region::<u32>(distances.len() as u64).name("distances");
-    let paged = paged.from_slice(&distances).map_err(told)?;
+    let paged = paged.from_slice(&distances)?;
     for level in 0..vertices as u32 {
-        let changed = bench.vm.buffer::<u32>(1).map_err(told)?;
+        let changed = bench.vm.buffer::<u32>(1)?;
         let args = (&row_region, &neighbour_region, &paged, apart, vertices, level, &changed);
         must(&bench, "bfs_level", LaunchConfig::new(2, 12), args)?;
         let mut any = false;
@@ -385,20 +381,20 @@ fn bfs(room: &mut Room<'_>) -> Result<(), String> {
                 }
             }
         }
-        if (changed.to_vec().map_err(told)?[0] != 0) != any {
-            return Err(format!("level {level}: the search goes on although its model ends, or the other way round"));
+        if (changed.to_vec()?[0] != 0) != any {
+            return Err(Wrong::Differs(format!("level {level}: the search goes on although its model ends, or the other way round")));
         }
         if !any {
             break;
         }
     }
-    compare(&paged.to_vec().map_err(told)?, &distances)?;
-    paged.close().map_err(told)?;
-    row_region.close().map_err(told)?;
-    neighbour_region.close().map_err(told)
+    compare(&paged.to_vec()?, &distances)?;
+    paged.close()?;
+    row_region.close()?;
+    Ok(neighbour_region.close()?)
 }
 
-fn spans(room: &mut Room<'_>) -> Result<(), String> {
+fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let lanes_hold = seed % 4 == 3;
@@ -409,15 +405,15 @@ fn spans(room: &mut Room<'_>) -> Result<(), String> {
     let pages = frames + 4;
     let bench = room.open(needs(seed, frames), SPANS, &[])?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| i ^ seed).collect();
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("held").from_slice(&model).map_err(told)?;
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("held").from_slice(&model)?;
     let declared = u64::from(!room.frames_equal_spans());
     if lanes_hold {
         // Rows of one word each, 8 lanes with a column of their own.
         let rows: Vec<u64> = (0..holders * u64::from(steps))
             .map(|n| rng.random_range(0..pages as u32) as u64 * PAGE_WORDS + n / u64::from(steps))
             .collect();
-        let given = bench.vm.buffer::<u64>(rows.len() as u64).map_err(told)?;
-        given.write(&rows).map_err(told)?;
+        let given = bench.vm.buffer::<u64>(rows.len() as u64)?;
+        given.write(&rows)?;
         let config = LaunchConfig::new(1, 8).lane_spans(declared);
         must(&bench, "lane_spans", config, (&a, &given, steps))?;
         for (n, &row) in (0u64..).zip(&rows) {
@@ -443,66 +439,66 @@ fn spans(room: &mut Room<'_>) -> Result<(), String> {
             }
         }
     }
-    let buffer = bench.vm.buffer::<u64>(given.len() as u64).map_err(told)?;
-    buffer.write(&given).map_err(told)?;
-    let out = bench.vm.buffer::<u64>(sums.len() as u64).map_err(told)?;
+    let buffer = bench.vm.buffer::<u64>(given.len() as u64)?;
+    buffer.write(&given)?;
+    let out = bench.vm.buffer::<u64>(sums.len() as u64)?;
     let config = LaunchConfig::new(2, 32).warp_spans(declared);
     must(&bench, "warp_spans", config, (&a, &buffer, steps, &out))?;
-    compare(&out.to_vec().map_err(told)?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
+    compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     close(a, &model)
 }
 
-fn prefetch(room: &mut Room<'_>) -> Result<(), String> {
+fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6u64, 8u64);
     let length = pages * PAGE_WORDS;
     let bench = room.open(needs(seed, 1 + seed % 5), SWEEPS, &[])?;
     let values: Vec<u64> = (0..length).map(|i| i * 3 + seed).collect();
-    let a = bench.vm.region::<u64>(length).name("ahead").read_only().from_slice(&values).map_err(told)?;
+    let a = bench.vm.region::<u64>(length).name("ahead").read_only().from_slice(&values)?;
     // Its warp has left before any of the pages is there.
     must(&bench, "prefetch_only", LaunchConfig::new(1, 32), (&a, seed % length, length / 2))?;
-    let sum = bench.vm.buffer::<u64>(1).map_err(told)?;
+    let sum = bench.vm.buffer::<u64>(1)?;
     let stretch = length / 2;
     must(&bench, "prefetch_and_sum", LaunchConfig::new(2, 32), (&a, stretch, apart, &sum))?;
     let expected: u64 = values.iter().step_by(apart as usize).fold(0, |sum, value| sum.wrapping_add(*value));
-    compare(&sum.to_vec().map_err(told)?, &[expected])?;
+    compare(&sum.to_vec()?, &[expected])?;
     must(&bench, "prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, length))?;
     close(a, &values)
 }
 
-fn flush(room: &mut Room<'_>) -> Result<(), String> {
+fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed().map_err(told)?;
-    let progress = bench.vm.buffer::<u64>(lanes).map_err(told)?;
-    let beside = bench.vm.stream().map_err(told)?;
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
+    let progress = bench.vm.buffer::<u64>(lanes)?;
+    let beside = bench.vm.stream()?;
     let writing = launch(&bench, "writers", LaunchConfig::new(2, THREADS as u32), (&a, apart, turns, &progress))?;
     for _ in 0..4 {
         // Virtual time goes by: the host waits for a launch of another stream.
         let ns: u32 = rng.random_range(1_000..60_000);
         let kernel = bench.kernel("delay")?;
-        let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,)).map_err(told)?;
-        waited.sync().map_err(told)?;
-        let before = progress.to_vec().map_err(told)?;
-        a.flush_beside().map_err(|error| format!("a flush beside the kernel: {}", told(error)))?;
+        let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
+        waited.sync()?;
+        let before = progress.to_vec()?;
+        a.flush_beside().map_err(|error| Wrong::from(error).of("a flush beside the kernel"))?;
         for lane in 0..lanes {
             let stored = before[lane as usize];
             let home = room.home_word(0, lane * apart).unwrap_or(stored);
             if home < stored {
-                return Err(format!(
+                return Err(Wrong::Differs(format!(
                     "element {}: the home holds {home} after a flush that began when {stored} was stored",
                     lane * apart
-                ));
+                )));
             }
         }
         if writing.is_done() {
             break;
         }
     }
-    writing.sync().map_err(|error| format!("writers: {}", told(error)))?;
+    writing.sync().map_err(|error| Wrong::from(error).of("writers"))?;
     let mut model = vec![0; (pages * PAGE_WORDS) as usize];
     (0..lanes).for_each(|lane| model[(lane * apart) as usize] = u64::from(turns));
     close(a, &model)

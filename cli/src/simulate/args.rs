@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use gpuvm_nic::soft::FaultMix;
 use gpuvm_simulate::Workload;
 
 /// Many interleavings of small workloads, each decided by one seed, on the simulated GPU and the software NIC in virtual time.
@@ -25,6 +26,11 @@ pub struct SimulateArgs {
     /// never-evicted, direct.
     #[arg(long, value_name = "NAME[,..]", default_value = "all")]
     pub workload: Workloads,
+
+    /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
+    /// delay must change no result; others may end a kernel with an error, and must do no more.
+    #[arg(long, value_name = "MIX")]
+    pub faults: Option<FaultMix>,
 
     /// Worker processes. Without it: one for each core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

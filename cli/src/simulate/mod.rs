@@ -30,10 +30,13 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     let mutation = args.mutation.as_deref().map(mutations::find).transpose()?;
-    let options = match &mutation {
+    let mut options = match &mutation {
         Some(mutation) => mutation.options()?,
         None => Options::default(),
     };
+    if args.faults.as_ref().is_some_and(|mix| !mix.is_empty()) {
+        options.faults.clone_from(&args.faults);
+    }
     if args.worker {
         return campaign::serve(&options).map(|()| ExitCode::SUCCESS).map_err(CliError::Worker);
     }
@@ -46,6 +49,9 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
 /// What replays a run.
 fn replay(args: &SimulateArgs, workload: Workload, seed: u64) -> String {
     let mut text = format!("gpuvm simulate --workload {workload} --seed {seed}");
+    if let Some(mix) = &args.faults {
+        text.push_str(&format!(" --faults {mix}"));
+    }
     if let Some(mutation) = &args.mutation {
         text.push_str(&format!(" --mutation {mutation}"));
     }
@@ -113,6 +119,9 @@ fn many(args: &SimulateArgs, mutation: Option<&Mutation>) -> Result<ExitCode, Cl
     if let Some(mutation) = mutation {
         arguments.extend(["--mutation".to_owned(), mutation.name.to_owned()]);
     }
+    if let Some(mix) = &args.faults {
+        arguments.extend(["--faults".to_owned(), mix.to_string()]);
+    }
     let campaign = Campaign {
         program: std::env::current_exe().map_err(CliError::Worker)?,
         arguments,
@@ -130,6 +139,13 @@ fn many(args: &SimulateArgs, mutation: Option<&Mutation>) -> Result<ExitCode, Cl
         tell_summary(&summary);
         for ran in &summary.failures {
             tell(args, ran);
+        }
+    }
+    if let Some(mix) = &args.faults {
+        let bitten = |name: &str| summary.workloads.iter().any(|total| total.faults.get(name).is_some_and(|&n| n != 0));
+        let never: Vec<&str> = mix.rates().iter().map(|rate| rate.kind.name()).filter(|name| !bitten(name)).collect();
+        if !never.is_empty() {
+            return Err(CliError::Unbitten { kinds: never.join(", ") });
         }
     }
     Ok(match summary.failures.is_empty() {
