@@ -56,6 +56,7 @@ use report::Violations;
 
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
+pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
 pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
 pub use report::{SoftNicStats, Violation, ViolationKind};
