@@ -14,7 +14,10 @@ pub struct Kernels {
 impl Kernels {
     /// Every kernel of the source that is no template, in order.
     pub fn names(self) -> Vec<&'static str> {
-        let starts = self.text.lines().filter_map(|line| line.strip_prefix("__global__ void "));
+        let starts = self
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("__global__ void "));
         starts.filter_map(|rest| rest.split('(').next()).collect()
     }
 }

@@ -21,6 +21,8 @@ use crate::workload::Workload;
 
 /// Lines of a worker's standard error that are kept for a crash.
 const STDERR_LINES: usize = 12;
+/// Seeds of a workload from which on what they never showed is a finding.
+const SEEDS_TELLING: u64 = 40;
 
 /// What a campaign runs.
 #[derive(Debug, Clone)]
@@ -115,6 +117,8 @@ pub struct Summary {
     pub jobs: usize,
     /// By workload.
     pub workloads: Vec<Total>,
+    /// What never happened over so many seeds that it should have: checks that saw nothing, requests that never ran beside each other.
+    pub unseen: Vec<String>,
     /// The failures, first seed first.
     pub failures: Vec<Ran>,
 }
@@ -145,7 +149,10 @@ pub fn serve(options: &Options) -> io::Result<()> {
             .and_then(|name| name.parse::<Workload>().ok())
             .zip(words.next().and_then(|seed| seed.parse::<u64>().ok()));
         let Some((workload, seed)) = asked else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a worker was asked for `{line}`")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a worker was asked for `{line}`"),
+            ));
         };
         let outcome = run::run(workload, seed, options).outcome;
         let ran = Ran {
@@ -219,10 +226,11 @@ impl Worker {
 
     /// Runs one seed. What it ends with when the worker is lost.
     fn run(&mut self, workload: Workload, seed: u64, limit: Duration) -> Result<Ran, String> {
-        let asked = self
-            .input
-            .as_mut()
-            .is_some_and(|input| writeln!(input, "{workload} {seed}").and_then(|()| input.flush()).is_ok());
+        let asked = self.input.as_mut().is_some_and(|input| {
+            writeln!(input, "{workload} {seed}")
+                .and_then(|()| input.flush())
+                .is_ok()
+        });
         if !asked {
             return Err(self.crashed());
         }
@@ -235,7 +243,10 @@ impl Worker {
 
     fn crashed(&mut self) -> String {
         self.input = None;
-        let status = self.child.wait().map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
+        let status = self
+            .child
+            .wait()
+            .map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
         for reader in self.readers.drain(..) {
             // A reader that panicked has nothing more to say.
             let _ = reader.join();
@@ -282,13 +293,19 @@ pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)
         next: 0,
         ran: 0,
         stop: false,
-        totals: campaign.workloads.iter().map(|&workload| Total::new(workload)).collect(),
+        totals: campaign
+            .workloads
+            .iter()
+            .map(|&workload| Total::new(workload))
+            .collect(),
         failures: Vec::new(),
         error: None,
     });
     let jobs = campaign.jobs.max(1).min(asked.max(1) as usize);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| work(campaign, asked, &shared))).collect();
+        let threads: Vec<_> = (0..jobs)
+            .map(|_| scope.spawn(|| work(campaign, asked, &shared)))
+            .collect();
         let mut told = Instant::now();
         while threads.iter().any(|thread| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
@@ -318,6 +335,7 @@ pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)
         seconds,
         rate: done.ran as f64 / seconds.max(1e-9) / jobs as f64,
         jobs,
+        unseen: done.totals.iter().filter_map(Total::unseen).collect(),
         workloads: done.totals,
         failures: done.failures,
     })
@@ -387,6 +405,24 @@ impl Total {
             in_flight_max: 0,
             seconds: 0.0,
         }
+    }
+
+    /// What these seeds should have shown and did not.
+    fn unseen(&self) -> Option<String> {
+        if self.passed < SEEDS_TELLING {
+            return None;
+        }
+        let queued = self.workload != Workload::Direct;
+        let what = if self.compared == 0 {
+            "no frame was ever compared with its home"
+        } else if self.evicted == 0 {
+            "no page ever left its frame"
+        } else if queued && self.in_flight_max < 2 {
+            "no queue pair ever had two requests under way"
+        } else {
+            return None;
+        };
+        Some(format!("{}: in {} seeds {what}", self.workload, self.passed))
     }
 
     fn add(&mut self, ran: &Ran, took: Duration) {

@@ -5,7 +5,7 @@ use gpuvm_gpu::CompileOptions;
 use gpuvm_nic::soft::FaultMixError;
 use thiserror::Error;
 
-use crate::run::{Options, Passed};
+use crate::run::Options;
 use crate::workload::Workload;
 
 /// Where the rule that is broken stands.
@@ -70,7 +70,9 @@ pub enum MutationError {
         name: String,
     },
     /// The text that it replaces is not where it was.
-    #[error("mutation `{name}`: `{from}` is {found} times in {header} instead of once; plant the bug where that code is now")]
+    #[error(
+        "mutation `{name}`: `{from}` is {found} times in {header} instead of once; plant the bug where that code is now"
+    )]
     Moved {
         /// The mutation.
         name: &'static str,
@@ -229,7 +231,11 @@ static ALL: [Mutation; 32] = [
         "publish-without-pin",
         Protocol(7),
         "a fetched page is published with a pin for those who fetched it",
-        &[plant(QUEUE, "publish(word, token, frame, pins);", "publish(word, token, frame, 0);")],
+        &[plant(
+            QUEUE,
+            "publish(word, token, frame, pins);",
+            "publish(word, token, frame, 0);",
+        )],
         Workload::Stream,
         0,
     ),
@@ -273,7 +279,11 @@ static ALL: [Mutation; 32] = [
         Protocol(10),
         "the first look acquires, and data is loaded strongly: a weak load may hit a line of an earlier stay",
         &[
-            plant(ACCESS, "u64 first = *seen = ld_acquire_gpu(word);", "u64 first = *seen = ld_relaxed_gpu(word);"),
+            plant(
+                ACCESS,
+                "u64 first = *seen = ld_acquire_gpu(word);",
+                "u64 first = *seen = ld_relaxed_gpu(word);",
+            ),
             plant(
                 ACCESS,
                 "    *value = load_strong<T>(frame_at(array, first) + place.offset);\n    // The load above",
@@ -368,7 +378,11 @@ static ALL: [Mutation; 32] = [
         "doorbell-without-second-look",
         Protocol(17),
         "the ringer looks again after its unlock, so that no hand-over is missed",
-        &[plant(QUEUE, "if (ld_relaxed_gpu(&s->written) == written) return;", "return;")],
+        &[plant(
+            QUEUE,
+            "if (ld_relaxed_gpu(&s->written) == written) return;",
+            "return;",
+        )],
         Workload::Random,
         0,
     ),
@@ -388,7 +402,11 @@ static ALL: [Mutation; 32] = [
         "peers-clean-page-written",
         Peers(1),
         "a write to a page that its warp pins after a miss marks it dirty",
-        &[plant(ACCESS, "            if (write) mark_dirty(miss->word(), 0);\n", "")],
+        &[plant(
+            ACCESS,
+            "            if (write) mark_dirty(miss->word(), 0);\n",
+            "",
+        )],
         Workload::Stream,
         0,
     ),
@@ -473,7 +491,11 @@ static ALL: [Mutation; 32] = [
         "peers-past-the-end",
         Peers(7),
         "the last page of a region is read and written to its exact end",
-        &[plant(QUEUE, "rest < whole ? static_cast<u32>(rest) : whole});", "whole});")],
+        &[plant(
+            QUEUE,
+            "rest < whole ? static_cast<u32>(rest) : whole});",
+            "whole});",
+        )],
         Workload::Stream,
         0,
     ),
@@ -565,7 +587,9 @@ impl Mutation {
         for plant in self.plants {
             let stock = || {
                 let all = gpuvm_gpu::headers().iter();
-                all.filter(|(name, _)| *name == plant.header).map(|(_, text)| (*text).to_owned()).next()
+                all.filter(|(name, _)| *name == plant.header)
+                    .map(|(_, text)| (*text).to_owned())
+                    .next()
             };
             let place = match headers.iter().position(|(name, _)| name == plant.header) {
                 Some(place) => place,
@@ -588,7 +612,10 @@ impl Mutation {
         }
         let faults = match self.faults {
             "" => None,
-            text => Some(text.parse().map_err(|source| MutationError::Faults { name: self.name, source })?),
+            text => Some(text.parse().map_err(|source| MutationError::Faults {
+                name: self.name,
+                source,
+            })?),
         };
         Ok(Options {
             compile: CompileOptions {
@@ -600,11 +627,5 @@ impl Mutation {
             unflushed: self.setting == Setting::NoFlushOfReads,
             ..Options::default()
         })
-    }
-
-    /// Whether a run that passed shows it all the same, by what never happened in it: requests beside each other, on rings that have
-    /// room for them. Only over many seeds together.
-    pub fn shows_in(&self, runs: &[Passed]) -> bool {
-        runs.len() >= 20 && runs.iter().all(|passed| passed.looks.in_flight_max < 2)
     }
 }

@@ -368,17 +368,14 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
         traces.push(
-            launch_once(bench, rng, shape, &mut model, (&a, &shared)).map_err(|wrong| wrong.of(&format!("launch {launch}")))?,
+            launch_once(bench, rng, shape, &mut model, (&a, &shared))
+                .map_err(|wrong| wrong.of(&format!("launch {launch}")))?,
         );
         between(rng, shape, &mut model, &a)?;
     }
     let found = a.to_vec()?;
     if let Some((i, e)) = (0..).zip(&found).find(|(i, e)| **e != T::make(model.number(*i))) {
-        return Err(format!(
-            "element {i} is {e:?} instead of {:?}",
-            T::make(model.number(i))
-        )
-        .into());
+        return Err(format!("element {i} is {e:?} instead of {:?}", T::make(model.number(i))).into());
     }
     compare(&shared.to_vec()?, &model.shared).map_err(|wrong| format!("shared: {wrong}"))?;
     let violations: Vec<_> = bench.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
@@ -401,7 +398,9 @@ fn launch_once<T: Element>(
     (a, shared): (&Region<T>, &Region<u64>),
 ) -> Result<Option<u64>, Wrong> {
     let (lanes, steps) = (shape.lanes(), u64::from(shape.steps));
-    let warp_turns: Vec<u64> = (0..lanes.div_ceil(32) * steps).map(|_| rng.random_range(0..1 << 30)).collect();
+    let warp_turns: Vec<u64> = (0..lanes.div_ceil(32) * steps)
+        .map(|_| rng.random_range(0..1 << 30))
+        .collect();
     let mut ops = Vec::with_capacity((lanes * steps) as usize);
     let mut hashes = Vec::new();
     for lane in 0..lanes {
@@ -422,8 +421,7 @@ fn launch_once<T: Element>(
         .warp_spans(shape.warp_spans.into());
     let launched = bench
         .kernel("program")?
-        .launch(config, (a, shared, &given, shape.steps, &out))
-        ?;
+        .launch(config, (a, shared, &given, shape.steps, &out))?;
     let failed = AtomicBool::new(false);
     if shape.beside {
         while !launched.is_done() {

@@ -161,7 +161,9 @@ impl Room<'_> {
     pub fn open(&mut self, needs: Needs, kernels: Kernels, defines: &[(&str, &str)]) -> Result<Bench, String> {
         let builder = self.settings(needs)?;
         let mut options = self.options.compile.clone();
-        let defines = defines.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
+        let defines = defines
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
         options.defines.extend(defines);
         let bench = Bench::with(builder, kernels, &options)?;
         if let (Some(nic), Some(mix)) = (bench.vm.soft_nic(), &self.options.faults) {
@@ -236,7 +238,11 @@ pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
     let events = watcher.events();
     let outcome = match (findings.first(), judged) {
         (None, Ok(Some(passed))) => Ok(passed),
-        (None, Ok(None)) => Err(failure("the workload made no virtual memory".into(), &findings, &events)),
+        (None, Ok(None)) => Err(failure(
+            "the workload made no virtual memory".into(),
+            &findings,
+            &events,
+        )),
         (None, Err(wrong)) => Err(failure(wrong, &findings, &events)),
         (Some(finding), judged) => {
             let mut failure = failure(finding.what.clone(), &findings, &events);

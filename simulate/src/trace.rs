@@ -15,7 +15,11 @@ const LINES: usize = 60;
 pub fn name(who: Who) -> String {
     match who {
         Who::Lane { launch, block, thread } => {
-            format!("launch {launch} block {block} warp {} lane {}", thread / 32, thread % 32)
+            format!(
+                "launch {launch} block {block} warp {} lane {}",
+                thread / 32,
+                thread % 32
+            )
         }
         Who::Nic(number) => format!("NIC engine {number}"),
         Who::Host => "host".to_owned(),
@@ -35,7 +39,12 @@ fn in_words(what: &What) -> String {
     const PHASES: [&str; 4] = ["slot free", "written", "completion claimed", "done"];
     match *what {
         What::Word { owner, old, new, .. } => {
-            format!("{}: {} -> {}", page_name(owner), words::describe(old), words::describe(new))
+            format!(
+                "{}: {} -> {}",
+                page_name(owner),
+                words::describe(old),
+                words::describe(new)
+            )
         }
         What::Given { frame } => format!("frame {frame}: given to the pool"),
         What::Taken { frame } => format!("frame {frame}: taken from the pool"),
@@ -65,11 +74,15 @@ fn concerns(finding: &Finding, what: &What) -> bool {
     let in_frame = |frame: u32| finding.frame == Some(frame);
     match *what {
         What::Word { owner, old, new, .. } => {
-            let held = [old, new].into_iter().any(|word| words::is_resident(word) && in_frame(words::frame(word)));
+            let held = [old, new]
+                .into_iter()
+                .any(|word| words::is_resident(word) && in_frame(words::frame(word)));
             page(owner) || held
         }
         What::Given { frame } | What::Taken { frame } => in_frame(frame),
-        What::Request { queue, owner, frame, .. } => page(owner) || in_frame(frame) || finding.queue == Some(queue),
+        What::Request {
+            queue, owner, frame, ..
+        } => page(owner) || in_frame(frame) || finding.queue == Some(queue),
         What::Reserved { queue, .. } | What::Written { queue, .. } | What::Posted { queue, .. } => {
             finding.queue == Some(queue)
         }
@@ -86,7 +99,12 @@ pub fn last_events(finding: Option<&Finding>, events: &[Event]) -> Vec<String> {
     let mut lines: Vec<String> = told.rev().take(LINES).map(line).collect();
     lines.reverse();
     if let Some(finding) = finding {
-        lines.push(format!("{:>10} ns  {}: {}", finding.at_ns, name(finding.who), finding.what));
+        lines.push(format!(
+            "{:>10} ns  {}: {}",
+            finding.at_ns,
+            name(finding.who),
+            finding.what
+        ));
     }
     lines
 }
@@ -139,16 +157,18 @@ impl Timeline {
     /// The track of whoever did it.
     fn track_of(&mut self, who: Who) -> (u64, u64) {
         let (process, thread) = match who {
-            Who::Lane { launch, block, thread } => {
-                (LAUNCHES + u64::from(launch), 1 + u64::from(block) * 64 + u64::from(thread / 32))
-            }
+            Who::Lane { launch, block, thread } => (
+                LAUNCHES + u64::from(launch),
+                1 + u64::from(block) * 64 + u64::from(thread / 32),
+            ),
             Who::Nic(number) => (QUEUES, 10_000 + u64::from(number)),
             Who::Host => (LAUNCHES - 1, 1),
         };
         self.track(process, thread, || match who {
-            Who::Lane { launch, block, thread } => {
-                (format!("launch {launch}"), format!("block {block} warp {}", thread / 32))
-            }
+            Who::Lane { launch, block, thread } => (
+                format!("launch {launch}"),
+                format!("block {block} warp {}", thread / 32),
+            ),
             Who::Nic(number) => ("NIC and queue pairs".into(), format!("NIC engine {number}")),
             Who::Host => ("host".into(), "host".into()),
         });
@@ -186,7 +206,9 @@ impl Timeline {
         let page = owner & (layout::REGION_PAGES_MAX - 1);
         let track = (PAGES, 1 + (region * 10_000 + page) * 2 + kind);
         let what = if kind == 0 { "" } else { " write-back" };
-        self.track(track.0, track.1, || ("pages".into(), format!("{}{what}", page_name(owner))));
+        self.track(track.0, track.1, || {
+            ("pages".into(), format!("{}{what}", page_name(owner)))
+        });
         track
     }
 
@@ -194,10 +216,7 @@ impl Timeline {
         let at = event.at_ns;
         match event.what {
             What::Word {
-                owner,
-                new,
-                transition,
-                ..
+                owner, new, transition, ..
             } => self.word(at, event.who, owner, new, transition),
             What::Request {
                 queue,
@@ -210,7 +229,10 @@ impl Timeline {
                 let slot = index % 4096;
                 let track = (QUEUES, 1 + u64::from(queue) * 5000 + slot);
                 self.track(track.0, track.1, || {
-                    ("NIC and queue pairs".into(), format!("queue pair {queue} request {slot}"))
+                    (
+                        "NIC and queue pairs".into(),
+                        format!("queue pair {queue} request {slot}"),
+                    )
                 });
                 match phase {
                     layout::RECORD_POSTED => {
@@ -223,7 +245,13 @@ impl Timeline {
             }
             What::Posted { queue, index } => {
                 let (process, thread) = self.track_of(event.who);
-                self.mark(process, thread, at, &format!("doorbell of queue pair {queue} up to {index}"), "t");
+                self.mark(
+                    process,
+                    thread,
+                    at,
+                    &format!("doorbell of queue pair {queue} up to {index}"),
+                    "t",
+                );
             }
             What::Failed { queue, code } => {
                 let (process, thread) = self.track_of(event.who);
@@ -255,7 +283,9 @@ impl Timeline {
                 let (process, thread) = self.track_of(who);
                 self.mark(process, thread, at, &format!("eviction of {}", page_name(owner)), "t");
             }
-            Transition::CleanBegun | Transition::SnapshotBegun => self.begin(back, "write-back", at, "write-back".into()),
+            Transition::CleanBegun | Transition::SnapshotBegun => {
+                self.begin(back, "write-back", at, "write-back".into())
+            }
             Transition::WriteBackEnded => self.end(back, "write-back", at),
             Transition::Dirtied => self.mark(page.0, page.1, at, "dirty", "t"),
             Transition::Nothing => {}
@@ -265,7 +295,10 @@ impl Timeline {
     /// Ends the slices of a page's fault, on its own track and on its claimer's.
     fn end_everywhere(&mut self, owner: u64, at: u64) {
         let name = format!("fault of {}", page_name(owner));
-        let open = self.open.iter().filter(|(key, (_, open))| key.2 == "fault" && *open == name);
+        let open = self
+            .open
+            .iter()
+            .filter(|(key, (_, open))| key.2 == "fault" && *open == name);
         for (process, thread, kind) in open.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.end((process, thread), kind, at);
         }

@@ -172,15 +172,31 @@ enum Frame {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    Word { owner: u64 },
+    Word {
+        owner: u64,
+    },
     PoolSlot,
-    Reserved { queue: u32 },
-    Written { queue: u32 },
+    Reserved {
+        queue: u32,
+    },
+    Written {
+        queue: u32,
+    },
     /// `ringer` and `failed`.
-    Failed { queue: u32 },
-    Posted { queue: u32 },
-    Record { queue: u32, slot: u32 },
-    RecordOwner { queue: u32, slot: u32 },
+    Failed {
+        queue: u32,
+    },
+    Posted {
+        queue: u32,
+    },
+    Record {
+        queue: u32,
+        slot: u32,
+    },
+    RecordOwner {
+        queue: u32,
+        slot: u32,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -336,7 +352,11 @@ fn differ(a: u64, b: u64, bytes: usize) -> Option<usize> {
             std::slice::from_raw_parts(b as *const u8, bytes),
         )
     };
-    if a == b { None } else { a.iter().zip(b).position(|(a, b)| a != b) }
+    if a == b {
+        None
+    } else {
+        a.iter().zip(b).position(|(a, b)| a != b)
+    }
 }
 
 /// Address of page 0 of a region with one home.
@@ -366,7 +386,10 @@ fn phase_of(record_state: u64) -> u64 {
 impl State {
     fn region_of(&self, owner: u64) -> Option<&RegionDesc> {
         let number = ((owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT) as u32;
-        self.regions.iter().find(|(id, _)| *id == number).map(|(_, region)| region)
+        self.regions
+            .iter()
+            .find(|(id, _)| *id == number)
+            .map(|(_, region)| region)
     }
 
     fn is_pooled(&self, owner: u64) -> bool {
@@ -395,7 +418,12 @@ impl State {
         };
         for (id, region) in &self.regions {
             for page in 0..region.pages {
-                watch(region.words + page * 8, Kind::Word { owner: layout::owner_of(*id, page) });
+                watch(
+                    region.words + page * 8,
+                    Kind::Word {
+                        owner: layout::owner_of(*id, page),
+                    },
+                );
             }
         }
         for place in 0..u64::from(desc.frame_count) {
@@ -403,7 +431,10 @@ impl State {
         }
         for (queue, at) in (0..).zip(&self.queues) {
             let part = |offset: usize| at.state + offset as u64;
-            watch(part(std::mem::offset_of!(QueueState, reserved)), Kind::Reserved { queue });
+            watch(
+                part(std::mem::offset_of!(QueueState, reserved)),
+                Kind::Reserved { queue },
+            );
             watch(part(std::mem::offset_of!(QueueState, written)), Kind::Written { queue });
             watch(part(std::mem::offset_of!(QueueState, ringer)), Kind::Failed { queue });
             watch(part(std::mem::offset_of!(QueueState, posted)), Kind::Posted { queue });
@@ -502,7 +533,10 @@ impl State {
     fn scan(&mut self) {
         self.looks.steps += 1;
         // Most steps change nothing: one pass without a branch says so.
-        let changed = self.cells.iter().fold(0, |changed, cell| changed | load(cell.address) ^ cell.seen);
+        let changed = self
+            .cells
+            .iter()
+            .fold(0, |changed, cell| changed | load(cell.address) ^ cell.seen);
         if changed == 0 {
             return;
         }
@@ -550,7 +584,11 @@ impl State {
         });
         if words::pins(new) > PINS_PLAUSIBLE {
             self.find(
-                format!("{}: pins are out of balance ({})", page_name(owner), words::describe(new)),
+                format!(
+                    "{}: pins are out of balance ({})",
+                    page_name(owner),
+                    words::describe(new)
+                ),
                 page,
             );
         }
@@ -558,7 +596,7 @@ impl State {
             Transition::Published => self.published(owner, new),
             Transition::Evicted => {
                 let frame = words::frame(old);
-                self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame"));
+                self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame clean"));
                 if self.is_pooled(owner) {
                     self.frame_becomes(frame, Frame::InHand);
                 }
@@ -566,7 +604,10 @@ impl State {
             Transition::WriteBackEnded => {
                 if self.write_under_way(owner) {
                     self.find(
-                        format!("{}: its write-back's mark went before the WRITE had completed", page_name(owner)),
+                        format!(
+                            "{}: its write-back's mark went before the WRITE had completed",
+                            page_name(owner)
+                        ),
                         page,
                     );
                 }
@@ -586,18 +627,37 @@ impl State {
             match self.frames.get(frame as usize).copied() {
                 Some(Frame::InHand) => {}
                 Some(Frame::Of(other)) => self.find(
-                    format!("{} was published in frame {frame}, where {} is", page_name(owner), page_name(other)),
+                    format!(
+                        "{} was published in frame {frame}, where {} is",
+                        page_name(owner),
+                        page_name(other)
+                    ),
                     place,
                 ),
                 Some(Frame::Free) => self.find(
-                    format!("{} was published in frame {frame}, which the pool has", page_name(owner)),
+                    format!(
+                        "{} was published in frame {frame}, which the pool has",
+                        page_name(owner)
+                    ),
                     place,
                 ),
-                None => self.find(format!("{} was published in frame {frame}, which is none", page_name(owner)), place),
+                None => self.find(
+                    format!("{} was published in frame {frame}, which is none", page_name(owner)),
+                    place,
+                ),
             }
-            if self.targets.get(frame as usize).copied().flatten().is_some_and(|other| other != owner) {
+            if self
+                .targets
+                .get(frame as usize)
+                .copied()
+                .flatten()
+                .is_some_and(|other| other != owner)
+            {
                 self.find(
-                    format!("{} was published in frame {frame}, into which a READ is under way", page_name(owner)),
+                    format!(
+                        "{} was published in frame {frame}, into which a READ is under way",
+                        page_name(owner)
+                    ),
                     place,
                 );
             }
@@ -606,13 +666,16 @@ impl State {
             let held = self.desc.map_or(0, |desc| load(desc.owners + u64::from(frame) * 8));
             if held != owner {
                 self.find(
-                    format!("{} was published in frame {frame}, whose owner entry says {held:#x}", page_name(owner)),
+                    format!(
+                        "{} was published in frame {frame}, whose owner entry says {held:#x}",
+                        page_name(owner)
+                    ),
                     place,
                 );
             }
         }
         if new & layout::DIRTY_BIT == 0 {
-            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published"));
+            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published clean"));
         }
     }
 
@@ -638,7 +701,7 @@ impl State {
         if let Some(byte) = differ(at, home + start, bytes) {
             self.find(
                 format!(
-                    "{} {event} clean, but its frame {frame} and its home differ from byte {byte} on",
+                    "{} {event}, but its frame {frame} and its home differ from byte {byte} on",
                     page_name(owner)
                 ),
                 (Some(owner), Some(frame), None),
@@ -668,7 +731,10 @@ impl State {
         self.looks.frames += 1;
         // Several steps at once: a lane's own stores may become visible together.
         if new >> 32 <= old >> 32 {
-            self.find(format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32), (None, None, None));
+            self.find(
+                format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32),
+                (None, None, None),
+            );
         }
         if old >> 32 & 1 != 0 {
             let frame = old as u32;
@@ -691,7 +757,10 @@ impl State {
         }
         if let Some(owner) = place.0 {
             self.find(
-                format!("frame {frame} went to the pool while a READ of {} into it is under way", page_name(owner)),
+                format!(
+                    "frame {frame} went to the pool while a READ of {} into it is under way",
+                    page_name(owner)
+                ),
                 place,
             );
         }
@@ -764,7 +833,11 @@ impl State {
         let word = self.word_of(record.owner).unwrap_or(0);
         if !words::is_fetching(word) {
             self.find(
-                format!("a READ of {} was written, which is {}", page_name(record.owner), words::describe(word)),
+                format!(
+                    "a READ of {} was written, which is {}",
+                    page_name(record.owner),
+                    words::describe(word)
+                ),
                 place,
             );
         }
@@ -802,7 +875,10 @@ impl State {
         let index = new & !layout::RESERVED_CLOSED;
         let place = (None, None, Some(queue));
         if index < old & !layout::RESERVED_CLOSED {
-            self.find(format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}"), place);
+            self.find(
+                format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}"),
+                place,
+            );
         }
         let state = self.queue_state(queue);
         let reserved = state.reserved & !layout::RESERVED_CLOSED;
@@ -822,7 +898,8 @@ impl State {
         });
         if let Kind::Posted { .. } = kind {
             let mask = self.queues[queue as usize].mask;
-            let under_way = (0..=mask).filter(|slot| phase_of(self.record(queue, *slot).state) == layout::RECORD_POSTED);
+            let under_way =
+                (0..=mask).filter(|slot| phase_of(self.record(queue, *slot).state) == layout::RECORD_POSTED);
             self.looks.in_flight_max = self.looks.in_flight_max.max(under_way.count() as u64);
         }
     }
@@ -840,7 +917,9 @@ impl State {
                 Kind::Record { queue: at, slot } if phase_of(cell.seen) != layout::RECORD_FREE => {
                     *queue = Some(at);
                     let index = index_of(cell.seen);
-                    return Some(format!("request {index} in slot {slot} of queue pair {at} was never reaped"));
+                    return Some(format!(
+                        "request {index} in slot {slot} of queue pair {at} was never reaped"
+                    ));
                 }
                 _ => {}
             }
@@ -857,7 +936,10 @@ impl State {
         }
         let pool: PoolState = read(desc.pool);
         if pool.available != u64::from(desc.frame_count) {
-            return Some(format!("{} of {} frames are free at the end", pool.available as i64, desc.frame_count));
+            return Some(format!(
+                "{} of {} frames are free at the end",
+                pool.available as i64, desc.frame_count
+            ));
         }
         let lost = self.frames.iter().position(|held| *held != Frame::Free);
         lost.map(|lost| {

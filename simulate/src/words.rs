@@ -177,19 +177,37 @@ mod tests {
         let absent = 6 << VERSION_SHIFT;
         for (old, new, name) in [
             (absent, absent | FETCHING, Transition::Claimed),
-            (absent | FETCHING, absent | RESIDENT | 9 << FRAME_SHIFT | PIN, Transition::Published),
+            (
+                absent | FETCHING,
+                absent | RESIDENT | 9 << FRAME_SHIFT | PIN,
+                Transition::Published,
+            ),
             (absent | FETCHING, absent | ERROR | 9 << FRAME_SHIFT, Transition::Failed),
             (absent | FETCHING, absent, Transition::Reverted),
             (at, at + PIN, Transition::Nothing),
             (at + PIN, at + PIN | DIRTY_BIT, Transition::Dirtied),
             (at | DIRTY_BIT, at | WRITE_BACK_BIT, Transition::CleanBegun),
-            (at + PIN | DIRTY_BIT, at + PIN | DIRTY_BIT | WRITE_BACK_BIT, Transition::SnapshotBegun),
-            (at | WRITE_BACK_BIT, at | DIRTY_BIT | WRITE_BACK_BIT, Transition::Dirtied),
+            (
+                at + PIN | DIRTY_BIT,
+                at + PIN | DIRTY_BIT | WRITE_BACK_BIT,
+                Transition::SnapshotBegun,
+            ),
+            (
+                at | WRITE_BACK_BIT,
+                at | DIRTY_BIT | WRITE_BACK_BIT,
+                Transition::Dirtied,
+            ),
             (at | WRITE_BACK_BIT, at, Transition::WriteBackEnded),
             (at, absent, Transition::Evicted),
             (at, at | REFERENCED_BIT, Transition::Nothing),
         ] {
-            assert_eq!(transition(old, new, true), Ok(name), "{} -> {}", describe(old), describe(new));
+            assert_eq!(
+                transition(old, new, true),
+                Ok(name),
+                "{} -> {}",
+                describe(old),
+                describe(new)
+            );
         }
     }
 

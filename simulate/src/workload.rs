@@ -226,13 +226,21 @@ fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let given = bench.vm.buffer::<u64>(which.len() as u64)?;
     given.write(&which)?;
     let found = bench.vm.buffer::<u64>(which.len() as u64)?;
-    must(&bench, "counters", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &found))?;
+    must(
+        &bench,
+        "counters",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, &given, steps, &found),
+    )?;
     let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
     which.iter().for_each(|&word| model[word as usize] += 1);
     // Each count was returned to one lane.
     let found = found.to_vec()?;
     for &word in &words {
-        let mut counts: Vec<u64> = (0..which.len()).filter(|&n| which[n] == word).map(|n| found[n]).collect();
+        let mut counts: Vec<u64> = (0..which.len())
+            .filter(|&n| which[n] == word)
+            .map(|n| found[n])
+            .collect();
         counts.sort_unstable();
         let expected: Vec<u64> = (0..counts.len() as u64).collect();
         compare(&counts, &expected).map_err(|wrong| format!("counts returned for word {word}: {wrong}"))?;
@@ -263,7 +271,12 @@ fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
     given.write(&ops)?;
     let log = bench.vm.buffer::<u64>(4 * ops.len() as u64)?;
-    must(&bench, "linear", LaunchConfig::new(2, THREADS as u32), (&a, &given, steps, &log))?;
+    must(
+        &bench,
+        "linear",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, &given, steps, &log),
+    )?;
     let log = log.to_vec()?;
     let last = a.to_vec()?;
     for &word in &words {
@@ -284,7 +297,9 @@ fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
         }
     }
     let mut model = vec![0; last.len()];
-    words.iter().for_each(|&word| model[word as usize] = last[word as usize]);
+    words
+        .iter()
+        .for_each(|&word| model[word as usize] = last[word as usize]);
     close(a, &model)
 }
 
@@ -339,7 +354,9 @@ fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let out = bench.vm.region::<u64>(length).name("transposed").zeroed()?;
     must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
-    let model: Vec<u64> = (0..length).map(|i| values[(i % side * side + i / side) as usize] + 1).collect();
+    let model: Vec<u64> = (0..length)
+        .map(|i| values[(i % side * side + i / side) as usize] + 1)
+        .collect();
     close(out, &model)?;
     close(matrix, &values)
 }
@@ -373,7 +390,10 @@ fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
         let args = (&row_region, &neighbour_region, &paged, apart, vertices, level, &changed);
         must(&bench, "bfs_level", LaunchConfig::new(2, 12), args)?;
         let mut any = false;
-        for v in (0..vertices).filter(|v| distances[(v * apart) as usize] == level).collect::<Vec<_>>() {
+        for v in (0..vertices)
+            .filter(|v| distances[(v * apart) as usize] == level)
+            .collect::<Vec<_>>()
+        {
             for k in 0..degree {
                 let to = u64::from(neighbours[((v * degree + k) * apart) as usize]) * apart;
                 if distances[to as usize] > level + 1 {
@@ -382,7 +402,9 @@ fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
             }
         }
         if (changed.to_vec()?[0] != 0) != any {
-            return Err(Wrong::Differs(format!("level {level}: the search goes on although its model ends, or the other way round")));
+            return Err(Wrong::Differs(format!(
+                "level {level}: the search goes on although its model ends, or the other way round"
+            )));
         }
         if !any {
             break;
@@ -405,7 +427,11 @@ fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
     let pages = frames + 4;
     let bench = room.open(needs(seed, frames), SPANS, &[])?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| i ^ seed).collect();
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("held").from_slice(&model)?;
+    let a = bench
+        .vm
+        .region::<u64>(pages * PAGE_WORDS)
+        .name("held")
+        .from_slice(&model)?;
     let declared = u64::from(!room.frames_equal_spans());
     if lanes_hold {
         // Rows of one word each, 8 lanes with a column of their own.
@@ -454,13 +480,31 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
     let length = pages * PAGE_WORDS;
     let bench = room.open(needs(seed, 1 + seed % 5), SWEEPS, &[])?;
     let values: Vec<u64> = (0..length).map(|i| i * 3 + seed).collect();
-    let a = bench.vm.region::<u64>(length).name("ahead").read_only().from_slice(&values)?;
+    let a = bench
+        .vm
+        .region::<u64>(length)
+        .name("ahead")
+        .read_only()
+        .from_slice(&values)?;
     // Its warp has left before any of the pages is there.
-    must(&bench, "prefetch_only", LaunchConfig::new(1, 32), (&a, seed % length, length / 2))?;
+    must(
+        &bench,
+        "prefetch_only",
+        LaunchConfig::new(1, 32),
+        (&a, seed % length, length / 2),
+    )?;
     let sum = bench.vm.buffer::<u64>(1)?;
     let stretch = length / 2;
-    must(&bench, "prefetch_and_sum", LaunchConfig::new(2, 32), (&a, stretch, apart, &sum))?;
-    let expected: u64 = values.iter().step_by(apart as usize).fold(0, |sum, value| sum.wrapping_add(*value));
+    must(
+        &bench,
+        "prefetch_and_sum",
+        LaunchConfig::new(2, 32),
+        (&a, stretch, apart, &sum),
+    )?;
+    let expected: u64 = values
+        .iter()
+        .step_by(apart as usize)
+        .fold(0, |sum, value| sum.wrapping_add(*value));
     compare(&sum.to_vec()?, &[expected])?;
     must(&bench, "prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, length))?;
     close(a, &values)
@@ -475,7 +519,12 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;
-    let writing = launch(&bench, "writers", LaunchConfig::new(2, THREADS as u32), (&a, apart, turns, &progress))?;
+    let writing = launch(
+        &bench,
+        "writers",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, apart, turns, &progress),
+    )?;
     for _ in 0..4 {
         // Virtual time goes by: the host waits for a launch of another stream.
         let ns: u32 = rng.random_range(1_000..60_000);
@@ -483,7 +532,8 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
         let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
         waited.sync()?;
         let before = progress.to_vec()?;
-        a.flush_beside().map_err(|error| Wrong::from(error).of("a flush beside the kernel"))?;
+        a.flush_beside()
+            .map_err(|error| Wrong::from(error).of("a flush beside the kernel"))?;
         for lane in 0..lanes {
             let stored = before[lane as usize];
             let home = room.home_word(0, lane * apart).unwrap_or(stored);

@@ -74,7 +74,9 @@ impl FromStr for Seeds {
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
         let (from, to) = (number(from)?, number(to)?);
         if from >= to {
-            return Err(format!("`{text}` has no seed: the first number must be less than the second"));
+            return Err(format!(
+                "`{text}` has no seed: the first number must be less than the second"
+            ));
         }
         Ok(Self(from..to))
     }

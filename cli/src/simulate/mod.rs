@@ -38,10 +38,12 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         options.faults.clone_from(&args.faults);
     }
     if args.worker {
-        return campaign::serve(&options).map(|()| ExitCode::SUCCESS).map_err(CliError::Worker);
+        return campaign::serve(&options)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(CliError::Worker);
     }
     match args.seed {
-        Some(seed) if args.trace.is_some() || args.workload.0.len() == 1 => one(args, seed, mutation, options),
+        Some(seed) if args.trace.is_some() || args.workload.0.len() == 1 => one(args, seed, options),
         _ => many(args, mutation),
     }
 }
@@ -59,7 +61,12 @@ fn replay(args: &SimulateArgs, workload: Workload, seed: u64) -> String {
 }
 
 /// One seed of one workload, in this process.
-fn one(args: &SimulateArgs, seed: u64, mutation: Option<&Mutation>, mut options: Options) -> Result<ExitCode, CliError> {
+fn one(
+    args: &SimulateArgs,
+    seed: u64,
+    mutation: Option<&Mutation>,
+    mut options: Options,
+) -> Result<ExitCode, CliError> {
     let [workload] = args.workload.0[..] else {
         return Err(CliError::TraceOfMany);
     };
@@ -102,7 +109,6 @@ fn one(args: &SimulateArgs, seed: u64, mutation: Option<&Mutation>, mut options:
             say(&format!("timeline: {} ({} events)", path.display(), ended.events.len()));
         }
     }
-    drop(mutation);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -140,15 +146,30 @@ fn many(args: &SimulateArgs, mutation: Option<&Mutation>) -> Result<ExitCode, Cl
         for ran in &summary.failures {
             tell(args, ran);
         }
-    }
-    if let Some(mix) = &args.faults {
-        let bitten = |name: &str| summary.workloads.iter().any(|total| total.faults.get(name).is_some_and(|&n| n != 0));
-        let never: Vec<&str> = mix.rates().iter().map(|rate| rate.kind.name()).filter(|name| !bitten(name)).collect();
-        if !never.is_empty() {
-            return Err(CliError::Unbitten { kinds: never.join(", ") });
+        for unseen in &summary.unseen {
+            say(&format!("\nFAILED: {unseen}"));
         }
     }
-    Ok(match summary.failures.is_empty() {
+    if let Some(mix) = &args.faults {
+        let bitten = |name: &str| {
+            summary
+                .workloads
+                .iter()
+                .any(|total| total.faults.get(name).is_some_and(|&n| n != 0))
+        };
+        let never: Vec<&str> = mix
+            .rates()
+            .iter()
+            .map(|rate| rate.kind.name())
+            .filter(|name| !bitten(name))
+            .collect();
+        if !never.is_empty() {
+            return Err(CliError::Unbitten {
+                kinds: never.join(", "),
+            });
+        }
+    }
+    Ok(match summary.failures.is_empty() && summary.unseen.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
@@ -184,9 +205,17 @@ fn tell_progress(progress: &Progress, jobs: usize) {
 
 fn tell_summary(summary: &Summary) {
     let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Disabled);
     table.set_header([
-        "workload", "passed", "failed", "fetched", "evicted", "written", "compared", "steps (M)", "virtual ms",
+        "workload",
+        "passed",
+        "failed",
+        "fetched",
+        "evicted",
+        "written",
+        "compared",
+        "steps (M)",
+        "virtual ms",
         "runs/s of a core",
     ]);
     for total in &summary.workloads {
@@ -219,7 +248,10 @@ fn tell_summary(summary: &Summary) {
 /// A failure: what differed, what replays it, and the last events.
 fn tell(args: &SimulateArgs, ran: &Ran) {
     let Err(failure) = &ran.outcome else { return };
-    say(&format!("\nFAILED: {}, seed {}: {}", ran.workload, ran.seed, failure.what));
+    say(&format!(
+        "\nFAILED: {}, seed {}: {}",
+        ran.workload, ran.seed, failure.what
+    ));
     for further in &failure.further {
         say(&format!("  then: {further}"));
     }
@@ -227,5 +259,8 @@ fn tell(args: &SimulateArgs, ran: &Ran) {
         say(line);
     }
     say(&format!("replay: {}", replay(args, ran.workload, ran.seed)));
-    say(&format!("timeline: {} --trace trace.json", replay(args, ran.workload, ran.seed)));
+    say(&format!(
+        "timeline: {} --trace trace.json",
+        replay(args, ran.workload, ran.seed)
+    ));
 }

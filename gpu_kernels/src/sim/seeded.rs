@@ -93,11 +93,7 @@ pub fn engine_copies(to: u64, from: u64, bytes: u64) {
 }
 
 impl Chance {
-    fn new(
-        options: &Options,
-        memory: Option<WeakMemory<DeviceWords>>,
-        observer: Option<Arc<dyn Observer>>,
-    ) -> Self {
+    fn new(options: &Options, memory: Option<WeakMemory<DeviceWords>>, observer: Option<Arc<dyn Observer>>) -> Self {
         let seed = options.seed.unwrap_or(0);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let changes = match options.schedule {
