@@ -24,6 +24,13 @@ const STDERR_LINES: usize = 12;
 /// Seeds of a workload from which on what they never showed is a finding.
 const SEEDS_TELLING: u64 = 40;
 
+/// Longest that a worker may compile.
+const PREPARE_LIMIT: Duration = Duration::from_secs(900);
+/// Begins a line that asks a worker to compile what a workload needs.
+const PREPARE: &str = "prepare ";
+/// Its answer.
+const READY: &str = "ready";
+
 /// What a campaign runs.
 #[derive(Debug, Clone)]
 pub struct Campaign {
@@ -143,6 +150,15 @@ pub struct Progress {
 pub fn serve(options: &Options) -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let line = line?;
+        if let Some(name) = line.strip_prefix(PREPARE) {
+            let ready = match name.parse::<Workload>() {
+                Ok(workload) => run::prepare(workload, options).err().unwrap_or_else(|| READY.to_owned()),
+                Err(unknown) => unknown.to_string(),
+            };
+            // One line, whatever a compiler says.
+            answer(&ready.replace('\n', " | "))?;
+            continue;
+        }
         let mut words = line.split_ascii_whitespace();
         let asked = words
             .next()
@@ -160,12 +176,15 @@ pub fn serve(options: &Options) -> io::Result<()> {
             seed,
             outcome,
         };
-        let mut text = serde_json::to_string(&ran)?;
-        text.push('\n');
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+        answer(&serde_json::to_string(&ran)?)?;
     }
     Ok(())
+}
+
+fn answer(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
 }
 
 /// A worker process.
@@ -175,6 +194,8 @@ struct Worker {
     lines: Receiver<String>,
     errors: Arc<Mutex<VecDeque<String>>>,
     readers: Vec<JoinHandle<()>>,
+    /// Workloads whose kernels it has compiled.
+    prepared: Vec<Workload>,
 }
 
 impl Worker {
@@ -221,21 +242,34 @@ impl Worker {
             lines,
             errors,
             readers,
+            prepared: Vec::new(),
         })
     }
 
     /// Runs one seed. What it ends with when the worker is lost.
     fn run(&mut self, workload: Workload, seed: u64, limit: Duration) -> Result<Ran, String> {
-        let asked = self.input.as_mut().is_some_and(|input| {
-            writeln!(input, "{workload} {seed}")
-                .and_then(|()| input.flush())
-                .is_ok()
-        });
+        if !self.prepared.contains(&workload) {
+            let ready = self.ask(&format!("{PREPARE}{workload}"), PREPARE_LIMIT)?;
+            if ready != READY {
+                return Err(ready);
+            }
+            self.prepared.push(workload);
+        }
+        let line = self.ask(&format!("{workload} {seed}"), limit)?;
+        serde_json::from_str(&line).map_err(|error| format!("its worker said `{line}`: {error}"))
+    }
+
+    /// Sends a line and waits for the answer.
+    fn ask(&mut self, line: &str, limit: Duration) -> Result<String, String> {
+        let asked = self
+            .input
+            .as_mut()
+            .is_some_and(|input| writeln!(input, "{line}").and_then(|()| input.flush()).is_ok());
         if !asked {
             return Err(self.crashed());
         }
         match self.lines.recv_timeout(limit) {
-            Ok(line) => serde_json::from_str(&line).map_err(|error| format!("its worker said `{line}`: {error}")),
+            Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => Err(format!("it did not end within {} s", limit.as_secs())),
             Err(RecvTimeoutError::Disconnected) => Err(self.crashed()),
         }

@@ -617,11 +617,15 @@ impl Mutation {
                 source,
             })?),
         };
+        // The runtime's own kernels stay as they are, compiled once, unless the rule is theirs.
+        let of_support = self.plants.iter().any(|plant| plant.header == FLUSH);
+        let compile = CompileOptions {
+            headers,
+            ..CompileOptions::default()
+        };
         Ok(Options {
-            compile: CompileOptions {
-                headers,
-                ..CompileOptions::default()
-            },
+            compile_support: if of_support { compile.clone() } else { CompileOptions::default() },
+            compile,
             faults,
             frames_equal_spans: self.setting == Setting::FramesEqualSpans,
             unflushed: self.setting == Setting::NoFlushOfReads,

@@ -10,7 +10,7 @@ use gpuvm_gpu::sim::{Mode, SimGpu};
 use gpuvm_nic::soft::{FaultKind, FaultMix};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{Bench, Kernels, Wrong, chain};
+use crate::bench::{Bench, Wrong, chain};
 use crate::trace;
 use crate::watch::{Event, Finding, Looks, Watcher};
 use crate::workload::Workload;
@@ -27,8 +27,10 @@ const LAUNCH_DEADLINE: Duration = Duration::from_millis(200);
 /// How a seed is run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// How kernels are compiled, those of the runtime included: with a device library that is changed, perhaps.
+    /// How the workloads' kernels are compiled: with a device library that is changed, perhaps.
     pub compile: CompileOptions,
+    /// How the runtime's own kernels are compiled, those that flush and release.
+    pub compile_support: CompileOptions,
     /// Faults of the NIC, drawn by the seed.
     pub faults: Option<FaultMix>,
     /// Leave READs unflushed although their data lands late.
@@ -111,6 +113,7 @@ pub struct Ended {
 
 /// What a workload runs in.
 pub struct Room<'a> {
+    workload: Workload,
     seed: u64,
     options: &'a Options,
     watcher: Arc<Watcher>,
@@ -129,8 +132,6 @@ pub struct Needs {
     pub queue_pairs: u32,
     /// Requests of a queue pair.
     pub queue_depth: u32,
-    /// Lanes copy pages themselves.
-    pub direct: bool,
 }
 
 impl Room<'_> {
@@ -154,12 +155,13 @@ impl Room<'_> {
         self.options.frames_equal_spans
     }
 
-    /// A virtual memory with `kernels` on a GPU of its own, which follows the seed and is watched.
+    /// A virtual memory with the workload's kernels on a GPU of its own, which follows the seed and is watched.
     ///
     /// # Errors
     /// It cannot be had.
-    pub fn open(&mut self, needs: Needs, kernels: Kernels, defines: &[(&str, &str)]) -> Result<Bench, String> {
-        let builder = self.settings(needs)?;
+    pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
+        let (kernels, defines, direct) = self.workload.sources();
+        let builder = self.settings(needs, direct)?;
         let mut options = self.options.compile.clone();
         let defines = defines
             .iter()
@@ -178,7 +180,7 @@ impl Room<'_> {
         Ok(bench)
     }
 
-    fn settings(&mut self, needs: Needs) -> Result<VmBuilder, String> {
+    fn settings(&mut self, needs: Needs, direct: bool) -> Result<VmBuilder, String> {
         let memory = needs.frames * PAGE + (8 << 20);
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
@@ -198,8 +200,8 @@ impl Room<'_> {
             .regions_max(8)
             .wait_limit(WAIT_LIMIT)
             .launch_deadline(LAUNCH_DEADLINE)
-            .support_options(self.options.compile.clone());
-        Ok(match needs.direct {
+            .support_options(self.options.compile_support.clone());
+        Ok(match direct {
             true => builder.transport(Transport::Direct),
             false => builder
                 .transport(Transport::Soft)
@@ -210,10 +212,37 @@ impl Room<'_> {
     }
 }
 
+/// Compiles what the workload needs, so that no run of it waits for a compiler.
+///
+/// # Errors
+/// It does not compile, or no virtual memory can be had.
+pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
+    let options = Options {
+        unwatched: true,
+        ..options.clone()
+    };
+    let mut room = Room {
+        workload,
+        seed: 0,
+        options: &options,
+        watcher: Arc::default(),
+        gpu: None,
+        vm: None,
+        linear: (0, 0),
+    };
+    let needs = Needs {
+        frames: 1,
+        queue_pairs: 1,
+        queue_depth: 1,
+    };
+    room.open(needs).map(|_| ())
+}
+
 /// Runs a seed of a workload to its end.
 pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
     let watcher = Arc::new(Watcher::new(options.all_events));
     let mut room = Room {
+        workload,
         seed,
         options,
         watcher: Arc::clone(&watcher),

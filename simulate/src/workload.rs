@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::bench::{Bench, Wrong, compare};
+use crate::bench::{Bench, Kernels, Wrong, compare};
 use crate::kernels::{PROGRAM, SPANS, SWEEPS, WORDS};
 use crate::linear::{self, Action, Operation, Verdict};
 use crate::program::{self, Shape, rng, tiny};
@@ -103,6 +103,17 @@ impl Workload {
         }
     }
 
+    /// Its kernels, with the macros that they are compiled with, and whether lanes copy pages themselves.
+    pub(crate) fn sources(self) -> (Kernels, &'static [(&'static str, &'static str)], bool) {
+        match self {
+            Self::Random | Self::NeverEvicted => (PROGRAM, &[("ELEMENT", "unsigned")], false),
+            Self::Direct => (PROGRAM, &[("ELEMENT", "unsigned")], true),
+            Self::Counters | Self::Linear | Self::Flush => (WORDS, &[], false),
+            Self::Stream | Self::Transpose | Self::Bfs | Self::Prefetch => (SWEEPS, &[], false),
+            Self::Spans => (SPANS, &[], false),
+        }
+    }
+
     /// Runs it and compares what it came to with its model. Its regions are closed then.
     pub(crate) fn run(self, room: &mut Room<'_>) -> Result<(), Wrong> {
         match self {
@@ -130,7 +141,6 @@ fn needs(seed: u64, frames: u64) -> Needs {
         frames,
         queue_pairs: 1 + (seed % 2) as u32,
         queue_depth: 1 << (seed / 2 % 4),
-        direct: false,
     }
 }
 
@@ -167,13 +177,12 @@ fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
         frames: shape.frames,
         queue_pairs: shape.queue_pairs,
         queue_depth: shape.queue_depth,
-        direct: shape.direct,
     };
     let shape = Shape {
         errors_allowed: room.has_faults(),
         ..shape.clone()
     };
-    let bench = room.open(needs, PROGRAM, &[("ELEMENT", "unsigned")])?;
+    let bench = room.open(needs)?;
     program::run_in::<u32>(&bench, &mut rng(room.seed()), &shape).map(|_| ())
 }
 
@@ -217,7 +226,7 @@ fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
-    let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed()?;
     let which: Vec<u64> = (0..lanes * u64::from(steps))
@@ -252,7 +261,7 @@ fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (pages, steps, lanes) = (5u64, 5u32, 2 * THREADS);
-    let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
     let mut used = vec![0usize; words.len()];
@@ -330,7 +339,7 @@ fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6, 32u64);
     let length = pages * PAGE_WORDS + 37;
-    let bench = room.open(needs(seed, 1 + seed % 4), SWEEPS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 4))?;
     let mut model: Vec<u64> = (0..length).map(|i| i ^ seed).collect();
     let a = bench.vm.region::<u64>(length).name("stream").from_slice(&model)?;
     for _ in 0..2 {
@@ -347,7 +356,7 @@ fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let side = 23 + (seed % 5) as u32;
     let length = u64::from(side) * u64::from(side);
-    let bench = room.open(needs(seed, 1 + seed % 2), SWEEPS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 2))?;
     let values: Vec<u64> = (0..length).map(|i| i * 7 + seed).collect();
     let matrix = bench.vm.region::<u64>(length).name("matrix").read_only();
     let matrix = matrix.from_slice(&values)?;
@@ -366,7 +375,7 @@ fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut rng = rng(seed);
     // Rows and neighbours lie apart, so that a small graph has many pages.
     let (vertices, degree, apart) = (24u64, 3u64, 128u64);
-    let bench = room.open(needs(seed, 1 + seed % 3), SWEEPS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
     let mut rows = vec![0u32; ((vertices + 1) * apart) as usize];
     let mut neighbours = vec![0u32; (vertices * degree * apart) as usize];
     for v in 0..vertices {
@@ -425,7 +434,7 @@ fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
     // One frame more than can be held at once.
     let frames = holders + u64::from(!room.frames_equal_spans());
     let pages = frames + 4;
-    let bench = room.open(needs(seed, frames), SPANS, &[])?;
+    let bench = room.open(needs(seed, frames))?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| i ^ seed).collect();
     let a = bench
         .vm
@@ -478,7 +487,7 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let (pages, apart) = (6u64, 8u64);
     let length = pages * PAGE_WORDS;
-    let bench = room.open(needs(seed, 1 + seed % 5), SWEEPS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 5))?;
     let values: Vec<u64> = (0..length).map(|i| i * 3 + seed).collect();
     let a = bench
         .vm
@@ -515,7 +524,7 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut rng = rng(seed);
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
-    let bench = room.open(needs(seed, 1 + seed % 3), WORDS, &[])?;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;

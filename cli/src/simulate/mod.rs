@@ -61,12 +61,7 @@ fn replay(args: &SimulateArgs, workload: Workload, seed: u64) -> String {
 }
 
 /// One seed of one workload, in this process.
-fn one(
-    args: &SimulateArgs,
-    seed: u64,
-    mutation: Option<&Mutation>,
-    mut options: Options,
-) -> Result<ExitCode, CliError> {
+fn one(args: &SimulateArgs, seed: u64, mut options: Options) -> Result<ExitCode, CliError> {
     let [workload] = args.workload.0[..] else {
         return Err(CliError::TraceOfMany);
     };
