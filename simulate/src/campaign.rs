@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::run::{self, Failure, Options, Passed};
+use crate::watch::Watcher;
 use crate::workload::Workload;
 
 /// Lines of a worker's standard error that are kept for a crash.
@@ -24,6 +25,10 @@ const STDERR_LINES: usize = 12;
 /// Seeds of a workload from which on what they never showed is a finding.
 const SEEDS_TELLING: u64 = 40;
 
+/// Between two looks at a run.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a run that broke a rule may go on.
+const BROKEN_MAX: Duration = Duration::from_secs(2);
 /// Longest that a worker may compile.
 const PREPARE_LIMIT: Duration = Duration::from_secs(900);
 /// Begins a line that asks a worker to compile what a workload needs.
@@ -170,15 +175,52 @@ pub fn serve(options: &Options) -> io::Result<()> {
                 format!("a worker was asked for `{line}`"),
             ));
         };
-        let outcome = run::run(workload, seed, options).outcome;
+        let (outcome, ended) = run_or_break_off(workload, seed, options)?;
         let ran = Ran {
             workload,
             seed,
             outcome,
         };
         answer(&serde_json::to_string(&ran)?)?;
+        if !ended {
+            // The run goes on in its thread, on a memory that is broken: the process ends with it.
+            std::process::exit(0);
+        }
     }
     Ok(())
+}
+
+/// Runs a seed; when a rule was broken and the run does not end, it is left behind. Whether it has ended.
+fn run_or_break_off(
+    workload: Workload,
+    seed: u64,
+    options: &Options,
+) -> io::Result<(Result<Passed, Failure>, bool)> {
+    let watcher = Arc::new(Watcher::new(options.all_events));
+    let (tell, end) = channel();
+    let (watched, options) = (Arc::clone(&watcher), options.clone());
+    let running = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
+        // Nobody listens any more when the run was left behind.
+        let _ = tell.send(run::run_watched(workload, seed, &options, watched).outcome);
+    })?;
+    let mut broken_since = None;
+    loop {
+        match end.recv_timeout(LOOK_EVERY) {
+            Ok(outcome) => {
+                // It has sent its last word: it cannot panic any more.
+                let _ = running.join();
+                return Ok((outcome, true));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the run panicked; its message is above"));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let Some(failure) = run::broken_so_far(&watcher) else { continue };
+        if broken_since.get_or_insert_with(Instant::now).elapsed() > BROKEN_MAX {
+            return Ok((Err(failure), false));
+        }
+    }
 }
 
 fn answer(line: &str) -> io::Result<()> {
@@ -414,6 +456,8 @@ fn work(campaign: &Campaign, asked: u64, shared: &Mutex<Shared>) {
         shared.ran += 1;
         shared.totals[place].add(&ran, begun.elapsed());
         if ran.outcome.is_err() {
+            // Whatever went wrong there must not meet the next seed.
+            worker = None;
             shared.failures.push(ran);
             shared.stop |= !campaign.keep_going;
         }

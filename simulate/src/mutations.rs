@@ -145,12 +145,19 @@ static ALL: [Mutation; 32] = [
         "store-publish",
         Protocol(1),
         "a publication is an addition, never a store: pins of others come and go",
-        &[plant(
-            WORD,
-            "    atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);",
-            "    u64 kept = (ld_relaxed_gpu(word) & layout::VERSION_MASK) + (static_cast<u64>(token) << layout::FRAME_SHIFT);\n    \
-             st_release_gpu(word, kept + kResident + fields + pins * kPin);",
-        )],
+        &[
+            plant(
+                QUEUE,
+                "    u64* word = word_of(vm, owner);\n    if (done.ok) {",
+                "    u64* word = word_of(vm, owner);\n    u64 kept = ld_relaxed_gpu(word);\n    if (done.ok) {",
+            ),
+            plant(
+                QUEUE,
+                "publish(word, token, frame, pins);",
+                "st_release_gpu(word, kept + (kResident - kFetching) + pins * kPin +\n            \
+                 ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));",
+            ),
+        ],
         Workload::Counters,
         0,
     ),

@@ -240,7 +240,18 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
 
 /// Runs a seed of a workload to its end.
 pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
-    let watcher = Arc::new(Watcher::new(options.all_events));
+    run_watched(workload, seed, options, Arc::new(Watcher::new(options.all_events)))
+}
+
+/// What is known of a run that broke a rule and does not end: its findings so far. None while there are none.
+pub(crate) fn broken_so_far(watcher: &Watcher) -> Option<Failure> {
+    let findings = watcher.findings();
+    let first = findings.first()?;
+    Some(failure(first.what.clone(), &findings, &watcher.events()))
+}
+
+/// [`run`] with a watcher that others look at meanwhile.
+pub(crate) fn run_watched(workload: Workload, seed: u64, options: &Options, watcher: Arc<Watcher>) -> Ended {
     let mut room = Room {
         workload,
         seed,

@@ -481,7 +481,8 @@ impl State {
         for queue in 0..self.queues.len() as u32 {
             for slot in 0..=self.queues[queue as usize].mask {
                 let record = self.record(queue, slot);
-                let under_way = [layout::RECORD_POSTED, layout::RECORD_CLAIMED].contains(&phase_of(record.state));
+                // A claimed one has filled its frame.
+                let under_way = phase_of(record.state) == layout::RECORD_POSTED;
                 if under_way && record.kind == layout::REQUEST_FETCH && self.is_pooled(record.owner) {
                     self.set_target(record.frame, Some(record.owner));
                 }

@@ -444,3 +444,20 @@ fn what_the_host_left_is_judged_as_it_stands() {
     fake.watcher.step(5, Step::Host);
     fake.finds("frame 0 belongs to page 2 of region 0");
 }
+
+#[test]
+fn a_claimed_read_is_over_whatever_the_host_did_meanwhile() {
+    let mut fake = Fake::new();
+    fake.word(1, layout::STATE_FETCHING << layout::STATE_SHIFT);
+    fake.take(0);
+    fake.post(layout::REQUEST_FETCH, 1, 0);
+    fake.fill(1, 0);
+    fake.phase(0, layout::RECORD_CLAIMED);
+    fake.watcher.step(fake.now_ns, Step::Host);
+    fake.owners[0] = layout::owner_of(0, 1);
+    fake.step();
+    fake.word(1, Fake::resident(0));
+    fake.phase(0, layout::RECORD_FREE);
+    fake.evict(1, 0);
+    assert_eq!(fake.found(), []);
+}
