@@ -108,7 +108,7 @@ pub struct Total {
     pub faults: BTreeMap<String, u64>,
     /// Runs that faults ended with an error.
     pub errors: u64,
-    /// Most requests of one queue pair under way at one time.
+    /// Most READs of one queue pair under way at one time.
     pub in_flight_max: u64,
     /// Real time of its runs on one core, seconds.
     pub seconds: f64,
@@ -157,7 +157,9 @@ pub fn serve(options: &Options) -> io::Result<()> {
         let line = line?;
         if let Some(name) = line.strip_prefix(PREPARE) {
             let ready = match name.parse::<Workload>() {
-                Ok(workload) => run::prepare(workload, options).err().unwrap_or_else(|| READY.to_owned()),
+                Ok(workload) => run::prepare(workload, options)
+                    .err()
+                    .unwrap_or_else(|| READY.to_owned()),
                 Err(unknown) => unknown.to_string(),
             };
             // One line, whatever a compiler says.
@@ -191,11 +193,7 @@ pub fn serve(options: &Options) -> io::Result<()> {
 }
 
 /// Runs a seed; when a rule was broken and the run does not end, it is left behind. Whether it has ended.
-fn run_or_break_off(
-    workload: Workload,
-    seed: u64,
-    options: &Options,
-) -> io::Result<(Result<Passed, Failure>, bool)> {
+fn run_or_break_off(workload: Workload, seed: u64, options: &Options) -> io::Result<(Result<Passed, Failure>, bool)> {
     let watcher = Arc::new(Watcher::new(options.all_events));
     let (tell, end) = channel();
     let (watched, options) = (Arc::clone(&watcher), options.clone());
@@ -216,7 +214,9 @@ fn run_or_break_off(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let Some(failure) = run::broken_so_far(&watcher) else { continue };
+        let Some(failure) = run::broken_so_far(&watcher) else {
+            continue;
+        };
         if broken_since.get_or_insert_with(Instant::now).elapsed() > BROKEN_MAX {
             return Ok((Err(failure), false));
         }
@@ -496,7 +496,7 @@ impl Total {
         } else if self.evicted == 0 {
             "no page ever left its frame"
         } else if queued && self.in_flight_max < 2 {
-            "no queue pair ever had two requests under way"
+            "no queue pair ever had two READs under way"
         } else {
             return None;
         };

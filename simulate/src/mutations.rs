@@ -264,7 +264,7 @@ static ALL: [Mutation; 32] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        0,
+        584,
     ),
     broken(
         "second-look-before-data",
@@ -298,7 +298,7 @@ static ALL: [Mutation; 32] = [
             ),
         ],
         Workload::Linear,
-        0,
+        1,
     ),
     broken(
         "all-frames-before-any-post",
@@ -315,7 +315,7 @@ static ALL: [Mutation; 32] = [
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
-        0,
+        126,
     ),
     under(
         broken(
@@ -328,7 +328,7 @@ static ALL: [Mutation; 32] = [
                 "    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
             )],
             Workload::Stream,
-            0,
+            1,
         ),
         "remote-operation:1/8",
         Setting::Usual,
@@ -343,7 +343,7 @@ static ALL: [Mutation; 32] = [
             "            use(reinterpret_cast<T*>(frame_at(array, old) + place.offset));",
         )],
         Workload::Counters,
-        0,
+        1,
     ),
     under(
         broken(
@@ -379,7 +379,7 @@ static ALL: [Mutation; 32] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        0,
+        74,
     ),
     broken(
         "doorbell-without-second-look",
@@ -391,7 +391,7 @@ static ALL: [Mutation; 32] = [
             "return;",
         )],
         Workload::Random,
-        0,
+        16,
     ),
     broken(
         "doorbell-without-lock",
@@ -403,7 +403,7 @@ static ALL: [Mutation; 32] = [
             "atom_exch_acq_rel_gpu(&s->ringer, 1u);",
         )],
         Workload::Random,
-        0,
+        10,
     ),
     broken(
         "peers-clean-page-written",
@@ -415,7 +415,7 @@ static ALL: [Mutation; 32] = [
             "",
         )],
         Workload::Stream,
-        0,
+        8,
     ),
     broken(
         "peers-reader-of-dirty-page",
@@ -631,7 +631,11 @@ impl Mutation {
             ..CompileOptions::default()
         };
         Ok(Options {
-            compile_support: if of_support { compile.clone() } else { CompileOptions::default() },
+            compile_support: if of_support {
+                compile.clone()
+            } else {
+                CompileOptions::default()
+            },
             compile,
             faults,
             frames_equal_spans: self.setting == Setting::FramesEqualSpans,

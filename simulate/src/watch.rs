@@ -156,7 +156,7 @@ pub struct Looks {
     pub indexes: u64,
     /// Frames that went through the pool.
     pub frames: u64,
-    /// Most requests of one queue pair under way at one time.
+    /// Most READs of one queue pair under way at one time.
     pub in_flight_max: u64,
 }
 
@@ -899,8 +899,9 @@ impl State {
         });
         if let Kind::Posted { .. } = kind {
             let mask = self.queues[queue as usize].mask;
-            let under_way =
-                (0..=mask).filter(|slot| phase_of(self.record(queue, *slot).state) == layout::RECORD_POSTED);
+            let under_way = (0..=mask).map(|slot| self.record(queue, slot)).filter(|record| {
+                phase_of(record.state) == layout::RECORD_POSTED && record.kind == layout::REQUEST_FETCH
+            });
             self.looks.in_flight_max = self.looks.in_flight_max.max(under_way.count() as u64);
         }
     }

@@ -260,20 +260,26 @@ fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
 fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps, lanes) = (5u64, 5u32, 2 * THREADS);
+    let (pages, steps, lanes) = (5u64, 14u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
-    let mut used = vec![0usize; words.len()];
+    let (mut used, mut at) = (vec![0usize; words.len()], 0);
     let mut ops = Vec::new();
     for n in 0..lanes * u64::from(steps) {
-        let mut which = rng.random_range(0..words.len() as u32) as usize;
+        // Often a lane stays and reads: only who finds a page resident reads it without holding it.
+        let stays = n % u64::from(steps) != 0 && rng.random_range(0..4u32) != 0;
+        let mut which = match stays {
+            true => at / 2 * 2 + rng.random_range(0..2u32) as usize,
+            false => rng.random_range(0..words.len() as u32) as usize,
+        };
         while used[which] == linear::OPERATIONS_MAX {
             which = (which + 1) % words.len();
         }
         used[which] += 1;
+        at = which;
         // Every value is stored once only; additions keep to the upper half.
-        let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..8u32) as usize];
+        let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..if stays { 4 } else { 8u32 }) as usize];
         let value = if kind == 3 { 1 << 20 } else { n + 1 };
         ops.push(kind << 56 | value << 24 | words[which]);
     }
