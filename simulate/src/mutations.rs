@@ -159,7 +159,7 @@ static ALL: [Mutation; 32] = [
             ),
         ],
         Workload::Counters,
-        0,
+        1834,
     ),
     broken(
         "clean-while-pinned",
@@ -264,7 +264,7 @@ static ALL: [Mutation; 32] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        584,
+        78,
     ),
     broken(
         "second-look-before-data",
@@ -279,7 +279,7 @@ static ALL: [Mutation; 32] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        0,
+        12,
     ),
     broken(
         "weak-load-after-relaxed-word",
@@ -298,7 +298,7 @@ static ALL: [Mutation; 32] = [
             ),
         ],
         Workload::Linear,
-        1,
+        24,
     ),
     broken(
         "all-frames-before-any-post",
@@ -367,7 +367,7 @@ static ALL: [Mutation; 32] = [
             "        if (seen & layout::WRITE_BACK_BIT) return true;\n        if (false) {\n",
         )],
         Workload::Flush,
-        0,
+        107,
     ),
     broken(
         "pin-result-ignored",
