@@ -245,8 +245,11 @@ pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
 
 /// What is known of a run that broke a rule and does not end: its findings so far. None while there are none.
 pub(crate) fn broken_so_far(watcher: &Watcher) -> Option<Failure> {
+    let first = watcher.first()?;
+    if !watcher.is_sound() {
+        return Some(failure(first.what.clone(), std::slice::from_ref(first), &[]));
+    }
     let findings = watcher.findings();
-    let first = findings.first()?;
     Some(failure(first.what.clone(), &findings, &watcher.events()))
 }
 

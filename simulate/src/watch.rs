@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpuvm_gpu::{Observer, Step};
 use gpuvm_layouts as layout;
@@ -210,6 +210,8 @@ struct Cell {
 #[derive(Default)]
 pub struct Watcher {
     state: Mutex<State>,
+    /// The first finding, for who must not wait for a lane that was lost while it held `state`.
+    first: OnceLock<Finding>,
 }
 
 #[derive(Default)]
@@ -266,6 +268,16 @@ impl Watcher {
     /// The rules that were broken so far, the first one first, at most 16.
     pub fn findings(&self) -> Vec<Finding> {
         self.lock().findings.clone()
+    }
+
+    /// The first finding. It waits for nobody.
+    pub(crate) fn first(&self) -> Option<&Finding> {
+        self.first.get()
+    }
+
+    /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
+    pub(crate) fn is_sound(&self) -> bool {
+        !matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 
     /// How often it looked.
@@ -327,6 +339,9 @@ impl Observer for Watcher {
         match step {
             Step::Host => state.rebuild(),
             _ => state.scan(),
+        }
+        if let Some(finding) = state.findings.first() {
+            self.first.get_or_init(|| finding.clone());
         }
     }
 }
@@ -541,6 +556,16 @@ impl State {
         if changed == 0 {
             return;
         }
+        // What was taken, before what was given: a lane's own stores to two slots may show in one step.
+        for n in 0..self.cells.len() {
+            let (old, now) = (self.cells[n].seen, load(self.cells[n].address));
+            if let Kind::PoolSlot = self.kinds[n]
+                && old != now
+                && old >> 32 & 1 != 0
+            {
+                self.frame_becomes(old as u32, Frame::InHand);
+            }
+        }
         for n in 0..self.cells.len() {
             let now = load(self.cells[n].address);
             let cell = &mut self.cells[n];
@@ -739,7 +764,6 @@ impl State {
         }
         if old >> 32 & 1 != 0 {
             let frame = old as u32;
-            self.frame_becomes(frame, Frame::InHand);
             self.tell(What::Taken { frame });
         }
         if new >> 32 & 1 == 0 {

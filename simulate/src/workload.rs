@@ -506,7 +506,7 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
         &bench,
         "prefetch_only",
         LaunchConfig::new(1, 32),
-        (&a, seed % length, length / 2),
+        (&a, seed % (length / 2), length / 2),
     )?;
     let sum = bench.vm.buffer::<u64>(1)?;
     let stretch = length / 2;
