@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{
-    Gpu,
+    CompileOptions, Gpu,
     cuda::CudaGpu,
     sim::{Mode, SimGpu, SimOptions},
 };
@@ -228,6 +228,7 @@ pub struct VmBuilder {
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
     pub(crate) soft_nics: Vec<Arc<SoftNic>>,
+    pub(crate) support_options: CompileOptions,
     pub(crate) flush_reads: bool,
     pub(crate) collapsed_completions: bool,
     pub(crate) rdma_devices: Vec<String>,
@@ -274,6 +275,7 @@ impl Default for VmBuilder {
             lanes_per_worker: 256,
             regions_max: 256,
             soft_nics: Vec::new(),
+            support_options: CompileOptions::default(),
             flush_reads: false,
             collapsed_completions: false,
             rdma_devices: Vec::new(),
@@ -344,6 +346,13 @@ impl VmBuilder {
     /// events are kept.
     pub fn sim_options(mut self, options: SimOptions) -> Self {
         self.sim_options = options;
+        self
+    }
+
+    /// How the runtime's own kernels are compiled, for tests that change the device library.
+    #[doc(hidden)]
+    pub fn support_options(mut self, options: CompileOptions) -> Self {
+        self.support_options = options;
         self
     }
 

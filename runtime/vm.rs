@@ -204,7 +204,7 @@ impl Vm {
         let inner = VmInner {
             keeper: OnceLock::new(),
             nodes,
-            support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
+            support: Support::compile(&*gpu, &compile_options(transport, &settings.support_options))?,
             low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
@@ -248,6 +248,12 @@ impl Vm {
         }
         vm.inner.support.check_version(&vm.inner)?;
         Ok(vm)
+    }
+
+    /// Address of the [`VmDesc`] in device memory, for tools that look at what lanes change while they run.
+    #[doc(hidden)]
+    pub fn description_address(&self) -> u64 {
+        self.inner.desc.addr()
     }
 
     /// A region of `length` elements, to be given its data by one of the builder's last calls.

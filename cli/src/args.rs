@@ -14,6 +14,7 @@ use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
 use crate::error::CliError;
 use crate::serve::read_secret;
+use crate::simulate::args::SimulateArgs;
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -44,6 +45,8 @@ pub enum Command {
     /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step
     /// passed, else 1.
     Doctor(DoctorArgs),
+    /// Runs small workloads under many seeds on the simulated GPU, and checks the paging protocol after every access.
+    Simulate(SimulateArgs),
 }
 
 /// A memory node.

@@ -11,7 +11,7 @@ use super::launch::{LaunchState, lock};
 use super::memory::Memory;
 use super::races::Race;
 use super::trap::WorkerSignals;
-use crate::api::{Actor, NoteFormatter, OnStore};
+use crate::api::{Actor, NoteFormatter, Observer, OnStore};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
 const TICK: Duration = Duration::from_millis(2);
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     shut_down: AtomicBool,
     watchers: RwLock<Vec<(u64, u64, OnStore)>>,
     pub(crate) actors: Mutex<Vec<Arc<dyn Actor>>>,
+    /// Watches the seeded mode.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     formatter: Mutex<Option<NoteFormatter>>,
     pub(crate) signals: OnceLock<Vec<Arc<WorkerSignals>>>,
     /// Hash of the seeded mode's interleaving so far.
@@ -81,7 +83,7 @@ pub(crate) struct Driving<'a>(&'a Core, u64);
 
 impl Core {
     /// A core with nothing running.
-    pub(crate) fn new(options: Options, memory: Arc<Memory>) -> Self {
+    pub(crate) fn new(options: Options, memory: Arc<Memory>, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             options,
             memory,
@@ -93,6 +95,7 @@ impl Core {
             shut_down: AtomicBool::new(false),
             watchers: RwLock::default(),
             actors: Mutex::default(),
+            observer,
             formatter: Mutex::default(),
             signals: OnceLock::new(),
             trace: AtomicU64::new(0),

@@ -48,7 +48,7 @@ use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use crate::api::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module,
-    NoteFormatter, OnStore, Source, Stream,
+    NoteFormatter, Observer, OnStore, Source, Stream,
 };
 use crate::cache::Cache;
 use crate::error::GpuError;
@@ -136,7 +136,7 @@ pub struct SimGpu {
 }
 
 /// Options of a [`SimGpu`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SimGpuBuilder {
     memory_bytes: u64,
     workers: Option<u32>,
@@ -148,6 +148,7 @@ pub struct SimGpuBuilder {
     preempt_after: Duration,
     skip_exited: bool,
     options: SimOptions,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl SimGpuBuilder {
@@ -222,6 +223,13 @@ impl SimGpuBuilder {
         self
     }
 
+    /// Who watches the seeded mode; nobody by default.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// The GPU.
     ///
     /// # Errors
@@ -250,7 +258,7 @@ impl SimGpuBuilder {
                 self.preempt_after
             },
         };
-        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?));
+        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?, self.observer));
         let mut gpu = SimGpu {
             core,
             build: Mutex::new(None),
@@ -291,6 +299,7 @@ impl SimGpu {
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
             options: SimOptions::default(),
+            observer: None,
         }
     }
 

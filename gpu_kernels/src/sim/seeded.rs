@@ -27,7 +27,7 @@ use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
 use super::weak_memory::{Bytes as _, Operation, WeakMemory};
 use super::{MemoryModel, Schedule};
-use crate::api::Actor;
+use crate::api::{Actor, Observer, Step};
 use crate::error::GpuError;
 
 /// Virtual time of one event of a lane, ns.
@@ -69,6 +69,7 @@ pub(crate) struct Chance {
     /// Earliest end of a sleep, ns.
     next_wake_ns: u64,
     hash: u64,
+    observer: Option<Arc<dyn Observer>>,
     /// None where memory is sequentially consistent.
     memory: Option<WeakMemory<DeviceWords>>,
     /// Where device memory lies.
@@ -103,7 +104,7 @@ pub fn engine_copies(to: u64, from: u64, bytes: u64) {
 }
 
 impl Chance {
-    fn new(options: &Options, words: DeviceWords) -> Self {
+    fn new(options: &Options, words: DeviceWords, observer: Option<Arc<dyn Observer>>) -> Self {
         let seed = options.seed.unwrap_or(0);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let changes = match options.simulation.schedule {
@@ -128,6 +129,7 @@ impl Chance {
             alone_odds: 1,
             next_wake_ns: u64::MAX,
             hash: 0xcbf2_9ce4_8422_2325,
+            observer,
         };
         chance.draw_odds();
         chance
@@ -188,6 +190,14 @@ impl Chance {
         }
     }
 
+    /// Tells the observer. A panic of its is its owner's mistake, and must not cross a lane's C++.
+    fn observe(&self, step: Step) {
+        if let Some(observer) = &self.observer {
+            let told = || observer.step(self.now_ns, step);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(told));
+        }
+    }
+
     /// Virtual time as a lane reads it: every look takes time, so that loops on the clock end.
     pub(crate) fn read_clock(&mut self) -> u64 {
         self.now_ns += EVENT_NS;
@@ -233,6 +243,9 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
         settle(lane);
         (*chance).record((*lane).id, event);
         (*chance).now_ns += EVENT_NS;
+        if (*chance).observer.is_some() {
+            (*chance).observe(Step::of_lane((*lane).id));
+        }
         (*chance).pass();
         if let Some(priorities) = &mut (*chance).priorities
             && priorities.event()
@@ -476,6 +489,17 @@ pub(crate) unsafe fn before_register(lane: *mut Lane, address: u64, value: u64) 
     }
 }
 
+impl Step {
+    /// The step of the lane with this name.
+    fn of_lane(id: u64) -> Self {
+        Self::Lane {
+            launch: (id >> 48) as u32,
+            block: (id >> 10) as u32,
+            thread: (id & 1023) as u32,
+        }
+    }
+}
+
 impl Drop for Scheduler {
     fn drop(&mut self) {
         self.residents.drop_all();
@@ -501,7 +525,7 @@ impl Scheduler {
     pub(crate) fn new(core: Arc<Core>, signals: Arc<WorkerSignals>) -> Self {
         // SAFETY: the core, which the scheduler's blocks hold, keeps the mapping.
         let words = unsafe { DeviceWords::new(core.memory.base(), core.memory.capacity()) };
-        let chance = Box::into_raw(Box::new(Chance::new(&core.options, words)));
+        let chance = Box::into_raw(Box::new(Chance::new(&core.options, words, core.observer.clone())));
         let residents = Residents::new(core, 0, signals, chance);
         Self {
             residents,
@@ -550,6 +574,7 @@ impl Scheduler {
         for launch in &self.launches {
             lock(&launch.seeded).get_or_insert((now, now, 0));
         }
+        self.chance().observe(Step::Host);
         shut_down
     }
 
@@ -665,6 +690,10 @@ impl Scheduler {
             };
             keep(&self.residents.core, event, kept);
         }
+        self.chance().observe(Step::Actor {
+            number: chosen as u32,
+            did,
+        });
         did
     }
 
@@ -828,6 +857,8 @@ impl Scheduler {
             if returned && let Some(races) = &mut self.chance().races {
                 races.end((*(*unit).lane(lane)).racer());
             }
+            // Its last access, if no other follows at once.
+            self.chance().observe(Step::of_lane(id));
             if returned && !self.residents.lane_ended(block, unit, lane) {
                 return false;
             }

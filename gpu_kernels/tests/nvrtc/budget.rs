@@ -240,12 +240,12 @@ pub const FILES: &[File] = &[
         ],
     },
     File {
-        path: "tests/kernels/program.cu",
+        path: "simulate/kernels/program.cu",
         defines: &[],
         kernels: &[paged("program", 184, 208)],
     },
     File {
-        path: "tests/kernels/program.cu",
+        path: "simulate/kernels/program.cu",
         defines: &[("ELEMENT", "wide16")],
         kernels: &[paged("program", 184, 208)],
     },
