@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytemuck::Pod;
+use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -87,6 +88,8 @@ pub struct Shape {
     pub direct: bool,
     /// Whether the region keeps frames of its own.
     pub never_evicted: bool,
+    /// Faults that the software NIC draws by the interleaving's seed. The result must be the model's all the same.
+    pub faults: Option<FaultMix>,
 }
 
 impl Shape {
@@ -130,12 +133,15 @@ impl Shape {
             interleaving: None,
             direct: false,
             never_evicted: false,
+            faults: None,
         }
     }
 
     /// Longer than any wait that is served; in virtual time a wait that is not costs as many polls.
     fn wait_limit(&self) -> Duration {
         match self.interleaving {
+            // A completion that is lost costs a quarter of it.
+            Some(_) if self.faults.is_some() => Duration::from_millis(8),
             Some(_) => Duration::from_millis(50),
             None => scaled(Duration::from_secs(20)),
         }
@@ -290,6 +296,7 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
         interleaving: Some(seed),
         direct: false,
         never_evicted: false,
+        faults: None,
     }
 }
 
@@ -298,6 +305,7 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
 pub struct Outcome {
     pub stats: Stats,
     pub traces: Vec<Option<u64>>,
+    pub faults: FaultTally,
 }
 
 /// Runs the program that `rng` makes for `shape` and compares everything that can be seen with the model.
@@ -315,6 +323,10 @@ pub fn run_on<T: Element>(
     let mut options = options.clone();
     options.defines.push(("ELEMENT".into(), Some(T::NAME.into())));
     let bench = Bench::with(builder, PROGRAM, &options);
+    let told = |error: gpuvm::Error| chain(&error);
+    if let (Some(mix), Some(seed)) = (&shape.faults, shape.interleaving) {
+        bench.soft_nic().mix_faults(mix, seed).map_err(|error| chain(&error))?;
+    }
     let seed = rng.random();
     let mut model = Model::<T> {
         seed,
@@ -325,7 +337,6 @@ pub fn run_on<T: Element>(
         _elements: std::marker::PhantomData,
     };
     let data = (0..shape.elements).map(|i| T::make(mix(seed, i)));
-    let told = |error: gpuvm::Error| chain(&error);
     let a = bench.vm.region::<T>(shape.elements).name("elements");
     let a = match shape.never_evicted {
         true => a.never_evicted(),
@@ -341,6 +352,11 @@ pub fn run_on<T: Element>(
         );
         between(rng, shape, &mut model, &a)?;
     }
+    let mut faults = FaultTally::default();
+    for nic in bench.vm.soft_nics() {
+        nic.calm();
+        faults.merge(&nic.fault_tally());
+    }
     let found = a.to_vec().map_err(told)?;
     if let Some((i, e)) = (0..).zip(&found).find(|(i, e)| **e != T::make(model.number(*i))) {
         return Err(format!(
@@ -352,14 +368,14 @@ pub fn run_on<T: Element>(
     let violations: Vec<_> = bench.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
     let stats = bench.vm.stats().map_err(told)?;
     // Where packets are lost and few are sent again, requests do fail, and are repeated.
-    let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some();
+    let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some() || shape.faults.is_some();
     if !violations.is_empty() || (stats.errors != 0 && !may_fail) {
         return Err(format!(
             "the queues' rules were broken, or {} requests failed: {violations:?}",
             stats.errors
         ));
     }
-    Ok(Outcome { stats, traces })
+    Ok(Outcome { stats, traces, faults })
 }
 
 fn launch_once<T: Element>(

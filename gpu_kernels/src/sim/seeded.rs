@@ -262,10 +262,10 @@ impl Scheduler {
     }
 
     fn step_actor(&mut self, chosen: usize) -> bool {
-        self.publish();
+        let (now_ns, _) = self.publish();
         let actor = Arc::clone(&self.actors[chosen]);
         // A panic of an actor is its owner's mistake; it is printed by the panic hook and must not end the scheduler.
-        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step())).unwrap_or(false);
+        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step_at(now_ns))).unwrap_or(false);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));
         did
     }
