@@ -40,8 +40,8 @@ const LOW_WATER_PER_WARP: u32 = 2;
 /// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
-/// it.
-const PATIENCE_SHARE: u32 = 4;
+/// it, even when it is lost again.
+const PATIENCE_SHARE: u32 = 8;
 /// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
 pub(crate) const FILLS: u32 = 512;
 const _: () = assert!(FILLS <= layout::FILLS_MAX);

@@ -5,12 +5,13 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{BASIC, Bench, PAGE_WORDS, chain, compare, simulated_soft};
-use gpuvm::soft::{FaultKind, FaultMix, FaultTally};
-use gpuvm::{CompileOptions, Error, FaultKind as Cause, LaunchConfig};
-use program::{Outcome, Shape, give_up, rng, run, run_on, seeds, tiny};
+use gpuvm::soft::{FaultMix, FaultTally};
+use gpuvm::{CompileOptions, Error, LaunchConfig};
+use gpuvm_nic::wire::mlx5::Syndrome;
+use program::{Shape, give_up, rng, run_on, seeds, tiny};
 
 const SEEDS: u64 = 50;
 
@@ -36,7 +37,10 @@ fn heals(test: &str, mix: &str, change: impl Fn(&Shape) -> gpuvm::VmBuilder) -> 
             Err(wrong) => give_up("faults_heal", test, seed, &shape, &wrong),
         }
     }
-    println!("{tally}; {mended} queue pairs mended; {:.1} s", started.elapsed().as_secs_f64());
+    println!(
+        "{tally}; {mended} queue pairs mended; {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
     if std::env::var_os("GPUVM_TEST_SEED").is_none() {
         tally.check().unwrap_or_else(|error| panic!("{error}"));
     }
@@ -66,4 +70,166 @@ healing! {
     flushed_out_of_nothing: "flushed:1/30x8";
     a_mix_of_all: "lost:1/200x2,late:1/20,reorder:1/8,pieces:1/8,slow:1@3us,die:1@80us,qp-error:1/150x3,doorbell:1/15,\
         retries:1/120x3,rnr:1/120x3,aborted:1/120x3";
+}
+
+#[test]
+fn a_mix_with_collapsed_completions() {
+    let mix = "lost:1/60x2,late:1/20,pieces:1/8,qp-error:1/150x3,doorbell:1/15,retries:1/90x4";
+    heals("a_mix_with_collapsed_completions", mix, |shape| {
+        shape.builder().collapsed_completions(true)
+    });
+}
+
+const UNFLUSHED: &str = "unflushed:1/2@30us";
+
+#[test]
+fn data_that_lands_after_its_completion_is_flushed() {
+    heals("data_that_lands_after_its_completion_is_flushed", UNFLUSHED, |shape| {
+        shape.builder().flush_reads(true)
+    });
+}
+
+#[test]
+fn the_test_above_finds_a_library_that_does_not_flush() {
+    let mix: FaultMix = UNFLUSHED.parse().unwrap();
+    let wrong = (0..SEEDS).any(|seed| {
+        let shape = shape(seed, &mix);
+        run_on::<u32>(shape.builder(), &mut rng(seed), &shape, &CompileOptions::default()).is_err()
+    });
+    assert!(wrong);
+}
+
+/// What became of two kernels, each with a region of its own, under faults of which some cannot be served.
+#[derive(Default, Debug)]
+struct Ends {
+    /// Kernels that ended with an error.
+    failed: u32,
+    /// Seeds in which both did.
+    both: u32,
+    /// Pages that could not go home and were salvaged.
+    salvaged: usize,
+}
+
+const PAGES: u64 = 6;
+const ADDED: u32 = 1 << 20;
+
+/// Two kernels beside each other add to their own regions, page by page in and out.
+fn fatal(mix: &str, syndromes: &[Syndrome]) -> Ends {
+    let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
+    let (mut ends, mut tally, started) = (Ends::default(), FaultTally::default(), Instant::now());
+    for seed in seeds(0, SEEDS) {
+        // More frames than pages of one region: what cannot go home leaves room for the other's.
+        let settings = simulated_soft(PAGES + 2)
+            .seed(seed)
+            .queue_pairs(1 + (seed % 2) as u32)
+            .wait_limit(Duration::from_millis(50));
+        let bench = Bench::new(settings, BASIC);
+        let words = PAGES * PAGE_WORDS;
+        let numbered = |name| {
+            bench
+                .vm
+                .region::<u32>(words)
+                .name(name)
+                .from_iter(0..words as u32)
+                .unwrap()
+        };
+        let regions = [numbered("left"), numbered("right")];
+        let nic = bench.soft_nic();
+        nic.mix_faults(&mix, seed).unwrap();
+        let kernel = bench.kernel("read_then_write");
+        let launches = regions.each_ref().map(|region| {
+            let stream = bench.vm.stream().unwrap();
+            let config = LaunchConfig::new(1, 32);
+            kernel.launch_on(&stream, config, (region, ADDED)).unwrap()
+        });
+        let mut failed = [false; 2];
+        for ((launch, region), failed) in launches.iter().zip(&regions).zip(&mut failed) {
+            match launch.sync() {
+                Ok(_) => {}
+                Err(Error::Fault { fault, .. }) => {
+                    assert_eq!(fault.region, region.name(), "seed {seed}: {fault}");
+                    let syndrome = Syndrome::from(fault.syndrome);
+                    assert!(syndromes.contains(&syndrome), "seed {seed}: {fault}");
+                    *failed = true;
+                }
+                Err(other) => panic!("seed {seed}: {}", chain(&other)),
+            }
+        }
+        ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
+        ends.both += u32::from(failed == [true; 2]);
+        // What is dirty can be had while nothing of it can go home.
+        let salvaged = regions.each_ref().map(|region| region.salvage().unwrap());
+        tally.merge(&nic.fault_tally());
+        nic.calm();
+        let limit = Duration::from_millis(100);
+        for ((region, failed), salvaged) in regions.iter().zip(failed).zip(&salvaged) {
+            let found = region
+                .to_vec()
+                .unwrap_or_else(|error| panic!("seed {seed}: {}", chain(&error)));
+            for page in salvaged {
+                let first = page.first as usize;
+                let home = &found[first..first + page.elements.len()];
+                compare(&page.elements, home).unwrap_or_else(|wrong| panic!("seed {seed}, salvaged: {wrong}"));
+            }
+            ends.salvaged += salvaged.len();
+            for (i, value) in (0..).zip(&found) {
+                // A kernel that failed has stopped somewhere; one that did not has done all.
+                let right = *value == i + ADDED || failed && *value == i;
+                assert!(right, "seed {seed}: element {i} of {} is {value:#x}", region.name());
+            }
+            // In the GPU's own time, which no other faults stretch now.
+            bench.must(
+                "read_then_write",
+                LaunchConfig::new(1, 32).deadline(limit),
+                (region, 1u32),
+            );
+            let again: Vec<u32> = found.iter().map(|value| value + 1).collect();
+            compare(&region.to_vec().unwrap(), &again).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        }
+        bench.no_violations();
+    }
+    println!("{tally}; {ends:?}; {:.1} s", started.elapsed().as_secs_f64());
+    if std::env::var_os("GPUVM_TEST_SEED").is_none() {
+        tally.check().unwrap_or_else(|error| panic!("{error}"));
+        assert!(ends.failed > 0 && ends.salvaged > 0, "{ends:?}");
+    }
+    ends
+}
+
+#[test]
+fn a_revoked_key_is_an_error_of_its_own_kernel_alone() {
+    let ends = fatal("revoke:1/8x1", &[Syndrome::RemoteAccess]);
+    assert_eq!(ends.both, 0, "{ends:?}");
+}
+
+#[test]
+fn memory_registered_too_short_loses_nothing() {
+    fatal("short:1/8x1", &[Syndrome::LocalProtection]);
+}
+
+#[test]
+fn each_error_that_is_not_repeated_is_one_of_its_own_kernel_alone() {
+    for (name, syndrome) in [
+        ("local-length", Syndrome::LocalLength),
+        ("local-qp", Syndrome::LocalQueuePairOperation),
+        ("local-protection", Syndrome::LocalProtection),
+        ("window-bind", Syndrome::WindowBind),
+        ("bad-response", Syndrome::BadResponse),
+        ("local-access", Syndrome::LocalAccess),
+        ("remote-invalid", Syndrome::RemoteInvalidRequest),
+        ("remote-access", Syndrome::RemoteAccess),
+        ("remote-operation", Syndrome::RemoteOperation),
+    ] {
+        let ends = fatal(&format!("{name}:1/8x1"), &[syndrome]);
+        assert_eq!(ends.both, 0, "{name}: {ends:?}");
+    }
+}
+
+#[test]
+fn a_home_that_does_not_return_is_a_bounded_error_and_keeps_its_pages() {
+    let ends = fatal(
+        "die:1/8x1@1s",
+        &[Syndrome::TransportRetryExceeded, Syndrome::Unknown(0)],
+    );
+    assert_eq!(ends.both, 0, "{ends:?}");
 }

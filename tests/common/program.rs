@@ -140,8 +140,6 @@ impl Shape {
     /// Longer than any wait that is served; in virtual time a wait that is not costs as many polls.
     fn wait_limit(&self) -> Duration {
         match self.interleaving {
-            // A completion that is lost costs a quarter of it.
-            Some(_) if self.faults.is_some() => Duration::from_millis(8),
             Some(_) => Duration::from_millis(50),
             None => scaled(Duration::from_secs(20)),
         }
