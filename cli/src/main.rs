@@ -10,6 +10,7 @@ mod output;
 mod progress;
 mod report;
 mod serve;
+mod sizes;
 
 use std::error::Error;
 use std::io::Write;
