@@ -90,14 +90,6 @@ impl Queues {
                     continue;
                 }
                 let (rest, next) = self.rest_of(gpu, index)?;
-                if std::env::var_os("R3DBG").is_some() {
-                    let st = self.states.read(gpu, index.into(), 1).doing(|| String::new())?[0];
-                    eprintln!(
-                        "DBG {now_ns} pair {index} {} next {next} failed {:#x} res {:#x} wr {} post {} cur {}",
-                        match &rest { Rest::Awake => "awake".to_string(), Rest::Stray => "stray".to_string(), Rest::Closed(r) => format!("closed {:?}", r.iter().map(|r| (r.state >> 2, r.state & 3, r.kind, r.pins)).collect::<Vec<_>>()), Rest::Complete => "complete".to_string() },
-                        state.failed, st.reserved, st.written, st.posted, st.cursor
-                    );
-                }
                 match rest {
                     Rest::Awake => continue,
                     Rest::Closed(waiting) => {
