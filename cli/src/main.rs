@@ -11,6 +11,7 @@ mod progress;
 mod report;
 mod serve;
 mod simulate;
+mod sizes;
 
 use std::error::Error;
 use std::io::Write;

@@ -393,6 +393,12 @@ pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
 pub trait Actor: Send + Sync {
     /// Does at most one small piece of work; false when there was nothing to do. It must not block.
     fn step(&self) -> bool;
+
+    /// The same, told the GPU's time in nanoseconds, which never steps back.
+    fn step_at(&self, now_ns: u64) -> bool {
+        let _ = now_ns;
+        self.step()
+    }
 }
 
 /// What a deterministic GPU is about to do, or has just done.

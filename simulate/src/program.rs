@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytemuck::Pod;
+use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, Wrong, compare};
+use crate::bench::{Bench, Wrong, chain, compare};
 use crate::kernels::PROGRAM;
 
 /// An element type, as numbers.

@@ -662,7 +662,7 @@ impl Scheduler {
     }
 
     fn step_actor(&mut self, chosen: usize) -> bool {
-        self.publish();
+        let (now_ns, _) = self.publish();
         let actor = Arc::clone(&self.actors[chosen]);
         // A panic of an actor is its owner's mistake; it is printed by the panic hook and must not end the scheduler.
         let memory = |this: &mut Self, what: fn(&mut WeakMemory<DeviceWords>)| {
@@ -672,7 +672,7 @@ impl Scheduler {
         };
         memory(self, WeakMemory::hide);
         STEPPING.set(self.chance);
-        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step())).unwrap_or(false);
+        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step_at(now_ns))).unwrap_or(false);
         STEPPING.set(std::ptr::null_mut());
         memory(self, WeakMemory::shown);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));

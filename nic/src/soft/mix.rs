@@ -466,7 +466,7 @@ impl Dice {
     /// A number below `end`, which is at least 1.
     pub fn below(&mut self, end: u64) -> u64 {
         // The high half of a wide product: as good as even for the small ends that are asked for.
-        (u128::from(self.next()) * u128::from(end.max(1)) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end.max(1))) >> 64) as u64
     }
 
     fn up_to(&mut self, time: Duration) -> u64 {
