@@ -90,7 +90,9 @@ fn the_child() {
     let told = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&told);
     let on_done = Box::new(move |_: &LaunchOutcome| tell.store(true, Ordering::SeqCst));
-    let config = LaunchConfig::linear(1, 32).deadline(Duration::from_millis(300));
+    // A trap takes the driver more than a second to report: longer than the deadline that ends the deaf kernel.
+    let deadline = Duration::from_millis(if name == "deaf" { 300 } else { 10_000 });
+    let config = LaunchConfig::linear(1, 32).deadline(deadline);
     let args: &[&[u8]] = &[&small.addr().to_ne_bytes()];
     let launch = stream
         .launch(&kernel, &config, args, host.device_addr(), on_done)

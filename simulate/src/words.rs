@@ -185,11 +185,11 @@ mod tests {
             (absent | FETCHING, absent | ERROR | 9 << FRAME_SHIFT, Transition::Failed),
             (absent | FETCHING, absent, Transition::Reverted),
             (at, at + PIN, Transition::Nothing),
-            (at + PIN, at + PIN | DIRTY_BIT, Transition::Dirtied),
+            (at + PIN, (at + PIN) | DIRTY_BIT, Transition::Dirtied),
             (at | DIRTY_BIT, at | WRITE_BACK_BIT, Transition::CleanBegun),
             (
-                at + PIN | DIRTY_BIT,
-                at + PIN | DIRTY_BIT | WRITE_BACK_BIT,
+                (at + PIN) | DIRTY_BIT,
+                (at + PIN) | DIRTY_BIT | WRITE_BACK_BIT,
                 Transition::SnapshotBegun,
             ),
             (
@@ -219,7 +219,7 @@ mod tests {
             (at, at + (1 << FRAME_SHIFT), "changed its frame"),
             (at, at | DIRTY_BIT, "without a pin"),
             (at, (at + PIN) | DIRTY_BIT, "pins and marks"),
-            (at + PIN | DIRTY_BIT, at + PIN | WRITE_BACK_BIT, "while it was pinned"),
+            ((at + PIN) | DIRTY_BIT, (at + PIN) | WRITE_BACK_BIT, "while it was pinned"),
             (at | DIRTY_BIT, at, "no write-back began"),
             (at | DIRTY_BIT | WRITE_BACK_BIT, at, "no write-back began"),
             (at + PIN, absent, "pinned page was evicted"),
@@ -230,9 +230,9 @@ mod tests {
             (at, at ^ RESIDENT ^ FETCHING, "without an eviction"),
             (absent, absent | RESIDENT, "without a claim"),
             (absent, absent + (1 << VERSION_SHIFT), "changed its frame or version"),
-            (absent + PIN | FETCHING, absent | RESIDENT, "lost pins"),
+            ((absent + PIN) | FETCHING, absent | RESIDENT, "lost pins"),
             (absent, absent | DIRTY_BIT, "made dirty"),
-            (absent | FETCHING + PIN, absent | FETCHING | DIRTY_BIT, "made dirty"),
+            ((absent | FETCHING) + PIN, absent | FETCHING | DIRTY_BIT, "made dirty"),
         ] {
             let broken = transition(old, new, true).expect_err(rule);
             assert!(broken.0.contains(rule), "{} for {rule}", broken.0);
