@@ -310,7 +310,7 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
         direct: false,
         never_evicted: false,
         errors_allowed: false,
-            faults: None,
+        faults: None,
     }
 }
 

@@ -219,7 +219,11 @@ mod tests {
             (at, at + (1 << FRAME_SHIFT), "changed its frame"),
             (at, at | DIRTY_BIT, "without a pin"),
             (at, (at + PIN) | DIRTY_BIT, "pins and marks"),
-            ((at + PIN) | DIRTY_BIT, (at + PIN) | WRITE_BACK_BIT, "while it was pinned"),
+            (
+                (at + PIN) | DIRTY_BIT,
+                (at + PIN) | WRITE_BACK_BIT,
+                "while it was pinned",
+            ),
             (at | DIRTY_BIT, at, "no write-back began"),
             (at | DIRTY_BIT | WRITE_BACK_BIT, at, "no write-back began"),
             (at + PIN, absent, "pinned page was evicted"),
