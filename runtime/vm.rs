@@ -492,12 +492,12 @@ fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
     struct Engine(Weak<dyn Nic>);
     impl gpuvm_gpu::Actor for Engine {
         fn step(&self) -> bool {
-            // Its data may come late; the memory model says when.
-            gpuvm_nic::soft::witness_copies(Some(gpuvm_gpu::sim::engine_copies));
             self.0.upgrade().is_some_and(|nic| nic.step())
         }
 
         fn step_at(&self, now_ns: u64) -> bool {
+            // Its data may come late; the memory model says when.
+            gpuvm_nic::soft::witness_copies(Some(gpuvm_gpu::sim::engine_copies));
             self.0.upgrade().is_some_and(|nic| {
                 // One time for both machines.
                 nic.advance_to(now_ns);
