@@ -3,9 +3,9 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{
-    Gpu,
+    CompileOptions, Gpu,
     cuda::CudaGpu,
-    sim::{Mode, SimGpu},
+    sim::{Mode, SimGpu, SimOptions},
 };
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
@@ -220,6 +220,7 @@ pub struct VmBuilder {
     pub(crate) queue_pairs: Option<u32>,
     pub(crate) queue_depth: u32,
     pub(crate) seed: Option<u64>,
+    pub(crate) sim_options: SimOptions,
     pub(crate) wait_limit: Duration,
     pub(crate) launch_deadline: Duration,
     pub(crate) device_memory: Option<u64>,
@@ -227,6 +228,7 @@ pub struct VmBuilder {
     pub(crate) lanes_per_worker: u32,
     pub(crate) regions_max: u32,
     pub(crate) soft_nics: Vec<Arc<SoftNic>>,
+    pub(crate) support_options: CompileOptions,
     pub(crate) flush_reads: bool,
     pub(crate) collapsed_completions: bool,
     pub(crate) rdma_devices: Vec<String>,
@@ -265,6 +267,7 @@ impl Default for VmBuilder {
             queue_pairs: None,
             queue_depth: 256,
             seed: None,
+            sim_options: SimOptions::default(),
             wait_limit: Duration::from_secs(10),
             launch_deadline: Duration::from_secs(600),
             device_memory: None,
@@ -272,6 +275,7 @@ impl Default for VmBuilder {
             lanes_per_worker: 256,
             regions_max: 256,
             soft_nics: Vec::new(),
+            support_options: CompileOptions::default(),
             flush_reads: false,
             collapsed_completions: false,
             rdma_devices: Vec::new(),
@@ -335,6 +339,20 @@ impl VmBuilder {
     /// Runs the simulated GPU and the NIC in one thread, in the one interleaving that this seed decides.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// What a seeded run does besides: how weak memory is, how lanes are picked, whether races are looked for, how many
+    /// events are kept.
+    pub fn sim_options(mut self, options: SimOptions) -> Self {
+        self.sim_options = options;
+        self
+    }
+
+    /// How the runtime's own kernels are compiled, for tests that change the device library.
+    #[doc(hidden)]
+    pub fn support_options(mut self, options: CompileOptions) -> Self {
+        self.support_options = options;
         self
     }
 
@@ -683,7 +701,7 @@ impl VmBuilder {
             gpu = gpu.workers(workers);
         }
         if let Some(seed) = self.seed {
-            gpu = gpu.mode(Mode::Seeded(seed));
+            gpu = gpu.mode(Mode::Seeded(seed)).options(self.sim_options);
         }
         Ok(Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?))
     }

@@ -532,12 +532,12 @@ impl VmInner {
                 state.needs_recovery = true;
             }
         }
-        // A prefetch or an eviction that failed is no fault of its launch, but its queue pair works no more.
+        // A prefetch that failed is no fault of its launch, but its page is in the error state.
         if !done.is_empty() && !state.needs_recovery {
             // Lanes that copy pages themselves cannot fail at it.
             if let Some(queues) = &self.queues {
-                state.needs_recovery = queues.any_failed(&*self.gpu).unwrap_or(true);
-                // The same for its page, whose queue pair may have been mended since.
+                state.needs_recovery = queues.any_given_up();
+                // The same for its page, whose queue pair is mended.
                 let failed = self.pages_failed().unwrap_or(u64::MAX);
                 state.needs_recovery |= failed != state.pages_failed;
                 state.pages_failed = failed;

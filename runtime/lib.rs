@@ -75,6 +75,7 @@ pub use builder::{GpuKind, RdmaPath, Transport, VmBuilder};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
+pub use gpuvm_gpu::sim;
 pub use gpuvm_gpu::{Capabilities, CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;

@@ -1,8 +1,11 @@
 //! The queue pairs of a virtual memory: rings that GPU threads fill, connected to the homes' side through the NIC.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use gpuvm_gpu::{Gpu, GpuError, HostMemory, HostRegistration};
@@ -19,10 +22,13 @@ use crate::{
 };
 
 mod mending;
+mod patience;
 mod sizing;
 
-pub(crate) use mending::Keeper;
+pub(crate) use mending::{Keeper, StepKeeper};
 pub(crate) use sizing::measure;
+
+use patience::Watch;
 
 /// Rings for a NIC that does not make its own.
 enum GivenRings {
@@ -119,6 +125,7 @@ struct Pair {
     /// Kept while the queue pair lives.
     rings: Option<GivenRings>,
     records: DeviceArray<RequestRecord>,
+    watch: Mutex<Watch>,
 }
 
 /// Queue pairs of one NIC that reach the same home.
@@ -167,6 +174,8 @@ pub(crate) struct Shape {
     pub flush_reads: bool,
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
+    /// How long a request may take.
+    pub patience: Duration,
 }
 
 /// Whether a transport's completion queues can be collapsed, where that is asked for.
@@ -261,6 +270,10 @@ pub(crate) struct Queues {
     resetting: Mutex<()>,
     /// Queue pairs mended while kernels ran.
     mended: AtomicU64,
+    /// How long a request may take before its pair counts as failed.
+    patience_ns: u64,
+    /// When overdue requests are looked for again.
+    next_search_ns: AtomicU64,
 }
 
 impl Queues {
@@ -278,6 +291,7 @@ impl Queues {
             depth,
             flush_reads,
             collapsed,
+            patience,
         } = shape;
         let of_host = (0..nics.len()).map(|nic| (nic, None));
         // A node is reached over the NIC whose network leads there.
@@ -313,6 +327,8 @@ impl Queues {
             proxied: 0,
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
+            patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            next_search_ns: AtomicU64::new(0),
         };
         for nic in nics.iter().filter(|nic| nic.capabilities().has_mover) {
             let reached = reach_doorbells(gpu, &**nic);
@@ -359,6 +375,7 @@ impl Queues {
             number: pair.number,
             rings,
             records,
+            watch: Mutex::default(),
         })
     }
 
@@ -454,7 +471,8 @@ impl Queues {
             records: pair.records.addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
-            mended: u32::from(group.node.is_some()),
+            // By the keeper, wherever they lead.
+            mended: 1,
             ..zero()
         }
     }
@@ -471,6 +489,7 @@ impl Queues {
                 ..zero()
             })
             .collect();
+        self.pairs[index as usize].forget();
         let state = QueueState { failed, ..zero() };
         let written = self.states.write(gpu, u64::from(index), &[state]);
         let written = written.and_then(|()| self.pairs[index as usize].records.write(gpu, 0, &records));
@@ -489,6 +508,8 @@ impl Queues {
                         self.clear_pair(gpu, index, 0)?;
                     }
                     self.connect(gpu, group)?;
+                    // Relaxed: see `say_lost`. This host's memory is there again once its pairs are.
+                    group.lost.store(false, Ordering::Relaxed);
                 }
                 Some(node) => self.reset_at_node(gpu, group, node)?,
             }
@@ -521,13 +542,11 @@ impl Queues {
         self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
-    pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
-        let states = self.read_states(gpu)?;
-        let unmended = self.groups.iter().filter(|group| group.node.is_none());
-        Ok(unmended
-            .flat_map(Group::indexes)
-            .any(|index| states[index as usize].failed != 0))
+    /// Whether queue pairs to this host's memory were given up since the last reset.
+    pub fn any_given_up(&self) -> bool {
+        let of_host = &self.groups[..self.nics.len()];
+        // Relaxed: see `say_lost`.
+        of_host.iter().any(|group| group.lost.load(Ordering::Relaxed))
     }
 
     fn state_addr(&self, index: u32) -> u64 {

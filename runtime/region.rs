@@ -265,7 +265,7 @@ impl RegionInner {
             flags: layout::REGION_LIVE | self.flags(),
             frames: self.frames_addr,
             home: self.home.direct_addr(),
-            reserved: 0,
+            rest_until: 0,
         }
     }
 

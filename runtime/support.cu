@@ -3,7 +3,10 @@
 #include <gpuvm/gpuvm.cuh>
 
 // Layout version that this machine's device code was compiled with, and the element of a sanity check.
-__global__ void gpuvm_version(unsigned* out) { *out = gpuvm::layout::LAYOUT_VERSION; }
+// One thread alone stores: equal values from several would race all the same.
+__global__ void gpuvm_version(unsigned* out) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *out = gpuvm::layout::LAYOUT_VERSION;
+}
 
 // Writes the dirty pages [first, last) of a region home.
 __global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,

@@ -25,7 +25,7 @@ use crate::{
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
-    queues::{Keeper, Queues, Shape, measure},
+    queues::{Keeper, Queues, Shape, StepKeeper, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
@@ -39,6 +39,9 @@ pub(crate) const COUNTER_SHARDS: u32 = 64;
 const LOW_WATER_PER_WARP: u32 = 2;
 /// The pool never keeps more than this share of the frames from the pages.
 const LOW_WATER_SHARE: u32 = 8;
+/// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
+/// it, even when it is lost again.
+const PATIENCE_SHARE: u32 = 8;
 /// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
 pub(crate) const FILLS: u32 = 512;
 const _: () = assert!(FILLS <= layout::FILLS_MAX);
@@ -78,7 +81,7 @@ pub(crate) struct Retired {
 }
 
 pub(crate) struct VmInner {
-    /// Where there are nodes.
+    /// Where there are queue pairs, and the GPU does not step it.
     pub keeper: OnceLock<Keeper>,
     /// Memory nodes, in the order of the groups of queue pairs.
     pub nodes: Vec<Arc<NodeClient>>,
@@ -156,6 +159,7 @@ impl Vm {
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
             collapsed: settings.collapsed_completions,
+            patience: settings.wait_limit / PATIENCE_SHARE,
         };
         let queues = match nics.is_empty() {
             true => None,
@@ -204,7 +208,7 @@ impl Vm {
         let inner = VmInner {
             keeper: OnceLock::new(),
             nodes,
-            support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
+            support: Support::compile(&*gpu, &compile_options(transport, &settings.support_options))?,
             low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
@@ -240,14 +244,25 @@ impl Vm {
         };
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
-        if let (Some(queues), false) = (&vm.inner.queues, vm.inner.nodes.is_empty()) {
-            let keeper = Keeper::start(Arc::clone(queues), Arc::clone(&vm.inner.gpu));
-            let keeper = keeper.map_err(|source| Error::Thread { source })?;
-            // Set once, here.
-            let _ = vm.inner.keeper.set(keeper);
+        if let Some(queues) = &vm.inner.queues {
+            match capabilities.deterministic {
+                true => vm.inner.gpu.attach(Arc::new(StepKeeper::new(queues, &vm.inner.gpu))),
+                false => {
+                    let keeper = Keeper::start(Arc::clone(queues), Arc::clone(&vm.inner.gpu));
+                    let keeper = keeper.map_err(|source| Error::Thread { source })?;
+                    // Set once, here.
+                    let _ = vm.inner.keeper.set(keeper);
+                }
+            }
         }
         vm.inner.support.check_version(&vm.inner)?;
         Ok(vm)
+    }
+
+    /// Address of the [`VmDesc`] in device memory, for tools that look at what lanes change while they run.
+    #[doc(hidden)]
+    pub fn description_address(&self) -> u64 {
+        self.inner.desc.addr()
     }
 
     /// A region of `length` elements, to be given its data by one of the builder's last calls.
@@ -478,6 +493,16 @@ fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
     impl gpuvm_gpu::Actor for Engine {
         fn step(&self) -> bool {
             self.0.upgrade().is_some_and(|nic| nic.step())
+        }
+
+        fn step_at(&self, now_ns: u64) -> bool {
+            // Its data may come late; the memory model says when.
+            gpuvm_nic::soft::witness_copies(Some(gpuvm_gpu::sim::engine_copies));
+            self.0.upgrade().is_some_and(|nic| {
+                // One time for both machines.
+                nic.advance_to(now_ns);
+                nic.step()
+            })
         }
     }
     for nic in nics {

@@ -5,29 +5,36 @@ mod common;
 #[path = "common/program.rs"]
 mod program;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
+use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic};
 use gpuvm_nic::soft::ViolationKind;
-use program::{Shape, rng, run, tiny};
+use program::{Shape, rng, run, run_on, tiny};
 
 /// Whether one of `most` interleavings goes wrong with the bug, in any way that a user would see.
 fn found(header: &str, from: &str, to: &str, most: u64) {
-    let bug = planted(header, from, to);
     let shape = |seed| Shape {
         launches: 1,
         ..tiny(seed, 1 + seed % 3)
     };
+    found_in(header, from, to, 0..most, &shape);
+}
+
+/// The same with programs of another shape, under these seeds.
+fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn Fn(u64) -> Shape) {
+    let bug = planted(header, from, to);
     let wrong = |seed| run::<u32>(&mut rng(seed), &shape(seed), &bug).err();
-    match (0..most).find_map(|seed| wrong(seed).map(|wrong| (seed, wrong))) {
+    match seeds.clone().find_map(|seed| wrong(seed).map(|wrong| (seed, wrong))) {
         Some((seed, wrong)) => {
             println!("found by seed {seed}: {wrong}");
             // It was the bug: the same program in the same interleaving is right without it.
             run::<u32>(&mut rng(seed), &shape(seed), &CompileOptions::default()).expect("the library as it is");
         }
-        None => panic!("none of {most} interleavings shows the bug"),
+        None => panic!("none of the interleavings {seeds:?} shows the bug"),
     }
 }
 
@@ -227,4 +234,165 @@ fn a_slot_that_is_not_free_yet() {
             assert!(ended.is_ok() && broken.is_empty(), "{broken:?}");
         }
     }
+}
+
+// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. Those that took
+// hundreds of seeds run when they are asked for: cargo test --release --test planted_bugs order_ -- --ignored
+
+/// Pages that go by queue pairs, through one to three frames; with three, warps hold spans.
+fn queued(seed: u64) -> Shape {
+    Shape {
+        launches: 1,
+        ..tiny(seed, 1 + seed % 3)
+    }
+}
+
+/// Pages that lanes copy themselves.
+fn direct(seed: u64) -> Shape {
+    Shape {
+        direct: true,
+        ..queued(seed)
+    }
+}
+
+/// Warps that hold spans, whose accesses are weak; two of them share a multiprocessor and its cache.
+fn spans(seed: u64) -> Shape {
+    Shape {
+        threads: 64,
+        steps: 16,
+        launches: 1,
+        ..tiny(seed, 5)
+    }
+}
+
+const POOL: &str = "gpuvm/detail/pool.cuh";
+
+#[test]
+fn order_a_weak_load_after_a_relaxed_word() {
+    let strong = "ld_acquire_gpu(word);\n    if (!is_resident(first)) return false;\n    *value = load_strong<T>(";
+    let weak = strong.replace("acquire", "relaxed").replace("strong", "weak");
+    found_in(ACCESS, strong, &weak, 0..2000, &queued);
+}
+
+#[test]
+fn order_an_unpin_without_release() {
+    let release = "atom_add_release_gpu(word, 0 - count * kPin);";
+    found_in(WORD, release, &release.replace("release", "relaxed"), 0..2000, &queued);
+}
+
+#[test]
+#[ignore = "hundreds of seeds"]
+fn order_a_frame_given_without_release() {
+    let release = "st_release_gpu(slot, (2 * lap + 1) << 32 | frame);";
+    found_in(
+        POOL,
+        release,
+        &release.replace("release", "relaxed"),
+        100..2100,
+        &queued,
+    );
+}
+
+#[test]
+fn order_a_completion_read_relaxed() {
+    let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
+    found_in(MLX5, acquire, &acquire.replace("acquire", "relaxed"), 0..2000, &queued);
+}
+
+#[test]
+fn order_a_completion_read_at_gpu_scope() {
+    let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
+    found_in(MLX5, acquire, &acquire.replace("_sys", "_gpu"), 0..2000, &queued);
+}
+
+#[test]
+#[ignore = "hundreds of seeds"]
+fn order_a_hand_over_without_release() {
+    let release = "st_release_gpu(&s->written, first + count_);";
+    found_in(
+        QUEUE,
+        release,
+        &release.replace("release", "relaxed"),
+        270..2270,
+        &queued,
+    );
+}
+
+#[test]
+#[ignore = "hundreds of seeds"]
+fn order_a_batch_handed_over_before_its_lanes_meet() {
+    let meet = "__syncwarp(granted);";
+    found_in(FAULT, meet, "", 0..2000, &queued);
+}
+
+#[test]
+#[ignore = "hundreds of seeds"]
+fn order_a_page_settled_before_its_group_meets() {
+    let meet = "// The group's stores come before the leader's release.\n    __syncwarp(miss->group);";
+    found_in(FAULT, meet, "", 0..2000, &direct);
+}
+
+#[test]
+fn order_a_doorbell_before_its_record() {
+    let fence = "// The record before the doorbell, at the NIC or its proxy.\n    fence_acq_rel_sys();";
+    named(WIRE, fence, "", &[ViolationKind::DoorbellAheadOfRecord], 400);
+}
+
+/// Whether the happens-before checker reports a race in one of `most` interleavings of the library with the bug, and none in the
+/// same interleaving of the library without it.
+fn races(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> Shape) {
+    let bug = planted(header, from, to);
+    let run = |seed, options: &CompileOptions| {
+        let shape = shape(seed);
+        let simulated = SimOptions {
+            find_races: true,
+            ..SimOptions::default()
+        };
+        run_on::<u32>(shape.builder().sim_options(simulated), &mut rng(seed), &shape, options)
+    };
+    for seed in 0..most {
+        let Err(wrong) = run(seed, &bug) else { continue };
+        println!("seed {seed}: {wrong}");
+        if wrong.contains("races:") {
+            run(seed, &CompileOptions::default()).expect("the library as it is");
+            return;
+        }
+    }
+    panic!("no race is reported in {most} interleavings");
+}
+
+#[test]
+fn race_publication_without_release() {
+    let release = "atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);";
+    races(WORD, release, &release.replace("release", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_pin_without_acquire() {
+    let acquire = "return atom_add_acquire_gpu(word, count * kPin);";
+    races(WORD, acquire, &acquire.replace("acquire", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_an_unpin_without_release() {
+    let release = "atom_add_release_gpu(word, 0 - count * kPin);";
+    races(WORD, release, &release.replace("release", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_completion_read_relaxed() {
+    let acquire = "u64 entry = completion_slot(queue, index);\n    u32 tail = ld_acquire_sys(";
+    races(MLX5, acquire, &acquire.replace("acquire", "relaxed"), 40, &spans);
+}
+
+#[test]
+fn race_a_doorbell_without_its_fences() {
+    let fence = "// The record before the doorbell, at the NIC or its proxy.\n    fence_acq_rel_sys();";
+    races(WIRE, fence, &fence.replace("acq_rel_sys", "acq_rel_gpu"), 40, &spans);
+}
+
+#[test]
+fn race_a_follower_that_does_not_acquire() {
+    let acquire = "if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());";
+    races(FAULT, acquire, "", 40, &spans);
 }

@@ -6,8 +6,9 @@ mod common;
 mod program;
 
 use common::{Bench, HOLDING, PAGE_WORDS, simulated_soft};
+use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig};
-use program::{Outcome, give_up, rng, run, seeds, tiny};
+use program::{Outcome, Shape, give_up, rng, run, run_on, seeds, tiny};
 
 fn outcome(seed: u64, options: &CompileOptions) -> Result<Outcome, String> {
     run::<u32>(&mut rng(7), &tiny(seed, 3), options)
@@ -38,6 +39,28 @@ fn many_interleavings_come_to_what_a_plain_array_comes_to() {
             let shape = tiny(seed, frames);
             if let Err(wrong) = run::<u32>(&mut rng(seed), &shape, &CompileOptions::default()) {
                 let test = "many_interleavings_come_to_what_a_plain_array_comes_to";
+                give_up("seeds", test, seed, &shape, &wrong);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_in_the_device_library_races() {
+    let simulated = SimOptions {
+        find_races: true,
+        ..SimOptions::default()
+    };
+    for seed in seeds(400, 5) {
+        for (frames, threads, direct) in [(2, 32, false), (5, 64, false), (2, 32, true), (5, 64, true)] {
+            let shape = Shape {
+                threads,
+                direct,
+                ..tiny(seed, frames)
+            };
+            let builder = shape.builder().sim_options(simulated);
+            if let Err(wrong) = run_on::<u32>(builder, &mut rng(seed), &shape, &CompileOptions::default()) {
+                let test = "nothing_in_the_device_library_races";
                 give_up("seeds", test, seed, &shape, &wrong);
             }
         }

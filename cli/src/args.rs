@@ -2,9 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use gpuvm::{GpuKind, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
@@ -14,6 +12,9 @@ use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
 use crate::error::CliError;
 use crate::serve::read_secret;
+use crate::simulate::args::SimulateArgs;
+pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
+use crate::sizes::{parse_memory, parse_mtu, parse_queue_depth};
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -44,6 +45,8 @@ pub enum Command {
     /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step
     /// passed, else 1.
     Doctor(DoctorArgs),
+    /// Runs small workloads under many seeds on the simulated GPU, and checks the paging protocol after every access.
+    Simulate(SimulateArgs),
 }
 
 /// A memory node.
@@ -281,127 +284,5 @@ impl MachineArgs {
             builder = builder.node_secret(read_secret(path)?);
         }
         Ok(builder)
-    }
-}
-
-/// Frame memory as given.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MemorySize {
-    /// A share of the paged data, in percent.
-    Percent(f64),
-    /// Bytes.
-    Bytes(u64),
-}
-
-impl MemorySize {
-    /// The bytes of frame memory for `data_bytes` of paged data.
-    pub fn bytes_of(self, data_bytes: u64) -> u64 {
-        match self {
-            // Rounded up: 100% holds everything. The cast saturates.
-            MemorySize::Percent(percent) => (data_bytes as f64 * percent / 100.0).ceil() as u64,
-            MemorySize::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-impl FromStr for MemorySize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MemorySize, String> {
-        let Some(percent) = text.strip_suffix('%') else {
-            return match parse_bytes(text)? {
-                0 => Err("no memory at all; give at least one page".to_owned()),
-                bytes => Ok(MemorySize::Bytes(bytes)),
-            };
-        };
-        match percent.trim().parse::<f64>() {
-            Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(MemorySize::Percent(percent)),
-            _ => Err("a share is a number above 0% and up to 1000%".to_owned()),
-        }
-    }
-}
-
-/// Sizes as the GNU tools take them: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB powers of 1000.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let short = text.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
-    let whole = if short { format!("{text}iB") } else { text.to_owned() };
-    whole
-        .parse::<ByteSize>()
-        .map(|size| size.as_u64())
-        .map_err(|_| format!("'{text}' is no size; write 4KiB, 64M, 2GiB"))
-}
-
-/// Memory of a node: at least a page.
-fn parse_memory(text: &str) -> Result<u64, String> {
-    match parse_bytes(text)? {
-        bytes @ 0..4096 => Err(format!("{bytes} bytes; give at least one page of 4096 bytes")),
-        bytes => Ok(bytes),
-    }
-}
-
-pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?;
-    match bytes {
-        4096..=0x20_0000 if bytes.is_power_of_two() => Ok(bytes),
-        _ => Err(format!("{bytes} bytes; a page is a power of two from 4KiB to 2MiB")),
-    }
-}
-
-fn parse_mtu(text: &str) -> Result<u32, String> {
-    match text.parse::<u32>() {
-        Ok(bytes) if bytes.is_power_of_two() && (256..=4096).contains(&bytes) => Ok(bytes),
-        _ => Err("an MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned()),
-    }
-}
-
-fn parse_queue_depth(text: &str) -> Result<u32, String> {
-    match text.parse::<u32>() {
-        Ok(depth) if depth.is_power_of_two() && (2..=32_768).contains(&depth) => Ok(depth),
-        _ => Err("a queue's depth is a power of two from 2 to 32768".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_understood() {
-        for (text, bytes) in [
-            ("4KiB", 4096),
-            ("4K", 4096),
-            ("64M", 64 << 20),
-            ("2GiB", 2 << 30),
-            ("2gb", 2_000_000_000),
-            ("8192", 8192),
-        ] {
-            assert_eq!(text.parse(), Ok(MemorySize::Bytes(bytes)), "{text}");
-        }
-        assert_eq!("12.5%".parse(), Ok(MemorySize::Percent(12.5)));
-        for text in [
-            "", "%", "0%", "-1%", "NaN%", "inf%", "1001%", "0", "-4K", "4 apples", "KiB", "M",
-        ] {
-            assert!(text.parse::<MemorySize>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn shares_are_of_the_data() {
-        assert_eq!(MemorySize::Percent(25.0).bytes_of(1001), 251);
-        assert_eq!(MemorySize::Percent(100.0).bytes_of(12_345_678_901), 12_345_678_901);
-        assert_eq!(MemorySize::Bytes(7).bytes_of(1001), 7);
-    }
-
-    #[test]
-    fn pages_and_depths_have_limits() {
-        assert_eq!(parse_page_bytes("4KiB"), Ok(4096));
-        assert_eq!(parse_page_bytes("2M"), Ok(2 << 20));
-        for text in ["2KiB", "4MiB", "12KiB", "4KB", "x", "18446744073709551615"] {
-            assert!(parse_page_bytes(text).is_err(), "{text}");
-        }
-        assert_eq!(parse_queue_depth("64"), Ok(64));
-        for text in ["0", "1", "100", "65536", "-2", ""] {
-            assert!(parse_queue_depth(text).is_err(), "{text}");
-        }
     }
 }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use gpuvm_memory_node::NodeError;
+use gpuvm_simulate::campaign::CampaignError;
+use gpuvm_simulate::mutations::MutationError;
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
@@ -30,6 +32,32 @@ pub enum CliError {
         graph: String,
         /// Why not.
         source: GraphError,
+    },
+    /// A worker of a simulation, or the answer to one, cannot be had.
+    #[error("a worker of the simulation cannot be reached")]
+    Worker(#[source] io::Error),
+    /// A campaign did not run.
+    #[error("the simulation could not be run")]
+    Campaign(#[from] CampaignError),
+    /// A mutation that is none, or whose place is no more.
+    #[error("the rule cannot be broken")]
+    Mutation(#[from] MutationError),
+    /// Faults that were asked for and did nothing.
+    #[error("these faults were asked for and never happened: {kinds}; give a higher rate or more seeds")]
+    Unbitten {
+        /// Their names.
+        kinds: String,
+    },
+    /// A timeline is of one run.
+    #[error("--trace writes the timeline of one run: name one workload with --workload")]
+    TraceOfMany,
+    /// The timeline was not written.
+    #[error("cannot write the timeline {path}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// The source is not in the graph.
     #[error("the graph {graph} has no vertex {id}; its ids go from {first} to {last}{gaps}")]

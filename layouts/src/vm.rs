@@ -96,8 +96,9 @@ pub struct RegionDesc {
     pub home: u64,
     /// NICs that reach each home.
     pub nics: u32,
-    /// Unused, to 64 bytes.
-    pub reserved: u32,
+    /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
+    /// do not. Written by lanes.
+    pub rest_until: u32,
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -273,7 +274,7 @@ shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
-        nics: 56, reserved: 60, }
+        nics: 56, rest_until: 60, }
     FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, reserved: 28, }
     VmDesc: 128 {

@@ -596,6 +596,11 @@ pub trait Nic: Send + Sync {
     /// serves it if it sleeps. Costs one fence and one load when it does not. Other addresses are ignored.
     fn doorbell_written(&self, addr: u64);
 
+    /// Tells a NIC whose clock a simulation drives what time it is, in nanoseconds; it never steps back. Other NICs ignore it.
+    fn advance_to(&self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
     /// Does one unit of work (starts or completes one request) and tells whether there was any. It is the only
     /// motor of a NIC in manual mode; with engine threads it lends them the caller's time, where the NIC can.
     fn step(&self) -> bool;

@@ -1,9 +1,12 @@
-//! Queue pairs to memory nodes are mended while kernels run.
+//! Queue pairs are mended while kernels run.
 //!
-//! A network that loses packets can use up a request's retries by chance. The queue pair is in the error state then, and
-//! the driver flushes what it holds; lanes see such requests as to be repeated and go to other queue pairs or wait. The
-//! lane that meets the first error closes the pair to reservations. The keeper, a host thread, waits until every request of
-//! it is finished, takes both ends through reset, and opens it again. Indexes count on; only the rings' positions change.
+//! A network that loses packets can use up a request's retries by chance, and a request that cannot be served takes its queue
+//! pair along. The pair is in the error state then, and the driver flushes what it holds; lanes see such requests as to be
+//! repeated and go to other queue pairs or wait. The lane that meets the first error closes the pair to reservations. The
+//! keeper, a host thread, waits until every request of it is finished, takes both ends through reset, and opens it again.
+//! Indexes count on; only the rings' positions change. A GPU that follows a seed steps the keeper, in its own time.
+//!
+//! A completion that does not come (see [`patience`](super::patience)) fails its pair by the keeper's doing.
 //!
 //! | lane | keeper |
 //! |---|---|
@@ -21,14 +24,14 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Actor, Gpu};
 use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
 
 use super::{FAILED_BY_HOST, Group, Joining, Queues};
@@ -36,75 +39,118 @@ use crate::error::{Doing, Result};
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
+/// The same in the time of a GPU that follows a seed, where a page takes a few microseconds.
+const STEP_PERIOD_NS: u64 = 20_000;
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
 
 impl Group {
     pub(super) fn say_lost(&self, why: &dyn std::fmt::Display) {
         // Relaxed: a flag for the host alone; the queue pairs' state is what lanes see.
-        if !self.lost.swap(true, Ordering::Relaxed)
-            && let Some(node) = &self.node
-        {
-            tracing::error!("memory node {} is lost: {why}", node.address());
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            match &self.node {
+                Some(node) => tracing::error!("memory node {} is lost: {why}", node.address()),
+                None => tracing::error!("queue pairs to this host's memory are given up: {why}"),
+            }
         }
     }
 }
 
+/// How far a pair that failed is from being mended.
+enum Rest {
+    /// Lanes may reserve of it, or are about to post what they reserved.
+    Awake,
+    /// It is closed and has not failed: a lane closed it when it had just been mended.
+    Stray,
+    /// Nobody posts, and these requests have not been finished.
+    Closed(Vec<RequestRecord>),
+    /// Nothing is in flight, and nobody but the keeper changes it.
+    Complete,
+}
+
 impl Queues {
-    /// One look at every queue pair that reaches a node.
-    fn keep(&self, gpu: &dyn Gpu) -> Result<()> {
+    /// One look at every queue pair, `now_ns` after some fixed moment. Whether one was opened.
+    fn keep(&self, gpu: &dyn Gpu, now_ns: u64) -> Result<bool> {
+        let _resetting = self.lock_resetting();
         let states = self.read_states(gpu)?;
+        self.fail_overdue(gpu, &states, now_ns)?;
+        let mut opened = false;
         for group in &self.groups {
-            let Some(node) = &group.node else { continue };
-            let _resetting = self.lock_resetting();
             // Relaxed: see `say_lost`.
             if group.lost.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Some(why) = node.failure() {
+            if let Some(why) = group.node.as_ref().and_then(|node| node.failure()) {
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
             for index in group.indexes() {
-                if states[index as usize].failed == 0 {
+                let state = states[index as usize];
+                if state.failed == 0 && state.reserved & layout::RESERVED_CLOSED == 0 {
                     continue;
                 }
-                let Some(next) = self.at_rest(gpu, index)? else {
-                    continue;
-                };
-                if self.mend(gpu, group, index - group.first, next).is_ok() {
-                    self.open(gpu, index, next)?;
-                    // Relaxed: a count.
-                    self.mended.fetch_add(1, Ordering::Relaxed);
-                } else if group.lost.load(Ordering::Relaxed) {
-                    self.give_up(gpu, group, &"its queue pairs cannot join again")?;
-                    break;
+                let (rest, next) = self.rest_of(gpu, index)?;
+                match rest {
+                    Rest::Awake => continue,
+                    Rest::Closed(waiting) => {
+                        self.end_waiting(gpu, index, &waiting)?;
+                        continue;
+                    }
+                    Rest::Stray => self.open(gpu, index, next)?,
+                    Rest::Complete if self.mend(gpu, group, index - group.first, next).is_ok() => {
+                        self.open(gpu, index, next)?;
+                        // Relaxed: a count.
+                        self.mended.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Rest::Complete => {
+                        if group.lost.load(Ordering::Relaxed) {
+                            self.give_up(gpu, group, &"its queue pairs cannot join again")?;
+                            break;
+                        }
+                        continue;
+                    }
                 }
+                opened = true;
             }
         }
-        Ok(())
+        Ok(opened)
     }
 
-    /// The next request's index of a closed pair on which nothing is in flight.
-    fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+    /// Whether a failed pair can be mended, and the index of its next request.
+    fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
         let doing = || "reading a queue pair".to_owned();
         // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
         let state = self.states.read(gpu, index.into(), 1).doing(doing)?[0];
         let next = state.reserved & !layout::RESERVED_CLOSED;
-        if state.failed == 0 || state.reserved == next || state.written != next {
-            return Ok(None);
+        if state.reserved == next {
+            return Ok((Rest::Awake, next));
+        }
+        // Who closes a pair for an error of its own has set `failed` before.
+        if state.failed == 0 {
+            let again = self.states.read(gpu, index.into(), 1).doing(doing)?[0];
+            return Ok((if again.failed == 0 { Rest::Stray } else { Rest::Awake }, next));
+        }
+        if state.written != next {
+            return Ok((Rest::Awake, next));
         }
         let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
-        let phase = |record: &RequestRecord| record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1);
-        let free = records
-            .doing(doing)?
-            .iter()
-            .all(|record| phase(record) == layout::RECORD_FREE);
-        Ok(free.then_some(next))
+        let mut records = records.doing(doing)?;
+        records.retain(|record| phase_of(record) != layout::RECORD_FREE);
+        if records.is_empty() {
+            return Ok((Rest::Complete, next));
+        }
+        // The NIC has seen a doorbell for everything.
+        let rest = if state.posted == next {
+            Rest::Closed(records)
+        } else {
+            Rest::Awake
+        };
+        Ok((rest, next))
     }
 
     /// Opens a mended pair for request `next`.
     fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
+        self.pairs[index as usize].forget();
         self.set_failed(gpu, index, 0)?;
         // After `failed`, and in one piece: a lane that finds the bit gone may reserve.
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
@@ -112,7 +158,7 @@ impl Queues {
         opened.doing(|| "opening a mended queue pair".to_owned())
     }
 
-    fn set_failed(&self, gpu: &dyn Gpu, index: u32, value: u32) -> Result<()> {
+    pub(super) fn set_failed(&self, gpu: &dyn Gpu, index: u32, value: u32) -> Result<()> {
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, failed) as u64;
         let written = gpu.write(at, &value.to_ne_bytes());
         written.doing(|| "telling lanes the state of a queue pair".to_owned())
@@ -192,6 +238,11 @@ impl Queues {
     }
 }
 
+/// The phase of a request's record.
+pub(super) fn phase_of(record: &RequestRecord) -> u64 {
+    record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1)
+}
+
 /// The thread that keeps a virtual memory's queue pairs.
 pub(crate) struct Keeper {
     stop: Arc<AtomicBool>,
@@ -208,9 +259,11 @@ impl Keeper {
         let told = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("gpuvm-keeper".into()).spawn(move || {
             // Acquire: pairs with the release in `drop`.
+            let started = Instant::now();
             while !told.load(Ordering::Acquire) {
                 std::thread::park_timeout(PERIOD);
-                if let Err(error) = queues.keep(&*gpu) {
+                // 2^64 ns are 584 years.
+                if let Err(error) = queues.keep(&*gpu, started.elapsed().as_nanos() as u64) {
                     // The GPU is lost: launches say so.
                     tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
                 }
@@ -230,5 +283,45 @@ impl Drop for Keeper {
         thread.thread().unpark();
         // Bounded by the longest step with a node.
         let _ = thread.join();
+    }
+}
+
+/// The same for a GPU that follows a seed and steps it.
+pub(crate) struct StepKeeper {
+    queues: Weak<Queues>,
+    gpu: Weak<dyn Gpu>,
+    next_ns: AtomicU64,
+}
+
+impl StepKeeper {
+    /// A keeper that keeps neither alive.
+    pub fn new(queues: &Arc<Queues>, gpu: &Arc<dyn Gpu>) -> Self {
+        Self {
+            queues: Arc::downgrade(queues),
+            gpu: Arc::downgrade(gpu),
+            next_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Actor for StepKeeper {
+    fn step(&self) -> bool {
+        // Without a time there is nothing to keep to.
+        false
+    }
+
+    fn step_at(&self, now_ns: u64) -> bool {
+        // Relaxed: one thread steps it.
+        if now_ns < self.next_ns.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.next_ns.store(now_ns + STEP_PERIOD_NS, Ordering::Relaxed);
+        let (Some(queues), Some(gpu)) = (self.queues.upgrade(), self.gpu.upgrade()) else {
+            return false;
+        };
+        queues.keep(&*gpu, now_ns).unwrap_or_else(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+            false
+        })
     }
 }

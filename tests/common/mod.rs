@@ -137,11 +137,6 @@ pub const FAULTY: Kernels = Kernels {
     name: "faulty.cu",
     text: include_str!("../kernels/faulty.cu"),
 };
-/// The interpreter of random programs.
-pub const PROGRAM: Kernels = Kernels {
-    name: "program.cu",
-    text: include_str!("../kernels/program.cu"),
-};
 
 impl Kernels {
     /// Every kernel of the source that is no template, in order: one list a source, so that the cache compiles it once.

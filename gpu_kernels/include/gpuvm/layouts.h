@@ -285,8 +285,9 @@ struct alignas(64) RegionDesc {
     unsigned long long home;
     /// NICs that reach each home.
     unsigned int nics;
-    /// Unused, to 64 bytes.
-    unsigned int reserved;
+    /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
+    /// do not. Written by lanes.
+    unsigned int rest_until;
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -669,7 +670,7 @@ static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc
 static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDesc::frames");
 static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, nics) == 56, "offset of RegionDesc::nics");
-static_assert(__builtin_offsetof(RegionDesc, reserved) == 60, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(RegionDesc, rest_until) == 60, "offset of RegionDesc::rest_until");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");

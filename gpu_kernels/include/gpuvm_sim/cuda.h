@@ -15,6 +15,8 @@
 
 #include "gpuvm_sim/types.h"
 
+#include "gpuvm_sim/memory.h"
+
 #include "gpuvm_sim/atomics.h"
 #include "gpuvm_sim/math.h"
 #include "gpuvm_sim/runtime.h"

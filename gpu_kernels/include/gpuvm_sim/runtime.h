@@ -69,7 +69,15 @@ struct gpuvm_sim_hooks {
     void (*print)(gpuvm_sim_lane*, const char* text, unsigned long bytes);
     void (*fail)(gpuvm_sim_lane*, unsigned kind, const char* what, const char* file, unsigned line);
     void (*step)(gpuvm_sim_lane*, unsigned event);
+    // An access with its order and scope, carried out there; see gpuvm_sim/memory.h. Only in the seeded mode.
+    unsigned long long (*access)(gpuvm_sim_lane*, unsigned what, void* address, unsigned long long value,
+                                 unsigned long long expected);
+    // A plain access of `bytes` bytes that the caller does next, and from where in the kernel's code.
+    void (*plain)(gpuvm_sim_lane*, unsigned kind, void* address, unsigned long bytes, const void* site);
+    void (*fence)(gpuvm_sim_lane*, unsigned order, unsigned scope);
 };
+
+enum gpuvm_sim_plain : unsigned { GPUVM_SIM_READ = 1, GPUVM_SIM_WRITE = 2, GPUVM_SIM_VOLATILE = 16 };
 
 extern "C" {
 __attribute__((visibility("hidden"))) extern const gpuvm_sim_hooks* gpuvm_sim_bound;

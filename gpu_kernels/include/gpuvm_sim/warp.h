@@ -1,7 +1,7 @@
 // Warp collectives, block barriers and fences of CUDA C++.
 #pragma once
 
-#include "gpuvm_sim/runtime.h"
+#include "gpuvm_sim/memory.h"
 
 namespace gpuvm_sim {
 
@@ -103,9 +103,9 @@ static inline int __syncthreads_or(int predicate) {
     return static_cast<int>(gpuvm_sim_bound->barrier(gpuvm_sim::lane(), GPUVM_SIM_BARRIER_OR, predicate != 0));
 }
 
-// CUDA's fences are sequentially consistent at their scope; lanes are on host threads, so every scope is the system.
-static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+// CUDA's fences are sequentially consistent at their scope.
+static inline void __threadfence() { gpuvm_sim::fence<GPUVM_SIM_SC, GPUVM_SIM_GPU>(); }
+static inline void __threadfence_block() { gpuvm_sim::fence<GPUVM_SIM_SC, GPUVM_SIM_CTA>(); }
+static inline void __threadfence_system() { gpuvm_sim::fence<GPUVM_SIM_SC, GPUVM_SIM_SYS>(); }
 
 static inline void __nanosleep(unsigned ns) { gpuvm_sim_bound->sleep(gpuvm_sim::lane(), ns); }

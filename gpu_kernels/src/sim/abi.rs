@@ -5,7 +5,9 @@ use std::mem::offset_of;
 
 use corosensei::Yielder;
 
-use super::warp::Warp;
+use super::races::Racer;
+use super::warp::{LANES, Warp};
+use super::weak_memory::{Access, Operation, Order, Scope, Who};
 
 /// Virtual size and alignment of a lane's stack, bytes; the module learns it as GPUVM_SIM_STACK_BYTES.
 pub(crate) const STACK_BYTES: usize = 128 << 10;
@@ -65,6 +67,81 @@ pub(crate) struct Hooks {
     pub(crate) print: unsafe extern "C" fn(*mut Lane, *const u8, usize),
     pub(crate) fail: unsafe extern "C" fn(*mut Lane, u32, *const c_char, *const c_char, u32),
     pub(crate) step: unsafe extern "C" fn(*mut Lane, u32),
+    pub(crate) access: unsafe extern "C" fn(*mut Lane, u32, *mut u8, u64, u64) -> u64,
+    pub(crate) plain: unsafe extern "C" fn(*mut Lane, u32, *mut u8, usize, *const c_void),
+    pub(crate) fence: unsafe extern "C" fn(*mut Lane, u32, u32),
+}
+
+/// `enum gpuvm_sim_plain`.
+pub(crate) mod plain {
+    pub(crate) const READ: u32 = 1;
+    pub(crate) const WRITE: u32 = 2;
+    pub(crate) const VOLATILE: u32 = 16;
+}
+
+impl Lane {
+    /// The lane among all that can be resident, and its multiprocessor.
+    pub(crate) fn who(&self) -> Who {
+        Who {
+            lane: self.warp_slot * LANES as u32 + self.lane,
+            // SAFETY: the block's constants outlive its lanes, and are not written while they live.
+            sm: unsafe { (*self.block).sm },
+        }
+    }
+}
+
+impl Lane {
+    /// The lane as the race checker knows it.
+    pub(crate) fn racer(&self) -> Racer {
+        Racer {
+            lane: self.who().lane,
+            id: self.id,
+        }
+    }
+}
+
+/// `enum gpuvm_sim_order`.
+pub(crate) fn order(number: u32) -> Order {
+    match number {
+        0 => Order::Weak,
+        1 => Order::Relaxed,
+        2 => Order::Acquire,
+        3 => Order::Release,
+        4 => Order::AcqRel,
+        _ => Order::Sc,
+    }
+}
+
+/// `enum gpuvm_sim_scope`.
+pub(crate) fn scope(number: u32) -> Scope {
+    match number {
+        0 => Scope::Cta,
+        1 => Scope::Gpu,
+        _ => Scope::Sys,
+    }
+}
+
+/// What `gpuvm_sim::what` puts into a number, at `address`.
+pub(crate) fn access(what: u32, address: u64) -> Access {
+    let operation = match what & 0xff {
+        0 => Operation::Load,
+        1 => Operation::Store,
+        2 => Operation::Exchange,
+        3 => Operation::Add,
+        4 => Operation::Sub,
+        5 => Operation::And,
+        6 => Operation::Or,
+        7 => Operation::Xor,
+        8 => Operation::Nand,
+        _ => Operation::Compare,
+    };
+    Access {
+        operation,
+        order: order(what >> 8 & 0xf),
+        scope: scope(what >> 12 & 0xf),
+        at: address,
+        bytes: (what >> 16) as usize,
+    }
 }
 
 /// `enum gpuvm_sim_collective`.

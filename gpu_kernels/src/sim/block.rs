@@ -12,6 +12,7 @@ use super::launch::LaunchState;
 use super::seeded::Chance;
 use super::stacks::{LaneStack, WarpStacks};
 use super::warp::{LANES, Warp, lanes_of};
+use super::weak_memory::MULTIPROCESSORS;
 use crate::error::{Coordinates, GpuError};
 
 /// What shared memory holds before a kernel writes it; CUDA promises nothing, so zeros would hide mistakes.
@@ -70,6 +71,11 @@ pub(crate) struct Block {
 impl Block {
     /// Sets up block `number` of `launch` on the given units; there is one for each warp. `seeded` is null in the fast mode.
     pub(crate) fn new(launch: Arc<LaunchState>, number: u64, sm: u32, units: Units, seeded: *mut Chance) -> Box<Self> {
+        let sm = match seeded.is_null() {
+            true => sm,
+            // One thread, but several multiprocessors, whose caches differ.
+            false => (number % u64::from(MULTIPROCESSORS)) as u32,
+        };
         let config = &launch.config;
         let [gx, gy, _] = config.grid.map(u64::from);
         let block_idx = [
@@ -218,6 +224,7 @@ impl Block {
             _ => u32::from(self.barrier_votes != 0),
         };
         (self.arrived, self.barrier_votes) = (0, 0);
+        super::seeded::block_met(self);
         self.progress += 1;
         for unit in &mut self.units {
             unit.warp.ready |= std::mem::take(&mut unit.warp.at_barrier);

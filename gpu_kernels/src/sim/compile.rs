@@ -1,7 +1,9 @@
 //! Kernel source to shared object: the host's C++ compiler.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Mutex;
 use std::{env, fs};
 
 use tempfile::{TempDir, TempPath};
@@ -12,6 +14,7 @@ use crate::api::{CompileOptions, Source};
 use crate::cache::{Cache, Key};
 use crate::diagnostics;
 use crate::error::GpuError;
+use crate::lock::lock;
 
 /// Name of the generated part that follows the user's source, as it shows in errors.
 const TRAILER: &str = "gpuvm-kernel-table";
@@ -45,6 +48,9 @@ pub(crate) struct Build {
     pub(crate) preemption: Preemption,
 }
 
+/// Versions of the compilers that this process has asked, by command: a process that makes many GPUs asks once.
+static VERSIONS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
 impl Compiler {
     /// `asked`, else GPUVM_CXX, else g++, else clang++. A command may carry arguments after spaces.
     pub(crate) fn find(asked: Option<&str>) -> Result<Self, GpuError> {
@@ -58,12 +64,17 @@ impl Compiler {
             let Some((program, rest)) = command.split_first() else {
                 continue;
             };
+            if let Some(version) = lock(&VERSIONS).get(candidate) {
+                let version = version.clone();
+                return Ok(Self { command, version });
+            }
             let Ok(output) = Command::new(program).args(rest).arg("--version").output() else {
                 continue;
             };
             if output.status.success() {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let version = text.lines().next().unwrap_or_default().trim().to_owned();
+                lock(&VERSIONS).insert(candidate.clone(), version.clone());
                 return Ok(Self { command, version });
             }
         }
@@ -106,8 +117,14 @@ impl Build {
         flags.push(format!("-DGPUVM_SIM_LANE_OFFSET={LANE_OFFSET}ul"));
         if self.seeded {
             flags.extend(["-fsanitize=thread", "-DGPUVM_SIM_SEEDED=1"].map(str::to_owned));
+            // A volatile access is a strong one, and every copy of memory is seen: no instruction does it unannounced.
+            flags.extend(["memcpy", "memmove", "memset"].map(|name| format!("-fno-builtin-{name}")));
             if self.is_gnu() {
-                flags.push("-Wno-tsan".into());
+                flags.extend(["-Wno-tsan", "--param=tsan-distinguish-volatile=1"].map(str::to_owned));
+            } else {
+                for option in ["-tsan-distinguish-volatile=1", "-tsan-instrument-read-before-write=1"] {
+                    flags.extend(["-mllvm".to_owned(), option.to_owned()]);
+                }
             }
         } else if self.preemption == Preemption::Counter {
             flags.extend(["-fsanitize-coverage=trace-pc", "-DGPUVM_SIM_COUNTED=1"].map(str::to_owned));

@@ -1,13 +1,17 @@
 //! What the parts of one simulated GPU share: memory, launches that run, watchers of register stores.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use super::SimOptions;
+use super::events::Event;
 use super::launch::{LaunchState, lock};
 use super::memory::Memory;
+use super::races::Race;
 use super::trap::WorkerSignals;
-use crate::api::{Actor, NoteFormatter, OnStore};
+use crate::api::{Actor, NoteFormatter, Observer, OnStore};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
 const TICK: Duration = Duration::from_millis(2);
@@ -19,6 +23,7 @@ pub(crate) struct Options {
     pub(crate) lanes_per_worker: u32,
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
+    pub(crate) simulation: SimOptions,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }
@@ -59,12 +64,18 @@ pub(crate) struct Core {
     shut_down: AtomicBool,
     watchers: RwLock<Vec<(u64, u64, OnStore)>>,
     pub(crate) actors: Mutex<Vec<Arc<dyn Actor>>>,
+    /// Watches the seeded mode.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     formatter: Mutex<Option<NoteFormatter>>,
     pub(crate) signals: OnceLock<Vec<Arc<WorkerSignals>>>,
     /// Hash of the seeded mode's interleaving so far.
     pub(crate) trace: AtomicU64,
     /// Virtual time of the seeded mode, ns.
     pub(crate) virtual_ns: AtomicU64,
+    /// Races that the seeded mode found, and how often.
+    pub(crate) races: Mutex<(Vec<Race>, u64)>,
+    /// The last events of the seeded mode.
+    pub(crate) events: Mutex<VecDeque<Event>>,
 }
 
 /// While it lives, the seeded scheduler may run: a host thread waits.
@@ -72,7 +83,7 @@ pub(crate) struct Driving<'a>(&'a Core, u64);
 
 impl Core {
     /// A core with nothing running.
-    pub(crate) fn new(options: Options, memory: Arc<Memory>) -> Self {
+    pub(crate) fn new(options: Options, memory: Arc<Memory>, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             options,
             memory,
@@ -84,10 +95,13 @@ impl Core {
             shut_down: AtomicBool::new(false),
             watchers: RwLock::default(),
             actors: Mutex::default(),
+            observer,
             formatter: Mutex::default(),
             signals: OnceLock::new(),
             trace: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
+            races: Mutex::default(),
+            events: Mutex::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::abi::{FAILURE_ASSERT, Hooks, Lane, barrier};
+use super::abi::{FAILURE_ASSERT, Hooks, Lane, barrier, collective as kinds};
 use super::block::Block;
 use super::warp::{Arrival, Rule, Warp};
 use crate::error::GpuError;
@@ -26,6 +26,9 @@ pub(crate) static HOOKS: Hooks = Hooks {
     print,
     fail,
     step: super::seeded::step,
+    access: super::seeded::access,
+    plain: super::seeded::plain,
+    fence: super::seeded::fence,
 };
 
 /// Leaves the lane until the scheduler resumes it.
@@ -119,8 +122,17 @@ unsafe extern "C" fn collective(lane: *mut Lane, kind: u32, mask: u32, a: u64, b
     unsafe {
         let id = (*lane).lane as usize;
         let warp: *mut Warp = (*lane).warp;
+        let orders = kind == kinds::SYNCWARP;
+        if orders {
+            super::seeded::arrive_at_barrier(lane);
+        }
         match (*warp).arrive(id, kind, mask, a, b) {
-            Arrival::Complete => burn(lane),
+            Arrival::Complete => {
+                if orders {
+                    super::seeded::warp_met(lane, mask);
+                }
+                burn(lane);
+            }
             Arrival::Wait => suspend(lane),
             Arrival::Broken(rule) => broken_rule(lane, rule, kind, mask),
         }
@@ -161,6 +173,7 @@ unsafe extern "C" fn barrier_arrive(lane: *mut Lane, kind: u32, predicate: u32) 
                 format!("it calls {mine} while other threads of its block wait in {others}"),
             );
         }
+        super::seeded::arrive_at_barrier(lane);
         let bit = 1 << (*lane).lane;
         (*block).arrived += 1;
         (*block).barrier_votes += u32::from(predicate != 0);
@@ -181,7 +194,7 @@ unsafe extern "C" fn sleep(lane: *mut Lane, ns: u32) {
         let warp: *mut Warp = (*lane).warp;
         let chance = (*(*warp).block).seeded;
         if !chance.is_null() {
-            (*lane).wake_ns = (*chance).sleep_until(ns);
+            (*lane).wake_ns = (*chance).sleep_until((*lane).who().lane, ns);
             (*warp).sleeping |= 1 << (*lane).lane;
         } else if ns >= SLEEP_NS_MIN {
             (*lane).wake_ns = monotonic_ns() + u64::from(ns);
@@ -205,6 +218,7 @@ unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) 
     unsafe {
         // Release: all stores of this lane before the register store are visible to whoever reads the register with acquire.
         // A NIC's register may be mapped write-combining: such a store overtakes others, and lingers in the core.
+        super::seeded::before_register(lane, address as u64, value);
         drain_stores();
         (*address.cast::<AtomicU64>()).store(value, Ordering::Release);
         drain_stores();

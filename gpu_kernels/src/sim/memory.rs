@@ -44,6 +44,11 @@ impl Memory {
         }))
     }
 
+    /// First byte of the device.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
     /// Bytes of the whole device.
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity

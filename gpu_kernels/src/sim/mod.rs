@@ -9,11 +9,15 @@ mod block;
 mod compile;
 mod copier;
 mod core;
+mod device_words;
+mod events;
 mod hooks;
 mod launch;
 mod memory;
 mod module;
 mod preempt;
+mod priorities;
+mod races;
 mod report;
 mod resident;
 pub(crate) mod rewrite;
@@ -22,6 +26,7 @@ mod stacks;
 mod stream;
 mod trap;
 mod warp;
+mod weak_memory;
 mod worker;
 
 use std::path::PathBuf;
@@ -43,7 +48,7 @@ use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use crate::api::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, Gpu, HostMemory, HostRegistration, Module,
-    NoteFormatter, OnStore, Source, Stream,
+    NoteFormatter, Observer, OnStore, Source, Stream,
 };
 use crate::cache::Cache;
 use crate::error::GpuError;
@@ -66,6 +71,52 @@ pub enum Mode {
     Seeded(u64),
 }
 
+/// How weak the memory of the seeded mode is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryModel {
+    /// As weak as PTX allows, within bounds: a cache a multiprocessor that weak loads go through, stores that wait for a
+    /// release, loads that were performed early, stores that a NIC does not see before a fence of system scope, a NIC's
+    /// data that arrives late for who did not acquire its completion.
+    #[default]
+    Weak,
+    /// One access after the other: what a dropped fence does not break.
+    Sequential,
+}
+
+/// How the seeded mode picks the lane that runs next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// A random walk under even seeds, priorities with 1 to 5 changes under odd ones.
+    #[default]
+    BySeed,
+    /// A random walk: any lane that can run is as likely as any other.
+    RandomWalk,
+    /// Random priorities a lane, and this many points at which the running lane becomes the last (PCT: Burckhardt and
+    /// others, 2010). It finds every bug that needs few switches with a known chance.
+    Priorities {
+        /// Points at which the running lane becomes the last.
+        changes: u32,
+    },
+}
+
+/// What the seeded mode does besides running kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimOptions {
+    /// How weak memory is.
+    pub memory_model: MemoryModel,
+    /// How lanes are picked.
+    pub schedule: Schedule,
+    /// Whether data races in device memory are looked for, see [`SimGpu::races`]. Memory is sequentially consistent then:
+    /// races are found by what orders accesses, not by what they come to.
+    pub find_races: bool,
+    /// How many of the last events are kept, see [`SimGpu::events`].
+    pub events_kept: usize,
+}
+
+pub use self::events::{Event, EventKind};
+pub use self::races::{Race, RaceAccess, RacingLane};
+pub use self::seeded::engine_copies;
+
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
 ///
 /// # Errors
@@ -85,7 +136,7 @@ pub struct SimGpu {
 }
 
 /// Options of a [`SimGpu`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SimGpuBuilder {
     memory_bytes: u64,
     workers: Option<u32>,
@@ -96,6 +147,8 @@ pub struct SimGpuBuilder {
     preemption: Preemption,
     preempt_after: Duration,
     skip_exited: bool,
+    options: SimOptions,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl SimGpuBuilder {
@@ -124,6 +177,13 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// What the seeded mode does besides running kernels.
+    #[must_use]
+    pub fn options(mut self, options: SimOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -163,6 +223,13 @@ impl SimGpuBuilder {
         self
     }
 
+    /// Who watches the seeded mode; nobody by default.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// The GPU.
     ///
     /// # Errors
@@ -182,6 +249,7 @@ impl SimGpuBuilder {
             workers,
             lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
             seed,
+            simulation: self.options,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -190,7 +258,7 @@ impl SimGpuBuilder {
                 self.preempt_after
             },
         };
-        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?));
+        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?, self.observer));
         let mut gpu = SimGpu {
             core,
             build: Mutex::new(None),
@@ -230,6 +298,8 @@ impl SimGpu {
             preemption: Preemption::Signal,
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
+            options: SimOptions::default(),
+            observer: None,
         }
     }
 
@@ -241,6 +311,16 @@ impl SimGpu {
     /// Virtual time of the seeded mode, ns, as engines that are stepped by its scheduler see it; 0 in the fast mode.
     pub fn virtual_ns(&self) -> u64 {
         self.core.virtual_ns.load(Ordering::Acquire)
+    }
+
+    /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
+    pub fn races(&self) -> (Vec<Race>, u64) {
+        lock(&self.core.races).clone()
+    }
+
+    /// The last events of the seeded mode, oldest first: as many as [`SimOptions::events_kept`] says.
+    pub fn events(&self) -> Vec<Event> {
+        lock(&self.core.events).iter().copied().collect()
     }
 
     /// Lanes preempted so far because they did not yield.
@@ -402,6 +482,10 @@ impl Gpu for SimGpu {
 
     fn set_note_formatter(&self, format: NoteFormatter) {
         self.core.set_note_formatter(format);
+    }
+
+    fn as_simulated(&self) -> Option<&SimGpu> {
+        Some(self)
     }
 }
 

@@ -2,7 +2,10 @@
 //!
 //! Kernels are instrumented, so every load, store and atomic of theirs is a [`step`], where the seed may switch to another lane. Time is virtual:
 //! it moves by a fixed amount a step and jumps when everybody sleeps. No decision depends on an address, on real time or on another thread.
+//! What loads see is the [memory model](super::weak_memory)'s to say.
 
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -10,15 +13,21 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::abi::Lane;
+use super::abi::{self, Lane};
 use super::block::{Block, WarpUnit};
-use super::core::Core;
+use super::core::{Core, Options};
+use super::device_words::{DeviceWords, access_directly};
+use super::events::{Event, EventKind};
 use super::hooks;
 use super::launch::{LaunchState, lock};
+use super::priorities::{self, Priorities};
+use super::races::{Racer, Races};
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 use super::warp::lanes_of;
-use crate::api::Actor;
+use super::weak_memory::{Bytes as _, Operation, WeakMemory};
+use super::{MemoryModel, Schedule};
+use crate::api::{Actor, Observer, Step};
 use crate::error::GpuError;
 
 /// Virtual time of one event of a lane, ns.
@@ -32,7 +41,12 @@ const IDLE_STEPS: u32 = 1024;
 /// Basic blocks a lane runs before it yields, where kernels count them.
 const BASIC_BLOCKS: i32 = 1 << 16;
 
-/// Event of a completed collective in the trace; the others come from the instrumentation.
+/// Events of accesses in the trace.
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+const ATOMIC: u32 = 3;
+const FENCE: u32 = 4;
+/// Event of a completed collective in the trace.
 pub(crate) const COLLECTIVE: u32 = 16;
 const RESUMED: u32 = 17;
 const GATHERED: u32 = 18;
@@ -55,13 +69,59 @@ pub(crate) struct Chance {
     /// Earliest end of a sleep, ns.
     next_wake_ns: u64,
     hash: u64,
+    observer: Option<Arc<dyn Observer>>,
+    /// None where memory is sequentially consistent.
+    memory: Option<WeakMemory<DeviceWords>>,
+    /// Where device memory lies.
+    words: DeviceWords,
+    /// None where nobody looks for races.
+    races: Option<Races>,
+    /// None in a random walk.
+    priorities: Option<Priorities>,
+}
+
+thread_local! {
+    /// The chance whose actor is being stepped by this thread; null else.
+    static STEPPING: Cell<*mut Chance> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// To be called by an engine that a seeded GPU steps as an [`Actor`], before it copies `bytes` bytes of what lanes see: the memory model then
+/// knows what comes from outside. It does nothing on other threads.
+pub fn engine_copies(to: u64, from: u64, bytes: u64) {
+    let chance = STEPPING.get();
+    if chance.is_null() {
+        return;
+    }
+    // SAFETY: set only while `step_actor` runs on this thread, which holds no reference to the chance meanwhile.
+    let chance = unsafe { &mut *chance };
+    if let Some(memory) = &mut chance.memory {
+        memory.engine_copies(to, from, bytes);
+    }
+    if let Some(races) = &mut chance.races {
+        let here = |at: u64| chance.words.covers(at, bytes).then_some(at);
+        races.engine_copies(here(to), here(from), bytes);
+    }
 }
 
 impl Chance {
-    fn new(seed: u64) -> Self {
-        let rng = ChaCha8Rng::seed_from_u64(seed);
+    fn new(options: &Options, words: DeviceWords, observer: Option<Arc<dyn Observer>>) -> Self {
+        let seed = options.seed.unwrap_or(0);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let changes = match options.simulation.schedule {
+            Schedule::RandomWalk => None,
+            Schedule::BySeed if seed.is_multiple_of(2) => None,
+            Schedule::BySeed => Some((seed / 2 % 5) as u32 + 1),
+            Schedule::Priorities { changes } => Some(changes),
+        };
+        let priorities = changes.map(|changes| Priorities::new(&mut rng, changes));
+        let weak = options.simulation.memory_model == MemoryModel::Weak && !options.simulation.find_races;
+        let memory = weak.then(|| WeakMemory::new(words, seed));
         let mut chance = Self {
             rng,
+            memory,
+            words,
+            races: options.simulation.find_races.then(Races::default),
+            priorities,
             now_ns: 0,
             gap: 0,
             gap_max: 1,
@@ -69,6 +129,7 @@ impl Chance {
             alone_odds: 1,
             next_wake_ns: u64::MAX,
             hash: 0xcbf2_9ce4_8422_2325,
+            observer,
         };
         chance.draw_odds();
         chance
@@ -78,6 +139,40 @@ impl Chance {
         self.gap_max = 1 << self.rng.random_range(1..10u32);
         self.actor_odds = 1 << self.rng.random_range(1..7u32);
         self.alone_odds = self.rng.random_range(2..8u32);
+        if let Some(memory) = &mut self.memory {
+            memory.draw_odds();
+        }
+    }
+
+    /// Time has moved on: performs what waited for it.
+    fn pass(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.pass(self.now_ns);
+        }
+    }
+
+    /// Lanes have met at a barrier.
+    fn met(&mut self, lanes: &[u32]) {
+        if let Some(memory) = &mut self.memory {
+            memory.join(lanes.iter().copied());
+        }
+        if let Some(races) = &mut self.races {
+            races.join(lanes);
+        }
+    }
+
+    /// Another lane begins in the place of `lane`.
+    fn lane_starts(&mut self, racer: Racer) {
+        let lane = racer.lane;
+        if let Some(races) = &mut self.races {
+            races.start(racer);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.start(lane);
+        }
+        if let Some(priorities) = &mut self.priorities {
+            priorities.start(lane, &mut self.rng);
+        }
     }
 
     fn one_in(&mut self, odds: u32) -> bool {
@@ -95,6 +190,14 @@ impl Chance {
         }
     }
 
+    /// Tells the observer. A panic of its is its owner's mistake, and must not cross a lane's C++.
+    fn observe(&self, step: Step) {
+        if let Some(observer) = &self.observer {
+            let told = || observer.step(self.now_ns, step);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(told));
+        }
+    }
+
     /// Virtual time as a lane reads it: every look takes time, so that loops on the clock end.
     pub(crate) fn read_clock(&mut self) -> u64 {
         self.now_ns += EVENT_NS;
@@ -102,7 +205,10 @@ impl Chance {
     }
 
     /// When a lane that sleeps `ns` from now wakes.
-    pub(crate) fn sleep_until(&mut self, ns: u32) -> u64 {
+    pub(crate) fn sleep_until(&mut self, lane: u32, ns: u32) -> u64 {
+        if let Some(priorities) = &mut self.priorities {
+            priorities.demote(lane);
+        }
         let wake_ns = self.now_ns + u64::from(ns);
         self.next_wake_ns = self.next_wake_ns.min(wake_ns);
         wake_ns
@@ -134,12 +240,262 @@ pub(crate) unsafe extern "C" fn step(lane: *mut Lane, event: u32) {
             }
             return;
         }
+        settle(lane);
         (*chance).record((*lane).id, event);
         (*chance).now_ns += EVENT_NS;
+        if (*chance).observer.is_some() {
+            (*chance).observe(Step::of_lane((*lane).id));
+        }
+        (*chance).pass();
+        if let Some(priorities) = &mut (*chance).priorities
+            && priorities.event()
+        {
+            priorities.demote((*lane).who().lane);
+            return hooks::suspend(lane);
+        }
         match (*chance).gap.checked_sub(1) {
             Some(rest) => (*chance).gap = rest,
-            // Still ready: the scheduler may choose this very lane again.
-            None => hooks::suspend(lane),
+            None => {
+                if let Some(priorities) = &mut (*chance).priorities {
+                    priorities.demote((*lane).who().lane);
+                }
+                // Still ready: the scheduler may choose this very lane again.
+                hooks::suspend(lane)
+            }
+        }
+    }
+}
+
+/// Keeps an event of a lane, where events are kept.
+///
+/// # Safety
+/// `lane` is a lane of a resident block, none of whose references is held.
+unsafe fn tell(lane: *mut Lane, kind: EventKind, address: u64, value: u64) {
+    // SAFETY: warp, block and launch outlive their lanes.
+    unsafe {
+        let block: *const Block = (*(*lane).warp).block;
+        let core = &Block::launch_of(block).core;
+        let kept = core.options.simulation.events_kept;
+        let chance = (*block).seeded;
+        if kept == 0 || chance.is_null() {
+            return;
+        }
+        let event = Event {
+            ns: (*chance).now_ns,
+            launch: Block::launch_of(block).id,
+            block: (*block).number,
+            warp: (*(*lane).warp).index,
+            lane: (*lane).lane,
+            kind,
+            address,
+            value,
+        };
+        keep(core, event, kept);
+    }
+}
+
+fn keep(core: &Core, event: Event, kept: usize) {
+    let mut events = lock(&core.events);
+    if events.len() >= kept {
+        events.pop_front();
+    }
+    events.push_back(event);
+}
+
+/// The chance of a lane's scheduler; null in the fast mode.
+///
+/// # Safety
+/// `lane` is the running lane.
+unsafe fn chance_of(lane: *mut Lane) -> *mut Chance {
+    // SAFETY: the lane runs, so its warp and block are alive.
+    unsafe { (*(*(*lane).warp).block).seeded }
+}
+
+/// The memory model of the running lane, with what its last plain access left taken in.
+///
+/// # Safety
+/// `lane` is the running lane; the answer is used before it suspends, and alone.
+unsafe fn settle<'a>(lane: *mut Lane) -> Option<&'a mut WeakMemory<DeviceWords>> {
+    // SAFETY: the chance outlives all blocks, and only this thread uses it.
+    unsafe {
+        let chance = chance_of(lane);
+        if chance.is_null() {
+            return None;
+        }
+        let memory = (*chance).memory.as_mut()?;
+        memory.settle();
+        Some(memory)
+    }
+}
+
+/// An access with its order and scope.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn access(lane: *mut Lane, what: u32, address: *mut u8, value: u64, expected: u64) -> u64 {
+    // SAFETY: passed on; no reference is held where the lane suspends or may fault.
+    unsafe {
+        // The switch point comes before the access: what another lane does in between is what the access sees.
+        step(lane, ATOMIC);
+        let access = abi::access(what, address as u64);
+        let chance = chance_of(lane);
+        let covered = (*chance).words.covers(access.at, access.bytes as u64);
+        let old = match settle(lane) {
+            Some(memory) if covered => memory.access((*lane).who(), access, value, expected),
+            _ => access_directly(access, value, expected),
+        };
+        if covered && let Some(races) = &mut (*chance).races {
+            let stored = access.operation.apply(old, value, expected).is_some();
+            races.access((*lane).racer(), access, stored);
+        }
+        let (kind, value) = match access.operation {
+            Operation::Load => (EventKind::Load, old),
+            Operation::Store => (EventKind::Store, value),
+            _ => (EventKind::Atomic, old),
+        };
+        tell(lane, kind, access.at, value);
+        old
+    }
+}
+
+/// A plain access that the lane does next.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn plain(
+    lane: *mut Lane,
+    kind: u32,
+    address: *mut u8,
+    bytes: usize,
+    _site: *const c_void,
+) {
+    // SAFETY: passed on; no reference is held where the lane suspends.
+    unsafe {
+        if chance_of(lane).is_null() {
+            return;
+        }
+        let writes = kind & abi::plain::WRITE != 0;
+        step(lane, if writes { WRITE } else { READ });
+        let (at, bytes) = (address as u64, bytes as u64);
+        let chance = chance_of(lane);
+        if !(*chance).words.covers(at, bytes) {
+            return;
+        }
+        let told = if writes {
+            EventKind::PlainStore
+        } else {
+            EventKind::PlainLoad
+        };
+        tell(lane, told, at, 0);
+        let volatile = kind & abi::plain::VOLATILE != 0;
+        if let Some(races) = &mut (*chance).races {
+            races.plain((*lane).racer(), at, bytes, writes, volatile);
+        }
+        let Some(memory) = settle(lane) else { return };
+        if kind & abi::plain::READ != 0 {
+            memory.before_load((*lane).who(), at, bytes, volatile | writes);
+        }
+        if writes {
+            memory.before_store((*lane).who(), at, bytes, volatile);
+        }
+    }
+}
+
+/// A fence.
+///
+/// # Safety
+/// As for [`step`].
+pub(crate) unsafe extern "C" fn fence(lane: *mut Lane, order: u32, scope: u32) {
+    // SAFETY: passed on; no reference is held where the lane suspends.
+    unsafe {
+        step(lane, FENCE);
+        tell(lane, EventKind::Fence, 0, 0);
+        if let Some(memory) = settle(lane) {
+            memory.fence((*lane).who(), abi::order(order), abi::scope(scope));
+        }
+        let chance = chance_of(lane);
+        if !chance.is_null()
+            && let Some(races) = &mut (*chance).races
+        {
+            races.fence((*lane).racer(), abi::scope(scope));
+        }
+    }
+}
+
+/// The lane comes to a barrier, of its warp or block, which orders memory among those who meet there.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn arrive_at_barrier(lane: *mut Lane) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        if let Some(memory) = settle(lane) {
+            memory.flush((*lane).who().lane);
+        }
+    }
+}
+
+/// The lanes of `mask` have met at a barrier of their warp, `lane` as the last.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn warp_met(lane: *mut Lane, mask: u32) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        let first = (*lane).who().lane - (*lane).lane;
+        let mask = mask & (*(*lane).warp).existing;
+        let chance = chance_of(lane);
+        if !chance.is_null() {
+            (*chance).met(&lanes_of(mask).map(|lane| first + lane as u32).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// All live lanes of the block have met at its barrier.
+pub(crate) fn block_met(block: &Block) {
+    // SAFETY: the chance outlives all blocks, and only this thread uses it.
+    if let Some(chance) = unsafe { block.seeded.as_mut() } {
+        chance.met(&racers_in(block).iter().map(|racer| racer.lane).collect::<Vec<_>>());
+    }
+}
+
+/// The lanes of a block.
+fn racers_in(block: &Block) -> Vec<Racer> {
+    let units = block.units.iter();
+    // SAFETY: the lane's constants live in the unit's stacks, and are not written while it lives.
+    let racer = |unit: &WarpUnit, lane| unsafe { (*unit.lane(lane)).racer() };
+    units
+        .flat_map(|unit| lanes_of(unit.warp.existing).map(move |lane| racer(unit, lane)))
+        .collect()
+}
+
+/// Before a store to a register of an engine outside.
+///
+/// # Safety
+/// `lane` is the running lane.
+pub(crate) unsafe fn before_register(lane: *mut Lane, address: u64, value: u64) {
+    // SAFETY: passed on; the reference ends here.
+    unsafe {
+        tell(lane, EventKind::RegisterStore, address, value);
+        if let Some(memory) = settle(lane) {
+            memory.before_register((*lane).who().lane);
+        }
+        let chance = chance_of(lane);
+        if !chance.is_null()
+            && let Some(races) = &mut (*chance).races
+        {
+            races.doorbell((*lane).racer());
+        }
+    }
+}
+
+impl Step {
+    /// The step of the lane with this name.
+    fn of_lane(id: u64) -> Self {
+        Self::Lane {
+            launch: (id >> 48) as u32,
+            block: (id >> 10) as u32,
+            thread: (id & 1023) as u32,
         }
     }
 }
@@ -167,7 +523,9 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// The scheduler of `core`, whose options hold the seed.
     pub(crate) fn new(core: Arc<Core>, signals: Arc<WorkerSignals>) -> Self {
-        let chance = Box::into_raw(Box::new(Chance::new(core.options.seed.unwrap_or(0))));
+        // SAFETY: the core, which the scheduler's blocks hold, keeps the mapping.
+        let words = unsafe { DeviceWords::new(core.memory.base(), core.memory.capacity()) };
+        let chance = Box::into_raw(Box::new(Chance::new(&core.options, words, core.observer.clone())));
         let residents = Residents::new(core, 0, signals, chance);
         Self {
             residents,
@@ -216,6 +574,7 @@ impl Scheduler {
         for launch in &self.launches {
             lock(&launch.seeded).get_or_insert((now, now, 0));
         }
+        self.chance().observe(Step::Host);
         shut_down
     }
 
@@ -225,7 +584,12 @@ impl Scheduler {
             let launch = Arc::clone(&self.launches[(self.next_launch + turn) % count]);
             while launch.has_blocks() && self.residents.has_room(&launch) {
                 let Some(number) = launch.take_block() else { break };
-                self.residents.start(&launch, number);
+                if self.residents.start(&launch, number) {
+                    let racers = self.residents.blocks.last().map(|block| racers_in(block));
+                    for racer in racers.into_iter().flatten() {
+                        self.chance().lane_starts(racer);
+                    }
+                }
             }
         }
         self.next_launch = self.next_launch.wrapping_add(1);
@@ -245,6 +609,7 @@ impl Scheduler {
             self.step_actor(chosen);
         }
         self.chance().now_ns += DECISION_NS;
+        self.chance().pass();
         if self.chance().now_ns >= self.chance().next_wake_ns {
             self.wake();
         }
@@ -252,8 +617,43 @@ impl Scheduler {
         if candidates.is_empty() {
             return self.idle();
         }
-        let chosen = self.chance().below(candidates.len());
-        self.run_block(candidates[chosen]);
+        let chosen = match self.first_by_priority(&candidates) {
+            Some(chosen) => chosen,
+            None => {
+                let chosen = self.chance().below(candidates.len());
+                candidates[chosen]
+            }
+        };
+        self.run_block(chosen);
+    }
+
+    /// The block to run next by priorities; none in a random walk. Blocks that end go first.
+    fn first_by_priority(&mut self, candidates: &[usize]) -> Option<usize> {
+        self.chance().priorities.as_ref()?;
+        let ends = |&&at: &&usize| {
+            let block = &self.residents.blocks[at];
+            block.launch.stopped() || !block.can_run()
+        };
+        if let Some(&ending) = candidates.iter().find(ends) {
+            return Some(ending);
+        }
+        let highest = |at: usize| {
+            self.first_lane(&self.residents.blocks[at])
+                .map_or(0, |(priority, ..)| priority)
+        };
+        candidates.iter().copied().max_by_key(|&at| highest(at))
+    }
+
+    /// Priority, warp and lane of the block's lane that runs first by priorities.
+    fn first_lane(&self, block: &Block) -> Option<(u64, usize, usize)> {
+        // SAFETY: as in `chance`; the reference ends here, before lanes run.
+        let priorities = unsafe { (*self.chance).priorities.as_ref()? };
+        let lanes = block.units.iter().enumerate().flat_map(|(at, unit)| {
+            let can_run = lanes_of(unit.warp.ready | unit.warp.gathering);
+            // SAFETY: no lane runs, and constants live in the unit's stacks.
+            can_run.map(move |lane| (priorities.of(unsafe { (*unit.lane(lane)).who().lane }), at, lane))
+        });
+        lanes.max()
     }
 
     fn runs(&self, block: usize) -> bool {
@@ -262,11 +662,38 @@ impl Scheduler {
     }
 
     fn step_actor(&mut self, chosen: usize) -> bool {
-        self.publish();
+        let (now_ns, _) = self.publish();
         let actor = Arc::clone(&self.actors[chosen]);
         // A panic of an actor is its owner's mistake; it is printed by the panic hook and must not end the scheduler.
-        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step())).unwrap_or(false);
+        let memory = |this: &mut Self, what: fn(&mut WeakMemory<DeviceWords>)| {
+            if let Some(memory) = &mut this.chance().memory {
+                what(memory);
+            }
+        };
+        memory(self, WeakMemory::hide);
+        STEPPING.set(self.chance);
+        let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.step_at(now_ns))).unwrap_or(false);
+        STEPPING.set(std::ptr::null_mut());
+        memory(self, WeakMemory::shown);
         self.chance().record(chosen as u64, ACTOR + u32::from(did));
+        let kept = self.residents.core.options.simulation.events_kept;
+        if did && kept != 0 {
+            let event = Event {
+                ns: self.chance().now_ns,
+                launch: 0,
+                block: chosen as u64,
+                warp: 0,
+                lane: 0,
+                kind: EventKind::Engine,
+                address: 0,
+                value: 0,
+            };
+            keep(&self.residents.core, event, kept);
+        }
+        self.chance().observe(Step::Actor {
+            number: chosen as u32,
+            did,
+        });
         did
     }
 
@@ -276,6 +703,14 @@ impl Scheduler {
         let core = &self.residents.core;
         core.virtual_ns.store(now, Ordering::Release);
         core.trace.store(trace, Ordering::Release);
+        // SAFETY: as in `chance`; the reference ends here.
+        if let Some(races) = unsafe { &(*self.chance).races } {
+            let mut found = lock(&core.races);
+            // Cheap where nothing is new, which is nearly always.
+            if found.1 != races.count() {
+                *found = races.found();
+            }
+        }
         (now, trace)
     }
 
@@ -311,6 +746,7 @@ impl Scheduler {
             let chance = self.chance();
             chance.now_ns = chance.now_ns.max(next);
         }
+        self.chance().pass();
         self.wake();
         self.check_deadlines();
     }
@@ -349,6 +785,15 @@ impl Scheduler {
             return;
         }
         let block = self.residents.blocks.swap_remove(position);
+        let last = self.residents.blocks.is_empty();
+        if let Some(memory) = &mut self.chance().memory {
+            for racer in racers_in(&block) {
+                memory.flush(racer.lane);
+            }
+            if last {
+                memory.settle_all();
+            }
+        }
         let completed = block.live == 0 && !block.launch.stopped();
         let (now, trace) = self.publish();
         if let Some((_, end, hash)) = lock(&block.launch.seeded).as_mut() {
@@ -364,15 +809,18 @@ impl Scheduler {
     unsafe fn run_lane(&mut self, block: *mut Block) -> bool {
         // SAFETY: as in `Worker::run_warp`.
         unsafe {
-            let warps: Vec<usize> = {
-                let units = &(*block).units;
-                (0..units.len())
-                    .filter(|&u| units[u].warp.ready | units[u].warp.gathering != 0)
-                    .collect()
+            let (warp, lane) = match self.first_lane(&*block) {
+                Some((_, warp, lane)) => (warp, lane),
+                None => {
+                    let units = &(*block).units;
+                    let can_run = |u: &usize| units[*u].warp.ready | units[*u].warp.gathering != 0;
+                    let warps: Vec<usize> = (0..units.len()).filter(can_run).collect();
+                    let warp = warps[self.chance().below(warps.len())];
+                    let lane = self.chance().pick(units[warp].warp.ready | units[warp].warp.gathering);
+                    (warp, lane)
+                }
             };
-            let warp = self.chance().below(warps.len());
-            let unit: *mut WarpUnit = &raw mut **(&mut (*block).units)[warps[warp]..].as_mut_ptr();
-            let lane = self.chance().pick((*unit).warp.ready | (*unit).warp.gathering);
+            let unit: *mut WarpUnit = &raw mut **(&mut (*block).units)[warp..].as_mut_ptr();
             let id = (*(*unit).lane(lane)).id;
             if (*unit).warp.gathering >> lane & 1 != 0 {
                 let odds = self.chance().alone_odds;
@@ -387,12 +835,30 @@ impl Scheduler {
                 .signals
                 .set_text(&Block::launch_of(block).kernel.module.text);
             let gap_max = self.chance().gap_max;
-            self.chance().gap = self.chance().rng.random_range(0..gap_max);
+            self.chance().gap = match self.chance().priorities {
+                Some(_) => priorities::EVENTS_MAX,
+                None => self.chance().rng.random_range(0..gap_max),
+            };
             self.chance().record(id, RESUMED);
             let preempted = self.residents.signals.preempted();
+            let running = (*unit).lane(lane);
+            tell(running, EventKind::Resumed, 0, 0);
             self.residents.signals.enter_lane(unit, lane);
             let returned = Block::resume(unit, lane);
             self.residents.signals.leave_lane();
+            tell(running, EventKind::Left, 0, 0);
+            if let Some(memory) = &mut self.chance().memory {
+                // Whatever it left by: a switch, its end, a fault.
+                memory.settle();
+                if returned {
+                    memory.flush((*(*unit).lane(lane)).who().lane);
+                }
+            }
+            if returned && let Some(races) = &mut self.chance().races {
+                races.end((*(*unit).lane(lane)).racer());
+            }
+            // Its last access, if no other follows at once.
+            self.chance().observe(Step::of_lane(id));
             if returned && !self.residents.lane_ended(block, unit, lane) {
                 return false;
             }

@@ -242,13 +242,40 @@ pub const FILES: &[File] = &[
         ],
     },
     File {
-        path: "tests/kernels/program.cu",
+        path: "simulate/kernels/program.cu",
         defines: &[],
         kernels: &[paged("program", 184, 208)],
     },
     File {
-        path: "tests/kernels/program.cu",
+        path: "simulate/kernels/program.cu",
         defines: &[("ELEMENT", "wide16")],
         kernels: &[paged("program", 184, 208)],
+    },
+    // They run on the simulated GPU; compiling them shows that they are CUDA.
+    File {
+        path: "simulate/kernels/spans.cu",
+        defines: &[],
+        kernels: &[paged("warp_spans", 224, 240), paged("lane_spans", 224, 240)],
+    },
+    File {
+        path: "simulate/kernels/sweeps.cu",
+        defines: &[],
+        kernels: &[
+            paged("transpose", 224, 240),
+            paged("stream", 224, 240),
+            paged("prefetch_only", 224, 240),
+            paged("prefetch_and_sum", 224, 240),
+            paged("bfs_level", 240, 252),
+        ],
+    },
+    File {
+        path: "simulate/kernels/words.cu",
+        defines: &[],
+        kernels: &[
+            paged("linear", 224, 240),
+            paged("counters", 224, 240),
+            paged("writers", 224, 240),
+            plain("delay", 32),
+        ],
     },
 ];

@@ -7,6 +7,11 @@ use std::time::Instant;
 pub trait Clock: Send + Sync {
     /// Nanoseconds since some fixed moment.
     fn now_ns(&self) -> u64;
+
+    /// Tells a clock that a simulation drives what time it is. Other clocks go by themselves: they ignore it.
+    fn advance_to(&self, ns: u64) {
+        let _ = ns;
+    }
 }
 
 /// The machine's monotonic clock, from the moment it is made.
@@ -60,5 +65,9 @@ impl Clock for VirtualClock {
     fn now_ns(&self) -> u64 {
         // Relaxed: as in `advance`.
         self.0.load(Ordering::Relaxed)
+    }
+
+    fn advance_to(&self, ns: u64) {
+        VirtualClock::advance_to(self, ns);
     }
 }

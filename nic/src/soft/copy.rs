@@ -12,7 +12,21 @@
 //! So an aligned granule of up to 8 bytes never tears when both sides are aligned alike to it, and no access goes past
 //! the ends. Nothing here orders anything: the completion's release store does (see `completion_queue`).
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// Is told of a copy before it is made: destination, source, length in bytes.
+pub type CopyWitness = fn(u64, u64, u64);
+
+thread_local! {
+    static WITNESS: Cell<Option<CopyWitness>> = const { Cell::new(None) };
+}
+
+/// Tells `witness` of every copy that a software NIC makes on this thread from now on: for simulations that step the NIC
+/// there and model when its data becomes visible. `None` ends it.
+pub fn witness_copies(witness: Option<CopyWitness>) {
+    WITNESS.set(witness);
+}
 
 /// Bytes moved by one turn of the vector loop.
 const VECTOR_BYTES: usize = 128;
@@ -71,6 +85,9 @@ pub struct Ahead {
 /// As for [`copy`].
 #[inline]
 pub unsafe fn copy_ahead(dst: u64, src: u64, bytes: u64, ahead: Option<Ahead>) {
+    if let Some(witness) = WITNESS.get() {
+        witness(dst, src, bytes);
+    }
     let (mut dst, mut src, mut left) = (dst as usize, src as usize, bytes as usize);
     // Widest granule to which both sides are aligned alike.
     let alike = 1usize << ((dst ^ src) | 16).trailing_zeros();

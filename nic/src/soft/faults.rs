@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lock;
+use super::mix::{FaultMix, FaultTally, Mixed, Verdict};
 use crate::wire::mlx5::{Opcode, Syndrome, WorkRequest};
 
 /// What goes wrong.
@@ -118,6 +119,9 @@ struct Planted {
 pub(super) struct Faults {
     armed: AtomicBool,
     planted: Mutex<Vec<Planted>>,
+    /// There is a mix. Data of earlier requests may be on its way still when it is calm.
+    mixed: AtomicBool,
+    mix: Mutex<Option<Mixed>>,
 }
 
 impl Faults {
@@ -134,11 +138,54 @@ impl Faults {
         lock(&self.planted).get(id.0).map_or(0, |planted| planted.bitten)
     }
 
-    /// Whether any plan is not spent.
+    /// Whether any plan is not spent, or there is a mix.
     #[inline]
     pub fn armed(&self) -> bool {
         // Acquire: see `plant`.
         self.armed.load(Ordering::Acquire)
+    }
+
+    /// Whether there is a mix.
+    #[inline]
+    pub fn mixed(&self) -> bool {
+        // Acquire: pairs with the release in `mix`, as `armed` does.
+        self.mixed.load(Ordering::Acquire)
+    }
+
+    /// Draws faults by `seed` from now on.
+    pub fn mix(&self, mix: &FaultMix, seed: u64) {
+        // In this order everywhere.
+        let _planted = lock(&self.planted);
+        *lock(&self.mix) = Some(Mixed::new(mix, seed));
+        // Release: as in `plant`.
+        self.mixed.store(true, Ordering::Release);
+        self.armed.store(true, Ordering::Release);
+    }
+
+    /// No fault begins any more, planted ones included.
+    pub fn calm(&self) {
+        for planted in lock(&self.planted).iter_mut() {
+            planted.plan.times = 0;
+        }
+        self.with_mix(Mixed::calm);
+    }
+
+    /// What the mix has done so far.
+    pub fn tally(&self) -> FaultTally {
+        self.with_mix(|mix| mix.tally()).unwrap_or_default()
+    }
+
+    /// Asks the mix, where there is one.
+    pub fn with_mix<R>(&self, ask: impl FnOnce(&mut Mixed) -> R) -> Option<R> {
+        lock(&self.mix).as_mut().map(ask)
+    }
+
+    /// What the mix makes of this request.
+    pub fn judge(&self, request: &WorkRequest<'_>, now_ns: u64) -> Verdict {
+        match self.mixed() {
+            true => self.with_mix(|mix| mix.judge(request, now_ns)).unwrap_or_default(),
+            false => Verdict::default(),
+        }
     }
 
     /// The fault for this request, if one bites it: the first plan that matches and is not spent.
@@ -158,7 +205,7 @@ impl Faults {
             struck = Some(plan.fault);
             break;
         }
-        let armed = planted.iter().any(|planted| planted.plan.times > 0);
+        let armed = self.mixed() || planted.iter().any(|planted| planted.plan.times > 0);
         // Relaxed: only the lock's holder clears it, and a late sight costs one more look.
         self.armed.store(armed, Ordering::Relaxed);
         struck

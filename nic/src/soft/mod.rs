@@ -6,7 +6,8 @@
 //! limit of READs in flight. What it does not do: SEND, masked atomics, memory windows, events.
 //!
 //! How it differs from hardware, so that posters do not lean on it:
-//! - requests are executed when they complete, in order, so a READ's data never arrives before its turn;
+//! - requests are executed when they complete, in order, so a READ's data never arrives before its turn, unless a
+//!   [mix of faults](SoftNic::mix_faults) has it move early, in pieces, or late;
 //! - it starts only what the doorbell *register* announced, and never more, whatever the record says;
 //! - a refused request moves no byte, and the responder stays as it is (hardware takes it to error);
 //! - an rkey is not equal to its lkey, queue pair numbers do not follow each other;
@@ -36,6 +37,7 @@ mod engine;
 mod execute;
 mod faults;
 mod memory;
+mod mix;
 mod moving;
 mod queue_pair;
 mod report;
@@ -54,7 +56,9 @@ use report::Violations;
 
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
+pub use copy::{CopyWitness, witness_copies};
 pub use faults::{Fault, FaultId, FaultPlan};
+pub use mix::{FaultCount, FaultKind, FaultMix, FaultMixError, FaultRate, FaultTally, Unbitten};
 pub use report::{SoftNicStats, Violation, ViolationKind};
 
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
@@ -240,6 +244,33 @@ impl SoftNic {
     /// How many requests a planted fault has bitten.
     pub fn bitten(&self, fault: FaultId) -> u64 {
         self.shared.faults.bitten(fault)
+    }
+
+    /// Draws faults of `mix` by `seed` for requests that are posted from now on, in place of an earlier mix. In manual mode
+    /// the same seed and the same requests meet the same faults.
+    ///
+    /// # Errors
+    /// The NIC has a mover, whose copies are not the NIC's to disturb.
+    pub fn mix_faults(&self, mix: &FaultMix, seed: u64) -> Result<(), NicError> {
+        if self.shared.moved {
+            return Err(NicError::Unsupported {
+                nic: "software",
+                what: "draw faults by seed while a mover moves its data; plant them with `inject`",
+            });
+        }
+        self.shared.faults.mix(mix, seed);
+        Ok(())
+    }
+
+    /// Ends all faults: none begins any more, planted or drawn, and those that last are over. Requests that were bitten stay
+    /// so.
+    pub fn calm(&self) {
+        self.shared.faults.calm();
+    }
+
+    /// What the mix of faults has done so far; [`FaultTally::check`] tells what never happened. Empty without a mix.
+    pub fn fault_tally(&self) -> FaultTally {
+        self.shared.faults.tally()
     }
 
     /// Whether a mover moves its data, instead of the processor.
@@ -506,6 +537,7 @@ impl Nic for SoftNic {
         let mut core = self.shared.engines[index].lock_for_caller(what, index, self.bound)?;
         let place = core.place(qp)?;
         self.drain(what, index, &mut core)?;
+        core.queue_pairs[place].land_adrift(&self.shared.engines[index].context(&self.shared));
         core.queue_pairs[place].reset();
         let memory = *core.queue_pairs[place].memory();
         *lock(&self.shared.mover_failure) = None;
@@ -518,6 +550,7 @@ impl Nic for SoftNic {
         let mut core = engine.lock_for_caller("destroy queue pair", shared.engine, self.bound)?;
         let place = core.place(qp)?;
         self.drain("destroy queue pair", shared.engine, &mut core)?;
+        core.queue_pairs[place].land_adrift(&engine.context(&self.shared));
         core.queue_pairs.swap_remove(place);
         // Other engines reach its memory through `ends` only, as a responder.
         shared.bury();
@@ -539,6 +572,10 @@ impl Nic for SoftNic {
         if let Some(engine) = self.owners.get(offset / REGISTER_STRIDE) {
             self.shared.engines[engine].sleeper.rung();
         }
+    }
+
+    fn advance_to(&self, now_ns: u64) {
+        self.shared.clock.advance_to(now_ns);
     }
 
     fn step(&self) -> bool {

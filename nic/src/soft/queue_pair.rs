@@ -9,6 +9,7 @@ use super::copy::Ahead;
 use super::engine::Context;
 use super::execute::{Failure, execute};
 use super::faults::Fault;
+use super::mix::pieces_of;
 use super::report::{InFlight, ViolationKind, describe};
 use super::{lock, vendor};
 use crate::wire::WireError;
@@ -18,9 +19,11 @@ use crate::wire::mlx5::{
 };
 use crate::{QueueMemory, QueuePairState};
 
+mod landing;
 mod moving;
 mod order;
 
+use landing::{Adrift, Scattered};
 use moving::UnderWay;
 use order::Order;
 
@@ -155,6 +158,8 @@ struct Pending {
     /// Known to fail.
     failure: Option<Failure>,
     lose_completion: bool,
+    /// Its data moves by itself.
+    scattered: Option<Scattered>,
 }
 
 /// What one call of [`QueuePairEngine::step`] came to.
@@ -189,6 +194,10 @@ pub(super) struct QueuePairEngine {
     /// Where a mover moves the data.
     under_way: UnderWay,
     order: Order,
+    /// Data of completed READs that has not landed.
+    adrift: Vec<Adrift>,
+    /// A doorbell is overlooked until then; 0: none is.
+    doorbell_held_ns: u64,
 }
 
 impl QueuePairEngine {
@@ -208,6 +217,8 @@ impl QueuePairEngine {
             last_due_ns: 0,
             under_way: UnderWay::default(),
             order: Order::default(),
+            adrift: Vec::new(),
+            doorbell_held_ns: 0,
         };
         queue_pair.reset();
         queue_pair
@@ -219,6 +230,8 @@ impl QueuePairEngine {
         self.pending.clear();
         self.under_way = UnderWay::default();
         self.order = Order::default();
+        self.adrift.clear();
+        self.doorbell_held_ns = 0;
         self.responder = None;
         self.in_flight.end(self.reads_in_flight.into());
         (
@@ -249,6 +262,11 @@ impl QueuePairEngine {
     /// Completes a due request or starts a new one.
     #[inline]
     pub fn step(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
+        if context.faults.mixed()
+            && let Some(bytes) = self.land_something(context)
+        {
+            return Step::Did(bytes);
+        }
         if let Some(front) = self.pending.front()
             && (front.due_ns <= context.now_ns() || self.shared.state() == QueuePairState::Error)
         {
@@ -276,13 +294,14 @@ impl QueuePairEngine {
 
     /// When the oldest request in flight is due.
     pub fn due_ns(&self) -> Option<u64> {
-        self.pending.front().map(|front| front.due_ns)
+        let adrift = self.adrift.iter().map(|adrift| adrift.due_ns).min();
+        let doorbell = Some(self.doorbell_held_ns).filter(|held_ns| *held_ns != 0);
+        let front = self.pending.front().map(|front| front.due_ns);
+        front.into_iter().chain(adrift).chain(doorbell).min()
     }
 
     fn wait(&self) -> Step {
-        self.pending
-            .front()
-            .map_or(Step::Idle, |front| Step::Until(front.due_ns))
+        self.due_ns().map_or(Step::Idle, Step::Until)
     }
 
     /// Reads the doorbell register; returns whether there are blocks to start.
@@ -291,7 +310,7 @@ impl QueuePairEngine {
         // SAFETY: the register belongs to this queue pair. Acquire: pairs with the poster's fence before its doorbell
         // store, so that the requests and the record it stored before are seen.
         let raw = unsafe { word(self.register) }.load(Ordering::Acquire);
-        if raw == self.seen {
+        if raw == self.seen || context.faults.mixed() && self.overlooks_doorbell(context) {
             return false;
         }
         self.take_doorbell(raw, context)
@@ -423,26 +442,37 @@ impl QueuePairEngine {
         {
             return self.wait();
         }
-        self.head += blocks as u64;
         let fault = if context.faults.armed() {
             context.faults.strike(&request)
         } else {
             None
         };
+        let verdict = context.faults.judge(&request, context.now_ns());
+        if verdict.breaks {
+            // Nobody is told but by what is flushed.
+            self.shared.set_state(QueuePairState::Error);
+            return Step::Did(0);
+        }
+        self.head += blocks as u64;
         let length = if request.operation.remote().is_some() {
             request.segments.len_bytes()
         } else {
             0
         };
-        let due_ns = context.due_ns(waits_for_data, length) + fault.map_or(0, Fault::delay_ns);
+        let delay_ns = fault.map_or(0, Fault::delay_ns).saturating_add(verdict.delay_ns);
+        let due_ns = context.due_ns(waits_for_data, length).saturating_add(delay_ns);
         let failure = match fault {
             Some(Fault::Fail(syndrome)) => Some(Failure {
                 syndrome,
                 vendor: vendor::INJECTED,
             }),
-            _ => None,
+            _ => verdict.failure,
         };
-        let lose_completion = fault == Some(Fault::LoseCompletion);
+        let lose_completion = fault == Some(Fault::LoseCompletion) || verdict.lose;
+        let scattered = (verdict.pieces > 0 && failure.is_none()).then(|| Scattered {
+            pieces: pieces_of(length, verdict.pieces),
+            adrift_ns: verdict.adrift_ns,
+        });
         let (bytes, end) = (bytes.to_vec(), self.head);
         self.queue(Pending {
             bytes,
@@ -452,6 +482,7 @@ impl QueuePairEngine {
             waits_for_data,
             failure,
             lose_completion,
+            scattered,
         });
         context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
         Step::Did(0)
@@ -498,6 +529,7 @@ impl QueuePairEngine {
             waits_for_data: false,
             failure,
             lose_completion: false,
+            scattered: None,
         });
         Step::Did(0)
     }
@@ -516,6 +548,12 @@ impl QueuePairEngine {
         if self.shared.state() == QueuePairState::Error {
             self.push_flushed(context, opcode, pending.index);
             return 0;
+        }
+        if let (Some(scattered), None) = (&pending.scattered, pending.failure) {
+            return self.retire_scattered(context, &pending, scattered);
+        }
+        if opcode == Opcode::Dump {
+            self.land_adrift(context);
         }
         let request = match (pending.failure, WorkRequest::parse(&pending.bytes)) {
             (None, Ok(request)) => request,
@@ -586,6 +624,8 @@ impl QueuePairEngine {
     }
 
     fn push_flushed(&mut self, context: &Context<'_>, opcode: Opcode, index: u16) {
+        // Nothing of the queue pair moves after its error is told.
+        self.land_adrift(context);
         context.counters.flushed.add(1);
         let detail = CompletionDetail::Error {
             syndrome: Syndrome::Flushed,

@@ -46,7 +46,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         if (!(seen & layout::DIRTY_BIT)) {
             ours = try_evict(word, seen);
             if (ours) frame_left(vm, frame);
-        } else if (!try_clean(word, seen)) {
+        } else if (rests(region_of(vm, owner)) || !try_clean(word, seen)) {
             continue;
         } else if (is_direct(region_of(vm, owner))) {
             write_back_direct(vm, owner, word, frame);

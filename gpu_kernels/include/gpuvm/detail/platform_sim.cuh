@@ -1,5 +1,5 @@
-// The simulated GPU: the host compiler's atomics. A GPU scope becomes the whole process, which is wider
-// and therefore right; orders keep their names. In seeded mode these builtins are instrumented.
+// The simulated GPU: accesses with their order and scope. In the fast mode the host compiler's atomics, where a GPU
+// scope becomes the whole process, which is wider and therefore right; in the seeded mode the simulator's weak memory.
 #pragma once
 
 #define GPUVM_DEVICE __device__ inline __attribute__((always_inline))
@@ -11,109 +11,108 @@ namespace detail {
 
 template <class T>
 GPUVM_DEVICE T ld_relaxed_gpu(const T* p) {
-    return __atomic_load_n(p, __ATOMIC_RELAXED);
+    return gpuvm_sim::load<GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p);
 }
 template <class T>
 GPUVM_DEVICE T ld_acquire_gpu(const T* p) {
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+    return gpuvm_sim::load<GPUVM_SIM_ACQUIRE, GPUVM_SIM_GPU>(p);
 }
 template <class T>
 GPUVM_DEVICE T ld_acquire_sys(const T* p) {
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+    return gpuvm_sim::load<GPUVM_SIM_ACQUIRE, GPUVM_SIM_SYS>(p);
 }
 template <class T>
 GPUVM_DEVICE T ld_relaxed_sys(const T* p) {
-    return __atomic_load_n(p, __ATOMIC_RELAXED);
+    return gpuvm_sim::load<GPUVM_SIM_RELAXED, GPUVM_SIM_SYS>(p);
 }
 template <class T>
 GPUVM_DEVICE void st_relaxed_gpu(T* p, T v) {
-    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+    gpuvm_sim::store<GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE void st_relaxed_sys(T* p, T v) {
-    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+    gpuvm_sim::store<GPUVM_SIM_RELAXED, GPUVM_SIM_SYS>(p, v);
 }
 template <class T>
 GPUVM_DEVICE void st_release_gpu(T* p, T v) {
-    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    gpuvm_sim::store<GPUVM_SIM_RELEASE, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE void st_release_sys(T* p, T v) {
-    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    gpuvm_sim::store<GPUVM_SIM_RELEASE, GPUVM_SIM_SYS>(p, v);
 }
 // Weak on a GPU. Relaxed here, where a plain load would be a race.
 template <class T>
 GPUVM_DEVICE T ld_weak(const T* p) {
-    return __atomic_load_n(p, __ATOMIC_RELAXED);
+    return gpuvm_sim::load<GPUVM_SIM_WEAK, GPUVM_SIM_GPU>(p);
 }
 GPUVM_DEVICE pair64 ld_weak(const pair64* p) { return pair64{ld_weak(&p->lo), ld_weak(&p->hi)}; }
 // 16 bytes by two 8-byte accesses: each half is whole, as on the GPU each 8-byte element is.
 GPUVM_DEVICE pair64 ld_relaxed_gpu_v2(const pair64* p) {
-    return pair64{__atomic_load_n(&p->lo, __ATOMIC_RELAXED), __atomic_load_n(&p->hi, __ATOMIC_RELAXED)};
+    return pair64{ld_relaxed_gpu(&p->lo), ld_relaxed_gpu(&p->hi)};
 }
 GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
-    __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
-    __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);
+    st_relaxed_gpu(&p->lo, v.lo);
+    st_relaxed_gpu(&p->hi, v.hi);
 }
 GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
-    __atomic_store_n(&p->lo, v.lo, __ATOMIC_RELAXED);
-    __atomic_store_n(&p->hi, v.hi, __ATOMIC_RELAXED);
+    st_relaxed_sys(&p->lo, v.lo);
+    st_relaxed_sys(&p->hi, v.hi);
 }
 GPUVM_DEVICE void st_relaxed_sys_v4(void* p, u32 a, u32 b, u32 c, u32 d) {
     st_relaxed_sys_v2(static_cast<pair64*>(p), pair64{static_cast<u64>(b) << 32 | a, static_cast<u64>(d) << 32 | c});
 }
-GPUVM_DEVICE void st_relaxed_gpu_v4(void* p, u32 a, u32 b, u32 c, u32 d) { st_relaxed_sys_v4(p, a, b, c, d); }
+GPUVM_DEVICE void st_relaxed_gpu_v4(void* p, u32 a, u32 b, u32 c, u32 d) {
+    st_relaxed_gpu_v2(static_cast<pair64*>(p), pair64{static_cast<u64>(b) << 32 | a, static_cast<u64>(d) << 32 | c});
+}
 template <class T>
 GPUVM_DEVICE T atom_add_relaxed_gpu(T* p, T v) {
-    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+    return gpuvm_sim::fetch<GPUVM_SIM_ADD, GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_add_acquire_gpu(T* p, T v) {
-    return __atomic_fetch_add(p, v, __ATOMIC_ACQUIRE);
+    return gpuvm_sim::fetch<GPUVM_SIM_ADD, GPUVM_SIM_ACQUIRE, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_add_release_gpu(T* p, T v) {
-    return __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+    return gpuvm_sim::fetch<GPUVM_SIM_ADD, GPUVM_SIM_RELEASE, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_and_relaxed_gpu(T* p, T v) {
-    return __atomic_fetch_and(p, v, __ATOMIC_RELAXED);
+    return gpuvm_sim::fetch<GPUVM_SIM_AND, GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_and_release_gpu(T* p, T v) {
-    return __atomic_fetch_and(p, v, __ATOMIC_RELEASE);
+    return gpuvm_sim::fetch<GPUVM_SIM_AND, GPUVM_SIM_RELEASE, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_or_relaxed_gpu(T* p, T v) {
-    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+    return gpuvm_sim::fetch<GPUVM_SIM_OR, GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_or_acq_rel_gpu(T* p, T v) {
-    return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);
+    return gpuvm_sim::fetch<GPUVM_SIM_OR, GPUVM_SIM_ACQ_REL, GPUVM_SIM_GPU>(p, v);
 }
 template <class T>
 GPUVM_DEVICE T atom_exch_acq_rel_gpu(T* p, T v) {
-    return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
+    return gpuvm_sim::fetch<GPUVM_SIM_EXCHANGE, GPUVM_SIM_ACQ_REL, GPUVM_SIM_GPU>(p, v);
 }
 // Each compare-and-swap returns the old value; it succeeded when that equals `expected`.
 template <class T>
 GPUVM_DEVICE T atom_cas_acquire_gpu(T* p, T expected, T desired) {
-    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-    return expected;
+    return gpuvm_sim::compare<GPUVM_SIM_ACQUIRE, GPUVM_SIM_GPU>(p, expected, desired);
 }
 template <class T>
 GPUVM_DEVICE T atom_cas_acq_rel_gpu(T* p, T expected, T desired) {
-    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-    return expected;
+    return gpuvm_sim::compare<GPUVM_SIM_ACQ_REL, GPUVM_SIM_GPU>(p, expected, desired);
 }
 template <class T>
 GPUVM_DEVICE T atom_cas_relaxed_sys(T* p, T expected, T desired) {
-    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return expected;
+    return gpuvm_sim::compare<GPUVM_SIM_RELAXED, GPUVM_SIM_SYS>(p, expected, desired);
 }
-GPUVM_DEVICE void fence_acq_rel_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-GPUVM_DEVICE void fence_acq_rel_sys() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-GPUVM_DEVICE void fence_sc_gpu() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+GPUVM_DEVICE void fence_acq_rel_gpu() { gpuvm_sim::fence<GPUVM_SIM_ACQ_REL, GPUVM_SIM_GPU>(); }
+GPUVM_DEVICE void fence_acq_rel_sys() { gpuvm_sim::fence<GPUVM_SIM_ACQ_REL, GPUVM_SIM_SYS>(); }
+GPUVM_DEVICE void fence_sc_gpu() { gpuvm_sim::fence<GPUVM_SIM_SC, GPUVM_SIM_GPU>(); }
 GPUVM_DEVICE void st_mmio_sys(u64* p, u64 v) { gpuvm_sim::mmio_store64(p, v); }
 
 GPUVM_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) { __builtin_memcpy(to, from, bytes); }

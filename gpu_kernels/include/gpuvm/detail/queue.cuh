@@ -30,10 +30,19 @@ struct Queue {
         u32 seen = ld_relaxed_gpu(&state()->failed);
         return seen != 0 && (!desc->mended || (seen & layout::QUEUE_LOST));
     }
-    // A request that says nothing of its page: it was flushed with its pair, or got no answer over a pair that the host
-    // mends.
+    // A request that says nothing of its page: it was flushed with its pair, or got no answer, or was not taken, over a
+    // pair that the host mends.
     GPUVM_DEVICE bool to_repeat(const Completion& done) const {
-        return done.syndrome == kSyndromeFlushed || (desc->mended && done.syndrome == kSyndromeRetriesExceeded);
+        if (done.syndrome == kSyndromeFlushed) return true;
+        return desc->mended && (done.syndrome == kSyndromeRetriesExceeded ||
+                                done.syndrome == kSyndromeReceiverNotReady || done.syndrome == kSyndromeRemoteAborted);
+    }
+    // The host saw that completions do not come and set `failed`: nobody reserves from here on. A look that is late may
+    // close a pair that is mended by now; the host opens it again.
+    GPUVM_DEVICE void close_if_failed() const {
+        if (!desc->mended || !failed()) return;
+        if (!(ld_relaxed_gpu(&state()->reserved) & layout::RESERVED_CLOSED))
+            atom_or_acq_rel_gpu(&state()->reserved, layout::RESERVED_CLOSED);
     }
 };
 
@@ -78,9 +87,12 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     u32 frame = ld_relaxed_gpu(&record->frame);
     u64* word = word_of(vm, owner);
     if (!done.ok) {
+        bool repeat = q.to_repeat(done);
+        if (!repeat) let_rest(vm, region_of(vm, owner));
         write_back_failed(word);
-        return q.to_repeat(done) ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+        return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
     }
+    wake_up(region_of(vm, owner));
     count_written_back(vm, page_bytes(vm, region_of(vm, owner), page_of(owner)));
     write_back_done(word);
     if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
@@ -137,6 +149,7 @@ GPUVM_NOINLINE bool reap(const Queue& q, u64 index, bool own) {
 // order, so the first that is missing ends the walk.
 GPUVM_NOINLINE u32 reap_queue(const Queue& q, u32 most) {
     layout::QueueState* s = q.state();
+    q.close_if_failed();
     u64 hint = ld_relaxed_gpu(&s->cursor);
     u64 end = ld_relaxed_gpu(&s->written);
     // What lies a whole ring back is finished: its slot was written again.
@@ -190,7 +203,10 @@ GPUVM_DEVICE u32 free_slots(const Queue& q, u64 index, u32 want) {
 // is looked at before it is reserved, so a reserved slot can be written at once.
 GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     layout::QueueState* s = q.state();
-    if (q.failed()) return 0;
+    if (q.failed()) {
+        q.close_if_failed();
+        return 0;
+    }
     u64 index = ld_relaxed_gpu(&s->reserved);
     for (u32 tries = 0; tries < 16; ++tries) {
         if (index & layout::RESERVED_CLOSED) return 0;
@@ -343,6 +359,8 @@ GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
                 return 0;
             }
             given_up = true;
+        } else if ((wait.turns & 15) == 0) {
+            q.close_if_failed();
         }
     }
     u32 outcome = ld_relaxed_gpu(&record->token);

@@ -27,6 +27,8 @@ struct Completion {
 constexpr u32 kSyndromeFlushed = 0x05;
 constexpr u32 kSyndromeBadResponse = 0x10;
 constexpr u32 kSyndromeRetriesExceeded = 0x15;
+constexpr u32 kSyndromeReceiverNotReady = 0x16;
+constexpr u32 kSyndromeRemoteAborted = 0x22;
 
 GPUVM_DEVICE u64 send_slot(const layout::QueueDesc* queue, u64 index) {
     return queue->send_ring + ((queue->send_start + index & queue->send_mask) << queue->send_shift);

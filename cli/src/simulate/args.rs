@@ -1,0 +1,122 @@
+//! The options of `gpuvm simulate`.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use gpuvm_nic::soft::FaultMix;
+use gpuvm_simulate::Workload;
+
+/// Many interleavings of small workloads, each decided by one seed, on the simulated GPU and the software NIC in virtual time.
+///
+/// After every access page words, frames, requests and ring indexes are compared with the protocol's rules, results with a
+/// model. Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// Seeds, from A up to but not including B.
+    #[arg(long, value_name = "A..B", conflicts_with = "seed", required_unless_present_any = ["seed", "worker"])]
+    pub seeds: Option<Seeds>,
+
+    /// One seed.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Workloads, separated by commas, or all: random, counters, linear, stream, transpose, bfs, spans, prefetch, flush,
+    /// never-evicted, direct.
+    #[arg(long, value_name = "NAME[,..]", default_value = "all")]
+    pub workload: Workloads,
+
+    /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
+    /// delay must change no result; others may end a kernel with an error, and must do no more.
+    #[arg(long, value_name = "MIX")]
+    pub faults: Option<FaultMix>,
+
+    /// Worker processes. Without it: one for each core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+
+    /// Go on after a seed that failed, and list all that did.
+    #[arg(long)]
+    pub keep_going: bool,
+
+    /// Longest real time of one seed of one workload, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub limit: u64,
+
+    /// Write a timeline of the one seed of the one workload: Chrome trace-event JSON, which https://ui.perfetto.dev opens.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    pub trace: Option<PathBuf>,
+
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Break a rule of the device library on purpose, to see that the checks find it; `list` lists them.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub mutation: Option<String>,
+
+    /// Answer `WORKLOAD SEED` lines on the standard input: a worker of another such command.
+    #[arg(long, hide = true, conflicts_with_all = ["seeds", "seed"])]
+    pub worker: bool,
+}
+
+/// A range of seeds on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seeds(pub Range<u64>);
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no range of seeds; for example: 0..1000");
+        let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+        let (from, to) = (number(from)?, number(to)?);
+        if from >= to {
+            return Err(format!(
+                "`{text}` has no seed: the first number must be less than the second"
+            ));
+        }
+        Ok(Self(from..to))
+    }
+}
+
+/// Workloads on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workloads(pub Vec<Workload>);
+
+impl FromStr for Workloads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self(Workload::ALL.to_vec()));
+        }
+        let mut all = Vec::new();
+        for name in text.split(',') {
+            let workload: Workload = name.trim().parse().map_err(|error| format!("{error}"))?;
+            if !all.contains(&workload) {
+                all.push(workload);
+            }
+        }
+        Ok(Self(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_names() {
+        assert_eq!("3..9".parse::<Seeds>().unwrap().0, 3..9);
+        for wrong in ["", "3", "9..3", "3..3", "a..b", "-1..2", "1...2"] {
+            assert!(wrong.parse::<Seeds>().is_err(), "{wrong}");
+        }
+        assert_eq!("all".parse::<Workloads>().unwrap().0.len(), Workload::ALL.len());
+        let two = "bfs,linear,bfs".parse::<Workloads>().unwrap().0;
+        assert_eq!(two, [Workload::Bfs, Workload::Linear]);
+        assert!("bfs,nothing".parse::<Workloads>().is_err() && "".parse::<Workloads>().is_err());
+    }
+}

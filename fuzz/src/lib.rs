@@ -1,0 +1,5 @@
+//! What the fuzz targets run.
+
+mod targets;
+
+pub use targets::*;

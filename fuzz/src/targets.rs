@@ -1,0 +1,169 @@
+//! One function a target: it takes any bytes, and panics when what reads them does, or breaks a promise. The fuzzers run these,
+//! and so does the test `tests/fuzz_targets.rs`, which includes this file.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use gpuvm_memory_node::protocol::{Accept, ConnectRequest, Message, Reject};
+use gpuvm_nic::soft::{FaultKind, FaultMix};
+use gpuvm_nic::wire::{mlx5, rxe};
+use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
+
+#[path = "../../cli/src/sizes.rs"]
+#[allow(dead_code, missing_docs, reason = "the command uses all of it")]
+mod sizes;
+
+/// Work requests in mlx5's format: what was read is written and read again as the same.
+pub fn mlx5_requests(data: &[u8]) {
+    let Ok(first) = mlx5::WorkRequest::parse(data) else {
+        return;
+    };
+    // What it does is asked of every request by the software NIC.
+    let bytes: u64 = first
+        .segments
+        .iter()
+        .map(|segment| segment.len_bytes())
+        .fold(0, u64::saturating_add);
+    assert!(first.segments.len_bytes() == bytes && first.blocks() >= 1);
+    let mut buffer = [0; mlx5::BLOCKS_MAX * mlx5::BLOCK_BYTES];
+    // Operations that this library does not know have no written form.
+    let Ok(length) = first.emit(&mut buffer) else { return };
+    let second = mlx5::WorkRequest::parse(&buffer[..length]).expect("what was written can be read");
+    let head = |request: &mlx5::WorkRequest<'_>| {
+        let mlx5::WorkRequest {
+            index,
+            queue_pair,
+            fence,
+            signalled,
+            solicited,
+            operation,
+            ..
+        } = *request;
+        (index, queue_pair, fence, signalled, solicited, operation)
+    };
+    assert_eq!(head(&first), head(&second));
+    assert!(first.segments.iter().eq(second.segments.iter()));
+}
+
+/// Completions and doorbells in mlx5's format.
+pub fn mlx5_completions(data: &[u8]) {
+    if let Some(register) = data.first_chunk() {
+        let doorbell = mlx5::Doorbell::parse(*register);
+        assert_eq!(mlx5::Doorbell::parse(doorbell.emit()), doorbell);
+    }
+    let Ok(first) = mlx5::Completion::parse(data) else {
+        return;
+    };
+    let mut buffer = [0; mlx5::CQE_BYTES];
+    if first.emit(&mut buffer).is_ok() {
+        assert_eq!(mlx5::Completion::parse(&buffer), Ok(first));
+    }
+    assert!(!first.to_string().is_empty());
+}
+
+/// Entries and ring headers of SoftRoCE.
+pub fn rxe_entries(data: &[u8]) {
+    if let Ok(completion) = rxe::Completion::parse(data) {
+        let _ = completion.status.syndrome();
+    }
+    if let Ok(header) = rxe::RingHeader::new_checked(data) {
+        for (bytes, slot) in [(0, 0), (data.len() as u64, 48), (1 << 20, 224), (u64::MAX, u32::MAX)] {
+            if let Ok((slots, shift)) = header.shape(bytes, slot) {
+                // Every slot lies in the ring.
+                let end = rxe::RING_HEADER_BYTES as u64 + (u64::from(slots) << shift);
+                assert!(end <= bytes, "{slots} slots of 2^{shift} in {bytes} bytes");
+            }
+        }
+    }
+    let Ok(first) = rxe::WorkRequest::parse(data) else {
+        return;
+    };
+    let mut buffer = [0; 1024];
+    first.emit(&mut buffer).expect("the buffer is long enough");
+    assert_eq!(rxe::WorkRequest::parse(&buffer), Ok(first));
+}
+
+/// Graph files: edge lists and Matrix Market, plain or gzip, by what they begin with.
+pub fn graph_files(data: &[u8]) {
+    // Vertices that a file promises are made, even unconnected: that takes memory, not sense.
+    let promises = data.split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() > 6);
+    if data.first() == Some(&b'%') && promises {
+        return;
+    }
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(data).expect("the file takes it");
+    let spec = GraphSpec::File(PathBuf::from(file.path()));
+    let graph = match spec.load(&LoadOptions::default(), &mut |_| {}) {
+        Ok(graph) => graph,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let csr = graph.csr();
+    let (vertices, offsets) = (csr.vertices(), csr.offsets());
+    assert_eq!(offsets.len() as u64, u64::from(vertices) + 1);
+    assert!(offsets.is_sorted() && offsets.last() == Some(&csr.edges()));
+    assert_eq!(csr.neighbours().len() as u64, csr.edges());
+    assert!(csr.neighbours().iter().all(|vertex| *vertex < vertices));
+    if let Some(source) = csr.first_connected() {
+        let levels = reference::bfs(csr, source).expect("the source is a vertex");
+        assert_eq!((levels.len(), levels[source as usize]), (vertices as usize, 0));
+    }
+}
+
+/// Sizes, shares, counts and graphs as a command line gives them.
+pub fn command_line(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    if let Ok(size) = text.parse::<sizes::MemorySize>() {
+        for data_bytes in [0, 1, 4096, u64::MAX] {
+            size.bytes_of(data_bytes);
+        }
+    }
+    if let Ok(bytes) = sizes::parse_page_bytes(text) {
+        assert!(bytes.is_power_of_two() && (4096..=2 << 20).contains(&bytes));
+    }
+    if let Ok(bytes) = sizes::parse_memory(text) {
+        assert!(bytes >= 4096 && sizes::parse_bytes(text) == Ok(bytes));
+    }
+    if let Ok(bytes) = sizes::parse_mtu(text) {
+        assert!((256..=4096).contains(&bytes));
+    }
+    if let Ok(depth) = sizes::parse_queue_depth(text) {
+        assert!(depth.is_power_of_two());
+    }
+    match text.parse::<GraphSpec>() {
+        Ok(GraphSpec::File(path)) => assert_eq!(path, PathBuf::from(text)),
+        Ok(_) => assert!(text.contains(':')),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Mixes of faults as a command line gives them.
+pub fn fault_mixes(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    match text.parse::<FaultMix>() {
+        Ok(mix) => {
+            let again = mix.to_string().parse();
+            assert_eq!(again.as_ref(), Ok(&mix));
+            for rate in mix.rates() {
+                assert!(rate.odds >= 1 && rate.times != Some(0));
+                assert!(FaultKind::all().any(|kind| kind == rate.kind));
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// What a memory node and its clients send each other.
+pub fn node_messages(data: &[u8]) {
+    if let Ok(request) = ConnectRequest::parse(data) {
+        assert_eq!(ConnectRequest::parse(&request.emit()), Ok(request));
+    }
+    if let Ok(accept) = Accept::parse(data) {
+        assert_eq!(Accept::parse(&accept.emit()), Ok(accept));
+    }
+    if let Ok(reject) = Reject::parse(data) {
+        assert_eq!(Reject::parse(&reject.emit()), Ok(reject));
+    }
+    if let Ok(message) = Message::parse(data) {
+        assert_eq!(Message::parse(&message.emit()), Ok(message));
+    }
+}

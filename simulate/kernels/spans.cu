@@ -1,0 +1,31 @@
+// Warps and lanes that hold pages while they touch others.
+#include <gpuvm/gpuvm.cuh>
+
+typedef unsigned long long u64;
+
+// Each warp holds the page of its row, changes its lanes' words there through the span, and meanwhile reads elsewhere.
+__global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps, u64* sums) {
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+        u64 first = where[(lane / 32 * steps + step) * 2], other = where[(lane / 32 * steps + step) * 2 + 1];
+        {
+            auto held = a.pin_warp(first);
+            if (!held) break;
+            held[lane % 32] = held[lane % 32] * 5 + step + 1;
+            sum += a[other + lane % 32];
+        }
+        // A warp's lanes hold one page: none goes on to the next while another is here still.
+        __syncwarp();
+    }
+    sums[lane] = sum;
+}
+
+// Every lane holds a page of its own for a moment.
+__global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps) {
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+        auto held = a.pin(where[lane * steps + step]);
+        if (!held) break;
+        held[0] = held[0] * 7 + lane + 1;
+    }
+}

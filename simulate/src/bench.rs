@@ -1,0 +1,128 @@
+//! Kernels on a virtual memory.
+
+use gpuvm::{CompileOptions, Kernel, Module, Vm, VmBuilder};
+
+/// A source of kernels.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    /// Its name in messages of the compiler.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+impl Kernels {
+    /// Every kernel of the source that is no template, in order.
+    pub fn names(self) -> Vec<&'static str> {
+        let starts = self
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("__global__ void "));
+        starts.filter_map(|rest| rest.split('(').next()).collect()
+    }
+}
+
+/// Compiled kernels, to be launched by name.
+pub struct Bench {
+    /// The virtual memory.
+    pub vm: Vm,
+    module: Module,
+}
+
+impl Bench {
+    /// `kernels` on a virtual memory of these settings, compiled with these options.
+    ///
+    /// # Errors
+    /// The virtual memory cannot be had, or the source does not compile.
+    pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
+        let vm = builder.build().map_err(|error| chain(&error))?;
+        Self::on(vm, kernels, options)
+    }
+
+    /// The same in a virtual memory that is there.
+    ///
+    /// # Errors
+    /// The source does not compile.
+    pub fn on(vm: Vm, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
+        let module = vm.compile_with(kernels.name, kernels.text, &kernels.names(), options);
+        let module = module.map_err(|error| format!("{} does not compile: {}", kernels.name, chain(&error)))?;
+        Ok(Self { vm, module })
+    }
+
+    /// A kernel.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, String> {
+        self.module.kernel(name).map_err(|error| chain(&error))
+    }
+}
+
+/// How a workload went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    /// Something that was asked of gpuvm ended with an error, which faults may explain.
+    Refused(String),
+    /// Something is not as the model says. No fault explains that.
+    Differs(String),
+}
+
+impl From<gpuvm::Error> for Wrong {
+    fn from(error: gpuvm::Error) -> Self {
+        Self::Refused(chain(&error))
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self::Differs(what)
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(what) | Self::Differs(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Wrong {
+    /// The same, with what it was about.
+    pub fn of(self, subject: &str) -> Self {
+        match self {
+            Self::Refused(what) => Self::Refused(format!("{subject}: {what}")),
+            Self::Differs(what) => Self::Differs(format!("{subject}: {what}")),
+        }
+    }
+}
+
+/// An error with all its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// The first element in which two arrays differ, in words.
+///
+/// # Errors
+/// There is one.
+pub fn compare<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) -> Result<(), String> {
+    if found.len() != expected.len() {
+        return Err(format!("{} elements instead of {}", found.len(), expected.len()));
+    }
+    let wrong = found.iter().zip(expected).filter(|(f, e)| f != e).count();
+    match found.iter().zip(expected).position(|(f, e)| f != e) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{wrong} elements are wrong, the first at {at}: {:?} instead of {:?}",
+            found[at], expected[at]
+        )),
+    }
+}

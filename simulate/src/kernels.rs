@@ -1,0 +1,24 @@
+//! The workloads' kernels.
+
+use crate::bench::Kernels;
+
+/// The interpreter of random programs; `ELEMENT` names the element type.
+pub const PROGRAM: Kernels = Kernels {
+    name: "program.cu",
+    text: include_str!("../kernels/program.cu"),
+};
+/// Contended words.
+pub const WORDS: Kernels = Kernels {
+    name: "words.cu",
+    text: include_str!("../kernels/words.cu"),
+};
+/// Whole regions.
+pub const SWEEPS: Kernels = Kernels {
+    name: "sweeps.cu",
+    text: include_str!("../kernels/sweeps.cu"),
+};
+/// Held pages.
+pub const SPANS: Kernels = Kernels {
+    name: "spans.cu",
+    text: include_str!("../kernels/spans.cu"),
+};

@@ -1,0 +1,347 @@
+//! One seed of one workload: set up, watched while it runs, compared with its model, and taken down.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuvm::{CompileOptions, GpuKind, Transport, Vm, VmBuilder};
+use gpuvm_gpu::Gpu;
+use gpuvm_gpu::sim::{Mode, SimGpu};
+use gpuvm_nic::soft::{FaultKind, FaultMix};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::{Bench, Wrong, chain};
+use crate::trace;
+use crate::watch::{Event, Finding, Looks, Watcher};
+use crate::workload::Workload;
+
+/// Bytes of a page in every workload.
+pub const PAGE: u64 = 4096;
+/// 64-bit words of a page.
+pub const PAGE_WORDS: u64 = PAGE / 8;
+/// Longest wait of a lane, in virtual time: longer than any that is served.
+const WAIT_LIMIT: Duration = Duration::from_millis(20);
+/// Longest launch, in virtual time.
+const LAUNCH_DEADLINE: Duration = Duration::from_millis(200);
+
+/// How a seed is run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// How the workloads' kernels are compiled: with a device library that is changed, perhaps.
+    pub compile: CompileOptions,
+    /// How the runtime's own kernels are compiled, those that flush and release.
+    pub compile_support: CompileOptions,
+    /// Faults of the NIC, drawn by the seed.
+    pub faults: Option<FaultMix>,
+    /// Leave READs unflushed although their data lands late.
+    pub unflushed: bool,
+    /// Keep all events instead of the last ones.
+    pub all_events: bool,
+    /// Whether memory is watched while it runs; else results alone are compared.
+    pub unwatched: bool,
+    /// Fewer frames than spans may hold, undeclared.
+    pub frames_equal_spans: bool,
+}
+
+impl Options {
+    /// Whether a READ's data may land after its completion.
+    fn lands_late(&self) -> bool {
+        self.kinds().any(|kind| kind == FaultKind::Unflushed)
+    }
+
+    /// Whether faults may end kernels with errors. Those that only delay must not.
+    fn may_refuse(&self) -> bool {
+        self.kinds().any(|kind| {
+            !matches!(
+                kind,
+                FaultKind::Late
+                    | FaultKind::Reorder
+                    | FaultKind::Pieces
+                    | FaultKind::Unflushed
+                    | FaultKind::Slow
+                    | FaultKind::Doorbell
+            )
+        })
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = FaultKind> {
+        self.faults.iter().flat_map(|mix| mix.rates()).map(|rate| rate.kind)
+    }
+}
+
+/// What a seed came to that went well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passed {
+    /// How often each check looked.
+    pub looks: Looks,
+    /// Virtual time of all launches, ns.
+    pub virtual_ns: u64,
+    /// Pages that were fetched.
+    pub fetched: u64,
+    /// Pages that left their frames.
+    pub evicted: u64,
+    /// Pages that were written home.
+    pub written_back: u64,
+    /// Histories of words that were found linearisable, and those that had too many states to tell.
+    pub linear: (u64, u64),
+    /// Faults that bit, by name.
+    pub faults: BTreeMap<String, u64>,
+    /// The error that faults ended it with, if one did.
+    pub error: Option<String>,
+    /// Hash of the interleaving.
+    pub hash: u64,
+}
+
+/// What went wrong in a seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What differed, or which rule was broken.
+    pub what: String,
+    /// Further findings.
+    pub further: Vec<String>,
+    /// The last events of the pages, frames and queue pairs concerned, one a line.
+    pub trace: Vec<String>,
+}
+
+/// A seed's end, and its events if all were asked for.
+pub struct Ended {
+    /// How it went.
+    pub outcome: Result<Passed, Failure>,
+    /// The events.
+    pub events: Vec<Event>,
+}
+
+/// What a workload runs in.
+pub struct Room<'a> {
+    workload: Workload,
+    seed: u64,
+    options: &'a Options,
+    watcher: Arc<Watcher>,
+    gpu: Option<Arc<SimGpu>>,
+    vm: Option<Vm>,
+    /// Histories of words: linearisable, undecided.
+    pub linear: (u64, u64),
+}
+
+/// What a workload asks of its virtual memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    /// Frames.
+    pub frames: u64,
+    /// Queue pairs.
+    pub queue_pairs: u32,
+    /// Requests of a queue pair.
+    pub queue_depth: u32,
+}
+
+impl Room<'_> {
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether requests may fail.
+    pub fn has_faults(&self) -> bool {
+        self.options.faults.is_some()
+    }
+
+    /// 64-bit word `index` of region `region` at its home, whatever the frames hold.
+    pub fn home_word(&self, region: u32, index: u64) -> Option<u64> {
+        self.watcher.home_word(region, index)
+    }
+
+    /// Whether spans are to be short of frames.
+    pub fn frames_equal_spans(&self) -> bool {
+        self.options.frames_equal_spans
+    }
+
+    /// A virtual memory with the workload's kernels on a GPU of its own, which follows the seed and is watched.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
+        let (kernels, defines, direct) = self.workload.sources();
+        let builder = self.settings(needs, direct)?;
+        let mut options = self.options.compile.clone();
+        let defines = defines
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
+        options.defines.extend(defines);
+        let bench = Bench::with(builder, kernels, &options)?;
+        if let (Some(nic), Some(mix)) = (bench.vm.soft_nic(), &self.options.faults) {
+            nic.mix_faults(mix, self.seed).map_err(|error| chain(&error))?;
+        }
+        self.vm = Some(bench.vm.clone());
+        if !self.options.unwatched {
+            // SAFETY: the GPU's observer is this watcher; `run` detaches it before it drops the last handle of `vm`. Homes of these
+            // workloads are memory of this process.
+            unsafe { self.watcher.attach(bench.vm.description_address()) };
+        }
+        Ok(bench)
+    }
+
+    fn settings(&mut self, needs: Needs, direct: bool) -> Result<VmBuilder, String> {
+        let memory = needs.frames * PAGE + (8 << 20);
+        let mut gpu = SimGpu::builder()
+            .memory_bytes(memory)
+            .lanes_per_worker(256)
+            .mode(Mode::Seeded(self.seed));
+        if !self.options.unwatched {
+            gpu = gpu.observer(Arc::clone(&self.watcher) as _);
+        }
+        let gpu = Arc::new(gpu.build().map_err(|error| chain(&error))?);
+        self.gpu = Some(Arc::clone(&gpu));
+        let builder = Vm::builder()
+            .gpu(GpuKind::Simulated)
+            .device(gpu as Arc<dyn Gpu>)
+            .seed(self.seed)
+            .page_size(PAGE)
+            .frame_memory(needs.frames * PAGE)
+            .regions_max(8)
+            .wait_limit(WAIT_LIMIT)
+            .launch_deadline(LAUNCH_DEADLINE)
+            .support_options(self.options.compile_support.clone());
+        Ok(match direct {
+            true => builder.transport(Transport::Direct),
+            false => builder
+                .transport(Transport::Soft)
+                .queue_pairs(needs.queue_pairs)
+                .queue_depth(needs.queue_depth)
+                .flush_reads(self.options.lands_late() && !self.options.unflushed),
+        })
+    }
+}
+
+/// Compiles what the workload needs, so that no run of it waits for a compiler.
+///
+/// # Errors
+/// It does not compile, or no virtual memory can be had.
+pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
+    let options = Options {
+        unwatched: true,
+        ..options.clone()
+    };
+    let mut room = Room {
+        workload,
+        seed: 0,
+        options: &options,
+        watcher: Arc::default(),
+        gpu: None,
+        vm: None,
+        linear: (0, 0),
+    };
+    let needs = Needs {
+        frames: 1,
+        queue_pairs: 1,
+        queue_depth: 1,
+    };
+    room.open(needs).map(|_| ())
+}
+
+/// Runs a seed of a workload to its end.
+pub fn run(workload: Workload, seed: u64, options: &Options) -> Ended {
+    run_watched(workload, seed, options, Arc::new(Watcher::new(options.all_events)))
+}
+
+/// What is known of a run that broke a rule and does not end: its findings so far. None while there are none.
+pub(crate) fn broken_so_far(watcher: &Watcher) -> Option<Failure> {
+    let first = watcher.first()?;
+    if !watcher.is_sound() {
+        return Some(failure(first.what.clone(), std::slice::from_ref(first), &[]));
+    }
+    let findings = watcher.findings();
+    Some(failure(first.what.clone(), &findings, &watcher.events()))
+}
+
+/// [`run`] with a watcher that others look at meanwhile.
+pub(crate) fn run_watched(workload: Workload, seed: u64, options: &Options, watcher: Arc<Watcher>) -> Ended {
+    let mut room = Room {
+        workload,
+        seed,
+        options,
+        watcher: Arc::clone(&watcher),
+        gpu: None,
+        vm: None,
+        linear: (0, 0),
+    };
+    let ran = workload.run(&mut room);
+    let vm = room.vm.take();
+    let mut findings = watcher.findings();
+    // What is asked of a machine that fails may be refused; nothing may differ.
+    let error = match &ran {
+        Err(Wrong::Refused(error)) if options.may_refuse() => Some(error.clone()),
+        _ => None,
+    };
+    let judged = match (&ran, &vm) {
+        (Err(wrong), _) if error.is_none() => Err(wrong.to_string()),
+        (_, Some(vm)) if findings.is_empty() => judge(&room, vm, &mut findings, error),
+        _ => Ok(None),
+    };
+    watcher.detach();
+    let events = watcher.events();
+    let outcome = match (findings.first(), judged) {
+        (None, Ok(Some(passed))) => Ok(passed),
+        (None, Ok(None)) => Err(failure(
+            "the workload made no virtual memory".into(),
+            &findings,
+            &events,
+        )),
+        (None, Err(wrong)) => Err(failure(wrong, &findings, &events)),
+        (Some(finding), judged) => {
+            let mut failure = failure(finding.what.clone(), &findings, &events);
+            failure.further.extend(judged.err());
+            Err(failure)
+        }
+    };
+    drop(vm);
+    Ended {
+        outcome,
+        events: if options.all_events { events } else { Vec::new() },
+    }
+}
+
+/// After the workload's own comparison: everything is at rest, and the NIC saw no rule broken.
+fn judge(
+    room: &Room<'_>,
+    vm: &Vm,
+    findings: &mut Vec<Finding>,
+    error: Option<String>,
+) -> Result<Option<Passed>, String> {
+    if !room.options.unwatched && error.is_none() {
+        findings.extend(room.watcher.at_rest().err());
+    }
+    let mut faults = BTreeMap::new();
+    for nic in vm.soft_nics() {
+        let violations = nic.violations();
+        if let Some(first) = violations.first() {
+            return Err(format!("the NIC saw a rule of its queues broken: {first}"));
+        }
+        for count in nic.fault_tally().counts() {
+            *faults.entry(count.rate.kind.name().to_owned()).or_insert(0) += count.bitten;
+        }
+    }
+    let stats = vm.stats().map_err(|error| chain(&error))?;
+    let (virtual_ns, hash) = match &room.gpu {
+        Some(gpu) => (gpu.virtual_ns(), gpu.trace_hash()),
+        None => (0, 0),
+    };
+    Ok(Some(Passed {
+        looks: room.watcher.looks(),
+        virtual_ns,
+        fetched: stats.pages_fetched,
+        evicted: stats.evictions,
+        written_back: stats.pages_written_back,
+        linear: room.linear,
+        faults,
+        error,
+        hash,
+    }))
+}
+
+fn failure(what: String, findings: &[Finding], events: &[Event]) -> Failure {
+    Failure {
+        what,
+        further: findings.iter().skip(1).map(|finding| finding.what.clone()).collect(),
+        trace: trace::last_events(findings.first(), events),
+    }
+}

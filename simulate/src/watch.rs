@@ -1,0 +1,844 @@
+//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame owners, the
+//! pool, request records and ring indexes, and compares each change with the paging protocol's rules.
+//!
+//! It keeps a shadow of every word it watches, and for each frame what became of it. It reads memory only, so it cannot
+//! change an interleaving.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use gpuvm_gpu::{Observer, Step};
+use gpuvm_layouts as layout;
+use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, StripeDesc, VmDesc};
+
+use crate::words::{self, Transition};
+
+pub use event::{Event, Finding, Looks, What, Who};
+
+mod event;
+
+/// Events kept for the trace of a failure.
+const EVENTS_KEPT: usize = 4096;
+/// Events kept for a timeline.
+const EVENTS_MAX: usize = 4_000_000;
+/// Pins that no small run comes near: what is more came from an underflow.
+const PINS_PLAUSIBLE: u64 = 1 << 16;
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frame {
+    Free,
+    /// Somebody took it, or made it free, and holds it.
+    InHand,
+    /// This page's.
+    Of(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Word {
+        owner: u64,
+    },
+    PoolSlot,
+    Reserved {
+        queue: u32,
+    },
+    Written {
+        queue: u32,
+    },
+    /// `ringer` and `failed`.
+    Failed {
+        queue: u32,
+    },
+    Posted {
+        queue: u32,
+    },
+    Record {
+        queue: u32,
+        slot: u32,
+    },
+    RecordOwner {
+        queue: u32,
+        slot: u32,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Cell {
+    address: u64,
+    seen: u64,
+}
+
+/// The watcher. Give it to the simulated GPU, tell it of the virtual memory by [`attach`](Self::attach), and take it off before
+/// that ends.
+#[derive(Default)]
+pub struct Watcher {
+    state: Mutex<State>,
+    /// The first finding, for who must not wait for a lane that was lost while it held `state`.
+    first: OnceLock<Finding>,
+}
+
+#[derive(Default)]
+struct State {
+    desc: Option<VmDesc>,
+    regions: Vec<(u32, RegionDesc)>,
+    queues: Vec<QueueDesc>,
+    cells: Vec<Cell>,
+    /// What each cell is.
+    kinds: Vec<Kind>,
+    frames: Vec<Frame>,
+    /// The page for which a READ into the frame is under way.
+    targets: Vec<Option<u64>>,
+    events: VecDeque<Event>,
+    all_events: bool,
+    now_ns: u64,
+    who: Option<Who>,
+    looks: Looks,
+    findings: Vec<Finding>,
+}
+
+impl Watcher {
+    /// A watcher that keeps the last events, or, for a timeline, all of them.
+    pub fn new(all_events: bool) -> Self {
+        let watcher = Self::default();
+        watcher.lock().all_events = all_events;
+        watcher
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to watch the virtual memory whose description lies at this address.
+    ///
+    /// # Safety
+    /// Until [`detach`](Self::detach) the address is that of the `VmDesc` of a virtual memory on the simulated GPU that this watcher
+    /// observes, with a software NIC or the direct transport, and with homes in this process.
+    pub unsafe fn attach(&self, description: u64) {
+        let mut state = self.lock();
+        // SAFETY: as the caller promises.
+        state.desc = Some(unsafe { (description as *const VmDesc).read() });
+        state.rebuild();
+    }
+
+    /// Ends watching; memory is not looked at any more.
+    pub fn detach(&self) {
+        let mut state = self.lock();
+        state.desc = None;
+        state.cells.clear();
+        state.kinds.clear();
+    }
+
+    /// The rules that were broken so far, the first one first, at most 16.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.lock().findings.clone()
+    }
+
+    /// The first finding. It waits for nobody.
+    pub(crate) fn first(&self) -> Option<&Finding> {
+        self.first.get()
+    }
+
+    /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
+    pub(crate) fn is_sound(&self) -> bool {
+        !matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+    }
+
+    /// How often it looked.
+    pub fn looks(&self) -> Looks {
+        self.lock().looks
+    }
+
+    /// The events so far, as many as are kept.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.iter().copied().collect()
+    }
+
+    /// 64-bit word `index` of region `region` at its home, whatever the frames hold. None when it is not watched.
+    pub fn home_word(&self, region: u32, index: u64) -> Option<u64> {
+        let mut state = self.lock();
+        if state.regions.is_empty() {
+            state.rebuild();
+        }
+        let (_, region) = state.regions.iter().find(|(id, _)| *id == region)?;
+        let inside = (index + 1) * 8 <= region.bytes && state.desc.is_some();
+        inside.then(|| home_of(region).map(|home| read(home + index * 8)))?
+    }
+
+    /// Looks at a virtual memory that no launch uses and whose regions were closed: all requests are reaped, all frames are
+    /// free, no pin is left.
+    pub fn at_rest(&self) -> Result<(), Finding> {
+        let mut state = self.lock();
+        state.who = Some(Who::Host);
+        state.rebuild();
+        let (mut frame, mut queue, mut owner) = (None, None, None);
+        let what = state.unrest(&mut frame, &mut queue, &mut owner);
+        match what {
+            None => Ok(()),
+            Some(what) => Err(Finding {
+                at_ns: state.now_ns,
+                who: Who::Host,
+                what,
+                owner,
+                frame,
+                queue,
+            }),
+        }
+    }
+}
+
+impl Observer for Watcher {
+    fn step(&self, now_ns: u64, step: Step) {
+        let mut state = self.lock();
+        if state.desc.is_none() {
+            return;
+        }
+        state.now_ns = now_ns;
+        state.who = Some(match step {
+            Step::Lane { launch, block, thread } => Who::Lane { launch, block, thread },
+            Step::Actor { did: false, .. } => return,
+            Step::Actor { number, .. } => Who::Nic(number),
+            Step::Host => Who::Host,
+        });
+        match step {
+            Step::Host => state.rebuild(),
+            _ => state.scan(),
+        }
+        if let Some(finding) = state.findings.first() {
+            self.first.get_or_init(|| finding.clone());
+        }
+    }
+}
+
+/// The value at an address that the virtual memory keeps valid.
+fn load(address: u64) -> u64 {
+    // SAFETY: only addresses out of descriptions of an attached virtual memory are given, which lie in its device memory and are
+    // aligned; Relaxed: one thread runs lanes and this.
+    unsafe { (*(address as *const AtomicU64)).load(Ordering::Relaxed) }
+}
+
+fn read<T: bytemuck::Pod>(address: u64) -> T {
+    // SAFETY: as in `load`; the types are plain data.
+    unsafe { (address as *const T).read_unaligned() }
+}
+
+/// Whether two stretches of memory hold the same; the first difference.
+fn differ(a: u64, b: u64, bytes: usize) -> Option<usize> {
+    // SAFETY: as in `load`: a frame and a home, which live while the region does; nobody else runs.
+    let (a, b) = unsafe {
+        (
+            std::slice::from_raw_parts(a as *const u8, bytes),
+            std::slice::from_raw_parts(b as *const u8, bytes),
+        )
+    };
+    if a == b {
+        None
+    } else {
+        a.iter().zip(b).position(|(a, b)| a != b)
+    }
+}
+
+/// Address of page 0 of a region with one home.
+fn home_of(region: &RegionDesc) -> Option<u64> {
+    match (region.home, region.homes) {
+        (0, 1) => Some(read::<StripeDesc>(region.stripes).home),
+        (home, 1) => Some(home),
+        _ => None,
+    }
+}
+
+/// A page in words.
+pub fn page_name(owner: u64) -> String {
+    let page = owner & (layout::REGION_PAGES_MAX - 1);
+    let region = (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT;
+    format!("page {page} of region {region}")
+}
+
+fn index_of(record_state: u64) -> u64 {
+    record_state >> layout::RECORD_INDEX_SHIFT
+}
+
+fn phase_of(record_state: u64) -> u64 {
+    record_state & 3
+}
+
+impl State {
+    fn region_of(&self, owner: u64) -> Option<&RegionDesc> {
+        let number = ((owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT) as u32;
+        self.regions
+            .iter()
+            .find(|(id, _)| *id == number)
+            .map(|(_, region)| region)
+    }
+
+    fn is_pooled(&self, owner: u64) -> bool {
+        self.region_of(owner)
+            .is_some_and(|region| region.flags & layout::REGION_NEVER_EVICTED == 0)
+    }
+
+    /// Takes everything in anew: after the host ran, which keeps other rules.
+    fn rebuild(&mut self) {
+        let Some(desc) = self.desc else { return };
+        self.regions.clear();
+        self.cells.clear();
+        for id in 0..desc.region_count {
+            let region: RegionDesc = read(desc.regions + u64::from(id) * size_of::<RegionDesc>() as u64);
+            if region.flags & layout::REGION_LIVE != 0 {
+                self.regions.push((id, region));
+            }
+        }
+        let queue_at = |n: u32| desc.queues + u64::from(n) * size_of::<QueueDesc>() as u64;
+        self.queues = (0..desc.queue_count).map(|n| read(queue_at(n))).collect();
+        let (mut cells, mut kinds) = (Vec::new(), Vec::new());
+        let mut watch = |address, kind| {
+            let seen = load(address);
+            cells.push(Cell { address, seen });
+            kinds.push(kind);
+        };
+        for (id, region) in &self.regions {
+            for page in 0..region.pages {
+                watch(
+                    region.words + page * 8,
+                    Kind::Word {
+                        owner: layout::owner_of(*id, page),
+                    },
+                );
+            }
+        }
+        for place in 0..u64::from(desc.frame_count) {
+            watch(desc.pool_ring + place * 8, Kind::PoolSlot);
+        }
+        for (queue, at) in (0..).zip(&self.queues) {
+            let part = |offset: usize| at.state + offset as u64;
+            watch(
+                part(std::mem::offset_of!(QueueState, reserved)),
+                Kind::Reserved { queue },
+            );
+            watch(part(std::mem::offset_of!(QueueState, written)), Kind::Written { queue });
+            watch(part(std::mem::offset_of!(QueueState, ringer)), Kind::Failed { queue });
+            watch(part(std::mem::offset_of!(QueueState, posted)), Kind::Posted { queue });
+            for slot in 0..=at.mask {
+                let record = at.records + u64::from(slot) * size_of::<RequestRecord>() as u64;
+                // The page before the state: delayed stores of both may show in one step.
+                watch(record + 8, Kind::RecordOwner { queue, slot });
+                watch(record, Kind::Record { queue, slot });
+            }
+        }
+        (self.cells, self.kinds) = (cells, kinds);
+        self.recount(&desc);
+    }
+
+    /// What became of each frame, from memory alone.
+    fn recount(&mut self, desc: &VmDesc) {
+        self.frames = vec![Frame::InHand; desc.frame_count as usize];
+        self.targets = vec![None; desc.frame_count as usize];
+        let mut twice = None;
+        for (cell, kind) in self.cells.iter().zip(&self.kinds) {
+            match *kind {
+                Kind::PoolSlot if cell.seen >> 32 & 1 != 0 => {
+                    if let Some(frame) = self.frames.get_mut(cell.seen as u32 as usize) {
+                        *frame = Frame::Free;
+                    }
+                }
+                Kind::Word { owner } if words::is_resident(cell.seen) && self.is_pooled(owner) => {
+                    if let Some(frame) = self.frames.get_mut(words::frame(cell.seen) as usize) {
+                        if *frame != Frame::InHand {
+                            twice = Some((owner, words::frame(cell.seen), *frame));
+                        }
+                        *frame = Frame::Of(owner);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some((owner, frame, other)) = twice {
+            self.find(
+                format!("frame {frame} belongs to {} and is {other:?}", page_name(owner)),
+                (Some(owner), Some(frame), None),
+            );
+        }
+        for queue in 0..self.queues.len() as u32 {
+            for slot in 0..=self.queues[queue as usize].mask {
+                let record = self.record(queue, slot);
+                // A claimed one has filled its frame.
+                let under_way = phase_of(record.state) == layout::RECORD_POSTED;
+                if under_way && record.kind == layout::REQUEST_FETCH && self.is_pooled(record.owner) {
+                    self.set_target(record.frame, Some(record.owner));
+                }
+            }
+        }
+    }
+
+    fn set_target(&mut self, frame: u32, owner: Option<u64>) {
+        if let Some(target) = self.targets.get_mut(frame as usize) {
+            *target = owner;
+        }
+    }
+
+    fn record(&self, queue: u32, slot: u32) -> RequestRecord {
+        let at = &self.queues[queue as usize];
+        read(at.records + u64::from(slot & at.mask) * size_of::<RequestRecord>() as u64)
+    }
+
+    fn queue_state(&self, queue: u32) -> QueueState {
+        read(self.queues[queue as usize].state)
+    }
+
+    fn find(&mut self, what: String, (owner, frame, queue): (Option<u64>, Option<u32>, Option<u32>)) {
+        if self.findings.len() < 16 {
+            self.findings.push(Finding {
+                at_ns: self.now_ns,
+                who: self.who.unwrap_or(Who::Host),
+                what,
+                owner,
+                frame,
+                queue,
+            });
+        }
+    }
+
+    fn tell(&mut self, what: What) {
+        let most = if self.all_events { EVENTS_MAX } else { EVENTS_KEPT };
+        if self.events.len() >= most {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event {
+            at_ns: self.now_ns,
+            who: self.who.unwrap_or(Who::Host),
+            what,
+        });
+    }
+
+    /// Looks at every watched word; at most one has changed, since one access was made.
+    fn scan(&mut self) {
+        self.looks.steps += 1;
+        // Most steps change nothing: one pass without a branch says so.
+        let changed = self
+            .cells
+            .iter()
+            .fold(0, |changed, cell| changed | load(cell.address) ^ cell.seen);
+        if changed == 0 {
+            return;
+        }
+        // What was taken, before what was given: a lane's own stores to two slots may show in one step.
+        for n in 0..self.cells.len() {
+            let (old, now) = (self.cells[n].seen, load(self.cells[n].address));
+            if let Kind::PoolSlot = self.kinds[n]
+                && old != now
+                && old >> 32 & 1 != 0
+            {
+                self.frame_becomes(old as u32, Frame::InHand);
+            }
+        }
+        for n in 0..self.cells.len() {
+            let now = load(self.cells[n].address);
+            let cell = &mut self.cells[n];
+            if now == cell.seen {
+                continue;
+            }
+            let (old, kind) = (std::mem::replace(&mut cell.seen, now), self.kinds[n]);
+            match kind {
+                Kind::Word { owner } => self.word_changed(owner, old, now),
+                Kind::PoolSlot => self.pool_changed(old, now),
+                Kind::Record { queue, slot } => self.record_changed(queue, slot, old, now),
+                Kind::RecordOwner { queue, slot } => self.owner_changed(queue, slot, self.cells[n + 1].seen),
+                Kind::Reserved { queue } | Kind::Written { queue } | Kind::Posted { queue } => {
+                    self.index_changed(queue, kind, old, now);
+                }
+                Kind::Failed { queue } => {
+                    if old >> 32 != now >> 32 {
+                        let code = (now >> 32) as u32;
+                        self.tell(What::Failed { queue, code });
+                    }
+                }
+            }
+        }
+    }
+
+    fn word_changed(&mut self, owner: u64, old: u64, new: u64) {
+        self.looks.words += 1;
+        let page = (Some(owner), None, None);
+        let transition = match words::transition(old, new, self.is_pooled(owner)) {
+            Ok(transition) => transition,
+            Err(broken) => {
+                let (old, new) = (words::describe(old), words::describe(new));
+                self.find(format!("{}: {} ({old} -> {new})", page_name(owner), broken.0), page);
+                Transition::Nothing
+            }
+        };
+        self.tell(What::Word {
+            owner,
+            old,
+            new,
+            transition,
+        });
+        if words::pins(new) > PINS_PLAUSIBLE {
+            self.find(
+                format!(
+                    "{}: pins are out of balance ({})",
+                    page_name(owner),
+                    words::describe(new)
+                ),
+                page,
+            );
+        }
+        match transition {
+            Transition::Published => self.published(owner, new),
+            Transition::Evicted => {
+                let frame = words::frame(old);
+                self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame clean"));
+                if self.is_pooled(owner) {
+                    self.frame_becomes(frame, Frame::InHand);
+                }
+            }
+            Transition::WriteBackEnded => {
+                if self.write_under_way(owner) {
+                    self.find(
+                        format!(
+                            "{}: its write-back's mark went before the WRITE had completed",
+                            page_name(owner)
+                        ),
+                        page,
+                    );
+                }
+                if new & layout::DIRTY_BIT == 0 && words::is_resident(new) {
+                    let same = self.same_as_home(owner, words::frame(new), "became clean");
+                    self.looks.cleaned += u64::from(same);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn published(&mut self, owner: u64, new: u64) {
+        let frame = words::frame(new);
+        let place = (Some(owner), Some(frame), None);
+        if self.is_pooled(owner) {
+            match self.frames.get(frame as usize).copied() {
+                Some(Frame::InHand) => {}
+                Some(Frame::Of(other)) => self.find(
+                    format!(
+                        "{} was published in frame {frame}, where {} is",
+                        page_name(owner),
+                        page_name(other)
+                    ),
+                    place,
+                ),
+                Some(Frame::Free) => self.find(
+                    format!(
+                        "{} was published in frame {frame}, which the pool has",
+                        page_name(owner)
+                    ),
+                    place,
+                ),
+                None => self.find(
+                    format!("{} was published in frame {frame}, which is none", page_name(owner)),
+                    place,
+                ),
+            }
+            if self
+                .targets
+                .get(frame as usize)
+                .copied()
+                .flatten()
+                .is_some_and(|other| other != owner)
+            {
+                self.find(
+                    format!(
+                        "{} was published in frame {frame}, into which a READ is under way",
+                        page_name(owner)
+                    ),
+                    place,
+                );
+            }
+            self.set_target(frame, None);
+            self.frame_becomes(frame, Frame::Of(owner));
+            let held = self.desc.map_or(0, |desc| load(desc.owners + u64::from(frame) * 8));
+            if held != owner {
+                self.find(
+                    format!(
+                        "{} was published in frame {frame}, whose owner entry says {held:#x}",
+                        page_name(owner)
+                    ),
+                    place,
+                );
+            }
+        }
+        if new & layout::DIRTY_BIT == 0 {
+            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published clean"));
+        }
+    }
+
+    fn frame_becomes(&mut self, frame: u32, what: Frame) {
+        if let Some(held) = self.frames.get_mut(frame as usize) {
+            *held = what;
+        }
+    }
+
+    /// A clean page's frame holds what its home holds. False when that was not compared.
+    fn same_as_home(&mut self, owner: u64, frame: u32, event: &str) -> bool {
+        let (Some(desc), Some(region)) = (self.desc, self.region_of(owner).copied()) else {
+            return false;
+        };
+        let page = owner & (layout::REGION_PAGES_MAX - 1);
+        let start = page << desc.page_shift;
+        let bytes = (region.bytes - start).min(1 << desc.page_shift) as usize;
+        let Some(home) = home_of(&region) else { return false };
+        if frame >= desc.frame_count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
+            return false;
+        }
+        let at = region.frames + (u64::from(frame) << desc.page_shift);
+        if let Some(byte) = differ(at, home + start, bytes) {
+            self.find(
+                format!(
+                    "{} {event}, but its frame {frame} and its home differ from byte {byte} on",
+                    page_name(owner)
+                ),
+                (Some(owner), Some(frame), None),
+            );
+        }
+        true
+    }
+
+    /// Whether a WRITE of the page is posted and not yet claimed.
+    fn write_under_way(&self, owner: u64) -> bool {
+        (0..self.queues.len() as u32).any(|queue| {
+            (0..=self.queues[queue as usize].mask).any(|slot| {
+                let record = self.record(queue, slot);
+                phase_of(record.state) == layout::RECORD_POSTED
+                    && record.owner == owner
+                    && record.kind != layout::REQUEST_FETCH
+            })
+        })
+    }
+
+    fn word_of(&self, owner: u64) -> Option<u64> {
+        let region = self.region_of(owner)?;
+        Some(load(region.words + (owner & (layout::REGION_PAGES_MAX - 1)) * 8))
+    }
+
+    fn pool_changed(&mut self, old: u64, new: u64) {
+        self.looks.frames += 1;
+        // Several steps at once: a lane's own stores may become visible together.
+        if new >> 32 <= old >> 32 {
+            self.find(
+                format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32),
+                (None, None, None),
+            );
+        }
+        if old >> 32 & 1 != 0 {
+            let frame = old as u32;
+            self.tell(What::Taken { frame });
+        }
+        if new >> 32 & 1 == 0 {
+            return;
+        }
+        let frame = new as u32;
+        let place = (self.targets.get(frame as usize).copied().flatten(), Some(frame), None);
+        match self.frames.get(frame as usize).copied() {
+            Some(Frame::InHand) => {}
+            Some(Frame::Of(owner)) => self.find(
+                format!("frame {frame} went to the pool while {} is in it", page_name(owner)),
+                (Some(owner), Some(frame), None),
+            ),
+            Some(Frame::Free) => self.find(format!("frame {frame} went to the pool twice"), place),
+            None => self.find(format!("frame {frame}, which is none, went to the pool"), place),
+        }
+        if let Some(owner) = place.0 {
+            self.find(
+                format!(
+                    "frame {frame} went to the pool while a READ of {} into it is under way",
+                    page_name(owner)
+                ),
+                place,
+            );
+        }
+        self.frame_becomes(frame, Frame::Free);
+        self.tell(What::Given { frame });
+    }
+
+    fn record_changed(&mut self, queue: u32, slot: u32, old: u64, new: u64) {
+        self.looks.requests += 1;
+        let entries = u64::from(self.queues[queue as usize].mask) + 1;
+        let (index, phase) = (index_of(new), phase_of(new));
+        let legal = match (phase_of(old), phase) {
+            (layout::RECORD_FREE, layout::RECORD_POSTED)
+            | (layout::RECORD_POSTED, layout::RECORD_CLAIMED)
+            | (layout::RECORD_CLAIMED, layout::RECORD_DONE) => index == index_of(old),
+            // The free slot itself may never show: who frees it may write it next, and its stores become visible together.
+            (layout::RECORD_CLAIMED | layout::RECORD_DONE, layout::RECORD_FREE | layout::RECORD_POSTED) => {
+                index == index_of(old) + entries
+            }
+            _ => false,
+        };
+        let record = self.record(queue, slot);
+        let place = (Some(record.owner), Some(record.frame), Some(queue));
+        const PHASES: [&str; 4] = ["free", "posted", "claimed", "done"];
+        if !legal {
+            self.find(
+                format!(
+                    "queue pair {queue}: slot {slot} went from request {} {} to request {index} {}",
+                    index_of(old),
+                    PHASES[phase_of(old) as usize],
+                    PHASES[phase as usize]
+                ),
+                place,
+            );
+        }
+        self.tell(What::Request {
+            queue,
+            index,
+            phase,
+            kind: record.kind,
+            owner: record.owner,
+            frame: record.frame,
+        });
+        match (phase, record.kind) {
+            (layout::RECORD_POSTED, layout::REQUEST_FETCH) => self.fetch_posted(queue, &record),
+            (layout::RECORD_POSTED, layout::REQUEST_CLEAN | layout::REQUEST_FLUSH) => {
+                let word = self.word_of(record.owner).unwrap_or(0);
+                let marked = word & layout::WRITE_BACK_BIT != 0;
+                if !(words::is_resident(word) && marked && words::frame(word) == record.frame) {
+                    self.find(
+                        format!(
+                            "a WRITE of {} from frame {} was written while the page is {}",
+                            page_name(record.owner),
+                            record.frame,
+                            words::describe(word)
+                        ),
+                        place,
+                    );
+                }
+            }
+            (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.owner) => {
+                self.set_target(record.frame, None);
+            }
+            _ => {}
+        }
+    }
+
+    fn fetch_posted(&mut self, queue: u32, record: &RequestRecord) {
+        let place = (Some(record.owner), Some(record.frame), Some(queue));
+        let word = self.word_of(record.owner).unwrap_or(0);
+        if !words::is_fetching(word) {
+            self.find(
+                format!(
+                    "a READ of {} was written, which is {}",
+                    page_name(record.owner),
+                    words::describe(word)
+                ),
+                place,
+            );
+        }
+        if !self.is_pooled(record.owner) {
+            return;
+        }
+        let held = self.frames.get(record.frame as usize).copied();
+        let target = self.targets.get(record.frame as usize).copied().flatten();
+        if held != Some(Frame::InHand) || target.is_some() {
+            self.find(
+                format!(
+                    "a READ of {} goes into frame {}, which is {held:?}, with a READ under way for {target:?}",
+                    page_name(record.owner),
+                    record.frame
+                ),
+                place,
+            );
+        }
+        self.set_target(record.frame, Some(record.owner));
+    }
+
+    /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
+    fn owner_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
+        let record = self.record(queue, slot);
+        if phase_of(state_before) == layout::RECORD_POSTED {
+            self.find(
+                format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
+                (Some(record.owner), None, Some(queue)),
+            );
+        }
+    }
+
+    fn index_changed(&mut self, queue: u32, kind: Kind, old: u64, new: u64) {
+        self.looks.indexes += 1;
+        let index = new & !layout::RESERVED_CLOSED;
+        let place = (None, None, Some(queue));
+        if index < old & !layout::RESERVED_CLOSED {
+            self.find(
+                format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}"),
+                place,
+            );
+        }
+        let state = self.queue_state(queue);
+        let reserved = state.reserved & !layout::RESERVED_CLOSED;
+        if !(reserved >= state.written && state.written >= state.posted) {
+            self.find(
+                format!(
+                    "queue pair {queue}: reserved {reserved}, written {} and posted {} are out of order",
+                    state.written, state.posted
+                ),
+                place,
+            );
+        }
+        self.tell(match kind {
+            Kind::Reserved { .. } => What::Reserved { queue, index },
+            Kind::Written { .. } => What::Written { queue, index },
+            _ => What::Posted { queue, index },
+        });
+        if let Kind::Posted { .. } = kind {
+            let mask = self.queues[queue as usize].mask;
+            let under_way = (0..=mask).map(|slot| self.record(queue, slot)).filter(|record| {
+                phase_of(record.state) == layout::RECORD_POSTED && record.kind == layout::REQUEST_FETCH
+            });
+            self.looks.in_flight_max = self.looks.in_flight_max.max(under_way.count() as u64);
+        }
+    }
+
+    /// What is not as it has to be when everything was closed.
+    fn unrest(&self, frame: &mut Option<u32>, queue: &mut Option<u32>, owner: &mut Option<u64>) -> Option<String> {
+        let desc = self.desc?;
+        for (cell, kind) in self.cells.iter().zip(&self.kinds) {
+            match *kind {
+                Kind::Word { owner: at } if cell.seen & !(layout::VERSION_MASK | layout::REFERENCED_BIT) != 0 => {
+                    *owner = Some(at);
+                    let word = words::describe(cell.seen);
+                    return Some(format!("{} is {word} at the end", page_name(at)));
+                }
+                Kind::Record { queue: at, slot } if phase_of(cell.seen) != layout::RECORD_FREE => {
+                    *queue = Some(at);
+                    let index = index_of(cell.seen);
+                    return Some(format!(
+                        "request {index} in slot {slot} of queue pair {at} was never reaped"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        for at in 0..self.queues.len() as u32 {
+            let state = self.queue_state(at);
+            if state.reserved != state.written || state.written != state.posted {
+                *queue = Some(at);
+                return Some(format!(
+                    "queue pair {at} ends with reserved {}, written {}, posted {}",
+                    state.reserved, state.written, state.posted
+                ));
+            }
+        }
+        let pool: PoolState = read(desc.pool);
+        if pool.available != u64::from(desc.frame_count) {
+            return Some(format!(
+                "{} of {} frames are free at the end",
+                pool.available as i64, desc.frame_count
+            ));
+        }
+        let lost = self.frames.iter().position(|held| *held != Frame::Free);
+        lost.map(|lost| {
+            *frame = Some(lost as u32);
+            format!("frame {lost} is not in the pool at the end: {:?}", self.frames[lost])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

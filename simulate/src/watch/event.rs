@@ -1,0 +1,143 @@
+//! What the watcher tells of: events, broken rules, and how often each check looked.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::Transition;
+
+/// Who did something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Who {
+    /// A lane of a launch.
+    Lane {
+        /// The launch's number since the GPU was made.
+        launch: u32,
+        /// The block's number.
+        block: u32,
+        /// The thread's number.
+        thread: u32,
+    },
+    /// An engine of a NIC.
+    Nic(u32),
+    /// The host, between launches.
+    Host,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A page's word changed.
+    Word {
+        /// The page, as in the frame owner table.
+        owner: u64,
+        /// Before.
+        old: u64,
+        /// After.
+        new: u64,
+        /// What that is.
+        transition: Transition,
+    },
+    /// A frame went to the pool.
+    Given {
+        /// The frame.
+        frame: u32,
+    },
+    /// A frame was taken from the pool.
+    Taken {
+        /// The frame.
+        frame: u32,
+    },
+    /// A request's record changed its phase.
+    Request {
+        /// The queue pair's place in the table.
+        queue: u32,
+        /// The request's index.
+        index: u64,
+        /// `RECORD_*`.
+        phase: u64,
+        /// `REQUEST_*`.
+        kind: u32,
+        /// The page.
+        owner: u64,
+        /// The frame.
+        frame: u32,
+    },
+    /// Slots were reserved up to this index.
+    Reserved {
+        /// The queue pair's place in the table.
+        queue: u32,
+        /// The next index.
+        index: u64,
+    },
+    /// Requests up to this index were handed over.
+    Written {
+        /// The queue pair's place in the table.
+        queue: u32,
+        /// The next index.
+        index: u64,
+    },
+    /// The doorbell was rung up to this index.
+    Posted {
+        /// The queue pair's place in the table.
+        queue: u32,
+        /// The next index.
+        index: u64,
+    },
+    /// A queue pair went to error, or out of it.
+    Failed {
+        /// The queue pair's place in the table.
+        queue: u32,
+        /// `QueueState::failed`.
+        code: u32,
+    },
+}
+
+/// One event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Virtual time, ns.
+    pub at_ns: u64,
+    /// Who.
+    pub who: Who,
+    /// What.
+    pub what: What,
+}
+
+/// A broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// When, in virtual ns.
+    pub at_ns: u64,
+    /// Who made the access.
+    pub who: Who,
+    /// Which rule, and the values.
+    pub what: String,
+    /// The page concerned, as in the frame owner table.
+    pub owner: Option<u64>,
+    /// The frame concerned.
+    pub frame: Option<u32>,
+    /// The queue pair concerned.
+    pub queue: Option<u32>,
+}
+
+/// How often each check looked, so that a check that never ran shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looks {
+    /// Accesses and engine steps after which memory was looked at.
+    pub steps: u64,
+    /// Changes of page words.
+    pub words: u64,
+    /// Publications whose frame was compared with the home.
+    pub published: u64,
+    /// Evictions whose frame was compared with the home.
+    pub evicted: u64,
+    /// Write-backs whose frame was compared with the home.
+    pub cleaned: u64,
+    /// Changes of request records.
+    pub requests: u64,
+    /// Changes of ring indexes.
+    pub indexes: u64,
+    /// Frames that went through the pool.
+    pub frames: u64,
+    /// Most READs of one queue pair under way at one time.
+    pub in_flight_max: u64,
+}
