@@ -37,6 +37,9 @@ pub struct Dialling<'a> {
     pub resends: Resends,
 }
 
+/// What a queue pair's attribute has room for; for ever on rdma_rxe.
+const RETRIES_MAX: u8 = 7;
+
 /// What a queue pair does about packets that are not answered.
 #[derive(Clone, Copy)]
 pub struct Resends {
@@ -53,13 +56,13 @@ impl Resends {
         }
     }
 
-    /// Patient ones for the control connection: where data give up soon, to be asked for again, the session must not end
-    /// by a few packets that were lost.
+    /// The most patient ones, for the control connection: both its ends look whether the other answers
+    /// (`look_after_node`, and the node's own probes) and end the session by their own clocks, so it must not end
+    /// sooner, by packets that were lost or overtaken.
     pub fn of_control(options: &ClientOptions) -> Self {
-        let usual = ClientOptions::default();
         Self {
-            retry_count: options.retry_count.max(usual.retry_count),
-            ack_timeout: options.ack_timeout.max(usual.ack_timeout),
+            retry_count: RETRIES_MAX,
+            ack_timeout: options.ack_timeout.max(ClientOptions::default().ack_timeout),
         }
     }
 }

@@ -254,6 +254,9 @@ impl Machine {
     }
 }
 
+/// How often QEMU may crash while a machine starts.
+const CRASHES_MAX: u32 = 2;
+
 /// A machine between the start of QEMU and the agent's first word.
 struct Starting {
     qemu: Arc<Qemu>,
@@ -275,7 +278,26 @@ impl Starting {
         })
     }
 
+    /// Waits for the machine. An emulator that crashes has said nothing about what is tested: it is started again, and
+    /// that is told.
     fn finish(self, options: &Options) -> Result<Machine, Error> {
+        let mut starting = self;
+        for _ in 0..CRASHES_MAX {
+            let (qemu, plug) = (starting.qemu.clone(), starting.qemu.plug());
+            match starting.finish_once(options) {
+                Err(error) => {
+                    let Some(how) = qemu.crashed() else { return Err(error) };
+                    eprintln!("softroce: {how} while {} started; it is started again", options.name);
+                }
+                started => return started,
+            }
+            drop(qemu);
+            starting = Self::begin(options, plug)?;
+        }
+        starting.finish_once(options)
+    }
+
+    fn finish_once(self, options: &Options) -> Result<Machine, Error> {
         let (qemu, until) = (self.qemu, self.since + options.boot_limit);
         let failed = |why: String| Error::Boot {
             machine: options.name.clone(),

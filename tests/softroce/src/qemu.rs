@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::agent::PORT;
@@ -192,6 +193,15 @@ impl Qemu {
         let status = lock(&self.child).try_wait().ok().flatten()?;
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         Some(format!("QEMU has ended ({status}) {}", said.trim()))
+    }
+
+    /// How the process has ended, if by a signal of its own making.
+    pub(crate) fn crashed(&self) -> Option<String> {
+        let status = lock(&self.child).try_wait().ok().flatten()?;
+        let crashes = [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::ILL, Signal::FPE];
+        let signal = status.signal()?;
+        crashes.iter().find(|crash| crash.as_raw() == signal)?;
+        Some(format!("QEMU has crashed (signal {signal})"))
     }
 
     /// The cable to another machine, and the end that is here.
