@@ -121,8 +121,8 @@ pub struct RequestRecord {
     /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
     /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     pub pins: u32,
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
-    /// `RECORD_DONE` the outcome: `OUTCOME_*`.
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. Of a write-back: 0, or
+    /// the place of the frame in staging that it is written from, plus one. With `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }
 
@@ -150,6 +150,9 @@ pub const OUTCOME_OK: u32 = 1;
 pub const OUTCOME_FAILED: u32 = 2;
 /// The request was flushed because its queue pair had failed before: another queue pair may serve it.
 pub const OUTCOME_FLUSHED: u32 = 3;
+
+/// The page's data has arrived; it has a checksum, which the waiter compares before it publishes the page.
+pub const OUTCOME_ARRIVED: u32 = 4;
 
 /// A READ that fills a frame.
 pub const REQUEST_FETCH: u32 = 1;
