@@ -418,13 +418,15 @@ struct alignas(128) VmDesc {
     unsigned int ticks_per_us;
     /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
     unsigned long long frame_reciprocal;
-    /// Address of `staging_count` words of 32 bits, each 1 while a write-back holds the frame `frame_count` plus its place: a page
-    /// with a checksum is written home from there.
+    /// Address of `staging_count` words of 32 bits, each 1 while a write-back holds the frame of staging at its place. 0 until
+    /// a region has checksums.
     unsigned long long staging;
-    /// Such frames.
+    /// Address of the frames of staging: pages with a checksum are written home from there.
+    unsigned long long staging_frames;
+    /// Frames of staging.
     unsigned int staging_count;
     /// Unused, to 256 bytes.
-    unsigned int reserved[29];
+    unsigned int reserved[27];
 };
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -549,8 +551,8 @@ struct alignas(64) QueueDesc {
     unsigned int reserved;
     /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
     unsigned long long frame_keys;
-    /// Unused, to 128 bytes.
-    unsigned long long reserved_tail;
+    /// Address of the NIC's local key of the frames of staging; 0 where there are none.
+    unsigned long long staging_key;
 };
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -692,7 +694,7 @@ static_assert(__builtin_offsetof(QueueDesc, completion_consumed) == 96, "offset 
 static_assert(__builtin_offsetof(QueueDesc, mended) == 104, "offset of QueueDesc::mended");
 static_assert(__builtin_offsetof(QueueDesc, reserved) == 108, "offset of QueueDesc::reserved");
 static_assert(__builtin_offsetof(QueueDesc, frame_keys) == 112, "offset of QueueDesc::frame_keys");
-static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 120, "offset of QueueDesc::reserved_tail");
+static_assert(__builtin_offsetof(QueueDesc, staging_key) == 120, "offset of QueueDesc::staging_key");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
@@ -771,8 +773,9 @@ static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::
 static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 116, "offset of VmDesc::ticks_per_us");
 static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
 static_assert(__builtin_offsetof(VmDesc, staging) == 128, "offset of VmDesc::staging");
-static_assert(__builtin_offsetof(VmDesc, staging_count) == 136, "offset of VmDesc::staging_count");
-static_assert(__builtin_offsetof(VmDesc, reserved) == 140, "offset of VmDesc::reserved");
+static_assert(__builtin_offsetof(VmDesc, staging_frames) == 136, "offset of VmDesc::staging_frames");
+static_assert(__builtin_offsetof(VmDesc, staging_count) == 144, "offset of VmDesc::staging_count");
+static_assert(__builtin_offsetof(VmDesc, reserved) == 148, "offset of VmDesc::reserved");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
 static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
