@@ -238,6 +238,7 @@ pub struct VmBuilder {
     pub(crate) node_secret: Option<String>,
     pub(crate) node_timeout: Duration,
     pub(crate) nic_engines: usize,
+    pub(crate) host_homes: u32,
 }
 
 impl fmt::Debug for VmBuilder {
@@ -283,6 +284,7 @@ impl Default for VmBuilder {
             node_secret: None,
             node_timeout: Duration::from_secs(10),
             nic_engines: 1,
+            host_homes: 1,
         }
     }
 }
@@ -378,6 +380,14 @@ impl VmBuilder {
     /// Engine threads of the software NIC. Default: 1.
     pub fn nic_engines(mut self, count: usize) -> Self {
         self.nic_engines = count;
+        self
+    }
+
+    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own. Regions with two replicas have a copy at
+    /// each, where there are no memory nodes: bits that flip in one are mended from the other, and tests take one away
+    /// ([`Vm::host_homes`]). Default: 1.
+    pub fn host_homes(mut self, count: u32) -> Self {
+        self.host_homes = count;
         self
     }
 
@@ -508,7 +518,11 @@ impl VmBuilder {
             );
         }
         // One group of them for this host's memory and each NIC, and one a node.
-        let groups = self.soft_nics.len().max(1) as u64 + self.memory_nodes.len() as u64;
+        if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
+            return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
+        }
+        let nics = self.soft_nics.len().max(1) as u64;
+        let groups = nics * u64::from(self.host_homes) + self.memory_nodes.len() as u64;
         let queue_pairs = self.queue_pairs.unwrap_or(QUEUE_PAIRS);
         if u64::from(queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(

@@ -16,12 +16,15 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::FrameMemory,
+    local_home::LocalHome,
 };
 
 mod mending;
+mod returning;
 mod sizing;
 
-pub(crate) use mending::Keeper;
+pub(crate) use mending::{Keeper, SteppedKeeper};
+pub(crate) use returning::Returned;
 pub(crate) use sizing::measure;
 
 /// Rings for a NIC that does not make its own.
@@ -129,10 +132,14 @@ struct Group {
     count: u32,
     /// The node that they reach, and this host's memory without one.
     node: Option<Arc<NodeClient>>,
+    /// The home in this host's memory that can be lost by itself.
+    local: Option<Arc<LocalHome>>,
     /// The connections to the node, one a queue pair; none while a pair is mended.
     links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     lost: AtomicBool,
+    /// They were at some time: what the home holds may be behind.
+    was_lost: AtomicBool,
     /// Tries in a row to mend a queue pair that failed.
     tries: AtomicU32,
 }
@@ -144,6 +151,29 @@ impl Group {
 }
 
 impl Group {
+    /// Whether its queue pairs are mended while kernels run: what they reach may be lost, and return.
+    fn is_kept(&self) -> bool {
+        self.node.is_some() || self.local.is_some()
+    }
+
+    /// Why its home cannot be reached any more.
+    fn failure(&self) -> Option<String> {
+        match (&self.node, &self.local) {
+            (Some(node), _) => node.failure(),
+            (None, Some(local)) => local.failure(),
+            (None, None) => None,
+        }
+    }
+
+    /// Its home, for messages.
+    fn home_name(&self) -> String {
+        match (&self.node, &self.local) {
+            (Some(node), _) => format!("memory node {}", node.address()),
+            (None, Some(local)) => local.name(),
+            (None, None) => "this host".into(),
+        }
+    }
+
     /// The places of its queue pairs.
     fn indexes(&self) -> std::ops::Range<u32> {
         self.first..self.first + self.count
@@ -165,6 +195,8 @@ pub(crate) struct Shape {
     /// Requests in flight of each.
     pub depth: u32,
     pub flush_reads: bool,
+    /// Homes in this host's memory, each with queue pairs of its own.
+    pub host_homes: u32,
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
 }
@@ -240,7 +272,11 @@ pub(crate) struct Queues {
     groups: Vec<Group>,
     /// Given back before the NICs, whose pages they are. None where lanes reach the NICs' doorbells as it is.
     doorbells: Vec<Doorbells>,
-    /// In order: groups of this host's memory, one a NIC, then groups of nodes.
+    /// Homes in this host's memory that can be lost one by one.
+    local_homes: Vec<Arc<LocalHome>>,
+    /// Address of each NIC's key of the frames of staging, once there are any.
+    staging_keys: Mutex<Vec<u64>>,
+    /// In order: groups of each home in this host's memory, one a NIC, then groups of nodes.
     nics: Vec<Arc<dyn Nic>>,
     /// Memory of rings that the NICs' driver made, where lanes know it by other addresses.
     arena: Option<Arc<RingArena>>,
@@ -277,23 +313,31 @@ impl Queues {
             count,
             depth,
             flush_reads,
+            host_homes,
             collapsed,
         } = shape;
-        let of_host = (0..nics.len()).map(|nic| (nic, None));
+        let local_homes: Vec<_> = match host_homes {
+            1 => Vec::new(),
+            several => (0..several).map(|home| Arc::new(LocalHome::new(home))).collect(),
+        };
+        let of_host = (0..host_homes).flat_map(|home| (0..nics.len()).map(move |nic| (nic, home)));
+        let of_host = of_host.map(|(nic, home)| (nic, None, local_homes.get(home as usize).cloned()));
         // A node is reached over the NIC whose network leads there.
         let of_nodes = nodes.iter().map(|node| {
             let there = |nic: &Arc<dyn Nic>| nic.capabilities().name == node.device();
-            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)))
+            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)), None)
         });
         let groups: Vec<Group> = (0..)
             .zip(of_host.chain(of_nodes))
-            .map(|(index, (nic, node))| Group {
+            .map(|(index, (nic, node, local))| Group {
                 nic,
                 first: index * count,
                 count,
                 node,
+                local,
                 links: Mutex::default(),
                 lost: AtomicBool::new(false),
+                was_lost: AtomicBool::new(false),
                 tries: AtomicU32::new(0),
             })
             .collect();
@@ -301,6 +345,8 @@ impl Queues {
         let mut queues = Self {
             groups,
             doorbells: Vec::new(),
+            local_homes,
+            staging_keys: Mutex::default(),
             nics: nics.to_vec(),
             arena,
             pairs: Vec::new(),
@@ -327,6 +373,12 @@ impl Queues {
             queues.pairs.push(pair);
             if hardware && !nic.capabilities().has_mover {
                 queues.reach_doorbell(gpu, &*nic, number)?;
+            }
+        }
+        for group in &queues.groups {
+            if let Some(local) = &group.local {
+                let pairs = group.indexes().map(|index| &queues.pairs[index as usize]);
+                local.add_pairs(pairs.map(|pair| (Arc::clone(&pair.nic), pair.number)));
             }
         }
         queues.clear_software_state(gpu)?;
@@ -385,14 +437,35 @@ impl Queues {
         }
     }
 
-    /// The queue pairs that reach this host's memory, a group a NIC.
-    pub fn of_host(&self) -> impl Iterator<Item = Reached> {
-        self.groups[..self.nics.len()].iter().map(Group::reached)
+    /// The queue pairs that reach home `home` in this host's memory, a group a NIC.
+    pub fn of_host(&self, home: usize) -> impl Iterator<Item = Reached> {
+        let first = home * self.nics.len();
+        self.groups[first..first + self.nics.len()].iter().map(Group::reached)
+    }
+
+    /// The homes in this host's memory that can be lost one by one.
+    pub fn local_homes(&self) -> &[Arc<LocalHome>] {
+        &self.local_homes
+    }
+
+    /// Tells lanes by what keys the NICs reach the frames of staging.
+    pub fn set_staging_keys(&self, gpu: &dyn Gpu, keys: Vec<u64>) -> Result<()> {
+        let _resetting = self.lock_resetting();
+        for group in &self.groups {
+            for index in group.indexes() {
+                let at = u64::from(index) * size_of::<QueueDesc>() as u64;
+                let at = self.table.addr() + at + core::mem::offset_of!(QueueDesc, staging_key) as u64;
+                let written = gpu.write(at, &keys[group.nic].to_ne_bytes());
+                written.doing(|| "describing frames of staging".to_owned())?;
+            }
+        }
+        *self.staging_keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+        Ok(())
     }
 
     /// The queue pairs that reach node `index`.
     pub fn of_node(&self, index: usize) -> Reached {
-        self.groups[self.nics.len() + index].reached()
+        self.groups[self.nics.len() * self.local_homes.len().max(1) + index].reached()
     }
 
     /// Groups of queue pairs.
@@ -454,7 +527,11 @@ impl Queues {
             records: pair.records.addr(),
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
-            mended: u32::from(group.node.is_some()),
+            mended: u32::from(group.is_kept()),
+            staging_key: {
+                let keys = self.staging_keys.lock().unwrap_or_else(PoisonError::into_inner);
+                keys.get(group.nic).copied().unwrap_or(0)
+            },
             ..zero()
         }
     }
@@ -482,26 +559,27 @@ impl Queues {
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in &self.groups {
-            match &group.node {
-                None => {
+            match group.is_kept() {
+                false => {
                     for index in group.indexes() {
                         self.pairs[index as usize].reset()?;
                         self.clear_pair(gpu, index, 0)?;
                     }
                     self.connect(gpu, group)?;
                 }
-                Some(node) => self.reset_at_node(gpu, group, node)?,
+                true => self.reset_kept(gpu, group)?,
             }
         }
         Ok(())
     }
 
-    fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
+    fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        let _held = group.local.as_ref().map(|local| local.hold());
         for turn in 0..group.count {
             self.clear_pair(gpu, group.first + turn, 0)?;
             // Relaxed: see `say_lost`.
             while !group.lost.load(Ordering::Relaxed) {
-                if let Some(why) = node.failure() {
+                if let Some(why) = group.failure() {
                     group.say_lost(&why);
                 } else if self.mend(gpu, group, turn, 0).is_ok() {
                     break;
@@ -524,7 +602,7 @@ impl Queues {
     /// Whether a queue pair that nobody mends completed a request with an error since the last reset.
     pub fn any_failed(&self, gpu: &dyn Gpu) -> Result<bool> {
         let states = self.read_states(gpu)?;
-        let unmended = self.groups.iter().filter(|group| group.node.is_none());
+        let unmended = self.groups.iter().filter(|group| !group.is_kept());
         Ok(unmended
             .flat_map(Group::indexes)
             .any(|index| states[index as usize].failed != 0))

@@ -14,6 +14,32 @@ __global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, un
         if (!gpuvm::detail::flush_page(vm, gpuvm::detail::owner_of(region, page))) return;
 }
 
+// Closes queue pairs [first, first + count), which are lost, to reservations, and finishes what has completed on them.
+__global__ void gpuvm_close(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned count) {
+    for (unsigned n = threadIdx.x; n < count; n += blockDim.x) {
+        gpuvm::detail::Queue queue(vm, first + n);
+        gpuvm::detail::close(queue);
+        gpuvm::detail::reap_queue(queue, ~0u);
+    }
+}
+
+// Marks the copies of the pages [first, last) of a region at one of its homes as stale.
+__global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned home, unsigned long long first,
+                          unsigned long long last) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        gpuvm::detail::age_page(vm, gpuvm::detail::owner_of(region, page), home);
+}
+
+// Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
+__global__ void gpuvm_catch_up(gpuvm::layout::ArrayDesc array, unsigned long long first, unsigned long long last) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        if (!gpuvm::detail::catch_up_page(array, page)) return;
+}
+
 // Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
 // `discard`.
 __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,

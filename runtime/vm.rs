@@ -19,13 +19,14 @@ use crate::{
     arena::RingArena,
     buffer::Buffer,
     builder::{QUEUE_PAIRS, Transport, VmBuilder},
+    catch_up::CatchUp,
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
-    queues::{Keeper, Queues, Shape, measure},
+    queues::{Keeper, Queues, Shape, SteppedKeeper, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
@@ -71,6 +72,18 @@ pub(crate) struct Lost {
     regions: Vec<String>,
 }
 
+/// Frames from which pages with checksums are written home.
+pub(crate) struct Staging {
+    _frames: FrameMemory,
+    /// One a frame: 1 while a write-back has it.
+    pub taken: DeviceArray<u32>,
+}
+
+/// Memory for staging, where pages are neither small nor large.
+const STAGING_BYTES: u64 = 16 << 20;
+const STAGING_MIN: u64 = 8;
+const STAGING_MAX: u64 = 256;
+
 /// A closed region's place in the region table, and its page table.
 pub(crate) struct Retired {
     pub id: u32,
@@ -78,6 +91,10 @@ pub(crate) struct Retired {
 }
 
 pub(crate) struct VmInner {
+    /// Where homes may return.
+    pub catch_up: OnceLock<CatchUp>,
+    /// Held by whoever catches up.
+    pub catching_up: Mutex<()>,
     /// Where there are nodes.
     pub keeper: OnceLock<Keeper>,
     /// Memory nodes, in the order of the groups of queue pairs.
@@ -101,6 +118,8 @@ pub(crate) struct VmInner {
     pub stripes_a_region: u64,
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
+    /// From where pages with checksums are written home, once there are any.
+    pub staging: Mutex<Option<Staging>>,
     /// Where warps fill a large page together.
     pub fills: Option<DeviceArray<FillState>>,
     pub launch_states: Arc<StatePool>,
@@ -155,6 +174,7 @@ impl Vm {
             count,
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
+            host_homes: settings.host_homes,
             collapsed: settings.collapsed_completions,
         };
         let queues = match nics.is_empty() {
@@ -173,7 +193,13 @@ impl Vm {
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
-        let stripes_a_region = nodes.len().max(nics.len()).max(1) as u64;
+        // A row for each replica, of a stripe a node or a NIC.
+        let rows = if nodes.len() > 1 || settings.host_homes > 1 {
+            2
+        } else {
+            1
+        };
+        let stripes_a_region = (nodes.len().max(nics.len()).max(1) * rows) as u64;
         let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
         let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -199,9 +225,13 @@ impl Vm {
             fills: fills.as_ref().map_or(0, DeviceArray::addr),
             fill_count,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
+            ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
+            catch_up: OnceLock::new(),
+            catching_up: Mutex::default(),
+            staging: Mutex::default(),
             keeper: OnceLock::new(),
             nodes,
             support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
@@ -240,11 +270,17 @@ impl Vm {
         };
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
-        if let (Some(queues), false) = (&vm.inner.queues, vm.inner.nodes.is_empty()) {
+        let kept = !vm.inner.nodes.is_empty() || vm.inner.settings.host_homes > 1;
+        if let (Some(queues), true, Some(_)) = (&vm.inner.queues, kept, vm.inner.settings.seed) {
+            let keeper = SteppedKeeper::new(queues, &vm.inner.gpu);
+            vm.inner.gpu.attach(Arc::new(keeper));
+        } else if let (Some(queues), true) = (&vm.inner.queues, kept) {
             let keeper = Keeper::start(Arc::clone(queues), Arc::clone(&vm.inner.gpu));
             let keeper = keeper.map_err(|source| Error::Thread { source })?;
             // Set once, here.
             let _ = vm.inner.keeper.set(keeper);
+            let catch_up = CatchUp::start(&vm.inner).map_err(|source| Error::Thread { source })?;
+            let _ = vm.inner.catch_up.set(catch_up);
         }
         vm.inner.support.check_version(&vm.inner)?;
         Ok(vm)
@@ -510,7 +546,7 @@ fn page_of(owner: u64) -> u64 {
 }
 
 fn region_of(owner: u64) -> u64 {
-    (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT
+    owner >> layout::OWNER_REGION_SHIFT & u64::from(layout::REGIONS_MAX - 1)
 }
 
 impl State {
@@ -544,6 +580,41 @@ impl VmInner {
         self.gpu
             .write(at, &low.to_ne_bytes())
             .doing(|| "setting the pool's low-water mark".into())
+    }
+
+    /// Makes the frames of staging, unless they are there.
+    pub fn make_staging(&self) -> Result<()> {
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let (None, Some(queues)) = (&*staging, &self.queues) else {
+            return Ok(());
+        };
+        let page = 1 << self.page_shift;
+        let count = (STAGING_BYTES / page).clamp(STAGING_MIN, STAGING_MAX);
+        let frames = FrameMemory::new(&*self.gpu, &self.nics, count, page, self.frames.access())?;
+        let doing = || "allocating frames of staging".to_owned();
+        let taken = DeviceArray::<u32>::zeroed(&*self.gpu, count).doing(doing)?;
+        queues.set_staging_keys(
+            &*self.gpu,
+            (0..self.nics.len()).map(|nic| frames.keys_of(nic)).collect(),
+        )?;
+        // No region has checksums before this has returned: no lane looks.
+        let at = |field: usize| self.desc.addr() + field as u64;
+        let written = self
+            .gpu
+            .write(at(core::mem::offset_of!(VmDesc, staging)), &taken.addr().to_ne_bytes());
+        written.doing(doing)?;
+        let written = self.gpu.write(
+            at(core::mem::offset_of!(VmDesc, staging_frames)),
+            &frames.addr().to_ne_bytes(),
+        );
+        written.doing(doing)?;
+        let written = self.gpu.write(
+            at(core::mem::offset_of!(VmDesc, staging_count)),
+            &(count as u32).to_ne_bytes(),
+        );
+        written.doing(doing)?;
+        *staging = Some(Staging { _frames: frames, taken });
+        Ok(())
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -651,6 +722,7 @@ impl VmInner {
 impl Drop for VmInner {
     fn drop(&mut self) {
         // First: it takes queue pairs through reset.
+        drop(self.catch_up.take());
         drop(self.keeper.take());
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {

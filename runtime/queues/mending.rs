@@ -21,8 +21,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -41,27 +41,31 @@ const TRIES_MAX: u32 = 3;
 
 impl Group {
     pub(super) fn say_lost(&self, why: &dyn std::fmt::Display) {
-        // Relaxed: a flag for the host alone; the queue pairs' state is what lanes see.
-        if !self.lost.swap(true, Ordering::Relaxed)
-            && let Some(node) = &self.node
-        {
-            tracing::error!("memory node {} is lost: {why}", node.address());
+        // Relaxed: flags for the host alone; the queue pairs' state is what lanes see.
+        self.was_lost.store(true, Ordering::Relaxed);
+        if !self.lost.swap(true, Ordering::Relaxed) && self.is_kept() {
+            tracing::error!("{} is lost: {why}", self.home_name());
         }
     }
 }
 
 impl Queues {
-    /// One look at every queue pair that reaches a node.
-    fn keep(&self, gpu: &dyn Gpu) -> Result<()> {
+    /// One look at every queue pair that reaches a home which may be lost. Whether there was something to do.
+    fn keep(&self, gpu: &dyn Gpu) -> Result<bool> {
+        let mut did = false;
         let states = self.read_states(gpu)?;
         for group in &self.groups {
-            let Some(node) = &group.node else { continue };
+            if !group.is_kept() {
+                continue;
+            }
             let _resetting = self.lock_resetting();
+            let _held = group.local.as_ref().map(|local| local.hold());
             // Relaxed: see `say_lost`.
             if group.lost.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Some(why) = node.failure() {
+            if let Some(why) = group.failure() {
+                did = true;
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
@@ -73,6 +77,7 @@ impl Queues {
                     continue;
                 };
                 if self.mend(gpu, group, index - group.first, next).is_ok() {
+                    did = true;
                     self.open(gpu, index, next)?;
                     // Relaxed: a count.
                     self.mended.fetch_add(1, Ordering::Relaxed);
@@ -82,11 +87,11 @@ impl Queues {
                 }
             }
         }
-        Ok(())
+        Ok(did)
     }
 
     /// The next request's index of a closed pair on which nothing is in flight.
-    fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+    pub(super) fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
         let doing = || "reading a queue pair".to_owned();
         // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
         let state = self.states.read(gpu, index.into(), 1).doing(doing)?[0];
@@ -104,7 +109,7 @@ impl Queues {
     }
 
     /// Opens a mended pair for request `next`.
-    fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
+    pub(super) fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
         self.set_failed(gpu, index, 0)?;
         // After `failed`, and in one piece: a lane that finds the bit gone may reserve.
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
@@ -189,6 +194,39 @@ impl Queues {
             }
         }
         Ok(())
+    }
+}
+
+/// How many steps of a seeded GPU's scheduler pass between two looks.
+const STEPS: u32 = 32;
+
+/// The keeper where a seed decides all interleavings: the scheduler steps it.
+pub(crate) struct SteppedKeeper {
+    queues: Weak<Queues>,
+    gpu: Weak<dyn Gpu>,
+    steps: AtomicU32,
+}
+
+impl SteppedKeeper {
+    pub fn new(queues: &Arc<Queues>, gpu: &Arc<dyn Gpu>) -> Self {
+        Self {
+            queues: Arc::downgrade(queues),
+            gpu: Arc::downgrade(gpu),
+            steps: AtomicU32::new(0),
+        }
+    }
+}
+
+impl gpuvm_gpu::Actor for SteppedKeeper {
+    fn step(&self) -> bool {
+        // Relaxed: one thread steps it.
+        if !self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(STEPS) {
+            return false;
+        }
+        match (self.queues.upgrade(), self.gpu.upgrade()) {
+            (Some(queues), Some(gpu)) => queues.keep(&*gpu).unwrap_or(false),
+            _ => false,
+        }
     }
 }
 

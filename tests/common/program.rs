@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytemuck::Pod;
-use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
+use gpuvm::{CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -87,6 +87,10 @@ pub struct Shape {
     pub direct: bool,
     /// Whether the region keeps frames of its own.
     pub never_evicted: bool,
+    /// Homes of each page, of both regions.
+    pub replicas: u32,
+    /// Whether both regions have checksums.
+    pub checked: bool,
 }
 
 impl Shape {
@@ -130,6 +134,8 @@ impl Shape {
             interleaving: None,
             direct: false,
             never_evicted: false,
+            replicas: 1,
+            checked: false,
         }
     }
 
@@ -156,6 +162,7 @@ impl Shape {
             Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
             None => crate::common::over_environment(builder.workers(2)),
         };
+        let builder = builder.host_homes(self.replicas);
         match self.direct {
             true => builder.transport(gpuvm::Transport::Direct),
             false => builder,
@@ -290,6 +297,8 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
         interleaving: Some(seed),
         direct: false,
         never_evicted: false,
+        replicas: 1,
+        checked: false,
     }
 }
 
@@ -312,6 +321,26 @@ pub fn run_on<T: Element>(
     shape: &Shape,
     options: &CompileOptions,
 ) -> Result<Outcome, String> {
+    run_watched::<T>(builder, rng, shape, options, &mut |_, _| Ok(()))
+}
+
+/// When a run calls whoever watches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// A launch will begin.
+    Before(u32),
+    /// It has ended, and the host has done what it does between launches.
+    After(u32),
+}
+
+/// The same with somebody who does things to the virtual memory between launches.
+pub fn run_watched<T: Element>(
+    builder: VmBuilder,
+    rng: &mut ChaCha8Rng,
+    shape: &Shape,
+    options: &CompileOptions,
+    watch: &mut dyn FnMut(&Vm, Moment) -> Result<(), String>,
+) -> Result<Outcome, String> {
     let mut options = options.clone();
     options.defines.push(("ELEMENT".into(), Some(T::NAME.into())));
     let bench = Bench::with(builder, PROGRAM, &options);
@@ -331,15 +360,23 @@ pub fn run_on<T: Element>(
         true => a.never_evicted(),
         false => a,
     };
+    let integrity = match shape.checked {
+        true => Integrity::Crc32c,
+        false => Integrity::Unchecked,
+    };
+    let a = a.replicas(shape.replicas).integrity(integrity);
     let a = a.from_iter(data).map_err(told)?;
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
+    let shared = shared.replicas(shape.replicas).integrity(integrity);
     let shared = shared.from_slice(&model.shared).map_err(told)?;
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
+        watch(&bench.vm, Moment::Before(launch))?;
         traces.push(
             launch_once(&bench, rng, shape, &mut model, (&a, &shared)).map_err(|w| format!("launch {launch}: {w}"))?,
         );
         between(rng, shape, &mut model, &a)?;
+        watch(&bench.vm, Moment::After(launch))?;
     }
     let found = a.to_vec().map_err(told)?;
     if let Some((i, e)) = (0..).zip(&found).find(|(i, e)| **e != T::make(model.number(*i))) {
@@ -352,7 +389,7 @@ pub fn run_on<T: Element>(
     let violations: Vec<_> = bench.vm.soft_nics().iter().flat_map(|nic| nic.violations()).collect();
     let stats = bench.vm.stats().map_err(told)?;
     // Where packets are lost and few are sent again, requests do fail, and are repeated.
-    let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some();
+    let may_fail = std::env::var_os("GPUVM_TEST_RETRIES").is_some() || shape.replicas > 1;
     if !violations.is_empty() || (stats.errors != 0 && !may_fail) {
         return Err(format!(
             "the queues' rules were broken, or {} requests failed: {violations:?}",
