@@ -292,7 +292,8 @@ impl RegionInner {
             stale_words: self.pages.div_ceil(32),
             joins: self.guards.joins,
             checksums: self.guards.checksums,
-            reserved: [0; 4],
+            reserved: 0,
+            reserved_tail: [0; 7],
         }
     }
 

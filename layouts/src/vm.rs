@@ -110,8 +110,8 @@ pub struct RegionDesc {
     pub home: u64,
     /// NICs that reach each home.
     pub nics: u32,
-    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
-    pub replicas: u32,
+    /// Unused.
+    pub reserved: u32,
     /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
     /// written back last, and is never read.
     pub stale: u64,
@@ -121,8 +121,10 @@ pub struct RegionDesc {
     pub joins: u64,
     /// With `REGION_CHECKED`: address of 32 bits a page: the CRC-32C of its copy at home, or 0 when that is not known.
     pub checksums: u64,
+    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
+    pub replicas: u32,
     /// Unused, to 128 bytes.
-    pub reserved: [u64; 4],
+    pub reserved_tail: [u32; 7],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -315,7 +317,7 @@ shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
-        nics: 56, replicas: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, reserved: 96, }
+        nics: 56, reserved: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
     FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 256 {

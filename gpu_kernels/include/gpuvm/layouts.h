@@ -318,8 +318,8 @@ struct alignas(64) RegionDesc {
     unsigned long long home;
     /// NICs that reach each home.
     unsigned int nics;
-    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
-    unsigned int replicas;
+    /// Unused.
+    unsigned int reserved;
     /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
     /// written back last, and is never read.
     unsigned long long stale;
@@ -329,8 +329,10 @@ struct alignas(64) RegionDesc {
     unsigned long long joins;
     /// With `REGION_CHECKED`: address of 32 bits a page: the CRC-32C of its copy at home, or 0 when that is not known.
     unsigned long long checksums;
+    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
+    unsigned int replicas;
     /// Unused, to 128 bytes.
-    unsigned long long reserved[4];
+    unsigned int reserved_tail[7];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -730,12 +732,13 @@ static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc
 static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDesc::frames");
 static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, nics) == 56, "offset of RegionDesc::nics");
-static_assert(__builtin_offsetof(RegionDesc, replicas) == 60, "offset of RegionDesc::replicas");
+static_assert(__builtin_offsetof(RegionDesc, reserved) == 60, "offset of RegionDesc::reserved");
 static_assert(__builtin_offsetof(RegionDesc, stale) == 64, "offset of RegionDesc::stale");
 static_assert(__builtin_offsetof(RegionDesc, stale_words) == 72, "offset of RegionDesc::stale_words");
 static_assert(__builtin_offsetof(RegionDesc, joins) == 80, "offset of RegionDesc::joins");
 static_assert(__builtin_offsetof(RegionDesc, checksums) == 88, "offset of RegionDesc::checksums");
-static_assert(__builtin_offsetof(RegionDesc, reserved) == 96, "offset of RegionDesc::reserved");
+static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionDesc::replicas");
+static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 100, "offset of RegionDesc::reserved_tail");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::completion_queue::{CompletionQueue, half, word};
 use super::copy::Ahead;
 use super::engine::Context;
-use super::execute::{Failure, execute};
+use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
 use super::report::{InFlight, ViolationKind, describe};
 use super::{lock, vendor};
@@ -155,6 +155,8 @@ struct Pending {
     /// Known to fail.
     failure: Option<Failure>,
     lose_completion: bool,
+    /// The bit of the moved data to turn over.
+    flip: Option<u64>,
 }
 
 /// What one call of [`QueuePairEngine::step`] came to.
@@ -443,6 +445,10 @@ impl QueuePairEngine {
             _ => None,
         };
         let lose_completion = fault == Some(Fault::LoseCompletion);
+        let flip = match fault {
+            Some(Fault::Flip { bit }) => Some(bit),
+            _ => None,
+        };
         let (bytes, end) = (bytes.to_vec(), self.head);
         self.queue(Pending {
             bytes,
@@ -452,6 +458,7 @@ impl QueuePairEngine {
             waits_for_data,
             failure,
             lose_completion,
+            flip,
         });
         context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
         Step::Did(0)
@@ -498,6 +505,7 @@ impl QueuePairEngine {
             waits_for_data: false,
             failure,
             lose_completion: false,
+            flip: None,
         });
         Step::Did(0)
     }
@@ -538,6 +546,10 @@ impl QueuePairEngine {
                 None,
             )
         };
+        if let (Some(bit), Ok(_)) = (pending.flip, outcome) {
+            // SAFETY: as above: the request was just allowed to write there.
+            unsafe { flip(&request, bit) };
+        }
         self.complete(context, &request, pending.index, outcome, pending.lose_completion);
         outcome.unwrap_or(0)
     }

@@ -26,17 +26,20 @@ GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u3
                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, owner);
-    if (done.ok && is_checked(region)) {
+    // The claim is ours, so a copy that was not stale when it was chosen is stale now only because its home was lost
+    // and returned before the request was reserved. None is in flight while a home returns.
+    bool returned = done.ok && is_replicated(region) && is_stale(vm, owner);
+    if (done.ok && !returned && is_checked(region)) {
         if (pins) return layout::OUTCOME_ARRIVED;
         u32 found = checksum_alone(frame_address(vm, region, frame), page_bytes(vm, region, page_of(owner)));
         return publish_checked(vm, owner, q.number, frame, token, pins, found);
     }
-    if (done.ok) {
+    if (done.ok && !returned) {
         publish_fetched(vm, owner, frame, token, pins);
         return layout::OUTCOME_OK;
     }
     // Refused by one home, it is asked of the other.
-    bool repeat = q.to_repeat(done) || (is_replicated(region) && leave_replica(vm, owner));
+    bool repeat = returned || q.to_repeat(done) || (is_replicated(region) && leave_replica(vm, owner));
     u64* word = word_of(vm, owner);
     if (repeat) {
         publish_absent(word, token);
