@@ -96,8 +96,13 @@ impl VmInner {
 impl RegionInner {
     /// Mends the stale copies at homes that can be reached.
     fn catch_up(&self) -> Result<()> {
-        if self.read_only || !self.is_behind()? {
+        if !self.is_behind()? {
             return Ok(());
+        }
+        if self.read_only {
+            let _launches = self.quiesce();
+            // SAFETY: no launch that names the region runs or begins, and kernels never write it.
+            return unsafe { self.copy_to_stale() };
         }
         let mut page = 0;
         while page < self.pages {

@@ -107,7 +107,10 @@ fn with_a_second_copy_every_page_is_mended() {
         assert_eq!(sum(&bench, &a).unwrap(), total);
     }
     let stats = bench.vm.stats().unwrap();
-    println!("{bitten} bits flipped, {} found, {} mended", stats.pages_corrupt, stats.replicas_mended);
+    println!(
+        "{bitten} bits flipped, {} found, {} mended",
+        stats.pages_corrupt, stats.replicas_mended
+    );
     assert!(stats.pages_corrupt > 0);
     assert_eq!(stats.replicas_missed, stats.replicas_mended);
     a.evict().unwrap();
@@ -125,7 +128,10 @@ fn what_the_host_writes_has_its_checksum_as_well() {
         let values: Vec<u32> = (0..count as u32).map(|i| i ^ n as u32).collect();
         a.write(first, &values).unwrap();
         expected[first as usize..][..count as usize].copy_from_slice(&values);
-        assert_eq!(sum(&bench, &a).unwrap(), expected.iter().map(|&e| u64::from(e)).sum::<u64>());
+        assert_eq!(
+            sum(&bench, &a).unwrap(),
+            expected.iter().map(|&e| u64::from(e)).sum::<u64>()
+        );
     }
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     assert_eq!(bench.vm.stats().unwrap().pages_corrupt, 0);
@@ -185,7 +191,12 @@ fn found(header: &str, from: &str, to: &str, most: u64) {
 
 #[test]
 fn a_write_from_the_frame_itself_is_found() {
-    found("gpuvm/detail/queue.cuh", "if (write && token != 0) {", "if (false) {", 300);
+    found(
+        "gpuvm/detail/queue.cuh",
+        "if (write && token != 0) {",
+        "if (false) {",
+        300,
+    );
 }
 
 #[test]
@@ -207,7 +218,10 @@ fn what_cannot_be_is_refused() {
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
     let bench = Bench::new(simulated_soft(6), BASIC);
     let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(2).zeroed());
-    assert!(message.contains("`mine`") && message.contains("host_homes"), "{message}");
+    assert!(
+        message.contains("`mine`") && message.contains("host_homes"),
+        "{message}"
+    );
     let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(3).zeroed());
     assert!(message.contains("`mine`") && message.contains('3'), "{message}");
     let message = refused(simulated_soft(6).host_homes(3).build());

@@ -283,6 +283,37 @@ impl RegionInner {
         self.say_stale(&missed)
     }
 
+    /// Copies good copies over stale ones, where kernels never write: what nodes have sealed stays as it is.
+    ///
+    /// # Safety
+    /// As for `copy_in`; frames may hold pages.
+    pub(crate) unsafe fn copy_to_stale(&self) -> Result<()> {
+        if self.has_ended() || !matches!(self.home, Home::Host(..)) {
+            return Ok(());
+        }
+        let mut stale = self.read_stale()?;
+        let _held = self.hold();
+        let shift = self.vm.page_shift;
+        for page in 0..self.pages {
+            for (row, home) in self.rows() {
+                if !stale.has(row, page) || self.is_lost(row, page) || self.good_replica(&stale, page).is_err() {
+                    continue;
+                }
+                let (first, end) = (page << shift, ((page + 1) << shift).min(self.bytes));
+                let mut bytes = vec![0; (end - first) as usize];
+                let Some((_, good)) = self.rows().nth(self.good_replica(&stale, page)?) else {
+                    continue;
+                };
+                // SAFETY: passed on from the caller.
+                unsafe { self.copy_out_of(good, first, &mut bytes) }?;
+                // SAFETY: as above; no lane reads a stale copy.
+                unsafe { self.copy_in_to(home, first, &bytes) }?;
+                stale.0[row][(page / 32) as usize] &= !(1 << (page % 32));
+            }
+        }
+        self.write_stale(&stale)
+    }
+
     /// Marks copies as stale while no frame holds a page of the region and nobody else changes the bits.
     fn say_stale(&self, missed: &[(usize, u64)]) -> Result<()> {
         if missed.is_empty() {
@@ -292,6 +323,10 @@ impl RegionInner {
         for &(row, page) in missed {
             stale.0[row][(page / 32) as usize] |= 1 << (page % 32);
         }
+        self.write_stale(&stale)
+    }
+
+    fn write_stale(&self, stale: &Stale) -> Result<()> {
         match &*self.lock_tables() {
             Some(tables) => match &tables.guards.stale {
                 Some(table) => table
