@@ -27,11 +27,6 @@ impl<T: Pod> DeviceArray<T> {
         Ok(array)
     }
 
-    /// Elements that there is room for.
-    pub fn len(&self) -> u64 {
-        self.memory.bytes() / size_of::<T>() as u64
-    }
-
     pub fn addr(&self) -> u64 {
         self.memory.addr()
     }

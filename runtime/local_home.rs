@@ -1,7 +1,10 @@
 //! Homes in this host's memory that can be lost one by one, as memory nodes are: for regions with replicas where there is no
 //! memory node, and for tests of what happens then.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use gpuvm_nic::{Nic, NicError};
 
@@ -12,6 +15,8 @@ const GARBAGE: u8 = 0xee;
 pub(crate) struct LocalHome {
     place: u32,
     failure: Mutex<Option<String>>,
+    /// Times that it was lost: what was connected to it before is connected to nothing.
+    epoch: AtomicU64,
     /// Memory of replicated regions, which goes with the home.
     spans: Mutex<Vec<Span>>,
     /// The queue pairs that reach it.
@@ -38,6 +43,7 @@ impl LocalHome {
         Self {
             place,
             failure: Mutex::default(),
+            epoch: AtomicU64::new(0),
             spans: Mutex::default(),
             pairs: Mutex::default(),
         }
@@ -49,6 +55,12 @@ impl LocalHome {
 
     pub fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
+    }
+
+    /// Times that it was lost. It changes only while the memory is held.
+    pub fn epoch(&self) -> u64 {
+        // Acquire: pairs with the release in `lose`, after which nothing reaches the memory.
+        self.epoch.load(Ordering::Acquire)
     }
 
     pub fn add_pairs(&self, pairs: impl Iterator<Item = (Arc<dyn Nic>, u32)>) {
@@ -75,6 +87,7 @@ impl LocalHome {
             nic.fail(*pair)?;
         }
         *lock(&self.failure) = Some("it was taken away".into());
+        self.epoch.fetch_add(1, Ordering::Release);
         for span in &*spans {
             // SAFETY: the span is a region's memory, valid while it is listed; the NIC does not reach it any more, and the
             // host does so only with the lock.

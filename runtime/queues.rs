@@ -138,6 +138,8 @@ struct Group {
     links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     lost: AtomicBool,
+    /// The home's epoch for which its queue pairs are good.
+    epoch: AtomicU64,
     /// They were at some time: what the home holds may be behind.
     was_lost: AtomicBool,
     /// Tries in a row to mend a queue pair that failed.
@@ -160,7 +162,11 @@ impl Group {
     fn failure(&self) -> Option<String> {
         match (&self.node, &self.local) {
             (Some(node), _) => node.failure(),
-            (None, Some(local)) => local.failure(),
+            (None, Some(local)) => local.failure().or_else(|| {
+                // It came back before anybody saw that it was gone. Relaxed: changed with `resetting`.
+                let same = local.epoch() == self.epoch.load(Ordering::Relaxed);
+                (!same).then(|| "it was away, and what it held is gone".into())
+            }),
             (None, None) => None,
         }
     }
@@ -274,8 +280,6 @@ pub(crate) struct Queues {
     doorbells: Vec<Doorbells>,
     /// Homes in this host's memory that can be lost one by one.
     local_homes: Vec<Arc<LocalHome>>,
-    /// Address of each NIC's key of the frames of staging, once there are any.
-    staging_keys: Mutex<Vec<u64>>,
     /// In order: groups of each home in this host's memory, one a NIC, then groups of nodes.
     nics: Vec<Arc<dyn Nic>>,
     /// Memory of rings that the NICs' driver made, where lanes know it by other addresses.
@@ -337,6 +341,7 @@ impl Queues {
                 local,
                 links: Mutex::default(),
                 lost: AtomicBool::new(false),
+                epoch: AtomicU64::new(0),
                 was_lost: AtomicBool::new(false),
                 tries: AtomicU32::new(0),
             })
@@ -346,7 +351,6 @@ impl Queues {
             groups,
             doorbells: Vec::new(),
             local_homes,
-            staging_keys: Mutex::default(),
             nics: nics.to_vec(),
             arena,
             pairs: Vec::new(),
@@ -448,21 +452,6 @@ impl Queues {
         &self.local_homes
     }
 
-    /// Tells lanes by what keys the NICs reach the frames of staging.
-    pub fn set_staging_keys(&self, gpu: &dyn Gpu, keys: Vec<u64>) -> Result<()> {
-        let _resetting = self.lock_resetting();
-        for group in &self.groups {
-            for index in group.indexes() {
-                let at = u64::from(index) * size_of::<QueueDesc>() as u64;
-                let at = self.table.addr() + at + core::mem::offset_of!(QueueDesc, staging_key) as u64;
-                let written = gpu.write(at, &keys[group.nic].to_ne_bytes());
-                written.doing(|| "describing frames of staging".to_owned())?;
-            }
-        }
-        *self.staging_keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
-        Ok(())
-    }
-
     /// The queue pairs that reach node `index`.
     pub fn of_node(&self, index: usize) -> Reached {
         self.groups[self.nics.len() * self.local_homes.len().max(1) + index].reached()
@@ -528,10 +517,6 @@ impl Queues {
             completion_produced: ready.completion_produced,
             completion_consumed: ready.completion_consumed,
             mended: u32::from(group.is_kept()),
-            staging_key: {
-                let keys = self.staging_keys.lock().unwrap_or_else(PoisonError::into_inner);
-                keys.get(group.nic).copied().unwrap_or(0)
-            },
             ..zero()
         }
     }

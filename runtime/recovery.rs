@@ -59,13 +59,6 @@ impl VmInner {
                 .write(&*self.gpu, 0, &none)
                 .doing(|| "clearing the table of large pages".into())?;
         }
-        let staging = self.staging.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(staging) = &*staging {
-            // Frames of write-backs that were dropped on their way.
-            let free = vec![0u32; staging.taken.len() as usize];
-            let cleared = staging.taken.write(&*self.gpu, 0, &free);
-            cleared.doing(|| "clearing frames of staging".into())?;
-        }
         self.owners
             .write(&*self.gpu, 0, &owners)
             .doing(|| "rebuilding the frames' owners".into())?;

@@ -198,9 +198,6 @@ impl RegionInner {
         };
         let guards = guard::Guards::create(inner, pages, mirror.is_some(), checksums.as_deref())
             .doing(|| format!("allocating what guards region `{name}`"))?;
-        if checksums.is_some() {
-            inner.make_staging()?;
-        }
         // From here on dropping it gives the key back.
         let mut region = Self {
             vm: Arc::clone(inner),

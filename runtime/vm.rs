@@ -72,18 +72,6 @@ pub(crate) struct Lost {
     regions: Vec<String>,
 }
 
-/// Frames from which pages with checksums are written home.
-pub(crate) struct Staging {
-    _frames: FrameMemory,
-    /// One a frame: 1 while a write-back has it.
-    pub taken: DeviceArray<u32>,
-}
-
-/// Memory for staging, where pages are neither small nor large.
-const STAGING_BYTES: u64 = 16 << 20;
-const STAGING_MIN: u64 = 8;
-const STAGING_MAX: u64 = 256;
-
 /// A closed region's place in the region table, and its page table.
 pub(crate) struct Retired {
     pub id: u32,
@@ -118,8 +106,6 @@ pub(crate) struct VmInner {
     pub stripes_a_region: u64,
     pub counters: DeviceArray<Counters>,
     pub latencies: DeviceArray<LatencyHistogram>,
-    /// From where pages with checksums are written home, once there are any.
-    pub staging: Mutex<Option<Staging>>,
     /// Where warps fill a large page together.
     pub fills: Option<DeviceArray<FillState>>,
     pub launch_states: Arc<StatePool>,
@@ -225,13 +211,11 @@ impl Vm {
             fills: fills.as_ref().map_or(0, DeviceArray::addr),
             fill_count,
             frame_reciprocal: u64::MAX / u64::from(frame_count),
-            ..zero()
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
             catch_up: OnceLock::new(),
             catching_up: Mutex::default(),
-            staging: Mutex::default(),
             keeper: OnceLock::new(),
             nodes,
             support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
@@ -580,41 +564,6 @@ impl VmInner {
         self.gpu
             .write(at, &low.to_ne_bytes())
             .doing(|| "setting the pool's low-water mark".into())
-    }
-
-    /// Makes the frames of staging, unless they are there.
-    pub fn make_staging(&self) -> Result<()> {
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let (None, Some(queues)) = (&*staging, &self.queues) else {
-            return Ok(());
-        };
-        let page = 1 << self.page_shift;
-        let count = (STAGING_BYTES / page).clamp(STAGING_MIN, STAGING_MAX);
-        let frames = FrameMemory::new(&*self.gpu, &self.nics, count, page, self.frames.access())?;
-        let doing = || "allocating frames of staging".to_owned();
-        let taken = DeviceArray::<u32>::zeroed(&*self.gpu, count).doing(doing)?;
-        queues.set_staging_keys(
-            &*self.gpu,
-            (0..self.nics.len()).map(|nic| frames.keys_of(nic)).collect(),
-        )?;
-        // No region has checksums before this has returned: no lane looks.
-        let at = |field: usize| self.desc.addr() + field as u64;
-        let written = self
-            .gpu
-            .write(at(core::mem::offset_of!(VmDesc, staging)), &taken.addr().to_ne_bytes());
-        written.doing(doing)?;
-        let written = self.gpu.write(
-            at(core::mem::offset_of!(VmDesc, staging_frames)),
-            &frames.addr().to_ne_bytes(),
-        );
-        written.doing(doing)?;
-        let written = self.gpu.write(
-            at(core::mem::offset_of!(VmDesc, staging_count)),
-            &(count as u32).to_ne_bytes(),
-        );
-        written.doing(doing)?;
-        *staging = Some(Staging { _frames: frames, taken });
-        Ok(())
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {

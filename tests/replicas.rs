@@ -11,9 +11,9 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, planted, refused, simulated_soft};
-use gpuvm::{CompileOptions, HostHome, LaunchConfig, Vm};
-use program::{Moment, Shape, give_up, rng, run, run_watched, seeds, tiny};
+use common::{BASIC, Bench, PAGE_WORDS, chain, compare, planted, refused, scaled, simulated_soft};
+use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm};
+use program::{Moment, Shape, give_up, rng, run_watched, seeds, tiny};
 
 /// A tiny program whose regions have two homes.
 fn doubled(seed: u64) -> Shape {
@@ -182,4 +182,111 @@ fn a_write_back_that_ends_with_its_first_write_is_found() {
         "",
         60,
     );
+}
+
+/// Pages of the regions of the tests without a seed.
+const PAGES: u64 = 40;
+const N: u64 = PAGES * PAGE_WORDS - 100;
+
+fn doubled_region(bench: &Bench) -> Region<u32> {
+    let region = bench.vm.region::<u32>(N).name("doubled").replicas(2);
+    region.from_iter(0..N as u32).unwrap()
+}
+
+/// Waits until both homes hold everything, with launches that write all the time.
+fn write_until_whole(bench: &Bench, a: &Region<u32>, rounds: &mut u32) {
+    let since = Instant::now();
+    loop {
+        bench.must("read_then_write", LaunchConfig::new(2, 64), (a, 1u32));
+        *rounds += 1;
+        a.flush().unwrap();
+        if a.health().unwrap().is_whole() {
+            return;
+        }
+        assert!(since.elapsed() < scaled(Duration::from_secs(30)), "{:?}", a.health());
+    }
+}
+
+#[test]
+fn a_home_is_caught_up_in_the_background_while_kernels_write() {
+    let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
+    let a = doubled_region(&bench);
+    let homes = bench.vm.host_homes();
+    let mut rounds = 0;
+    for turn in 0..6 {
+        let home = &homes[turn % 2];
+        let launch = bench.launch("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
+        std::thread::sleep(Duration::from_micros(300 * turn as u64));
+        home.lose().unwrap();
+        launch
+            .sync()
+            .unwrap_or_else(|error| panic!("turn {turn}: {}", chain(&error)));
+        rounds += 1;
+        let expected: Vec<u32> = (0..N as u32).map(|i| i + rounds).collect();
+        compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("turn {turn}: {wrong}"));
+        let health = a.health().unwrap();
+        assert_eq!(health.homes.iter().filter(|home| home.is_lost).count(), 1, "{health:?}");
+        assert_eq!(health.pages_without_copy, 0, "{health:?}");
+        home.restore();
+        write_until_whole(&bench, &a, &mut rounds);
+    }
+    let expected: Vec<u32> = (0..N as u32).map(|i| i + rounds).collect();
+    compare(&a.to_vec().unwrap(), &expected).unwrap();
+    let stats = bench.vm.stats().unwrap();
+    assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_mended);
+    bench.no_violations();
+}
+
+#[test]
+fn what_the_host_writes_while_a_home_is_lost_reaches_it_later() {
+    let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
+    let a = doubled_region(&bench);
+    let still = bench.vm.region::<u32>(N).name("still").replicas(2).read_only();
+    let still = still.from_iter(0..N as u32).unwrap();
+    let homes = bench.vm.host_homes();
+    homes[1].lose().unwrap();
+    let values: Vec<u32> = (0..3000).map(|i| i ^ 0xff00).collect();
+    a.write(1500, &values).unwrap();
+    homes[1].restore();
+    bench.vm.catch_up().unwrap();
+    assert!(a.health().unwrap().is_whole() && still.health().unwrap().is_whole());
+    homes[0].lose().unwrap();
+    let mut expected: Vec<u32> = (0..N as u32).collect();
+    compare(&still.to_vec().unwrap(), &expected).unwrap();
+    expected[1500..4500].copy_from_slice(&values);
+    compare(&a.to_vec().unwrap(), &expected).unwrap();
+}
+
+#[test]
+fn with_both_homes_lost_nothing_hangs_and_dirty_pages_are_kept() {
+    let builder = simulated_soft(8)
+        .host_homes(2)
+        .wait_limit(scaled(Duration::from_secs(1)));
+    let bench = Bench::new(builder, BASIC);
+    let a = doubled_region(&bench);
+    bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
+    for home in bench.vm.host_homes() {
+        home.lose().unwrap();
+    }
+    let since = Instant::now();
+    let sink = bench.vm.buffer::<u64>(1).unwrap();
+    let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
+    assert!(message.contains("`doubled`") && message.contains("page"), "{message}");
+    assert!(
+        since.elapsed() < scaled(Duration::from_secs(30)),
+        "{:?}",
+        since.elapsed()
+    );
+    let salvaged = a.salvage().unwrap();
+    assert!(
+        !salvaged.is_empty(),
+        "pages that could not go home are in GPU memory still"
+    );
+    for page in salvaged {
+        for (i, &found) in (page.first as u32..).zip(&page.elements) {
+            assert_eq!(found, 5 + i);
+        }
+    }
+    let message = refused(a.to_vec());
+    assert!(message.contains("`doubled`"), "{message}");
 }

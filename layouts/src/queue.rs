@@ -71,8 +71,8 @@ pub struct QueueDesc {
     pub reserved: u32,
     /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
     pub frame_keys: u64,
-    /// Address of the NIC's local key of the frames of staging; 0 where there are none.
-    pub staging_key: u64,
+    /// Unused, to 128 bytes.
+    pub reserved_tail: u64,
 }
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -121,8 +121,8 @@ pub struct RequestRecord {
     /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
     /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     pub pins: u32,
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. Of a write-back: 0, or
-    /// the place of the frame in staging that it is written from, plus one. With `RECORD_DONE` the outcome: `OUTCOME_*`.
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     pub token: u32,
 }
 
@@ -175,7 +175,7 @@ shared_layout! {
         kind: 0, number: 4, send_ring: 8, completion_ring: 16, doorbell_record: 24, doorbell: 32, mask: 40,
         send_mask: 44, completion_mask: 48, send_shift: 52, completion_shift: 56, send_start: 60, completion_start: 64,
         flags: 68, state: 72, records: 80, completion_produced: 88, completion_consumed: 96, mended: 104, reserved: 108,
-        frame_keys: 112, staging_key: 120,
+        frame_keys: 112, reserved_tail: 120,
     }
     QueueState: 512 {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,

@@ -218,15 +218,6 @@ pub struct VmDesc {
     pub ticks_per_us: u32,
     /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
     pub frame_reciprocal: u64,
-    /// Address of `staging_count` words of 32 bits, each 1 while a write-back holds the frame of staging at its place. 0 until
-    /// a region has checksums.
-    pub staging: u64,
-    /// Address of the frames of staging: pages with a checksum are written home from there.
-    pub staging_frames: u64,
-    /// Frames of staging.
-    pub staging_count: u32,
-    /// Unused, to 256 bytes.
-    pub reserved: [u32; 27],
 }
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -320,11 +311,11 @@ shared_layout! {
         nics: 56, reserved: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
     FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
-    VmDesc: 256 {
+    VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
         queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
-        frame_reciprocal: 120, staging: 128, staging_frames: 136, staging_count: 144, reserved: 148,
+        frame_reciprocal: 120,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         pad3: 400, }

@@ -174,7 +174,7 @@ impl Queues {
     }
 
     /// Ends all requests to a lost node, and keeps lanes from posting others.
-    fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
+    pub(super) fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
         group.say_lost(why);
         let states = self.read_states(gpu)?;
         for index in group.indexes() {

@@ -420,15 +420,6 @@ struct alignas(128) VmDesc {
     unsigned int ticks_per_us;
     /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
     unsigned long long frame_reciprocal;
-    /// Address of `staging_count` words of 32 bits, each 1 while a write-back holds the frame of staging at its place. 0 until
-    /// a region has checksums.
-    unsigned long long staging;
-    /// Address of the frames of staging: pages with a checksum are written home from there.
-    unsigned long long staging_frames;
-    /// Frames of staging.
-    unsigned int staging_count;
-    /// Unused, to 256 bytes.
-    unsigned int reserved[27];
 };
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -553,8 +544,8 @@ struct alignas(64) QueueDesc {
     unsigned int reserved;
     /// Address of the NIC's local keys of the pool's frames: 32 bits for each `FRAME_KEY_BYTES` of them.
     unsigned long long frame_keys;
-    /// Address of the NIC's local key of the frames of staging; 0 where there are none.
-    unsigned long long staging_key;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved_tail;
 };
 
 /// What GPU threads change in a queue pair. One 128-byte line a word, so that posters, the ringer
@@ -599,8 +590,8 @@ struct alignas(32) RequestRecord {
     /// Not 0: a lane waits for the outcome, and a fetch's publication takes this many pins for it. Handler and
     /// waiter both exchange it for 0; who finds 0 knows that the other was there first.
     unsigned int pins;
-    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. Of a write-back: 0, or
-    /// the place of the frame in staging that it is written from, plus one. With `RECORD_DONE` the outcome: `OUTCOME_*`.
+    /// What the page word's frame field holds while this fetch is in flight: 0, or a request token. With
+    /// `RECORD_DONE` the outcome: `OUTCOME_*`.
     unsigned int token;
 };
 
@@ -668,7 +659,7 @@ static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
-static_assert(sizeof(VmDesc) == 256, "size of VmDesc");
+static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
 static_assert(sizeof(Counters) == 256, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
@@ -696,7 +687,7 @@ static_assert(__builtin_offsetof(QueueDesc, completion_consumed) == 96, "offset 
 static_assert(__builtin_offsetof(QueueDesc, mended) == 104, "offset of QueueDesc::mended");
 static_assert(__builtin_offsetof(QueueDesc, reserved) == 108, "offset of QueueDesc::reserved");
 static_assert(__builtin_offsetof(QueueDesc, frame_keys) == 112, "offset of QueueDesc::frame_keys");
-static_assert(__builtin_offsetof(QueueDesc, staging_key) == 120, "offset of QueueDesc::staging_key");
+static_assert(__builtin_offsetof(QueueDesc, reserved_tail) == 120, "offset of QueueDesc::reserved_tail");
 static_assert(__builtin_offsetof(QueueState, reserved) == 0, "offset of QueueState::reserved");
 static_assert(__builtin_offsetof(QueueState, pad0) == 8, "offset of QueueState::pad0");
 static_assert(__builtin_offsetof(QueueState, written) == 128, "offset of QueueState::written");
@@ -775,10 +766,6 @@ static_assert(__builtin_offsetof(VmDesc, fills) == 104, "offset of VmDesc::fills
 static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::fill_count");
 static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 116, "offset of VmDesc::ticks_per_us");
 static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
-static_assert(__builtin_offsetof(VmDesc, staging) == 128, "offset of VmDesc::staging");
-static_assert(__builtin_offsetof(VmDesc, staging_frames) == 136, "offset of VmDesc::staging_frames");
-static_assert(__builtin_offsetof(VmDesc, staging_count) == 144, "offset of VmDesc::staging_count");
-static_assert(__builtin_offsetof(VmDesc, reserved) == 148, "offset of VmDesc::reserved");
 static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
 static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
 static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");

@@ -44,7 +44,6 @@ GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u64 copy, u32 at, u32 end) {
         for (; at + 16 <= end; at += 16) {
             // Strong: past L1, which may hold an earlier page of the frame.
             pair64 piece = ld_relaxed_gpu_v2(reinterpret_cast<const pair64*>(from + at));
-            if (copy) st_relaxed_gpu_v2(reinterpret_cast<pair64*>(copy + at), piece);
             crc = crc_word(crc ^ static_cast<u32>(piece.lo));
             crc = crc_word(crc ^ static_cast<u32>(piece.lo >> 32));
             crc = crc_word(crc ^ static_cast<u32>(piece.hi));
@@ -53,7 +52,6 @@ GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u64 copy, u32 at, u32 end) {
     }
     for (; at < end; ++at) {
         u8 piece = ld_relaxed_gpu(reinterpret_cast<const u8*>(from + at));
-        if (copy) st_relaxed_gpu(reinterpret_cast<u8*>(copy + at), piece);
         crc = crc_shifted(crc ^ piece, 8);
     }
     return crc;
@@ -87,7 +85,7 @@ GPUVM_NOINLINE u32 checksum_together(u64 from, u32 bytes, u32 group) {
         i64 end = static_cast<i64>(bytes) - static_cast<i64>(lanes - 1 - rank) * part;
         i64 start = end - part;
         if (start < 0) start = 0;
-        if (end > 0) crc = crc_run(start == 0 ? ~0u : 0, from, 0, static_cast<u32>(start), static_cast<u32>(end));
+        if (end > 0) crc = crc_run(start == 0 ? ~0u : 0, from, static_cast<u32>(start), static_cast<u32>(end));
     }
     for (u32 step = 1; step < lanes; step *= 2) {
         u32 right = __shfl_sync(group, crc, lane_of_rank(group, rank + step < lanes ? rank + step : rank));
@@ -98,7 +96,7 @@ GPUVM_NOINLINE u32 checksum_together(u64 from, u32 bytes, u32 group) {
 }
 
 // The same by one lane.
-GPUVM_DEVICE u32 checksum_alone(u64 from, u32 bytes) { return kept(crc_run(~0u, from, 0, 0, bytes)); }
+GPUVM_DEVICE u32 checksum_alone(u64 from, u32 bytes) { return kept(crc_run(~0u, from, 0, bytes)); }
 
 }  // namespace detail
 }  // namespace gpuvm

@@ -14,9 +14,9 @@ constexpr u32 kClockWindow = 32;
 // lane does for a replica that it could post none to.
 GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
     const layout::RegionDesc* region = region_of(vm, owner);
-    u32 staged = is_checked(region) ? stage_page(vm, owner, frame) : 0;
-    if (is_checked(region) && !staged) return false;
     u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
+    if (!pending) return false;
+    if (is_checked(region)) renew_checksum(vm, owner, frame);
     bool begun = false;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (!(pending >> n & 1)) continue;
@@ -27,17 +27,16 @@ GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame,
             // Nothing is begun yet: as if nothing had been tried.
             if (!begun) break;
             u32 end = end_replica(vm, way, all_queues_gone(vm, way) ? kMissed : kToRepeat);
-            if (end != kNotLast) end_write_back(vm, owner, frame, staged, end == kEndedWell, false);
+            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
             continue;
         }
         begun = true;
         Queue q(vm, queue);
-        write_slot(q, index, kind, way, frame, 0, staged);
+        write_slot(q, index, kind, way, frame, 0, 0);
         commit(q, index, 1);
         if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
         *rung = queue;
     }
-    if (!begun) give_staging(vm, staged);
     return begun;
 }
 

@@ -19,27 +19,18 @@ GPUVM_DEVICE u32 begin_flush(u64* word, u64 seen) {
 
 // Writes home a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
 // with the syndromes of a failure, or 0 when a wait ended first.
-GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, Wait* wait, u32* queue, u64* index) {
+GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32* queue, u64* index) {
     const layout::RegionDesc* region = region_of(vm, owner);
     u64* word = word_of(vm, owner);
     *queue = stripe_of(vm, owner)->queue_first;
     *index = 0;
-    u32 staged = 0;
-    if (is_checked(region)) {
-        while (!(staged = stage_page(vm, owner, frame))) {
-            reap_all(vm, kClockWindow);
-            if (!wait->again()) break;
-        }
-    }
-    bool ready = staged || !is_checked(region);
-    u32 pending = !ready ? 0 : is_replicated(region) ? begin_replicas(vm, owner) : 1;
+    u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
     if (!pending) {
-        give_staging(vm, staged);
         write_back_failed(word);
-        if (!ready) return 0;
         // A pair is being mended, or both homes are gone.
         return is_unreachable(vm, owner) ? layout::OUTCOME_FAILED : layout::OUTCOME_FLUSHED;
     }
+    if (is_checked(region)) renew_checksum(vm, owner, frame);
     u32 posted = 0, worst = 0, queues[layout::REPLICAS_MAX];
     u64 indexes[layout::REPLICAS_MAX];
     bool written = false, again = false, ended = true;
@@ -50,12 +41,12 @@ GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame,
             bool gone = all_queues_gone(vm, way);
             u32 end = kEndedBadly;
             if (is_replicated(region)) end = end_replica(vm, way, gone ? kMissed : kToRepeat);
-            if (end != kNotLast) end_write_back(vm, owner, frame, staged, end == kEndedWell, false);
+            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
             ended = ended && gone;
             continue;
         }
         Queue q(vm, queues[n]);
-        write_slot(q, indexes[n], layout::REQUEST_FLUSH, way, frame, 1, staged);
+        write_slot(q, indexes[n], layout::REQUEST_FLUSH, way, frame, 1, 0);
         commit(q, indexes[n], 1);
         ring(q);
         posted |= 1u << n;
@@ -113,7 +104,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         u32 queue, outcome;
         u64 index, posted = time_ns();
         if (is_guarded(region_of(vm, owner))) {
-            outcome = flush_guarded(vm, owner, frame, &wait, &queue, &index);
+            outcome = flush_guarded(vm, owner, frame, &queue, &index);
         } else {
             if (!wait_for_slot(vm, owner, true, &queue, &index)) {
                 write_back_failed(word);

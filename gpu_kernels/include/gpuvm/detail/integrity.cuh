@@ -1,9 +1,9 @@
-// Regions whose pages have checksums: write-backs go by way of a copy, and what is fetched is compared.
+// Regions whose pages have checksums: made when a page is written home, compared when it is fetched.
 //
-// Lanes store to a page while it is written back. A WRITE from the page's own frame would hold some of these stores and
-// not others, in an order that no checksum can know. So whoever owns the write-back mark copies the page into a frame
-// of staging, runs the checksum over the very bytes that it copies, and has them written. Writers wait for nobody; a
-// store that comes too late for the copy has marked the page dirty, as ever.
+// Lanes store to a page while it is written back, and its checksum may be taken of a mixture that its home never holds.
+// That is never seen. A page is fetched only after it left its frame, and it leaves only clean: no lane has stored to
+// it since the write-back mark was taken with no pins, or the dirty bit were set again. So of the last write-back
+// before an eviction, frame, checksum and home are one. Writers wait for nobody and nothing is copied.
 #pragma once
 
 #include "checksum.cuh"
@@ -16,43 +16,18 @@ GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
     return reinterpret_cast<u32*>(region->checksums) + page;
 }
 
-// A frame of staging: its place plus one, or 0 when a look at some of them finds none.
-GPUVM_DEVICE u32 take_staging(const layout::VmDesc* vm) {
-    constexpr u32 kLooks = 16;
-    u32* taken = reinterpret_cast<u32*>(vm->staging);
-    u32 first = (multiprocessor_id() * 61 + warp_slot() * 17 + lane_id()) % vm->staging_count;
-    for (u32 n = 0; n < kLooks && n < vm->staging_count; ++n) {
-        u32 place = (first + n) % vm->staging_count;
-        // Acquire: the last write-back has read it.
-        if (ld_relaxed_gpu(taken + place) == 0 && atom_cas_acquire_gpu(taken + place, 0u, 1u) == 0) return place + 1;
-    }
-    return 0;
-}
-GPUVM_DEVICE void give_staging(const layout::VmDesc* vm, u32 staged) {
-    // Release: pairs with the next taker.
-    if (staged) st_release_gpu(reinterpret_cast<u32*>(vm->staging) + (staged - 1), 0u);
-}
-GPUVM_DEVICE u64 staging_address(const layout::VmDesc* vm, u32 staged) {
-    return vm->staging_frames + (static_cast<u64>(staged - 1) << vm->page_shift);
-}
-
-// Copies a page whose write-back mark is ours to staging, with its checksum into the table: the page cannot leave its
-// frame, and so is not compared, before these bytes are at its home. 0 when there was no room.
-GPUVM_NOINLINE u32 stage_page(const layout::VmDesc* vm, u64 owner, u32 frame) {
+// Puts the checksum of a page whose write-back mark is ours into the table. Before its WRITE is posted: when the page
+// leaves its frame, this is there.
+GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 owner, u32 frame) {
     const layout::RegionDesc* region = region_of(vm, owner);
-    u32 staged = take_staging(vm);
-    if (!staged) return 0;
-    u64 copy = staging_address(vm, staged);
-    u32 crc = crc_run(~0u, frame_address(vm, region, frame), copy, 0, page_bytes(vm, region, page_of(owner)));
-    st_relaxed_gpu(checksum_slot(region, page_of(owner)), kept(crc));
-    return staged;
+    u32 bytes = page_bytes(vm, region, page_of(owner));
+    // Relaxed: the page word's release and acquire carry it to who fetches the page next.
+    st_relaxed_gpu(checksum_slot(region, page_of(owner)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 
 // Ends the write-back of a page with a checksum or with replicas.
-GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 frame, u32 staged, bool well,
-                                   bool release_frame) {
+GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 frame, bool well, bool release_frame) {
     u64* word = word_of(vm, owner);
-    give_staging(vm, staged);
     if (!well) {
         write_back_failed(word);
         return;

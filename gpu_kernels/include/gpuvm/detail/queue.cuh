@@ -79,14 +79,14 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
 }
 
 // `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.
-GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, u32 staged, const Completion& done,
+GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, const Completion& done,
                                         bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     bool replicated = is_replicated(region_of(vm, owner));
     u32 how = kWritten;
     if (!done.ok) how = q.to_repeat(done) && !(replicated && all_queues_gone(vm, owner)) ? kToRepeat : kMissed;
     u32 end = replicated ? end_replica(vm, owner, how) : how == kWritten ? kEndedWell : kEndedBadly;
-    if (end != kNotLast) end_write_back(vm, owner, frame, staged, end == kEndedWell, release_frame);
+    if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, release_frame);
     return how == kWritten ? layout::OUTCOME_OK : how == kToRepeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
@@ -97,8 +97,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     u64 owner = ld_relaxed_gpu(&record->owner);
     u32 frame = ld_relaxed_gpu(&record->frame);
     u64* word = word_of(vm, owner);
-    if (is_guarded(region_of(vm, owner)))
-        return finish_guarded_write(q, owner, frame, ld_relaxed_gpu(&record->token), done, release_frame);
+    if (is_guarded(region_of(vm, owner))) return finish_guarded_write(q, owner, frame, done, release_frame);
     if (!done.ok) {
         write_back_failed(word);
         return q.to_repeat(done) ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
@@ -266,8 +265,7 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) 
     for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
 }
 
-// Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already,
-// or is the frame of staging that a WRITE is made from.
+// Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
 GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, owner);
@@ -282,18 +280,10 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     u32 whole = 1u << vm->page_shift;
     // Found before anything is stored, so that all loads are on their way at once.
     layout::RequestRecord* record = q.record(index);
-    bool write = kind != layout::REQUEST_FETCH;
-    u64 local = region->frames + static_cast<u64>(frame) * whole;
-    u32 key;
-    if (write && token != 0) {
-        local = staging_address(vm, token);
-        key = *reinterpret_cast<const u32*>(q.desc->staging_key);
-    } else {
-        key = frame_key(vm, q.desc, stripe, frame);
-    }
-    write_request(q.desc, index,
-                  Request{write, local, stripe->home + at_home, stripe->rkey, key,
-                          rest < whole ? static_cast<u32>(rest) : whole});
+    write_request(
+        q.desc, index,
+        Request{kind != layout::REQUEST_FETCH, region->frames + static_cast<u64>(frame) * whole, stripe->home + at_home,
+                stripe->rkey, frame_key(vm, q.desc, stripe, frame), rest < whole ? static_cast<u32>(rest) : whole});
     st_relaxed_gpu(&record->owner, owner);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     // Release: whoever reads POSTED reads this record.

@@ -5,6 +5,7 @@
 // them.
 #pragma once
 
+#include "page_word.cuh"
 #include "pair.cuh"
 #include "pool.cuh"
 
@@ -40,8 +41,10 @@ GPUVM_DEVICE bool is_unreachable(const layout::VmDesc* vm, u64 owner) {
 
 // The replica to read a page from whose claim is ours: the owner value that names it, or 0 when none can be read.
 GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 owner) {
-    // By the number of pages of a home, so that both rows of each home are read.
-    u64 way = at_replica(owner, page_at_home(region_of(vm, owner), page_of(owner)) & 1);
+    // Neighbours from both rows, and a page from either in turn: each fetch has another version, and so damage to a
+    // copy is found while the other one is good.
+    u64 version = ld_relaxed_gpu(word_of(vm, owner)) >> layout::VERSION_SHIFT;
+    u64 way = at_replica(owner, (version + page_at_home(region_of(vm, owner), page_of(owner))) & 1);
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, way = other_replica(way))
         if (!is_stale(vm, way) && !all_queues_gone(vm, way)) return way;
     return 0;
