@@ -66,6 +66,9 @@ impl VmInner {
     /// Opens the way to a home that has returned, with everything stale that it holds.
     fn take_back(&self, queues: &Queues, home: Returned) -> Result<()> {
         let (first, count) = queues.pairs_of(home);
+        // Before its copies count as stale: a loss after this is another one.
+        let epoch = queues.epoch_of(home);
+        queues.give_up_home(&*self.gpu, home)?;
         let since = Instant::now();
         loop {
             self.support.close(self, first, count)?;
@@ -89,7 +92,7 @@ impl VmInner {
                 self.support.age(self, region.id, at, region.pages, &region.name)?;
             }
         }
-        queues.reopen(&*self.gpu, home)
+        queues.reopen(&*self.gpu, home, epoch)
     }
 }
 

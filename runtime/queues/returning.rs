@@ -22,21 +22,16 @@ pub(crate) enum Returned {
 impl Queues {
     /// A home that has returned.
     pub fn returned(&self) -> Option<Returned> {
-        // Relaxed: see `say_lost`.
-        let lost = |home: usize| self.local_groups(home).any(|group| group.lost.load(Ordering::Relaxed));
         let mut homes = self.local_homes.iter().enumerate();
-        let home = homes.find(|(home, local)| local.failure().is_none() && lost(*home));
+        let home = homes.find(|(home, local)| local.failure().is_none() && self.is_local_lost(*home));
         home.map(|(home, _)| Returned::Local(home))
     }
 
-    /// Whether the queue pairs of a home in this host's memory are lost.
+    /// Whether the queue pairs of a home in this host's memory are lost, or should be.
     pub fn is_local_lost(&self, home: usize) -> bool {
-        let gone = self
-            .local_homes
-            .get(home)
-            .is_some_and(|local| local.failure().is_some());
         // Relaxed: see `say_lost`.
-        gone || self.local_groups(home).any(|group| group.lost.load(Ordering::Relaxed))
+        let lost = |group: &super::Group| group.failure().is_some() || group.lost.load(Ordering::Relaxed);
+        self.local_homes.get(home).is_some() && self.local_groups(home).any(lost)
     }
 
     /// Whether they were lost at some time.
@@ -60,6 +55,29 @@ impl Queues {
         (first, self.local_groups(home).map(|group| group.count).sum())
     }
 
+    /// Which of its stays a home is in.
+    pub fn epoch_of(&self, home: Returned) -> u64 {
+        let Returned::Local(place) = home;
+        self.local_homes.get(place).map_or(0, |local| local.epoch())
+    }
+
+    /// Has lanes go to other homes, where nobody has seen yet that this one was lost.
+    pub fn give_up_home(&self, gpu: &dyn Gpu, home: Returned) -> Result<()> {
+        let Returned::Local(place) = home;
+        let _resetting = self.lock_resetting();
+        let Some(local) = self.local_homes.get(place) else {
+            return Ok(());
+        };
+        let _held = local.hold();
+        for group in self.local_groups(place) {
+            // Relaxed: see `say_lost`.
+            if let (Some(why), false) = (group.failure(), group.lost.load(Ordering::Relaxed)) {
+                self.give_up(gpu, group, &why)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether no request is in flight on a home's closed queue pairs.
     pub fn are_at_rest(&self, gpu: &dyn Gpu, home: Returned) -> Result<bool> {
         let (first, count) = self.pairs_of(home);
@@ -71,8 +89,8 @@ impl Queues {
         Ok(true)
     }
 
-    /// Opens the queue pairs of a home that are at rest.
-    pub fn reopen(&self, gpu: &dyn Gpu, home: Returned) -> Result<()> {
+    /// Opens the queue pairs of a home that are at rest, unless it was lost again since `epoch`.
+    pub fn reopen(&self, gpu: &dyn Gpu, home: Returned, epoch: u64) -> Result<()> {
         let Returned::Local(place) = home;
         let _resetting = self.lock_resetting();
         let Some(local) = self.local_homes.get(place) else {
@@ -80,12 +98,13 @@ impl Queues {
         };
         // It is not taken away again meanwhile.
         let _held = local.hold();
-        if local.failure().is_some() {
+        if local.failure().is_some() || local.epoch() != epoch {
             return Ok(());
         }
         for group in self.local_groups(place) {
-            // Relaxed: see `say_lost`; a count of whoever holds `resetting`.
+            // Relaxed: see `say_lost`; the others are of whoever holds `resetting`.
             group.tries.store(0, Ordering::Relaxed);
+            group.epoch.store(epoch, Ordering::Relaxed);
             for index in group.indexes() {
                 let next = self.at_rest(gpu, index)?;
                 let next = next.ok_or_else(|| Error::Unavailable {
