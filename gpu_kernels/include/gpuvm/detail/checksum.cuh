@@ -36,11 +36,9 @@ GPUVM_NOINLINE u32 crc_product(u32 a, u32 b) {
     return sum;
 }
 
-// Runs the bytes [at, end) of a span into `crc`, which starts as all ones at the first byte of a message. Copies them
-// to `copy` as well, unless that is 0. What it takes is what it copies: each byte is loaded once, whoever writes
-// meanwhile.
-GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u64 copy, u32 at, u32 end) {
-    if (!((from | copy | at) & 15)) {
+// Runs the bytes [at, end) of a span into `crc`, which starts as all ones at the first byte of a message.
+GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u32 at, u32 end) {
+    if (!((from | at) & 15)) {
         for (; at + 16 <= end; at += 16) {
             // Strong: past L1, which may hold an earlier page of the frame.
             pair64 piece = ld_relaxed_gpu_v2(reinterpret_cast<const pair64*>(from + at));
@@ -50,10 +48,7 @@ GPUVM_NOINLINE u32 crc_run(u32 crc, u64 from, u64 copy, u32 at, u32 end) {
             crc = crc_word(crc ^ static_cast<u32>(piece.hi >> 32));
         }
     }
-    for (; at < end; ++at) {
-        u8 piece = ld_relaxed_gpu(reinterpret_cast<const u8*>(from + at));
-        crc = crc_shifted(crc ^ piece, 8);
-    }
+    for (; at < end; ++at) crc = crc_shifted(crc ^ ld_relaxed_gpu(reinterpret_cast<const u8*>(from + at)), 8);
     return crc;
 }
 
