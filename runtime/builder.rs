@@ -239,6 +239,7 @@ pub struct VmBuilder {
     pub(crate) node_timeout: Duration,
     pub(crate) nic_engines: usize,
     pub(crate) host_homes: u32,
+    pub(crate) guarded_regions: bool,
 }
 
 impl fmt::Debug for VmBuilder {
@@ -285,6 +286,7 @@ impl Default for VmBuilder {
             node_timeout: Duration::from_secs(10),
             nic_engines: 1,
             host_homes: 1,
+            guarded_regions: false,
         }
     }
 }
@@ -389,6 +391,18 @@ impl VmBuilder {
     pub fn host_homes(mut self, count: u32) -> Self {
         self.host_homes = count;
         self
+    }
+
+    /// Compiles kernels with what regions with checksums or replicas need, which costs every kernel that pages some
+    /// registers. It is so with several homes of this host ([`host_homes`](Self::host_homes)) in any case. Default: false.
+    pub fn guarded_regions(mut self, guarded: bool) -> Self {
+        self.guarded_regions = guarded;
+        self
+    }
+
+    /// Whether regions may have checksums or replicas.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guarded_regions || self.host_homes > 1
     }
 
     /// A software NIC of your own making: shaped, or with faults planted. Default: one as fast as it can be.

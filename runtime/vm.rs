@@ -218,7 +218,10 @@ impl Vm {
             catching_up: Mutex::default(),
             keeper: OnceLock::new(),
             nodes,
-            support: Support::compile(&*gpu, &compile_options(transport, &CompileOptions::default()))?,
+            support: Support::compile(
+                &*gpu,
+                &compile_options(transport, settings.is_guarded(), &CompileOptions::default()),
+            )?,
             low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
@@ -302,7 +305,7 @@ impl Vm {
             .compile(
                 &Source::new(name, source),
                 kernels,
-                &compile_options(self.inner.transport, options),
+                &compile_options(self.inner.transport, self.inner.settings.is_guarded(), options),
             )
             .doing(|| format!("compiling {name}"));
         let module = self.inner.or_lost(module)?;
@@ -482,13 +485,16 @@ impl TransportNics {
 
 /// The options of a user's source, with the device library for this transport alone: the other's code would cost every
 /// kernel registers.
-fn compile_options(transport: Transport, options: &CompileOptions) -> CompileOptions {
+fn compile_options(transport: Transport, guarded: bool, options: &CompileOptions) -> CompileOptions {
     let only = match transport {
         Transport::Direct => "GPUVM_DIRECT_ONLY",
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();
     options.defines.push((only.to_owned(), None));
+    if guarded {
+        options.defines.push(("GPUVM_GUARDED".to_owned(), None));
+    }
     options
 }
 

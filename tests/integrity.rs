@@ -6,13 +6,18 @@ mod common;
 mod program;
 
 use common::{BASIC, Bench, PAGE, PAGE_WORDS, chain, compare, planted, refused, simulated_soft};
-use gpuvm::{CompileOptions, Error, FaultKind, Integrity, LaunchConfig, Region, soft};
+use gpuvm::{CompileOptions, Error, FaultKind, Integrity, LaunchConfig, Region, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 use program::{Element, Shape, give_up, rng, run, seeds, tiny};
 
 /// Pages of the regions here, the last one short.
 const PAGES: u64 = 24;
 const N: u64 = PAGES * PAGE_WORDS - 1000;
+
+/// A virtual memory whose regions may have checksums.
+fn guarded(frames: u64) -> VmBuilder {
+    simulated_soft(frames).guarded_regions(true)
+}
 
 fn checked(bench: &Bench, replicas: u32) -> Region<u32> {
     let region = bench.vm.region::<u32>(N).name("checked").integrity(Integrity::Crc32c);
@@ -47,7 +52,7 @@ const TOTAL: u64 = (N - 1) * N / 2;
 
 #[test]
 fn a_bit_that_flips_on_the_way_is_found_whichever_it_is() {
-    let bench = Bench::new(simulated_soft(6), BASIC);
+    let bench = Bench::new(guarded(6), BASIC);
     let a = checked(&bench, 1);
     assert_eq!(sum(&bench, &a).unwrap(), TOTAL);
     for seed in 0..40u64 {
@@ -65,7 +70,7 @@ fn a_bit_that_flips_on_the_way_is_found_whichever_it_is() {
 
 #[test]
 fn a_bit_that_flips_at_the_home_is_found_whichever_it_is() {
-    let bench = Bench::new(simulated_soft(6), BASIC);
+    let bench = Bench::new(guarded(6), BASIC);
     for seed in 0..20u64 {
         let a = checked(&bench, 1);
         // On its way there: the home holds it from then on.
@@ -84,7 +89,7 @@ fn a_bit_that_flips_at_the_home_is_found_whichever_it_is() {
 
 #[test]
 fn with_a_second_copy_every_page_is_mended() {
-    let bench = Bench::new(simulated_soft(6).host_homes(2), BASIC);
+    let bench = Bench::new(guarded(6).host_homes(2), BASIC);
     let a = checked(&bench, 2);
     let mut bitten = 0;
     for seed in 0..30u64 {
@@ -126,7 +131,7 @@ fn with_a_second_copy_every_page_is_mended() {
 
 #[test]
 fn what_the_host_writes_has_its_checksum_as_well() {
-    let bench = Bench::new(simulated_soft(6), BASIC);
+    let bench = Bench::new(guarded(6), BASIC);
     let a = checked(&bench, 1);
     let mut expected: Vec<u32> = (0..N as u32).collect();
     for n in 0..30u64 {
@@ -212,7 +217,7 @@ fn a_checksum_of_half_a_page_is_found() {
         "checksum_alone(frame_address(vm, region, frame), bytes));",
         "checksum_alone(frame_address(vm, region, frame), bytes / 2));",
     );
-    let bench = Bench::with(simulated_soft(6), BASIC, &half);
+    let bench = Bench::with(guarded(6), BASIC, &half);
     let a = checked(&bench, 1);
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 7u32));
     assert!(sum(&bench, &a).is_err());
@@ -226,7 +231,7 @@ fn damage_goes_unseen_where_nobody_compares() {
         "if (expected == 0 || expected == found) {",
         "if (true) {",
     );
-    let bench = Bench::with(simulated_soft(6), BASIC, &blind);
+    let bench = Bench::with(guarded(6), BASIC, &blind);
     let a = checked(&bench, 1);
     let fault = flip(&bench, Opcode::Read, 12_345, 5);
     assert_ne!(sum(&bench, &a).unwrap(), TOTAL);
@@ -235,11 +240,18 @@ fn damage_goes_unseen_where_nobody_compares() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let direct = Bench::new(simulated_soft(6).transport(gpuvm::Transport::Direct), BASIC);
+    let direct = Bench::new(guarded(6).transport(gpuvm::Transport::Direct), BASIC);
     let region = direct.vm.region::<u32>(N).name("mine");
     let message = refused(region.integrity(Integrity::Crc32c).zeroed());
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
-    let bench = Bench::new(simulated_soft(6), BASIC);
+    let plain = Bench::new(simulated_soft(6), BASIC);
+    let region = plain.vm.region::<u32>(N).name("mine");
+    let message = refused(region.integrity(Integrity::Crc32c).zeroed());
+    assert!(
+        message.contains("`mine`") && message.contains("guarded_regions"),
+        "{message}"
+    );
+    let bench = Bench::new(guarded(6), BASIC);
     let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(2).zeroed());
     assert!(
         message.contains("`mine`") && message.contains("host_homes"),

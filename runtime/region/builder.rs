@@ -190,6 +190,10 @@ impl<T: Pod> RegionBuilder<T> {
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
                 self.vm.transport()
             )),
+            _ if guarded && !self.vm.inner.settings.is_guarded() => Err(
+                "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
+                    .into(),
+            ),
             _ if guarded && self.neighbour.is_some() => Err("pages at a neighbour GPU have one home, unchecked".into()),
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),

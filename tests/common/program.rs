@@ -162,7 +162,7 @@ impl Shape {
             Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
             None => crate::common::over_environment(builder.workers(2)),
         };
-        let builder = builder.host_homes(self.replicas);
+        let builder = builder.host_homes(self.replicas).guarded_regions(self.checked);
         match self.direct {
             true => builder.transport(gpuvm::Transport::Direct),
             false => builder,

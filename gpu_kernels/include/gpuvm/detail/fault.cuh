@@ -458,7 +458,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;
-    if constexpr (kQueued)
+    if constexpr (kGuarded)
         if (outcome == kRoundOurs && !miss->direct()) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.

@@ -16,6 +16,14 @@ constexpr bool kDirect = false, kQueued = true;
 constexpr bool kDirect = true, kQueued = true;
 #endif
 
+// Replicas and checksums cost every kernel that pages registers: only programs of a virtual memory that may have such
+// regions know them.
+#if defined(GPUVM_GUARDED)
+constexpr bool kGuarded = kQueued;
+#else
+constexpr bool kGuarded = false;
+#endif
+
 GPUVM_DEVICE u32 region_number(u64 owner) {
     return static_cast<u32>(owner >> layout::OWNER_REGION_SHIFT) & (layout::REGIONS_MAX - 1);
 }
@@ -68,11 +76,15 @@ GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* qu
 }
 // Whether lanes copy the region's pages themselves.
 GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }
-GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) { return region->flags & layout::REGION_REPLICATED; }
-GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) { return region->flags & layout::REGION_CHECKED; }
+GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_REPLICATED;
+}
+GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_CHECKED;
+}
 // Neither is so of most regions: one look for both.
 GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
-    return region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
+    return kGuarded && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
 }
 GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u32*>(region_of(vm, owner)->joins) + page_of(owner);
