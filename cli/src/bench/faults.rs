@@ -195,7 +195,8 @@ impl<'a> Faults<'a> {
             Frames::Share(1.0) => ("all".to_owned(), pages + Machine::reserve(pages)),
             Frames::Share(share) => (format!("{share} of the data"), ((pages as f64 * share) as u64).max(1)),
         };
-        let machine = Machine::open(&args.machine, page_bytes, frames)?;
+        let guarded = integrity != Integrity::Unchecked;
+        let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
         let words = data_bytes / 8;
         let data = machine.vm.region::<u64>(words).name("data").integrity(integrity);
         let data = machine::at_home(data, args.home)
