@@ -385,24 +385,18 @@ impl VmBuilder {
         self
     }
 
-    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own. Regions with two replicas have a copy at
-    /// each, where there are no memory nodes: bits that flip in one are mended from the other, and tests take one away
-    /// ([`Vm::host_homes`]). Default: 1.
+    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own, for the copies of regions with two replicas
+    /// where there are no memory nodes. Tests take one away ([`Vm::host_homes`]). Default: 1.
     pub fn host_homes(mut self, count: u32) -> Self {
         self.host_homes = count;
         self
     }
 
-    /// Compiles kernels with what regions with checksums or replicas need, which costs every kernel that pages some
-    /// registers. It is so with several homes of this host ([`host_homes`](Self::host_homes)) in any case. Default: false.
+    /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
+    /// [`host_homes`](Self::host_homes) in any case. Default: false.
     pub fn guarded_regions(mut self, guarded: bool) -> Self {
         self.guarded_regions = guarded;
         self
-    }
-
-    /// Whether regions may have checksums or replicas.
-    pub(crate) fn is_guarded(&self) -> bool {
-        self.guarded_regions || self.host_homes > 1
     }
 
     /// A software NIC of your own making: shaped, or with faults planted. Default: one as fast as it can be.
@@ -535,8 +529,7 @@ impl VmBuilder {
         if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
             return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
         }
-        let nics = self.soft_nics.len().max(1) as u64;
-        let groups = nics * u64::from(self.host_homes) + self.memory_nodes.len() as u64;
+        let groups = self.soft_nics.len().max(1) as u64 * u64::from(self.host_homes) + self.memory_nodes.len() as u64;
         let queue_pairs = self.queue_pairs.unwrap_or(QUEUE_PAIRS);
         if u64::from(queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(

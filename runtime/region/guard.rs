@@ -6,6 +6,7 @@ use gpuvm_gpu::GpuError;
 
 use super::{Region, RegionInner, Span};
 use crate::{
+    builder::VmBuilder,
     device::DeviceArray,
     error::{Doing, Error, Result},
     home::Home,
@@ -92,6 +93,13 @@ pub struct HomeHealth {
     pub is_lost: bool,
     /// Pages whose copy there is not what was written back last. They are never read there.
     pub stale_pages: u64,
+}
+
+impl VmBuilder {
+    /// Whether regions may have checksums or replicas.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guarded_regions || self.host_homes > 1
+    }
 }
 
 impl RegionInner {
