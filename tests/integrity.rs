@@ -181,10 +181,10 @@ fn writers_beside_write_backs_on_all_cores_are_no_damage() {
             ..Shape::random(&mut rng(seed ^ 0xabcd), page, bytes)
         }
     };
-    without_alarm::<u32>(test, 300, 8, shape(4 << 10, 4));
+    without_alarm::<u32>(test, 300, 3, shape(4 << 10, 4));
     // Lengths of any number of bytes.
-    without_alarm::<u8>(test, 400, 6, shape(4 << 10, 1));
-    without_alarm::<[u64; 2]>(test, 500, 3, shape(64 << 10, 16));
+    without_alarm::<u8>(test, 400, 3, shape(4 << 10, 1));
+    without_alarm::<[u64; 2]>(test, 500, 1, shape(64 << 10, 16));
 }
 
 /// Whether one of `most` interleavings goes wrong with the bug.
