@@ -240,6 +240,8 @@ pub struct VmBuilder {
     pub(crate) node_secret: Option<String>,
     pub(crate) node_timeout: Duration,
     pub(crate) nic_engines: usize,
+    pub(crate) host_homes: u32,
+    pub(crate) guarded_regions: bool,
 }
 
 impl fmt::Debug for VmBuilder {
@@ -287,6 +289,8 @@ impl Default for VmBuilder {
             node_secret: None,
             node_timeout: Duration::from_secs(10),
             nic_engines: 1,
+            host_homes: 1,
+            guarded_regions: false,
         }
     }
 }
@@ -396,6 +400,20 @@ impl VmBuilder {
     /// Engine threads of the software NIC. Default: 1.
     pub fn nic_engines(mut self, count: usize) -> Self {
         self.nic_engines = count;
+        self
+    }
+
+    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own, for the copies of regions with two replicas
+    /// where there are no memory nodes. Tests take one away ([`Vm::host_homes`]). Default: 1.
+    pub fn host_homes(mut self, count: u32) -> Self {
+        self.host_homes = count;
+        self
+    }
+
+    /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
+    /// [`host_homes`](Self::host_homes) in any case. Default: false.
+    pub fn guarded_regions(mut self, guarded: bool) -> Self {
+        self.guarded_regions = guarded;
         self
     }
 
@@ -526,7 +544,10 @@ impl VmBuilder {
             );
         }
         // One group of them for this host's memory and each NIC, and one a node.
-        let groups = self.soft_nics.len().max(1) as u64 + self.memory_nodes.len() as u64;
+        if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
+            return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
+        }
+        let groups = self.soft_nics.len().max(1) as u64 * u64::from(self.host_homes) + self.memory_nodes.len() as u64;
         let queue_pairs = self.queue_pairs.unwrap_or(QUEUE_PAIRS);
         if u64::from(queue_pairs) * groups > u64::from(layout::QUEUES_MAX) {
             return refuse(

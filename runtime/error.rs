@@ -180,6 +180,16 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// No copy of a page can be read: each is at a home that is lost, or that has not been caught up.
+    #[error(
+        "no good copy of page {page} of region `{region}` is left that can be reached; bring a home back and catch up"
+    )]
+    NoReplica {
+        /// The region's name.
+        region: String,
+        /// The page.
+        page: u64,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {

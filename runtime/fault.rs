@@ -52,6 +52,10 @@ pub enum FaultKind {
     QueuesFailed,
     /// More lanes hold the page than its word can count.
     TooManyPins,
+    /// The page was fetched and does not have its checksum, and no other home has a good copy.
+    Checksum,
+    /// Both homes of the page are stale: a home was lost, and returned, and the other was lost before it was caught up.
+    NoReplica,
     /// A code that this version does not know.
     Unknown {
         /// The code.
@@ -123,6 +127,8 @@ impl Fault {
             layout::FAULT_QUEUE_TIMEOUT => FaultKind::QueueTimeout,
             layout::FAULT_QUEUES_FAILED => FaultKind::QueuesFailed,
             layout::FAULT_TOO_MANY_PINS => FaultKind::TooManyPins,
+            layout::FAULT_CHECKSUM => FaultKind::Checksum,
+            layout::FAULT_NO_REPLICA => FaultKind::NoReplica,
             code => FaultKind::Unknown { code },
         };
         Self {
@@ -231,6 +237,18 @@ impl Fault {
                 f,
                 "page {page} of region `{region}` is held by more than {} lanes",
                 layout::PINS_MAX
+            ),
+            FaultKind::Checksum => write!(
+                f,
+                "page {page} of region `{region}` came over {transport} without its checksum: bits have changed at its home{} or on the way",
+                match self.vendor_syndrome {
+                    0 => "",
+                    _ => " (that of the second replica)",
+                }
+            ),
+            FaultKind::NoReplica => write!(
+                f,
+                "no good copy of page {page} of region `{region}` is left at a home that can be reached over {transport}"
             ),
             FaultKind::Unknown { code } => write!(f, "fault {code} at page {page} of region `{region}`"),
         }

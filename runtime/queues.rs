@@ -19,13 +19,16 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::FrameMemory,
+    local_home::LocalHome,
 };
 
 mod mending;
 mod patience;
+mod returning;
 mod sizing;
 
 pub(crate) use mending::{Keeper, StepKeeper};
+pub(crate) use returning::Returned;
 pub(crate) use sizing::measure;
 
 use patience::Watch;
@@ -136,10 +139,16 @@ struct Group {
     count: u32,
     /// The node that they reach, and this host's memory without one.
     node: Option<Arc<NodeClient>>,
+    /// The home in this host's memory that can be lost by itself.
+    local: Option<Arc<LocalHome>>,
     /// The connections to the node, one a queue pair; none while a pair is mended.
     links: Mutex<Vec<Option<QueueLink>>>,
     /// The node does not come back: its queue pairs were given up.
     lost: AtomicBool,
+    /// The home's epoch for which its queue pairs are good.
+    epoch: AtomicU64,
+    /// They were at some time: what the home holds may be behind.
+    was_lost: AtomicBool,
     /// Tries in a row to mend a queue pair that failed.
     tries: AtomicU32,
 }
@@ -151,6 +160,33 @@ impl Group {
 }
 
 impl Group {
+    /// Whether its queue pairs are mended while kernels run: what they reach may be lost, and return.
+    fn is_kept(&self) -> bool {
+        self.node.is_some() || self.local.is_some()
+    }
+
+    /// Why its home cannot be reached any more.
+    fn failure(&self) -> Option<String> {
+        match (&self.node, &self.local) {
+            (Some(node), _) => node.failure(),
+            (None, Some(local)) => local.failure().or_else(|| {
+                // It came back before anybody saw that it was gone. Relaxed: changed with `resetting`.
+                let same = local.epoch() == self.epoch.load(Ordering::Relaxed);
+                (!same).then(|| "it was away, and what it held is gone".into())
+            }),
+            (None, None) => None,
+        }
+    }
+
+    /// Its home, for messages.
+    fn home_name(&self) -> String {
+        match (&self.node, &self.local) {
+            (Some(node), _) => format!("memory node {}", node.address()),
+            (None, Some(local)) => local.name(),
+            (None, None) => "this host's memory".into(),
+        }
+    }
+
     /// The places of its queue pairs.
     fn indexes(&self) -> std::ops::Range<u32> {
         self.first..self.first + self.count
@@ -172,6 +208,8 @@ pub(crate) struct Shape {
     /// Requests in flight of each.
     pub depth: u32,
     pub flush_reads: bool,
+    /// Homes in this host's memory, each with queue pairs of its own.
+    pub host_homes: u32,
     /// Of rings that are given to the NIC: one entry of the completion ring takes all.
     pub collapsed: bool,
     /// How long a request may take.
@@ -249,7 +287,9 @@ pub(crate) struct Queues {
     groups: Vec<Group>,
     /// Given back before the NICs, whose pages they are. None where lanes reach the NICs' doorbells as it is.
     doorbells: Vec<Doorbells>,
-    /// In order: groups of this host's memory, one a NIC, then groups of nodes.
+    /// Homes in this host's memory that can be lost one by one.
+    local_homes: Vec<Arc<LocalHome>>,
+    /// In order: groups of each home in this host's memory, one a NIC, then groups of nodes.
     nics: Vec<Arc<dyn Nic>>,
     /// Memory of rings that the NICs' driver made, where lanes know it by other addresses.
     arena: Option<Arc<RingArena>>,
@@ -290,24 +330,33 @@ impl Queues {
             count,
             depth,
             flush_reads,
+            host_homes,
             collapsed,
             patience,
         } = shape;
-        let of_host = (0..nics.len()).map(|nic| (nic, None));
+        let local_homes: Vec<_> = match host_homes {
+            1 => Vec::new(),
+            several => (0..several).map(|home| Arc::new(LocalHome::new(home))).collect(),
+        };
+        let of_host = (0..host_homes).flat_map(|home| (0..nics.len()).map(move |nic| (nic, home)));
+        let of_host = of_host.map(|(nic, home)| (nic, None, local_homes.get(home as usize).cloned()));
         // A node is reached over the NIC whose network leads there.
         let of_nodes = nodes.iter().map(|node| {
             let there = |nic: &Arc<dyn Nic>| nic.capabilities().name == node.device();
-            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)))
+            (nics.iter().position(there).unwrap_or(0), Some(Arc::clone(node)), None)
         });
         let groups: Vec<Group> = (0..)
             .zip(of_host.chain(of_nodes))
-            .map(|(index, (nic, node))| Group {
+            .map(|(index, (nic, node, local))| Group {
                 nic,
                 first: index * count,
                 count,
                 node,
+                local,
                 links: Mutex::default(),
                 lost: AtomicBool::new(false),
+                epoch: AtomicU64::new(0),
+                was_lost: AtomicBool::new(false),
                 tries: AtomicU32::new(0),
             })
             .collect();
@@ -315,6 +364,7 @@ impl Queues {
         let mut queues = Self {
             groups,
             doorbells: Vec::new(),
+            local_homes,
             nics: nics.to_vec(),
             arena,
             pairs: Vec::new(),
@@ -343,6 +393,12 @@ impl Queues {
             queues.pairs.push(pair);
             if hardware && !nic.capabilities().has_mover {
                 queues.reach_doorbell(gpu, &*nic, number)?;
+            }
+        }
+        for group in &queues.groups {
+            if let Some(local) = &group.local {
+                let pairs = group.indexes().map(|index| &queues.pairs[index as usize]);
+                local.add_pairs(pairs.map(|pair| (Arc::clone(&pair.nic), pair.number)));
             }
         }
         queues.clear_software_state(gpu)?;
@@ -402,14 +458,20 @@ impl Queues {
         }
     }
 
-    /// The queue pairs that reach this host's memory, a group a NIC.
-    pub fn of_host(&self) -> impl Iterator<Item = Reached> {
-        self.groups[..self.nics.len()].iter().map(Group::reached)
+    /// The queue pairs that reach home `home` in this host's memory, a group a NIC.
+    pub fn of_host(&self, home: usize) -> impl Iterator<Item = Reached> {
+        let first = home * self.nics.len();
+        self.groups[first..first + self.nics.len()].iter().map(Group::reached)
+    }
+
+    /// The homes in this host's memory that can be lost one by one.
+    pub fn local_homes(&self) -> &[Arc<LocalHome>] {
+        &self.local_homes
     }
 
     /// The queue pairs that reach node `index`.
     pub fn of_node(&self, index: usize) -> Reached {
-        self.groups[self.nics.len() + index].reached()
+        self.groups[self.nics.len() * self.local_homes.len().max(1) + index].reached()
     }
 
     /// Groups of queue pairs.
@@ -501,8 +563,8 @@ impl Queues {
     pub fn reset(&self, gpu: &dyn Gpu) -> Result<()> {
         let _resetting = self.lock_resetting();
         for group in &self.groups {
-            match &group.node {
-                None => {
+            match group.is_kept() {
+                false => {
                     for index in group.indexes() {
                         self.pairs[index as usize].reset()?;
                         self.clear_pair(gpu, index, 0)?;
@@ -511,18 +573,19 @@ impl Queues {
                     // Relaxed: see `say_lost`. This host's memory is there again once its pairs are.
                     group.lost.store(false, Ordering::Relaxed);
                 }
-                Some(node) => self.reset_at_node(gpu, group, node)?,
+                true => self.reset_kept(gpu, group)?,
             }
         }
         Ok(())
     }
 
-    fn reset_at_node(&self, gpu: &dyn Gpu, group: &Group, node: &NodeClient) -> Result<()> {
+    fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        let _held = group.local.as_ref().map(|local| local.hold());
         for turn in 0..group.count {
             self.clear_pair(gpu, group.first + turn, 0)?;
             // Relaxed: see `say_lost`.
             while !group.lost.load(Ordering::Relaxed) {
-                if let Some(why) = node.failure() {
+                if let Some(why) = group.failure() {
                     group.say_lost(&why);
                 } else if self.mend(gpu, group, turn, 0).is_ok() {
                     break;
@@ -542,11 +605,12 @@ impl Queues {
         self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether queue pairs to this host's memory were given up since the last reset.
+    /// Whether queue pairs to this host's memory were given up since the last reset. Those to a home that may be lost by
+    /// itself are no reason for a reset: kernels go on without it.
     pub fn any_given_up(&self) -> bool {
-        let of_host = &self.groups[..self.nics.len()];
+        let mut unkept = self.groups.iter().filter(|group| !group.is_kept());
         // Relaxed: see `say_lost`.
-        of_host.iter().any(|group| group.lost.load(Ordering::Relaxed))
+        unkept.any(|group| group.lost.load(Ordering::Relaxed))
     }
 
     fn state_addr(&self, index: u32) -> u64 {

@@ -21,13 +21,16 @@ use crate::{
     frames::FrameMemory,
     home::{Home, HomeKeys, HostMemory, NodeMemory, Owner, Reach},
     launch::InFlight,
-    queues::Reached,
+    local_home::Span,
     vm::{Retired, Vm, VmInner},
 };
 
 mod builder;
+mod guard;
+mod stripes;
 
-pub use builder::RegionBuilder;
+pub use builder::{Integrity, RegionBuilder};
+pub use guard::{HomeHealth, RegionHealth};
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
@@ -45,6 +48,10 @@ pub(crate) struct RegionInner {
     pub length: u64,
     bytes: u64,
     home: Home,
+    /// The other home of each page of a replicated region, of the same kind.
+    mirror: Option<Home>,
+    /// Addresses of what replicas and checksums need; each 0 without.
+    guards: guard::Addresses,
     words_addr: u64,
     /// Address of the frame 0 that the words count from.
     frames_addr: u64,
@@ -67,6 +74,7 @@ pub(crate) struct RegionInner {
 /// What of a region lies in GPU memory.
 pub(crate) struct Tables {
     words: DeviceArray<u64>,
+    guards: guard::Guards,
     /// Frames of the region's own; none when it uses those of all.
     frames: Option<FrameMemory>,
 }
@@ -78,6 +86,8 @@ struct Plan {
     never_evicted: bool,
     length: u64,
     element_bytes: u32,
+    /// The checksum of each page, 0 where it is not known; none for a region without.
+    checksums: Option<Vec<u32>>,
 }
 
 // SAFETY: the host memory's address is the only field that is not Send. It is dereferenced only by `copy_out` and
@@ -152,6 +162,7 @@ impl RegionInner {
             never_evicted,
             length,
             element_bytes,
+            checksums,
         } = plan;
         let bytes = length * u64::from(element_bytes);
         let pages = bytes.div_ceil(1 << inner.page_shift);
@@ -175,14 +186,18 @@ impl RegionInner {
             None if never_evicted => 0,
             None => inner.frames.addr(),
         };
-        let home = match source {
-            Source::Nodes(memory) => Home::Nodes(Mutex::new(Some(memory))),
-            Source::Neighbour(memory) => Home::Neighbour(Mutex::new(memory)),
-            Source::Host(memory) => {
-                let reach = inner.reach(&memory, read_only, &name)?;
-                Home::Host(memory, reach)
-            }
+        let at_nodes = |memory| Home::Nodes(Mutex::new(Some(memory)));
+        let at_host = |memory| {
+            let reach = inner.reach(&memory, read_only, &name)?;
+            Ok(Home::Host(memory, reach))
         };
+        let (home, mirror) = match source {
+            Source::Nodes(memory, mirror) => (at_nodes(memory), mirror.map(at_nodes)),
+            Source::Neighbour(memory) => (Home::Neighbour(Mutex::new(memory)), None),
+            Source::Host(memory, mirror) => (at_host(memory)?, mirror.map(at_host).transpose()?),
+        };
+        let guards = guard::Guards::create(inner, pages, mirror.is_some(), checksums.as_deref())
+            .doing(|| format!("allocating what guards region `{name}`"))?;
         // From here on dropping it gives the key back.
         let mut region = Self {
             vm: Arc::clone(inner),
@@ -195,10 +210,13 @@ impl RegionInner {
             length,
             bytes,
             home,
+            mirror,
+            guards: guards.addresses(),
             words_addr: words.addr(),
             frames_addr,
             tables: Mutex::new(Some(Tables {
                 words,
+                guards,
                 frames: own_frames,
             })),
             unflushed: AtomicBool::new(false),
@@ -225,6 +243,7 @@ impl RegionInner {
             });
         };
         region.id = id as u32;
+        region.join_local_homes();
         region.write_stripes()?;
         inner
             .regions
@@ -254,7 +273,7 @@ impl RegionInner {
     }
 
     fn desc(&self) -> RegionDesc {
-        let homes = self.homes();
+        let homes = self.homes(0, &self.home);
         RegionDesc {
             words: self.words_addr,
             bytes: self.bytes,
@@ -266,71 +285,27 @@ impl RegionInner {
             frames: self.frames_addr,
             home: self.home.direct_addr(),
             rest_until: 0,
+            replicas: self.replicas(),
+            stale: self.guards.stale,
+            stale_words: self.pages.div_ceil(32),
+            joins: self.guards.joins,
+            checksums: self.guards.checksums,
+            reserved_tail: [0; 7],
         }
-    }
-
-    /// Where the pages live, as the device sees it: at least one home, each with a stripe for every NIC that reaches it.
-    fn homes(&self) -> Vec<Vec<StripeDesc>> {
-        let tables = self.lock_tables();
-        let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
-        let stripe = |home, rkey, reached: Reached| StripeDesc {
-            home,
-            frame_keys: own_frames.map_or(0, |frames| frames.keys_of(reached.nic)),
-            rkey,
-            queue_first: reached.first,
-            queue_count: reached.count,
-            reserved: 0,
-        };
-        // Nobody looks at its queue pairs: no page, or none that a NIC moves.
-        let unmoved = |home| {
-            vec![vec![StripeDesc {
-                home,
-                ..bytemuck::Zeroable::zeroed()
-            }]]
-        };
-        let queues = self.vm.queues.as_ref();
-        match (&self.home, queues) {
-            (Home::Host(memory, Reach::Nics(keys, _)), Some(queues)) => {
-                let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
-                let with_key = keys.iter().zip(queues.of_host());
-                vec![
-                    with_key
-                        .map(|(key, reached)| stripe(memory.base as u64, key.rkey, reached))
-                        .collect(),
-                ]
-            }
-            (Home::Nodes(memory), Some(queues)) => match &*memory.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(memory) if !memory.grants.is_empty() => (0..)
-                    .zip(&memory.grants)
-                    .map(|(node, grant)| vec![stripe(grant.address(), grant.rkey(), queues.of_node(node))])
-                    .collect(),
-                _ => unmoved(0),
-            },
-            (home, _) => unmoved(home.direct_addr()),
-        }
-    }
-
-    /// Tells the device where the pages live.
-    fn write_stripes(&self) -> Result<()> {
-        self.vm
-            .stripes
-            .write(&*self.vm.gpu, self.first_stripe(), &self.homes().concat())
-            .doing(|| format!("describing region `{}`", self.name))
-    }
-
-    /// Its place in the table of stripes.
-    fn first_stripe(&self) -> u64 {
-        u64::from(self.id) * self.vm.stripes_a_region
     }
 
     fn flags(&self) -> u32 {
         let flag = |set, flag| if set { flag } else { 0 };
-        flag(self.read_only, layout::REGION_READ_ONLY) | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
+        flag(self.read_only, layout::REGION_READ_ONLY)
+            | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
+            | flag(self.mirror.is_some(), layout::REGION_REPLICATED)
+            | flag(self.guards.checksums != 0, layout::REGION_CHECKED)
     }
 
     /// Which machine holds a page, for messages; nothing for this host.
     pub fn holder_of(&self, page: u64) -> Option<String> {
         match &self.home {
+            Home::Host(..) if self.mirror.is_some() => Some("two homes of this host".into()),
             Home::Host(..) => None,
             Home::Neighbour(_) => Some("a neighbour GPU".into()),
             Home::Nodes(memory) => {
@@ -351,7 +326,20 @@ impl RegionInner {
     /// The span lies in the region, and nobody writes it: no launch that names the region is in flight, and its last
     /// WRITE has completed.
     unsafe fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        match &self.home {
+        match &self.mirror {
+            // SAFETY: passed on from the caller.
+            None => unsafe { self.copy_out_of(&self.home, offset, out) },
+            // SAFETY: as above.
+            Some(_) => unsafe { self.copy_out_of_replicas(offset, out) },
+        }
+    }
+
+    /// The same from one of the region's homes.
+    ///
+    /// # Safety
+    /// As for [`copy_out`](Self::copy_out).
+    unsafe fn copy_out_of(&self, home: &Home, offset: u64, out: &mut [u8]) -> Result<()> {
+        match home {
             Home::Host(memory, _) => {
                 // SAFETY: the home is valid while `self` lives; the caller's promise.
                 unsafe { std::ptr::copy_nonoverlapping(memory.base.add(offset as usize), out.as_mut_ptr(), out.len()) };
@@ -380,7 +368,22 @@ impl RegionInner {
     /// The span lies in the region, which may be written, and nobody else reads or writes it: no launch that names the
     /// region is in flight, and no frame holds a page of it.
     unsafe fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match &self.home {
+        match &self.mirror {
+            // SAFETY: passed on from the caller.
+            None => unsafe { self.copy_in_to(&self.home, offset, data) }?,
+            // SAFETY: as above.
+            Some(_) => unsafe { self.copy_in_to_replicas(offset, data) }?,
+        }
+        // SAFETY: as above.
+        unsafe { self.renew_checksums(offset, data.len() as u64) }
+    }
+
+    /// The same to one of the region's homes.
+    ///
+    /// # Safety
+    /// As for [`copy_in`](Self::copy_in).
+    unsafe fn copy_in_to(&self, home: &Home, offset: u64, data: &[u8]) -> Result<()> {
+        match home {
             Home::Host(memory, _) => {
                 // SAFETY: as in `copy_out`.
                 unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.base.add(offset as usize), data.len()) };
@@ -464,7 +467,7 @@ impl RegionInner {
     }
 
     /// Waits for the launches that name the region and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
+    pub fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
         let mut launches = self.lock();
         for launch in launches.drain(..).filter_map(|launch| launch.upgrade()) {
             launch.settle();
@@ -528,6 +531,9 @@ impl RegionInner {
         // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
         if released.is_ok() {
             self.home.leave_nodes();
+            if let Some(mirror) = &self.mirror {
+                mirror.leave_nodes();
+            }
         }
         self.retire(released.is_err());
         drop(guard);
@@ -580,7 +586,16 @@ impl RegionInner {
     }
 
     fn deregister(&self) -> Result<()> {
-        match &self.home {
+        self.leave_local_homes();
+        let mirror = self
+            .mirror
+            .as_ref()
+            .map_or(Ok(()), |mirror| self.deregister_home(mirror));
+        self.deregister_home(&self.home).and(mirror)
+    }
+
+    fn deregister_home(&self, home: &Home) -> Result<()> {
+        match home {
             Home::Host(_, Reach::Nics(keys, pinned)) => {
                 let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
                 keys.deregister()
@@ -630,8 +645,10 @@ impl Drop for RegionInner {
                 "region `{}` may be reached by the NIC or the GPU still; its memory is leaked",
                 self.name
             );
-            if let Home::Host(memory, _) = &mut self.home {
-                std::mem::forget(std::mem::replace(&mut memory.owner, Owner::Borrowed));
+            for home in std::iter::once(&mut self.home).chain(&mut self.mirror) {
+                if let Home::Host(memory, _) = home {
+                    std::mem::forget(std::mem::replace(&mut memory.owner, Owner::Borrowed));
+                }
             }
         }
     }
@@ -854,7 +871,7 @@ impl<T> std::fmt::Debug for Region<T> {
 
 /// What a region is made of.
 enum Source {
-    Host(HostMemory),
+    Host(HostMemory, Option<HostMemory>),
     Neighbour(Option<DeviceMemory>),
-    Nodes(NodeMemory),
+    Nodes(NodeMemory, Option<NodeMemory>),
 }

@@ -45,6 +45,12 @@ pub struct Stats {
     pub pool_dry: u64,
     /// Times that a lane found every ring full.
     pub queue_full: u64,
+    /// Pages that were fetched and did not have their checksum.
+    pub pages_corrupt: u64,
+    /// Copies that became stale, since a home was lost, refused a write-back, or gave bad data.
+    pub replicas_missed: u64,
+    /// Stale copies that a write-back has mended.
+    pub replicas_mended: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
     /// Length of a tick in picoseconds.
@@ -78,6 +84,9 @@ impl Stats {
             errors: sum(|c| c.errors),
             pool_dry: sum(|c| c.pool_dry),
             queue_full: sum(|c| c.queue_full),
+            pages_corrupt: sum(|c| c.pages_corrupt),
+            replicas_missed: sum(|c| c.replicas_missed),
+            replicas_mended: sum(|c| c.replicas_mended),
             latencies: histogram[0].buckets,
             tick_ps: (1e6 / vm.gpu.capabilities().ticks_per_us).round() as u64,
         })
@@ -119,6 +128,9 @@ impl Stats {
             errors: self.errors.saturating_sub(earlier.errors),
             pool_dry: self.pool_dry.saturating_sub(earlier.pool_dry),
             queue_full: self.queue_full.saturating_sub(earlier.queue_full),
+            pages_corrupt: self.pages_corrupt.saturating_sub(earlier.pages_corrupt),
+            replicas_missed: self.replicas_missed.saturating_sub(earlier.replicas_missed),
+            replicas_mended: self.replicas_mended.saturating_sub(earlier.replicas_mended),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
             tick_ps: self.tick_ps,
         }

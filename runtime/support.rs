@@ -17,13 +17,25 @@ pub(crate) struct Support {
     version: Arc<dyn Kernel>,
     flush: Arc<dyn Kernel>,
     release: Arc<dyn Kernel>,
+    reap: Arc<dyn Kernel>,
+    age: Arc<dyn Kernel>,
+    catch_up: Arc<dyn Kernel>,
     stream: Arc<dyn Stream>,
+    /// Of what goes on beside everything else.
+    background: Arc<dyn Stream>,
 }
 
 impl Support {
     pub fn compile(gpu: &dyn Gpu, options: &CompileOptions) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
-        let names = ["gpuvm_version", "gpuvm_flush", "gpuvm_release"];
+        let names = [
+            "gpuvm_version",
+            "gpuvm_flush",
+            "gpuvm_release",
+            "gpuvm_reap",
+            "gpuvm_age",
+            "gpuvm_catch_up",
+        ];
         let module = gpu
             .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
             .doing(doing)?;
@@ -32,7 +44,11 @@ impl Support {
             version: kernel(names[0])?,
             flush: kernel(names[1])?,
             release: kernel(names[2])?,
+            reap: kernel(names[3])?,
+            age: kernel(names[4])?,
+            catch_up: kernel(names[5])?,
             stream: gpu.stream().doing(doing)?,
+            background: gpu.stream().doing(doing)?,
         })
     }
 
@@ -78,6 +94,65 @@ impl Support {
             &args,
             Some((region, name.to_owned())),
             &format!("flush of region `{name}`"),
+        )
+    }
+
+    /// Finishes what has completed on lost queue pairs, and closes them to reservations.
+    pub fn reap(&self, vm: &VmInner, first: u32, count: u32) -> Result<()> {
+        let args = [
+            vm.desc.addr().to_ne_bytes().to_vec(),
+            first.to_ne_bytes().to_vec(),
+            count.to_ne_bytes().to_vec(),
+        ];
+        vm.launcher().run(
+            &self.background,
+            &self.reap,
+            vm.service_config(1),
+            &args,
+            None,
+            "closing the queue pairs of a home that has returned",
+        )
+    }
+
+    /// Marks what a home holds of a region as stale.
+    pub fn age(&self, vm: &VmInner, region: u32, home: u32, pages: u64, name: &str) -> Result<()> {
+        let args = [
+            vm.desc.addr().to_ne_bytes().to_vec(),
+            region.to_ne_bytes().to_vec(),
+            home.to_ne_bytes().to_vec(),
+            0u64.to_ne_bytes().to_vec(),
+            pages.to_ne_bytes().to_vec(),
+        ];
+        vm.launcher().run(
+            &self.background,
+            &self.age,
+            vm.service_config(pages),
+            &args,
+            Some((region, name.to_owned())),
+            &format!("marking copies of region `{name}` as stale"),
+        )
+    }
+
+    /// Mends stale copies of pages.
+    pub fn catch_up(
+        &self,
+        vm: &VmInner,
+        array: &layout::ArrayDesc,
+        pages: std::ops::Range<u64>,
+        name: &str,
+    ) -> Result<()> {
+        let args = [
+            bytemuck::bytes_of(array).to_vec(),
+            pages.start.to_ne_bytes().to_vec(),
+            pages.end.to_ne_bytes().to_vec(),
+        ];
+        vm.launcher().run(
+            &self.background,
+            &self.catch_up,
+            vm.service_config(pages.end - pages.start),
+            &args,
+            Some((array.region & !layout::ARRAY_NEVER_EVICTED, name.to_owned())),
+            &format!("catching up copies of region `{name}`"),
         )
     }
 

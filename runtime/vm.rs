@@ -19,6 +19,7 @@ use crate::{
     arena::RingArena,
     buffer::Buffer,
     builder::{QUEUE_PAIRS, Transport, VmBuilder},
+    catch_up::CatchUp,
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
@@ -81,6 +82,10 @@ pub(crate) struct Retired {
 }
 
 pub(crate) struct VmInner {
+    /// Where homes may return.
+    pub catch_up: OnceLock<CatchUp>,
+    /// Held by whoever catches up.
+    pub catching_up: Mutex<()>,
     /// Where there are queue pairs, and the GPU does not step it.
     pub keeper: OnceLock<Keeper>,
     /// Memory nodes, in the order of the groups of queue pairs.
@@ -158,6 +163,7 @@ impl Vm {
             count,
             depth: settings.queue_depth,
             flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
+            host_homes: settings.host_homes,
             collapsed: settings.collapsed_completions,
             patience: settings.wait_limit / PATIENCE_SHARE,
         };
@@ -177,7 +183,13 @@ impl Vm {
         let pool_ring = DeviceArray::zeroed(&*gpu, u64::from(frame_count)).doing(doing)?;
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
-        let stripes_a_region = nodes.len().max(nics.len()).max(1) as u64;
+        // A row for each replica, of a stripe a node or a NIC.
+        let rows = if nodes.len() > 1 || settings.host_homes > 1 {
+            2
+        } else {
+            1
+        };
+        let stripes_a_region = (nodes.len().max(nics.len()).max(1) * rows) as u64;
         let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
         let latencies = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
@@ -206,9 +218,14 @@ impl Vm {
         };
         let desc = DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?;
         let inner = VmInner {
+            catch_up: OnceLock::new(),
+            catching_up: Mutex::default(),
             keeper: OnceLock::new(),
             nodes,
-            support: Support::compile(&*gpu, &compile_options(transport, &settings.support_options))?,
+            support: Support::compile(
+                &*gpu,
+                &compile_options(transport, settings.is_guarded(), &settings.support_options),
+            )?,
             low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(State {
@@ -252,6 +269,10 @@ impl Vm {
                     let keeper = keeper.map_err(|source| Error::Thread { source })?;
                     // Set once, here.
                     let _ = vm.inner.keeper.set(keeper);
+                    if !queues.local_homes().is_empty() {
+                        let catch_up = CatchUp::start(&vm.inner).map_err(|source| Error::Thread { source })?;
+                        let _ = vm.inner.catch_up.set(catch_up);
+                    }
                 }
             }
         }
@@ -297,7 +318,7 @@ impl Vm {
             .compile(
                 &Source::new(name, source),
                 kernels,
-                &compile_options(self.inner.transport, options),
+                &compile_options(self.inner.transport, self.inner.settings.is_guarded(), options),
             )
             .doing(|| format!("compiling {name}"));
         let module = self.inner.or_lost(module)?;
@@ -477,13 +498,16 @@ impl TransportNics {
 
 /// The options of a user's source, with the device library for this transport alone: the other's code would cost every
 /// kernel registers.
-fn compile_options(transport: Transport, options: &CompileOptions) -> CompileOptions {
+fn compile_options(transport: Transport, guarded: bool, options: &CompileOptions) -> CompileOptions {
     let only = match transport {
         Transport::Direct => "GPUVM_DIRECT_ONLY",
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();
     options.defines.push((only.to_owned(), None));
+    if guarded {
+        options.defines.push(("GPUVM_GUARDED".to_owned(), None));
+    }
     options
 }
 
@@ -535,7 +559,7 @@ fn page_of(owner: u64) -> u64 {
 }
 
 fn region_of(owner: u64) -> u64 {
-    (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT
+    owner >> layout::OWNER_REGION_SHIFT & u64::from(layout::REGIONS_MAX - 1)
 }
 
 impl State {
@@ -676,6 +700,7 @@ impl VmInner {
 impl Drop for VmInner {
     fn drop(&mut self) {
         // First: it takes queue pairs through reset.
+        drop(self.catch_up.take());
         drop(self.keeper.take());
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {

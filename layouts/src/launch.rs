@@ -29,6 +29,13 @@ pub const FAULT_WRITE_BACK: u32 = 10;
 /// A prefetch, a pin or a slice that reaches past the array's end.
 pub const FAULT_OUT_OF_RANGE_SPAN: u32 = 11;
 
+/// A page was fetched and does not have its checksum, and no other home has a good copy.
+pub const FAULT_CHECKSUM: u32 = 12;
+/// Both homes of a page are stale: no good copy of it is left.
+pub const FAULT_NO_REPLICA: u32 = 13;
+/// Syndrome of a page in the error state whose data did not have its checksum. No NIC has it.
+pub const SYNDROME_CHECKSUM: u32 = 0xfe;
+
 /// What a lane waits for, as it tells the simulated GPU's watchdog: nothing.
 pub const WAIT_NOTHING: u32 = 0;
 /// The completion of a request: queue pair, index.

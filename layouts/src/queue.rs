@@ -151,6 +151,9 @@ pub const OUTCOME_FAILED: u32 = 2;
 /// The request was flushed because its queue pair had failed before: another queue pair may serve it.
 pub const OUTCOME_FLUSHED: u32 = 3;
 
+/// The page's data has arrived; it has a checksum, which the waiter compares before it publishes the page.
+pub const OUTCOME_ARRIVED: u32 = 4;
+
 /// A READ that fills a frame.
 pub const REQUEST_FETCH: u32 = 1;
 /// A WRITE of a cleaned page, whose frame goes to the pool afterwards.

@@ -15,6 +15,18 @@ pub const REGION_READ_ONLY: u32 = 1;
 pub const REGION_LIVE: u32 = 2;
 /// Every page has a frame of the region's own, and is never evicted.
 pub const REGION_NEVER_EVICTED: u32 = 4;
+/// Each page has two homes: see [`RegionDesc::stale`].
+pub const REGION_REPLICATED: u32 = 8;
+/// Each page has a checksum: see [`RegionDesc::checksums`].
+pub const REGION_CHECKED: u32 = 16;
+/// Homes that a page of a replicated region has.
+pub const REPLICAS_MAX: u32 = 2;
+/// Bit of [`StripeDesc::flags`]: what the stripe held is gone for good, though its queue pairs may work.
+pub const STRIPE_LOST: u32 = 1;
+/// Bit of [`RegionDesc::joins`] words: the WRITE to replica 0 has not ended. Replica 1's is the next bit.
+pub const JOIN_PENDING: u32 = 1;
+/// Bit of [`RegionDesc::joins`] words: the WRITE to replica 0 is to be repeated. Replica 1's is the next bit.
+pub const JOIN_REPEAT: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 
@@ -30,6 +42,8 @@ pub const FILL_GENERATION_SHIFT: u32 = 32;
 
 /// Position of the region in an owner value.
 pub const OWNER_REGION_SHIFT: u32 = 44;
+/// Position of the replica that a request is about, in an owner value. Frames' owners have none.
+pub const OWNER_REPLICA_SHIFT: u32 = 60;
 /// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
 pub const OWNER_TAKEN_BIT: u64 = 1 << 63;
 /// Pages a region may have.
@@ -84,7 +98,7 @@ pub struct RegionDesc {
     pub bytes: u64,
     /// Pages.
     pub pages: u64,
-    /// Address of `homes * nics` [`StripeDesc`]s: those of one home follow each other.
+    /// Address of `replicas * homes * nics` [`StripeDesc`]s: those of one home follow each other.
     pub stripes: u64,
     /// Homes: 1, or one a memory node.
     pub homes: u32,
@@ -99,6 +113,19 @@ pub struct RegionDesc {
     /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
     /// do not. Written by lanes.
     pub rest_until: u32,
+    /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
+    /// written back last, and is never read.
+    pub stale: u64,
+    /// Words of each of these bitmaps.
+    pub stale_words: u64,
+    /// With `REGION_REPLICATED`: address of 32 bits a page, `JOIN_*`: the WRITEs of the write-back in flight.
+    pub joins: u64,
+    /// With `REGION_CHECKED`: address of 32 bits a page: the CRC-32C of its copy at home, or 0 when that is not known.
+    pub checksums: u64,
+    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
+    pub replicas: u32,
+    /// Unused, to 128 bytes.
+    pub reserved_tail: [u32; 7],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -142,8 +169,8 @@ pub struct StripeDesc {
     pub queue_first: u32,
     /// Queue pairs that reach the home.
     pub queue_count: u32,
-    /// Unused, to 32 bytes.
-    pub reserved: u32,
+    /// `STRIPE_*`.
+    pub flags: u32,
 }
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -254,6 +281,14 @@ pub struct Counters {
     pub queue_full: u64,
     /// Pages that a failed fetch put into the error state.
     pub pages_failed: u64,
+    /// Pages that were fetched and did not have their checksum.
+    pub pages_corrupt: u64,
+    /// Write-backs that did not reach one of the page's two homes, which is stale there since.
+    pub replicas_missed: u64,
+    /// Stale copies that a write-back has mended.
+    pub replicas_mended: u64,
+    /// Unused, to 256 bytes.
+    pub reserved: [u64; 13],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -273,10 +308,10 @@ pub struct LatencyHistogram {
 shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
-    RegionDesc: 64 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
-        nics: 56, rest_until: 60, }
+    RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
+        nics: 56, rest_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
     FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
-    StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, reserved: 28, }
+    StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
         layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
@@ -285,10 +320,11 @@ shared_layout! {
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         pad3: 400, }
-    Counters: 128 {
+    Counters: 256 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
-        pool_dry: 104, queue_full: 112, pages_failed: 120,
+        pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
+        replicas_mended: 144, reserved: 152,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -20,7 +20,8 @@
 //! atomic to a real GPU.
 //!
 //! A node that is lost is told by its session: then the pairs go to the error state at once, so that lanes which wait
-//! for an answer get one, and stay there.
+//! for an answer get one, and stay there. The same goes for a home in this host's memory that is taken away by itself: what
+//! is lost is not mended, and what is mended is not lost. See [`returning`](super::returning) for homes that come back.
 
 use std::{
     sync::{
@@ -46,18 +47,19 @@ const TRIES_MAX: u32 = 3;
 
 impl Group {
     pub(super) fn say_lost(&self, why: &dyn std::fmt::Display) {
-        // Relaxed: a flag for the host alone; the queue pairs' state is what lanes see.
+        // Relaxed: flags for the host alone; the queue pairs' state is what lanes see.
+        self.was_lost.store(true, Ordering::Relaxed);
         if !self.lost.swap(true, Ordering::Relaxed) {
-            match &self.node {
-                Some(node) => tracing::error!("memory node {} is lost: {why}", node.address()),
-                None => tracing::error!("queue pairs to this host's memory are given up: {why}"),
+            match self.is_kept() {
+                true => tracing::error!("{} is lost: {why}", self.home_name()),
+                false => tracing::error!("queue pairs to this host's memory are given up: {why}"),
             }
         }
     }
 }
 
 /// How far a pair that failed is from being mended.
-enum Rest {
+pub(super) enum Rest {
     /// Lanes may reserve of it, or are about to post what they reserved.
     Awake,
     /// It is closed and has not failed: a lane closed it when it had just been mended.
@@ -76,11 +78,10 @@ impl Queues {
         self.fail_overdue(gpu, &states, now_ns)?;
         let mut opened = false;
         for group in &self.groups {
+            let _held = group.local.as_ref().map(|local| local.hold());
             // Relaxed: see `say_lost`.
-            if group.lost.load(Ordering::Relaxed) {
-                continue;
-            }
-            if let Some(why) = group.node.as_ref().and_then(|node| node.failure()) {
+            let lost = group.lost.load(Ordering::Relaxed);
+            if let (false, Some(why)) = (lost, group.failure()) {
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
@@ -96,6 +97,8 @@ impl Queues {
                         self.end_waiting(gpu, index, &waiting)?;
                         continue;
                     }
+                    // Opened by whoever takes the home back.
+                    _ if lost => continue,
                     Rest::Stray => self.open(gpu, index, next)?,
                     Rest::Complete if self.mend(gpu, group, index - group.first, next).is_ok() => {
                         self.open(gpu, index, next)?;
@@ -117,7 +120,7 @@ impl Queues {
     }
 
     /// Whether a failed pair can be mended, and the index of its next request.
-    fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
+    pub(super) fn rest_of(&self, gpu: &dyn Gpu, index: u32) -> Result<(Rest, u64)> {
         let doing = || "reading a queue pair".to_owned();
         // Read after the state in which it was seen to have failed, since a reset may have gone between; the records after it.
         let state = self.states.read(gpu, index.into(), 1).doing(doing)?[0];
@@ -148,8 +151,14 @@ impl Queues {
         Ok((rest, next))
     }
 
+    /// The next request's index of a closed pair on which nothing is in flight.
+    pub(super) fn at_rest(&self, gpu: &dyn Gpu, index: u32) -> Result<Option<u64>> {
+        let (rest, next) = self.rest_of(gpu, index)?;
+        Ok(matches!(rest, Rest::Complete).then_some(next))
+    }
+
     /// Opens a mended pair for request `next`.
-    fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
+    pub(super) fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
         self.pairs[index as usize].forget();
         self.set_failed(gpu, index, 0)?;
         // After `failed`, and in one piece: a lane that finds the bit gone may reserve.
@@ -215,7 +224,7 @@ impl Queues {
     }
 
     /// Ends all requests to a lost node, and keeps lanes from posting others.
-    fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
+    pub(super) fn give_up(&self, gpu: &dyn Gpu, group: &Group, why: &dyn std::fmt::Display) -> Result<()> {
         group.say_lost(why);
         let states = self.read_states(gpu)?;
         for index in group.indexes() {

@@ -5,7 +5,7 @@ use std::{io::Read, marker::PhantomData, path::Path};
 use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 
-use super::{Plan, Region, RegionInner, Source};
+use super::{Plan, Region, RegionInner, Source, guard::checksum};
 use crate::{
     builder::Transport,
     error::{Doing, Error, Result},
@@ -22,9 +22,21 @@ pub struct RegionBuilder<T> {
     read_only: bool,
     at_host: bool,
     never_evicted: bool,
+    replicas: u32,
+    integrity: Integrity,
     /// The neighbour GPU that holds the pages.
     neighbour: Option<u32>,
     _elements: PhantomData<T>,
+}
+
+/// Whether a region's pages have checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Integrity {
+    /// None: what the home answers is taken for what was written.
+    #[default]
+    Unchecked,
+    /// CRC-32C: kept for each page in GPU memory, made when the page is written home, compared when it is fetched.
+    Crc32c,
 }
 
 /// Regions from this size on lie in system pages of their own: aligned, and huge ones where the system has them.
@@ -72,6 +84,8 @@ impl<T: Pod> RegionBuilder<T> {
             read_only: false,
             at_host: false,
             never_evicted: false,
+            replicas: 1,
+            integrity: Integrity::Unchecked,
             neighbour: None,
             _elements: PhantomData,
         }
@@ -100,6 +114,20 @@ impl<T: Pod> RegionBuilder<T> {
     /// [`frame_memory`](crate::VmBuilder::frame_memory). Such a region is flushed only when no launch uses it.
     pub fn never_evicted(mut self) -> Self {
         self.never_evicted = true;
+        self
+    }
+
+    /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
+    /// there are none, at two homes of this host ([`VmBuilder::host_homes`](crate::VmBuilder::host_homes)). Default: 1.
+    pub fn replicas(mut self, count: u32) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// Keeps a checksum for each page, so that bits which flip at the home or on the way are found; with two replicas
+    /// they are mended. Default: [`Integrity::Unchecked`].
+    pub fn integrity(mut self, integrity: Integrity) -> Self {
+        self.integrity = integrity;
         self
     }
 
@@ -137,6 +165,9 @@ impl<T: Pod> RegionBuilder<T> {
                 self.vm.transport()
             ));
         }
+        if let Err(reason) = self.check_guards() {
+            return refuse(reason);
+        }
         match self.length.checked_mul(size) {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(self.length as usize),
             _ => refuse(format!(
@@ -146,14 +177,65 @@ impl<T: Pod> RegionBuilder<T> {
         }
     }
 
+    /// Whether this virtual memory can do what replicas and checksums need; else why not.
+    fn check_guards(&self) -> Result<(), String> {
+        let queues = self.vm.inner.queues.as_ref();
+        let homes = match self.homed_at_nodes() {
+            true => self.vm.inner.nodes.len(),
+            false => queues.map_or(0, |queues| queues.local_homes().len()),
+        };
+        let guarded = self.replicas != 1 || self.integrity != Integrity::Unchecked;
+        match self.replicas {
+            _ if guarded && queues.is_none() => Err(format!(
+                "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
+                self.vm.transport()
+            )),
+            _ if guarded && !self.vm.inner.settings.is_guarded() => Err(
+                "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
+                    .into(),
+            ),
+            _ if guarded && self.neighbour.is_some() => Err("pages at a neighbour GPU have one home, unchecked".into()),
+            1 => Ok(()),
+            2 if homes >= 2 => Ok(()),
+            2 if self.homed_at_nodes() => Err("2 replicas need two memory nodes; name another one".into()),
+            2 => Err("2 replicas need two homes; name memory nodes, or say VmBuilder::host_homes(2)".into()),
+            other => Err(format!("{other} replicas; there are 1 or 2")),
+        }
+    }
+
+    /// Checksums of the pages of `bytes`.
+    fn checksums_of(&self, bytes: &[u8]) -> Option<Vec<u32>> {
+        let page = self.vm.page_size() as usize;
+        (self.integrity == Integrity::Crc32c).then(|| bytes.chunks(page).map(checksum).collect())
+    }
+
+    /// Those of zeros.
+    fn checksums_of_zeros(&self) -> Option<Vec<u32>> {
+        if self.integrity == Integrity::Unchecked {
+            return None;
+        }
+        let (page, bytes) = (self.vm.page_size(), self.length * size_of::<T>() as u64);
+        let zeros = vec![0; page as usize];
+        let mut sums = vec![checksum(&zeros); bytes.div_ceil(page) as usize];
+        if let (Some(last), rest) = (sums.last_mut(), bytes % page)
+            && rest != 0
+        {
+            *last = checksum(&zeros[..rest as usize]);
+        }
+        Some(sums)
+    }
+
     fn finish(self, data: Data<T>) -> Result<Region<T>> {
+        let checksums = self.checksums_of(bytemuck::cast_slice(data.elements()));
         if self.homed_at_nodes() {
-            let memory = self.node_memory()?;
+            let (memory, mirror) = self.node_memory()?;
             let doing = || format!("filling region `{}`", self.label());
             if !data.elements().is_empty() {
-                memory.write(0, bytemuck::cast_slice(data.elements())).doing(doing)?;
+                for memory in std::iter::once(&memory).chain(&mirror) {
+                    memory.write(0, bytemuck::cast_slice(data.elements())).doing(doing)?;
+                }
             }
-            return self.finish_at_nodes(memory);
+            return self.finish_at_nodes(memory, mirror, checksums);
         }
         if let Some(ordinal) = self.neighbour {
             let memory = self.neighbour_memory(ordinal)?;
@@ -166,9 +248,20 @@ impl<T: Pod> RegionBuilder<T> {
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
                 self.vm.inner.or_lost(written)?;
             }
-            return self.create(Source::Neighbour(memory), false);
+            return self.create(Source::Neighbour(memory), None, false);
         }
-        self.create(Source::Host(data.into_memory()), false)
+        let mirror = match self.replicas {
+            1 => None,
+            _ => Some(self.copy_of(&data)?),
+        };
+        self.create(Source::Host(data.into_memory(), mirror), checksums, false)
+    }
+
+    /// The same elements at another place of this host.
+    fn copy_of(&self, data: &Data<T>) -> Result<HostMemory> {
+        let mut copy = self.zeros()?;
+        copy.elements_mut().copy_from_slice(data.elements());
+        Ok(copy.into_memory())
     }
 
     /// Zeroed memory of a neighbour GPU; none for no element.
@@ -187,28 +280,46 @@ impl<T: Pod> RegionBuilder<T> {
         !self.at_host && self.neighbour.is_none() && !self.vm.inner.nodes.is_empty()
     }
 
-    /// Zeroed memory of the nodes.
-    fn node_memory(&self) -> Result<NodeMemory> {
+    /// Zeroed memory of the nodes, and that of the other replica: moved on by one node.
+    fn node_memory(&self) -> Result<(NodeMemory, Option<NodeMemory>)> {
         let bytes = self.length * size_of::<T>() as u64;
-        NodeMemory::zeroed(&self.vm.inner.nodes, bytes, self.vm.page_size(), self.read_only)
-            .doing(|| format!("getting memory for region `{}`", self.label()))
-    }
-
-    fn finish_at_nodes(self, memory: NodeMemory) -> Result<Region<T>> {
-        if self.read_only {
-            let sealed = memory.seal();
-            sealed.doing(|| format!("sealing region `{}`", self.label()))?;
+        let at = |nodes: &[_]| {
+            NodeMemory::zeroed(nodes, bytes, self.vm.page_size(), self.read_only)
+                .doing(|| format!("getting memory for region `{}`", self.label()))
+        };
+        let mut nodes = self.vm.inner.nodes.clone();
+        let memory = at(&nodes)?;
+        if self.replicas == 1 {
+            return Ok((memory, None));
         }
-        self.create(Source::Nodes(memory), false)
+        nodes.rotate_left(1);
+        Ok((memory, Some(at(&nodes)?)))
     }
 
-    fn create(self, source: Source, borrowed: bool) -> Result<Region<T>> {
+    fn finish_at_nodes(
+        self,
+        memory: NodeMemory,
+        mirror: Option<NodeMemory>,
+        checksums: Option<Vec<u32>>,
+    ) -> Result<Region<T>> {
+        if self.read_only {
+            for memory in std::iter::once(&memory).chain(&mirror) {
+                let sealed = memory.seal();
+                sealed.doing(|| format!("sealing region `{}`", self.label()))?;
+            }
+        }
+        self.create(Source::Nodes(memory, mirror), checksums, false)
+    }
+
+    /// `checksums`: of the pages, for a region that has any.
+    fn create(self, source: Source, checksums: Option<Vec<u32>>, borrowed: bool) -> Result<Region<T>> {
         let plan = Plan {
             name: self.label(),
             read_only: self.read_only,
             never_evicted: self.never_evicted,
             length: self.length,
             element_bytes: size_of::<T>() as u32,
+            checksums,
         };
         let inner = self.vm.inner.or_lost(RegionInner::create(&self.vm, plan, source))?;
         Ok(Region {
@@ -263,13 +374,14 @@ impl<T: Pod> RegionBuilder<T> {
     pub fn zeroed(self) -> Result<Region<T>> {
         if self.homed_at_nodes() {
             self.check()?;
-            let memory = self.node_memory()?;
-            return self.finish_at_nodes(memory);
+            let (memory, mirror) = self.node_memory()?;
+            let checksums = self.checksums_of_zeros();
+            return self.finish_at_nodes(memory, mirror, checksums);
         }
         if let Some(ordinal) = self.neighbour {
             self.check()?;
             let memory = self.neighbour_memory(ordinal)?;
-            return self.create(Source::Neighbour(memory), false);
+            return self.create(Source::Neighbour(memory), None, false);
         }
         let data = self.zeros()?;
         self.finish(data)
@@ -409,6 +521,13 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     fn mapped(self, path: &Path, writable: bool) -> Result<Region<T>> {
+        if self.replicas != 1 {
+            let reason = format!("{} is one home; a map has no second one", path.display());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
         if self.homed_at_nodes() || self.neighbour.is_some() {
             return Err(Error::Region {
                 region: self.label(),
@@ -421,10 +540,15 @@ impl<T: Pod> RegionBuilder<T> {
         let file = self.open(path, writable)?;
         if self.length == 0 {
             // The system maps no empty file.
-            return self.create(Source::Host(HostMemory::of_vec(Vec::<T>::new())), false);
+            let empty = HostMemory::of_vec(Vec::<T>::new());
+            let checksums = self.checksums_of(&[]);
+            return self.create(Source::Host(empty, None), checksums, false);
         }
         let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
-        self.create(Source::Host(HostMemory::of_file(map)), false)
+        // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
+        let unknown = vec![0; (self.length * size_of::<T>() as u64).div_ceil(self.vm.page_size()) as usize];
+        let checksums = (self.integrity == Integrity::Crc32c).then_some(unknown);
+        self.create(Source::Host(HostMemory::of_file(map), None), checksums, false)
     }
 
     /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
@@ -434,11 +558,22 @@ impl<T: Pod> RegionBuilder<T> {
     /// region is closed; while it is open the memory is reached through the region only.
     pub(crate) unsafe fn over(self, base: *mut T) -> Result<Region<T>> {
         let length = self.check()?;
+        if self.replicas != 1 {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: "memory that is lent is one home; give the data to a region of its own for two".into(),
+            });
+        }
         let memory = HostMemory {
             base: base.cast(),
             bytes: (length * size_of::<T>()) as u64,
             owner: Owner::Borrowed,
         };
-        self.create(Source::Host(memory), true)
+        let checksums = (self.integrity == Integrity::Crc32c).then(|| {
+            // SAFETY: the caller's promise; the NIC does not know the memory yet.
+            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * size_of::<T>()) };
+            self.checksums_of(bytes).unwrap_or_default()
+        });
+        self.create(Source::Host(memory, None), checksums, true)
     }
 }

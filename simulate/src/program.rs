@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use gpuvm::soft::{FaultMix, FaultTally};
-use gpuvm::{CompileOptions, LaunchConfig, Region, Stats, Vm, VmBuilder};
+use gpuvm::{CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -99,6 +99,10 @@ pub struct Shape {
     pub direct: bool,
     /// Whether the region keeps frames of its own.
     pub never_evicted: bool,
+    /// Homes of each page, of both regions: 1, or 2 in this host's memory, of which one may be lost.
+    pub replicas: u32,
+    /// Whether both regions have checksums.
+    pub checked: bool,
     /// Whether requests may complete with errors: they are repeated.
     pub errors_allowed: bool,
     /// Faults that the software NIC draws by the interleaving's seed. The result must be the model's all the same.
@@ -147,6 +151,8 @@ impl Shape {
             interleaving: None,
             direct: false,
             never_evicted: false,
+            replicas: 1,
+            checked: false,
             errors_allowed: false,
             faults: None,
         }
@@ -175,6 +181,7 @@ impl Shape {
             Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
             None => builder.workers(2),
         };
+        let builder = builder.host_homes(self.replicas).guarded_regions(self.checked);
         match self.direct {
             true => builder.transport(gpuvm::Transport::Direct),
             false => builder,
@@ -309,6 +316,8 @@ pub fn tiny(seed: u64, frames: u64) -> Shape {
         interleaving: Some(seed),
         direct: false,
         never_evicted: false,
+        replicas: 1,
+        checked: false,
         errors_allowed: false,
         faults: None,
     }
@@ -343,10 +352,36 @@ pub fn run_on<T: Element>(
     shape: &Shape,
     options: &CompileOptions,
 ) -> Result<Outcome, String> {
+    run_watched::<T>(builder, rng, shape, options, &mut |_, _| Ok(()))
+}
+
+/// When a run calls whoever watches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// A launch will begin.
+    Before(u32),
+    /// It has ended, and the host has done what it does between launches.
+    After(u32),
+}
+
+/// Somebody who does things to the virtual memory between launches.
+pub type Watcher<'a> = &'a mut dyn FnMut(&Vm, Moment) -> Result<(), Wrong>;
+
+/// The same with somebody who does things to the virtual memory between launches.
+///
+/// # Errors
+/// What differs.
+pub fn run_watched<T: Element>(
+    builder: VmBuilder,
+    rng: &mut ChaCha8Rng,
+    shape: &Shape,
+    options: &CompileOptions,
+    watch: Watcher<'_>,
+) -> Result<Outcome, String> {
     let mut options = options.clone();
     options.defines.push(("ELEMENT".into(), Some(T::NAME.into())));
     let bench = Bench::with(builder, PROGRAM, &options)?;
-    run_in::<T>(&bench, rng, shape).map_err(|wrong| wrong.to_string())
+    run_watched_in::<T>(&bench, rng, shape, watch).map_err(|wrong| wrong.to_string())
 }
 
 /// The same in a virtual memory that is there, with [`PROGRAM`] compiled for `T`.
@@ -354,6 +389,15 @@ pub fn run_on<T: Element>(
 /// # Errors
 /// What differs.
 pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) -> Result<Outcome, Wrong> {
+    run_watched_in::<T>(bench, rng, shape, &mut |_, _| Ok(()))
+}
+
+fn run_watched_in<T: Element>(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    shape: &Shape,
+    watch: Watcher<'_>,
+) -> Result<Outcome, Wrong> {
     if let (Some(mix), Some(seed), Some(nic)) = (&shape.faults, shape.interleaving, bench.vm.soft_nic()) {
         nic.mix_faults(mix, seed).map_err(|error| chain(&error))?;
     }
@@ -372,16 +416,23 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
         true => a.never_evicted(),
         false => a,
     };
-    let a = a.from_iter(data)?;
+    let integrity = match shape.checked {
+        true => Integrity::Crc32c,
+        false => Integrity::Unchecked,
+    };
+    let a = a.replicas(shape.replicas).integrity(integrity).from_iter(data)?;
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
+    let shared = shared.replicas(shape.replicas).integrity(integrity);
     let shared = shared.from_slice(&model.shared)?;
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
+        watch(&bench.vm, Moment::Before(launch))?;
         traces.push(
             launch_once(bench, rng, shape, &mut model, (&a, &shared))
                 .map_err(|wrong| wrong.of(&format!("launch {launch}")))?,
         );
         between(rng, shape, &mut model, &a)?;
+        watch(&bench.vm, Moment::After(launch))?;
     }
     let mut faults = FaultTally::default();
     if shape.faults.is_some() {

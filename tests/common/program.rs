@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gpuvm::CompileOptions;
-pub use gpuvm_simulate::program::{Element, Outcome, Shape, rng, run_on, tiny};
+pub use gpuvm_simulate::program::{Element, Moment, Outcome, Shape, rng, run_on, run_watched, tiny};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{over_environment, scaled};

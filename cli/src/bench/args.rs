@@ -192,6 +192,10 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "WHERE", default_value = "host")]
     pub home: HomeArg,
 
+    /// Measure each row without checksums of pages and with them. Not for the direct transport.
+    #[arg(long)]
+    pub integrity: bool,
+
     /// Leave the ceilings out, which take as much memory again of host and GPU.
     #[arg(long)]
     pub no_ceilings: bool,

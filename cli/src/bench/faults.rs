@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuvm::{Kernel, LaunchConfig, Module, Region, Stats, Transport};
+use gpuvm::{Integrity, Kernel, LaunchConfig, Module, Region, Stats, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -56,8 +56,16 @@ pub fn measure(args: &FaultsArgs) -> Result<Report, CliError> {
             true => None,
             false => Some(Ceilings::new(&probe, args, page_bytes, data_bytes)?),
         };
-        for &frames in &plan.frames {
-            let mut bench = Faults::new(args, page_bytes, data_bytes, frames)?;
+        let ways: &[Integrity] = match args.integrity {
+            true => &[Integrity::Unchecked, Integrity::Crc32c],
+            false => &[Integrity::Unchecked],
+        };
+        let each = plan
+            .frames
+            .iter()
+            .flat_map(|&frames| ways.iter().map(move |&way| (frames, way)));
+        for (frames, integrity) in each {
+            let mut bench = Faults::new(args, page_bytes, data_bytes, frames, integrity)?;
             for &pattern in &args.pattern {
                 for &access in &plan.access {
                     for &writes in &args.writes {
@@ -163,6 +171,7 @@ struct Faults<'a> {
     module: Module,
     tally: Tally,
     data: Region<u64>,
+    integrity: Integrity,
     page_bytes: u64,
     pages: u64,
     share: String,
@@ -172,7 +181,13 @@ struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    fn new(args: &'a FaultsArgs, page_bytes: u64, data_bytes: u64, frames: Frames) -> Result<Self, CliError> {
+    fn new(
+        args: &'a FaultsArgs,
+        page_bytes: u64,
+        data_bytes: u64,
+        frames: Frames,
+        integrity: Integrity,
+    ) -> Result<Self, CliError> {
         let pages = data_bytes / page_bytes;
         let (share, frames) = match frames {
             Frames::Count(count) => (format!("{count} pages"), count),
@@ -180,9 +195,10 @@ impl<'a> Faults<'a> {
             Frames::Share(1.0) => ("all".to_owned(), pages + Machine::reserve(pages)),
             Frames::Share(share) => (format!("{share} of the data"), ((pages as f64 * share) as u64).max(1)),
         };
-        let machine = Machine::open(&args.machine, page_bytes, frames)?;
+        let guarded = integrity != Integrity::Unchecked;
+        let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
         let words = data_bytes / 8;
-        let data = machine.vm.region::<u64>(words).name("data");
+        let data = machine.vm.region::<u64>(words).name("data").integrity(integrity);
         let data = machine::at_home(data, args.home)
             .from_vec(fill(words, pattern)?)
             .map_err(CliError::Bench)?;
@@ -192,6 +208,7 @@ impl<'a> Faults<'a> {
             tally: Tally::new(&machine)?,
             machine,
             data,
+            integrity,
             page_bytes,
             pages,
             share,
@@ -293,6 +310,11 @@ impl<'a> Faults<'a> {
             .and("evictions", stats.evictions as f64)
             .and("written back", stats.pages_written_back as f64)
             .verified(verified, "pages");
+        let row = match (self.args.integrity, self.integrity) {
+            (false, _) => row,
+            (true, Integrity::Crc32c) => row.with("checksums", "crc32c"),
+            (true, _) => row.with("checksums", "none"),
+        };
         let row = match self.args.home {
             HomeArg::Host => row,
             HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),

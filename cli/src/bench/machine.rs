@@ -128,8 +128,14 @@ pub struct Machine {
 impl Machine {
     /// Brings up a virtual memory of that many frames.
     pub fn open(args: &MachineArgs, page_bytes: u64, frames: u64) -> Result<Self, CliError> {
+        Self::open_with(args, page_bytes, frames, false)
+    }
+
+    /// The same, whose regions may have checksums.
+    pub fn open_with(args: &MachineArgs, page_bytes: u64, frames: u64, guarded: bool) -> Result<Self, CliError> {
         let builder = args
             .builder(page_bytes)?
+            .guarded_regions(guarded)
             .frame_memory(frames.max(1).saturating_mul(page_bytes))
             .launch_deadline(LAUNCH_LIMIT);
         let vm = builder.build().map_err(CliError::BackEnd)?;

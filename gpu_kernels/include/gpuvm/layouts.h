@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 4;
+constexpr const unsigned int LAYOUT_VERSION = 5;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -44,6 +44,15 @@ constexpr const unsigned int FAULT_WRITE_BACK = 10;
 
 /// A prefetch, a pin or a slice that reaches past the array's end.
 constexpr const unsigned int FAULT_OUT_OF_RANGE_SPAN = 11;
+
+/// A page was fetched and does not have its checksum, and no other home has a good copy.
+constexpr const unsigned int FAULT_CHECKSUM = 12;
+
+/// Both homes of a page are stale: no good copy of it is left.
+constexpr const unsigned int FAULT_NO_REPLICA = 13;
+
+/// Syndrome of a page in the error state whose data did not have its checksum. No NIC has it.
+constexpr const unsigned int SYNDROME_CHECKSUM = 254;
 
 /// What a lane waits for, as it tells the simulated GPU's watchdog: nothing.
 constexpr const unsigned int WAIT_NOTHING = 0;
@@ -166,6 +175,9 @@ constexpr const unsigned int OUTCOME_FAILED = 2;
 /// The request was flushed because its queue pair had failed before: another queue pair may serve it.
 constexpr const unsigned int OUTCOME_FLUSHED = 3;
 
+/// The page's data has arrived; it has a checksum, which the waiter compares before it publishes the page.
+constexpr const unsigned int OUTCOME_ARRIVED = 4;
+
 /// A READ that fills a frame.
 constexpr const unsigned int REQUEST_FETCH = 1;
 
@@ -202,6 +214,24 @@ constexpr const unsigned int REGION_LIVE = 2;
 /// Every page has a frame of the region's own, and is never evicted.
 constexpr const unsigned int REGION_NEVER_EVICTED = 4;
 
+/// Each page has two homes: see [`RegionDesc::stale`].
+constexpr const unsigned int REGION_REPLICATED = 8;
+
+/// Each page has a checksum: see [`RegionDesc::checksums`].
+constexpr const unsigned int REGION_CHECKED = 16;
+
+/// Homes that a page of a replicated region has.
+constexpr const unsigned int REPLICAS_MAX = 2;
+
+/// Bit of [`StripeDesc::flags`]: what the stripe held is gone for good, though its queue pairs may work.
+constexpr const unsigned int STRIPE_LOST = 1;
+
+/// Bit of [`RegionDesc::joins`] words: the WRITE to replica 0 has not ended. Replica 1's is the next bit.
+constexpr const unsigned int JOIN_PENDING = 1;
+
+/// Bit of [`RegionDesc::joins`] words: the WRITE to replica 0 is to be repeated. Replica 1's is the next bit.
+constexpr const unsigned int JOIN_REPEAT = 4;
+
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
@@ -219,6 +249,9 @@ constexpr const unsigned int FILL_GENERATION_SHIFT = 32;
 
 /// Position of the region in an owner value.
 constexpr const unsigned int OWNER_REGION_SHIFT = 44;
+
+/// Position of the replica that a request is about, in an owner value. Frames' owners have none.
+constexpr const unsigned int OWNER_REPLICA_SHIFT = 60;
 
 /// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
 constexpr const unsigned long long OWNER_TAKEN_BIT = (1ULL << 63ULL);
@@ -273,7 +306,7 @@ struct alignas(64) RegionDesc {
     unsigned long long bytes;
     /// Pages.
     unsigned long long pages;
-    /// Address of `homes * nics` [`StripeDesc`]s: those of one home follow each other.
+    /// Address of `replicas * homes * nics` [`StripeDesc`]s: those of one home follow each other.
     unsigned long long stripes;
     /// Homes: 1, or one a memory node.
     unsigned int homes;
@@ -288,6 +321,19 @@ struct alignas(64) RegionDesc {
     /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
     /// do not. Written by lanes.
     unsigned int rest_until;
+    /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
+    /// written back last, and is never read.
+    unsigned long long stale;
+    /// Words of each of these bitmaps.
+    unsigned long long stale_words;
+    /// With `REGION_REPLICATED`: address of 32 bits a page, `JOIN_*`: the WRITEs of the write-back in flight.
+    unsigned long long joins;
+    /// With `REGION_CHECKED`: address of 32 bits a page: the CRC-32C of its copy at home, or 0 when that is not known.
+    unsigned long long checksums;
+    /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
+    unsigned int replicas;
+    /// Unused, to 128 bytes.
+    unsigned int reserved_tail[7];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -303,8 +349,8 @@ struct alignas(32) StripeDesc {
     unsigned int queue_first;
     /// Queue pairs that reach the home.
     unsigned int queue_count;
-    /// Unused, to 32 bytes.
-    unsigned int reserved;
+    /// `STRIPE_*`.
+    unsigned int flags;
 };
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -433,6 +479,14 @@ struct alignas(128) Counters {
     unsigned long long queue_full;
     /// Pages that a failed fetch put into the error state.
     unsigned long long pages_failed;
+    /// Pages that were fetched and did not have their checksum.
+    unsigned long long pages_corrupt;
+    /// Write-backs that did not reach one of the page's two homes, which is stale there since.
+    unsigned long long replicas_missed;
+    /// Stale copies that a write-back has mended.
+    unsigned long long replicas_mended;
+    /// Unused, to 256 bytes.
+    unsigned long long reserved[13];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -603,12 +657,12 @@ static_assert(sizeof(QueueDesc) == 128, "size of QueueDesc");
 static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
-static_assert(sizeof(RegionDesc) == 64, "size of RegionDesc");
+static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
-static_assert(sizeof(Counters) == 128, "size of Counters");
+static_assert(sizeof(Counters) == 256, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
@@ -671,6 +725,12 @@ static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDes
 static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, nics) == 56, "offset of RegionDesc::nics");
 static_assert(__builtin_offsetof(RegionDesc, rest_until) == 60, "offset of RegionDesc::rest_until");
+static_assert(__builtin_offsetof(RegionDesc, stale) == 64, "offset of RegionDesc::stale");
+static_assert(__builtin_offsetof(RegionDesc, stale_words) == 72, "offset of RegionDesc::stale_words");
+static_assert(__builtin_offsetof(RegionDesc, joins) == 80, "offset of RegionDesc::joins");
+static_assert(__builtin_offsetof(RegionDesc, checksums) == 88, "offset of RegionDesc::checksums");
+static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionDesc::replicas");
+static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 100, "offset of RegionDesc::reserved_tail");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");
@@ -685,7 +745,7 @@ static_assert(__builtin_offsetof(StripeDesc, frame_keys) == 8, "offset of Stripe
 static_assert(__builtin_offsetof(StripeDesc, rkey) == 16, "offset of StripeDesc::rkey");
 static_assert(__builtin_offsetof(StripeDesc, queue_first) == 20, "offset of StripeDesc::queue_first");
 static_assert(__builtin_offsetof(StripeDesc, queue_count) == 24, "offset of StripeDesc::queue_count");
-static_assert(__builtin_offsetof(StripeDesc, reserved) == 28, "offset of StripeDesc::reserved");
+static_assert(__builtin_offsetof(StripeDesc, flags) == 28, "offset of StripeDesc::flags");
 static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc::layout_version");
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
@@ -732,6 +792,10 @@ static_assert(__builtin_offsetof(Counters, errors) == 96, "offset of Counters::e
 static_assert(__builtin_offsetof(Counters, pool_dry) == 104, "offset of Counters::pool_dry");
 static_assert(__builtin_offsetof(Counters, queue_full) == 112, "offset of Counters::queue_full");
 static_assert(__builtin_offsetof(Counters, pages_failed) == 120, "offset of Counters::pages_failed");
+static_assert(__builtin_offsetof(Counters, pages_corrupt) == 128, "offset of Counters::pages_corrupt");
+static_assert(__builtin_offsetof(Counters, replicas_missed) == 136, "offset of Counters::replicas_missed");
+static_assert(__builtin_offsetof(Counters, replicas_mended) == 144, "offset of Counters::replicas_mended");
+static_assert(__builtin_offsetof(Counters, reserved) == 152, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -83,6 +83,10 @@ pub const FILES: &[File] = &[
             // Its functions are compiled with a frame of their own each, in which they keep their caller's registers. It runs when a region
             // ends, over frames, not over accesses.
             capped("gpuvm_release", 88, 96, 872, 1344),
+            // Here without what regions with replicas need, as in every program that did not ask for it.
+            paged("gpuvm_reap", 56, 56),
+            paged("gpuvm_age", 32, 32),
+            paged("gpuvm_catch_up", 8, 8),
         ],
     },
     File {

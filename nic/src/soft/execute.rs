@@ -1,6 +1,6 @@
 //! What a request does once it has been parsed: checks, data movement, atomics.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::completion_queue::word;
 use super::copy::{Ahead, copy, copy_ahead};
@@ -239,6 +239,40 @@ unsafe fn write(
         to += segment.len_bytes();
     }
     Ok(total)
+}
+
+/// Turns one bit of what a READ or WRITE has moved over, where it went.
+///
+/// # Safety
+/// As for [`execute`], which has just executed the request.
+pub(super) unsafe fn flip(request: &WorkRequest<'_>, bit: u64) {
+    let bytes = request.segments.len_bytes();
+    if bytes == 0 {
+        return;
+    }
+    let mut offset = bit / 8 % bytes;
+    let mut target = None;
+    match request.operation {
+        Operation::Write { remote, .. } | Operation::WriteImmediate { remote, .. } => target = Some(remote + offset),
+        Operation::Read { .. } => {
+            for segment in request.segments.iter() {
+                match segment {
+                    Segment::Data { address, .. } if offset < segment.len_bytes() => {
+                        target = Some(address + offset);
+                        break;
+                    }
+                    _ => offset = offset.saturating_sub(segment.len_bytes()),
+                }
+            }
+        }
+        _ => {}
+    }
+    if let Some(address) = target {
+        // SAFETY: the byte lies in a span that was allowed to the request, under the lock that the caller holds.
+        let byte = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(address as usize) };
+        // Relaxed: the completion orders the data.
+        byte.fetch_xor(1 << (bit % 8), Ordering::Relaxed);
+    }
 }
 
 /// Copies inline data by way of a buffer that is aligned as the target is, so that 8-byte granules stay whole.

@@ -21,6 +21,11 @@ pub enum Fault {
         /// Nanoseconds.
         ns: u64,
     },
+    /// The request is executed, and one bit of what it moved is wrong where it went. Not where a mover moves the data.
+    Flip {
+        /// The bit, counted from the first byte's lowest, modulo the request's length.
+        bit: u64,
+    },
 }
 
 /// Which requests a fault bites. Every condition that is set must hold.
@@ -217,7 +222,7 @@ impl Fault {
     pub(super) fn delay_ns(self) -> u64 {
         match self {
             Fault::Delay { ns } => ns,
-            Fault::Fail(_) | Fault::LoseCompletion => 0,
+            Fault::Fail(_) | Fault::LoseCompletion | Fault::Flip { .. } => 0,
         }
     }
 }

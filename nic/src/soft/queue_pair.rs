@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::completion_queue::{CompletionQueue, half, word};
 use super::copy::Ahead;
 use super::engine::Context;
-use super::execute::{Failure, execute};
+use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
 use super::mix::pieces_of;
 use super::report::{InFlight, ViolationKind, describe};
@@ -160,6 +160,8 @@ struct Pending {
     lose_completion: bool,
     /// Its data moves by itself.
     scattered: Option<Scattered>,
+    /// The bit of the moved data to turn over.
+    flip: Option<u64>,
 }
 
 /// What one call of [`QueuePairEngine::step`] came to.
@@ -468,8 +470,14 @@ impl QueuePairEngine {
             }),
             _ => verdict.failure,
         };
+        let flip = match fault {
+            Some(Fault::Flip { bit }) => Some(bit),
+            _ => None,
+        };
         let lose_completion = fault == Some(Fault::LoseCompletion) || verdict.lose;
-        let scattered = (verdict.pieces > 0 && failure.is_none()).then(|| Scattered {
+        // What is to flip has to have moved: it goes in one piece.
+        let in_pieces = verdict.pieces > 0 && failure.is_none() && flip.is_none();
+        let scattered = in_pieces.then(|| Scattered {
             pieces: pieces_of(length, verdict.pieces),
             adrift_ns: verdict.adrift_ns,
         });
@@ -483,6 +491,7 @@ impl QueuePairEngine {
             failure,
             lose_completion,
             scattered,
+            flip,
         });
         context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
         Step::Did(0)
@@ -530,6 +539,7 @@ impl QueuePairEngine {
             failure,
             lose_completion: false,
             scattered: None,
+            flip: None,
         });
         Step::Did(0)
     }
@@ -576,6 +586,10 @@ impl QueuePairEngine {
                 None,
             )
         };
+        if let (Some(bit), Ok(_)) = (pending.flip, outcome) {
+            // SAFETY: as above: the request was just allowed to write there.
+            unsafe { flip(&request, bit) };
+        }
         self.complete(context, &request, pending.index, outcome, pending.lose_completion);
         outcome.unwrap_or(0)
     }

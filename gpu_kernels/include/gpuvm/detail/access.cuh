@@ -424,7 +424,8 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
             give_frame_back(&miss, frame);
             continue;
         }
-        if (!try_reserve_any(vm, owner, false, 1, &queue, &index)) {
+        owner = way_to_fetch(vm, owner);
+        if (!owner || !try_reserve_any(vm, owner, false, 1, &queue, &index)) {
             revert_claim(word);
             give_frame_back(&miss, frame);
             break;

@@ -10,8 +10,39 @@ namespace detail {
 constexpr u32 kNoFrame = ~0u;
 constexpr u32 kClockWindow = 32;
 
+// `post_clean` for a region with replicas or checksums. Once a WRITE is posted its handler ends the write-back, or this
+// lane does for a replica that it could post none to.
+GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
+    if (!pending) return false;
+    if (is_checked(region)) renew_checksum(vm, owner, frame);
+    bool begun = false;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
+        if (!(pending >> n & 1)) continue;
+        u64 way = at_replica(owner, n);
+        u32 queue;
+        u64 index;
+        if (!try_reserve_any(vm, way, true, 1, &queue, &index)) {
+            // Nothing is begun yet: as if nothing had been tried.
+            if (!begun) break;
+            u32 end = end_replica(vm, way, all_queues_gone(vm, way) ? kMissed : kToRepeat);
+            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
+            continue;
+        }
+        begun = true;
+        Queue q(vm, queue);
+        write_slot(q, index, kind, way, frame, 0, 0);
+        commit(q, index, 1);
+        if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
+        *rung = queue;
+    }
+    return begun;
+}
+
 // Begins the write-back of a dirty page whose cleaning was won; false when no ring had room.
 GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
+    if (is_guarded(region_of(vm, owner))) return post_guarded(vm, owner, frame, kind, rung);
     u32 queue;
     u64 index;
     if (!try_reserve_any(vm, owner, true, 1, &queue, &index)) return false;
@@ -87,7 +118,7 @@ GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken) {
 GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 waited) {
     Fault fault;
     fault.code = layout::FAULT_FRAMES_PINNED;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.region = region_number(owner);
     fault.page = page_of(owner);
     fault.size = vm->frame_count;
     fault.waited_ns = waited;
@@ -121,7 +152,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
         if constexpr (kQueued)
-            if (!is_direct(region_of(vm, owner)) && all_queues_gone(vm, owner)) {
+            if (!is_direct(region_of(vm, owner)) && is_unreachable(vm, owner)) {
                 report_queues_failed(vm, owner);
                 break;
             }

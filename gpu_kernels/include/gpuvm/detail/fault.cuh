@@ -18,7 +18,8 @@ struct Miss {
     u64 started;  // in ticks
     // What the last round left.
     u32 frame;   // kRoundHeld, kRoundOurs: the page's frame
-    u32 token;   // kRoundOurs: what the page's word holds
+    u32 token;   // kRoundOurs: what the page's word holds, or the queue that the page came over
+    u64 way;     // kRoundOurs over queue pairs: the page's owner value, with the replica
     u32 group;   // the lanes with this page
     u32 active;  // the lanes of the round
     bool mixed;  // not all of them are done: they meet again before anyone waits
@@ -53,9 +54,10 @@ GPUVM_NOINLINE void report_page_error(u64 owner, u64 word, u32 fault_code) {
     Fault fault;
     u32 code = frame_of(word);
     fault.code = fault_code;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.region = region_number(owner);
     fault.page = page_of(owner);
     fault.queue = code >> 16;
+    if ((code >> 8 & 0xff) == layout::SYNDROME_CHECKSUM) fault.code = layout::FAULT_CHECKSUM;
     fault.syndrome = code >> 8 & 0xff;
     fault.vendor_syndrome = code & 0xff;
     report(fault);
@@ -127,7 +129,8 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, bool writ
     bool got = false;
     while (!got) {
         if (all_queues_gone(vm, owner)) {
-            report_queues_failed(vm, owner);
+            // Of a replicated page the other copy is tried.
+            if (!is_replicated(region_of(vm, owner))) report_queues_failed(vm, owner);
             break;
         }
         reap_queues_of(vm, owner, kClockWindow);
@@ -149,6 +152,7 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
         count_latency(latencies(q.vm), took);
         return kRoundHeld;
     }
+    if (outcome == layout::OUTCOME_ARRIVED) return kRoundOurs;
     // Bounded: a pair that is mended again and again answers nobody.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
@@ -167,11 +171,23 @@ GPUVM_DEVICE void give_frame_back(const Miss* miss, u32 frame) {
     if (miss->pooled()) pool_give(miss->vm(), frame);
 }
 
+// A page of which no copy can be read.
+GPUVM_NOINLINE u32 fail_claim(const Miss* miss) {
+    revert_claim(miss->word());
+    report_no_replica(miss->vm(), miss->owner());
+    return kRoundFailed;
+}
+// After a wait for a slot that ended without one: its reason was reported, but for a replica that was lost meanwhile.
+GPUVM_DEVICE u32 without_slot(const layout::VmDesc* vm, u64 owner) {
+    return is_replicated(region_of(vm, owner)) && !aborted() ? kRoundRetry : kRoundFailed;
+}
+
 // The common case: all gathered lanes miss one page, and the leader does everything alone.
 GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
-    u64 owner = miss->owner();
+    u64 owner = way_to_fetch(vm, miss->owner());
+    if (!owner) return fail_claim(miss);
     u32 got = wait_for_frame_of(miss);
     u32 queue;
     u64 index;
@@ -182,7 +198,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     if (!wait_for_slot(vm, owner, false, &queue, &index)) {
         give_frame_back(miss, got);
         revert_claim(word);
-        return kRoundFailed;
+        return without_slot(vm, owner);
     }
     Queue q(vm, queue);
     write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);
@@ -191,6 +207,8 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     count(&counters(vm)->faults, 1);
     pay_back(vm, 1);
     miss->frame = got;
+    miss->token = queue;
+    miss->way = owner;
     return finish_demand(q, index, word, owner, miss->started);
 }
 
@@ -233,10 +251,12 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, bool pooled
 GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
-    u64 owner = miss->owner();
-    // Lanes whose frames come from elsewhere are a group of their own as well.
-    u64 way = stripe_of(vm, owner)->queue_first << 1 | (miss->pooled() ? 0 : 1);
+    u64 owner = way_to_fetch(vm, miss->owner());
+    // Lanes whose frames come from elsewhere are a group of their own as well; those with a page that cannot be had,
+    // too.
+    u64 way = owner ? stripe_of(vm, owner)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
     if (vm->queue_groups > 1 || __any_sync(won, !miss->pooled())) won = __match_any_sync(won, way);
+    if (!owner) return fail_claim(miss);
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};
@@ -249,7 +269,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     if (rank >= grant.count) {
         revert_claim(word);
         // Nothing was to be had although the poster could wait: it reported why.
-        return grant.count == 0 && may_wait ? kRoundFailed : kRoundRetry;
+        return grant.count == 0 && may_wait ? without_slot(vm, owner) : kRoundRetry;
     }
     Queue q(vm, grant.queue);
     u64 index = grant.first + rank;
@@ -271,7 +291,32 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
         pay_back(vm, grant.count);
     }
     miss->frame = got;
+    miss->token = grant.queue;
+    miss->way = owner;
     return finish_demand(q, index, word, owner, miss->started);
+}
+
+// A page with a checksum has arrived: the lanes that wait for it compare, and their leader publishes it with their
+// pins.
+GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
+    const layout::VmDesc* vm = miss->vm();
+    // The leader has acquired the completion: it comes before the others' loads of the data.
+    __syncwarp(miss->group);
+    u32 bytes = page_bytes(vm, region_of(vm, miss->owner()), miss->page);
+    u32 found = checksum_together(miss->frame_address(), bytes, miss->group);
+    u32 result = kRoundRetry;
+    if (miss->leads()) {
+        u32 outcome =
+            publish_checked(vm, miss->way, miss->token, miss->frame, 0, static_cast<u32>(__popc(miss->group)), found);
+        if (outcome == layout::OUTCOME_OK) {
+            count_latency(latencies(vm), ticks() - miss->started);
+            result = kRoundHeld;
+        } else if (outcome == layout::OUTCOME_FAILED) {
+            report_page_error(miss->way, ld_relaxed_gpu(miss->word()), layout::FAULT_FETCH);
+            result = kRoundFailed;
+        }
+    }
+    return __shfl_sync(miss->group, result, miss->leader());
 }
 
 // The outcome for a leader of a round over queue pairs; lanes that lead no group wait here for those that do.
@@ -413,6 +458,8 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;
+    if constexpr (kGuarded)
+        if (outcome == kRoundOurs && !miss->direct()) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.
     if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());

@@ -51,6 +51,13 @@ GPUVM_DEVICE void publish_written(u64* word, u32 token, u32 frame) {
     atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT);
 }
 
+// Publication of a page whose other copy at home is stale: dirty, so that it is written back.
+GPUVM_DEVICE void publish_to_mend(u64* word, u32 token, u32 frame, u32 pins) {
+    u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
+    // No holder can have set the dirty bit of a page that is being fetched: it can be added.
+    atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT + pins * kPin);
+}
+
 // The fetch failed: the frame field takes the fault's code.
 GPUVM_DEVICE void publish_error(u64* word, u32 token, u32 code) {
     u64 fields = (static_cast<u64>(code) - token) << layout::FRAME_SHIFT;

@@ -1,56 +1,54 @@
 // Queue pairs driven by lanes: reservation, in-order hand-over to the NIC, completions that anyone may finish.
 #pragma once
 
+#include "integrity.cuh"
 #include "page_word.cuh"
 #include "platform.cuh"
 #include "pool.cuh"
 #include "region.cuh"
+#include "replica.cuh"
 #include "report.cuh"
 #include "wire.cuh"
 
 namespace gpuvm {
 namespace detail {
 
-// One queue pair of a virtual memory.
-struct Queue {
-    const layout::VmDesc* vm;
-    const layout::QueueDesc* desc;
-    u32 number;  // index in the table of queues
-
-    GPUVM_DEVICE Queue(const layout::VmDesc* of, u32 n)
-        : vm(of), desc(reinterpret_cast<const layout::QueueDesc*>(of->queues) + n), number(n) {}
-    GPUVM_DEVICE layout::QueueState* state() const { return reinterpret_cast<layout::QueueState*>(desc->state); }
-    GPUVM_DEVICE layout::RequestRecord* record(u64 index) const {
-        return reinterpret_cast<layout::RequestRecord*>(desc->records) + (index & desc->mask);
-    }
-    GPUVM_DEVICE u64 entries() const { return static_cast<u64>(desc->mask) + 1; }
-    GPUVM_DEVICE bool failed() const { return ld_relaxed_gpu(&state()->failed) != 0; }
-    // Failed, and nobody will mend it.
-    GPUVM_DEVICE bool gone() const {
-        u32 seen = ld_relaxed_gpu(&state()->failed);
-        return seen != 0 && (!desc->mended || (seen & layout::QUEUE_LOST));
-    }
-    // A request that says nothing of its page: it was flushed with its pair, or got no answer, or was not taken, over a
-    // pair that the host mends.
-    GPUVM_DEVICE bool to_repeat(const Completion& done) const {
-        if (done.syndrome == kSyndromeFlushed) return true;
-        return desc->mended && (done.syndrome == kSyndromeRetriesExceeded ||
-                                done.syndrome == kSyndromeReceiverNotReady || done.syndrome == kSyndromeRemoteAborted);
-    }
-    // The host saw that completions do not come and set `failed`: nobody reserves from here on. A look that is late may
-    // close a pair that is mended by now; the host opens it again.
-    GPUVM_DEVICE void close_if_failed() const {
-        if (!desc->mended || !failed()) return;
-        if (!(ld_relaxed_gpu(&state()->reserved) & layout::RESERVED_CLOSED))
-            atom_or_acq_rel_gpu(&state()->reserved, layout::RESERVED_CLOSED);
-    }
-};
-
 GPUVM_DEVICE u64 record_state(u64 index, u64 phase) { return index << layout::RECORD_INDEX_SHIFT | phase; }
 
 // A page error's code in the word: queue, syndrome, vendor syndrome.
 GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
     return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
+}
+
+// `finish_fetch` for a region with replicas or checksums. With a checksum the waiter's warp compares and publishes the
+// page; where nobody waits any more, this lane does.
+GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u32 token, const Completion& done,
+                                        u32 pins) {
+    const layout::VmDesc* vm = q.vm;
+    const layout::RegionDesc* region = region_of(vm, owner);
+    // The claim is ours, so a copy that was not stale when it was chosen is stale now only because its home was lost
+    // and returned before the request was reserved. None is in flight while a home returns.
+    bool returned = done.ok && is_replicated(region) && is_stale(vm, owner);
+    if (done.ok && !returned && is_checked(region)) {
+        if (pins) return layout::OUTCOME_ARRIVED;
+        u32 found = checksum_alone(frame_address(vm, region, frame), page_bytes(vm, region, page_of(owner)));
+        return publish_checked(vm, owner, q.number, frame, token, pins, found);
+    }
+    if (done.ok && !returned) {
+        publish_fetched(vm, owner, frame, token, pins);
+        return layout::OUTCOME_OK;
+    }
+    // Refused by one home, it is asked of the other.
+    bool repeat = returned || q.to_repeat(done) || (is_replicated(region) && leave_replica(vm, owner));
+    u64* word = word_of(vm, owner);
+    if (repeat) {
+        publish_absent(word, token);
+    } else {
+        count(&counters(vm)->pages_failed, 1);
+        publish_error(word, token, error_code(q.number, done));
+    }
+    give_frame(vm, region, frame);
+    return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
 // Publishes the page of a completed READ with the waiter's pins, or fails it. After a READ that is to be repeated the
@@ -61,8 +59,9 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     u32 frame = ld_relaxed_gpu(&record->frame);
     u32 token = ld_relaxed_gpu(&record->token);
     u64* word = word_of(vm, owner);
+    const layout::RegionDesc* region = region_of(vm, owner);
+    if (is_guarded(region)) return finish_guarded_fetch(q, owner, frame, token, done, pins);
     if (done.ok) {
-        const layout::RegionDesc* region = region_of(vm, owner);
         count_fetched(vm, page_bytes(vm, region, page_of(owner)));
         if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), owner);
         publish(word, token, frame, pins);
@@ -75,8 +74,22 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
         count(&counters(vm)->pages_failed, 1);
         publish_error(word, token, error_code(q.number, done));
     }
-    give_frame(vm, region_of(vm, owner), frame);
+    give_frame(vm, region, frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+}
+
+// `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.
+GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, const Completion& done,
+                                        bool release_frame) {
+    const layout::VmDesc* vm = q.vm;
+    bool replicated = is_replicated(region_of(vm, owner));
+    bool repeat = !done.ok && q.to_repeat(done);
+    u32 how = done.ok ? kWritten : repeat && !(replicated && all_queues_gone(vm, owner)) ? kToRepeat : kMissed;
+    u32 end = replicated ? end_replica(vm, owner, how) : how == kWritten ? kEndedWell : kEndedBadly;
+    // No home takes it.
+    if (end == kEndedBadly && !done.ok && !repeat) let_rest(vm, region_of(vm, owner));
+    if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, release_frame);
+    return how == kWritten ? layout::OUTCOME_OK : how == kToRepeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
 // Ends the write-back of a completed WRITE; a page that was cleaned for its frame leaves it now.
@@ -86,6 +99,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
     u64 owner = ld_relaxed_gpu(&record->owner);
     u32 frame = ld_relaxed_gpu(&record->frame);
     u64* word = word_of(vm, owner);
+    if (is_guarded(region_of(vm, owner))) return finish_guarded_write(q, owner, frame, done, release_frame);
     if (!done.ok) {
         bool repeat = q.to_repeat(done);
         if (!repeat) let_rest(vm, region_of(vm, owner));
@@ -228,20 +242,11 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     return 0;
 }
 
-// Whether a pair that reaches the page is being mended. Until its far end was reset too, a WRITE of it that got no
-// answer may still arrive there: no later WRITE may be posted to another pair, or it would be overwritten.
-GPUVM_DEVICE bool write_may_arrive_late(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
-    for (u32 n = 0; n < stripe->queue_count; ++n) {
-        Queue q(vm, stripe->queue_first + n);
-        if (q.failed() && q.desc->mended) return true;
-    }
-    return false;
-}
-
 // Looks through the queues that reach a page, its home queue by multiprocessor first. The queue, or none when all are
 // full, or when a write has to wait.
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
+    if (stripe->flags & layout::STRIPE_LOST) return 0;
     if (write && write_may_arrive_late(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
@@ -256,16 +261,15 @@ GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write
     return 0;
 }
 
-// No request can reach the page any more.
-GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 owner) {
-    const layout::StripeDesc* stripe = stripe_of(vm, owner);
-    for (u32 n = 0; n < stripe->queue_count; ++n)
-        if (!Queue(vm, stripe->queue_first + n).gone()) return false;
-    return true;
+// Finishes what has completed on the queues that reach a page, in every replica.
+GPUVM_NOINLINE void reap_replicas_of(const layout::VmDesc* vm, u64 owner, u32 most) {
+    for (u32 replica = 0; replica < region_of(vm, owner)->replicas; ++replica) {
+        const layout::StripeDesc* stripe = stripe_of(vm, at_replica(owner, replica));
+        for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
+    }
 }
-
-// Finishes what has completed on the queues that reach a page.
 GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) {
+    if (is_replicated(region_of(vm, owner))) return reap_replicas_of(vm, owner, most);
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
     for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
 }
@@ -277,7 +281,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     u64 page = page_of(owner);
     const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     u64 start = page << vm->page_shift, at_home = start;
-    if (region->homes != 1 || region->nics != 1) {
+    if (region->homes != 1 || region->nics != 1 || region->replicas != 1) {
         stripe = stripe_of(vm, owner);
         at_home = page_at_home(region, page) << vm->page_shift;
     }
@@ -325,13 +329,23 @@ GPUVM_NOINLINE void ring(const Queue& q) {
     }
 }
 
+// Both homes of a replicated page are stale or lost.
+GPUVM_NOINLINE void report_no_replica(const layout::VmDesc* vm, u64 owner) {
+    Fault fault;
+    fault.code = is_unreachable(vm, owner) ? layout::FAULT_QUEUES_FAILED : layout::FAULT_NO_REPLICA;
+    fault.region = region_number(owner);
+    fault.page = page_of(owner);
+    fault.queue = stripe_of(vm, owner)->queue_first;
+    report(fault);
+}
+
 // Every queue pair that reaches the page is in the error state for good. The first one's own error says why.
 GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
     u32 queue = stripe_of(vm, owner)->queue_first;
     u32 first = ld_relaxed_gpu(&Queue(vm, queue).state()->failed);
     Fault fault;
     fault.code = layout::FAULT_QUEUES_FAILED;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.region = region_number(owner);
     fault.page = page_of(owner);
     fault.queue = queue;
     fault.syndrome = first >> 8 & 0xff;

@@ -16,9 +16,27 @@ constexpr bool kDirect = false, kQueued = true;
 constexpr bool kDirect = true, kQueued = true;
 #endif
 
+// Replicas and checksums cost every kernel that pages registers: only programs of a virtual memory that may have such
+// regions know them.
+#if defined(GPUVM_GUARDED)
+constexpr bool kGuarded = kQueued;
+#else
+constexpr bool kGuarded = false;
+#endif
+
+GPUVM_DEVICE u32 region_number(u64 owner) {
+    return static_cast<u32>(owner >> layout::OWNER_REGION_SHIFT) & (layout::REGIONS_MAX - 1);
+}
+// The replica that an owner value names, and the values that name another.
+GPUVM_DEVICE u32 replica_of(u64 owner) {
+    return static_cast<u32>(owner >> layout::OWNER_REPLICA_SHIFT) & (layout::REPLICAS_MAX - 1);
+}
+GPUVM_DEVICE u64 at_replica(u64 owner, u64 replica) {
+    return (owner & ~(1ull << layout::OWNER_REPLICA_SHIFT)) | replica << layout::OWNER_REPLICA_SHIFT;
+}
+GPUVM_DEVICE u64 other_replica(u64 owner) { return owner ^ 1ull << layout::OWNER_REPLICA_SHIFT; }
 GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 owner) {
-    u32 region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
-    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region;
+    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region_number(owner);
 }
 GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX - 1); }
 GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
@@ -28,11 +46,12 @@ GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
 GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page) {
     return region->homes == 1 ? page : page / region->homes;
 }
-// The stripe that holds a page.
+// The stripe that holds a page, in the replica that the owner value names.
 GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
     const layout::RegionDesc* region = region_of(vm, owner);
     u64 page = page_of(owner), stripe = 0;
     if (region->homes > 1) stripe = page % region->homes * region->nics;
+    if (region->replicas > 1) stripe += replica_of(owner) * region->homes * region->nics;
     if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
     return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
 }
@@ -57,6 +76,19 @@ GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* qu
 }
 // Whether lanes copy the region's pages themselves.
 GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }
+GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_REPLICATED;
+}
+GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_CHECKED;
+}
+// Neither is so of most regions: one look for both.
+GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
+}
+GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 owner) {
+    return reinterpret_cast<u32*>(region_of(vm, owner)->joins) + page_of(owner);
+}
 // Whether its frames come from the pool. A region that is never evicted has its own: page p in frame p.
 GPUVM_DEVICE bool is_pooled(const layout::RegionDesc* region) {
     return !(region->flags & layout::REGION_NEVER_EVICTED);
@@ -65,7 +97,7 @@ GPUVM_DEVICE bool is_pooled(const layout::RegionDesc* region) {
 GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
     Fault fault;
     fault.code = fault_code;
-    fault.region = static_cast<u32>((owner & ~layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT);
+    fault.region = region_number(owner);
     fault.page = page_of(owner);
     fault.queue = queue;
     fault.index = index;

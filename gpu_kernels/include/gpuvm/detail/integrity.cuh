@@ -1,0 +1,77 @@
+// Regions whose pages have checksums: made when a page is written home, compared when it is fetched.
+//
+// Lanes store to a page while it is written back, and its checksum may be taken of a mixture that its home never holds.
+// That is never seen. A page is fetched only after it left its frame, and it leaves only clean: no lane has stored to
+// it since the write-back mark was taken with no pins, or the dirty bit were set again. So of the last write-back
+// before an eviction, frame, checksum and home are one. Writers wait for nobody and nothing is copied.
+#pragma once
+
+#include "checksum.cuh"
+#include "replica.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
+    return reinterpret_cast<u32*>(region->checksums) + page;
+}
+
+// Puts the checksum of a page whose write-back mark is ours into the table. Before its WRITE is posted: when the page
+// leaves its frame, this is there.
+GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 owner, u32 frame) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u32 bytes = page_bytes(vm, region, page_of(owner));
+    // Relaxed: the page word's release and acquire carry it to who fetches the page next.
+    st_relaxed_gpu(checksum_slot(region, page_of(owner)), checksum_alone(frame_address(vm, region, frame), bytes));
+}
+
+// Ends the write-back of a page with a checksum or with replicas.
+GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 frame, bool well, bool release_frame) {
+    u64* word = word_of(vm, owner);
+    if (!well) {
+        write_back_failed(word);
+        return;
+    }
+    wake_up(region_of(vm, owner));
+    count_written_back(vm, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+    write_back_done(word);
+    if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
+}
+
+// Publishes a fetched page, dirty where its other copy is to be mended.
+GPUVM_NOINLINE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame, u32 token, u32 pins) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u64* word = word_of(vm, owner);
+    count_fetched(vm, page_bytes(vm, region, page_of(owner)));
+    if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), at_replica(owner, 0));
+    if (is_replicated(region) && is_to_be_mended(vm, owner))
+        publish_to_mend(word, token, frame, pins);
+    else
+        publish(word, token, frame, pins);
+}
+
+// The same, or not, for a page with a checksum and what its bytes in the frame come to.
+GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 owner, u32 queue, u32 frame, u32 token, u32 pins,
+                                   u32 found) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u32* slot = checksum_slot(region, page_of(owner));
+    u32 expected = ld_relaxed_gpu(slot);
+    if (expected == 0) st_relaxed_gpu(slot, found);
+    if (expected == 0 || expected == found) {
+        publish_fetched(vm, owner, frame, token, pins);
+        return layout::OUTCOME_OK;
+    }
+    count(&counters(vm)->pages_corrupt, 1);
+    bool again = is_replicated(region) && leave_replica(vm, owner);
+    if (again) {
+        publish_absent(word_of(vm, owner), token);
+    } else {
+        count(&counters(vm)->pages_failed, 1);
+        publish_error(word_of(vm, owner), token, queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(owner));
+    }
+    give_frame(vm, region, frame);
+    return again ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,122 @@
+// Regions whose pages have two homes: which copies may be read, and when a write-back to both has ended.
+//
+// A page's stale bits and its join word are changed only by whoever owns the page: by its claim, or by its write-back
+// mark and the requests that the mark stands for. So relaxed accesses do: the page word's release and acquire carry
+// them.
+#pragma once
+
+#include "page_word.cuh"
+#include "pair.cuh"
+#include "pool.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+GPUVM_DEVICE u32* stale_word(const layout::VmDesc* vm, u64 owner) {
+    const layout::RegionDesc* region = region_of(vm, owner);
+    u64 word = replica_of(owner) * region->stale_words + (page_of(owner) >> 5);
+    return reinterpret_cast<u32*>(region->stale) + word;
+}
+GPUVM_DEVICE u32 stale_bit(u64 owner) { return 1u << (page_of(owner) & 31); }
+
+// Whether the replica that `owner` names does not hold what was written back last.
+GPUVM_DEVICE bool is_stale(const layout::VmDesc* vm, u64 owner) {
+    return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);
+}
+GPUVM_DEVICE void set_stale(const layout::VmDesc* vm, u64 owner) {
+    u32 old = atom_or_relaxed_gpu(stale_word(vm, owner), stale_bit(owner));
+    if (!(old & stale_bit(owner))) count(&counters(vm)->replicas_missed, 1);
+}
+GPUVM_DEVICE void clear_stale(const layout::VmDesc* vm, u64 owner) {
+    if (!is_stale(vm, owner)) return;
+    atom_and_relaxed_gpu(stale_word(vm, owner), ~stale_bit(owner));
+    count(&counters(vm)->replicas_mended, 1);
+}
+
+// No request can reach the page, in any replica.
+GPUVM_DEVICE bool is_unreachable(const layout::VmDesc* vm, u64 owner) {
+    if (!all_queues_gone(vm, owner)) return false;
+    return !is_replicated(region_of(vm, owner)) || all_queues_gone(vm, other_replica(owner));
+}
+
+// The replica to read a page from whose claim is ours: the owner value that names it, or 0 when none can be read.
+GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 owner) {
+    // Neighbours from both rows, and a page from either in turn: each fetch has another version, and so damage to a
+    // copy is found while the other one is good.
+    u64 version = ld_relaxed_gpu(word_of(vm, owner)) >> layout::VERSION_SHIFT;
+    u64 way = at_replica(owner, (version + page_at_home(region_of(vm, owner), page_of(owner))) & 1);
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, way = other_replica(way))
+        if (!is_stale(vm, way) && !all_queues_gone(vm, way)) return way;
+    return 0;
+}
+GPUVM_DEVICE u64 way_to_fetch(const layout::VmDesc* vm, u64 owner) {
+    return is_replicated(region_of(vm, owner)) ? choose_replica(vm, owner) : owner;
+}
+
+// The copy that `owner` names is bad, and the page's claim is ours. True when the other one is read from now on.
+GPUVM_NOINLINE bool leave_replica(const layout::VmDesc* vm, u64 owner) {
+    u64 other = other_replica(owner);
+    if (is_stale(vm, other) || all_queues_gone(vm, other)) return false;
+    set_stale(vm, owner);
+    return true;
+}
+
+// Whether a page that was fetched from `owner` is to be written back as it is, to mend its other copy.
+GPUVM_DEVICE bool is_to_be_mended(const layout::VmDesc* vm, u64 owner) {
+    if (region_of(vm, owner)->flags & layout::REGION_READ_ONLY) return false;
+    u64 other = other_replica(owner);
+    return is_stale(vm, other) && !all_queues_gone(vm, other);
+}
+
+// Begins a write-back whose mark is ours: the replicas to write, by bits; 0 when none can be reached, or when one has
+// to wait. A replica that is lost is stale from here on, before anything of the write-back can be seen.
+GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 owner) {
+    u32 pending = 0, lost = 0;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
+        u64 way = at_replica(owner, n);
+        if (all_queues_gone(vm, way))
+            lost |= 1u << n;
+        else if (write_may_arrive_late(vm, stripe_of(vm, way)))
+            return 0;
+        else
+            pending |= layout::JOIN_PENDING << n;
+    }
+    if (!pending) return 0;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n)
+        if (lost >> n & 1) set_stale(vm, at_replica(owner, n));
+    // Relaxed: the requests' records carry it to their handlers.
+    st_relaxed_gpu(join_of(vm, owner), pending);
+    return pending;
+}
+
+// How the WRITE to one replica ended.
+constexpr u32 kWritten = 0;
+constexpr u32 kMissed = 1;    // the replica cannot be had any more, or refuses
+constexpr u32 kToRepeat = 2;  // nothing is known
+
+// How the write-back stands then.
+constexpr u32 kNotLast = 0;
+constexpr u32 kEndedWell = 1;
+constexpr u32 kEndedBadly = 2;
+
+// The WRITE to the replica that `owner` names has ended.
+GPUVM_NOINLINE u32 end_replica(const layout::VmDesc* vm, u64 owner, u32 how) {
+    if (how == kWritten) clear_stale(vm, owner);
+    if (how == kMissed) set_stale(vm, owner);
+    u32 own = replica_of(owner), repeat = how == kToRepeat ? layout::JOIN_REPEAT << own : 0;
+    u32* join = join_of(vm, owner);
+    u32 seen = ld_relaxed_gpu(join), next;
+    while (true) {
+        next = (seen & ~(layout::JOIN_PENDING << own)) | repeat;
+        // acq_rel: who is last has the other's stale bit, and its NIC's reads of the frame before the frame may go.
+        u32 found = atom_cas_acq_rel_gpu(join, seen, next);
+        if (found == seen) break;
+        seen = found;
+    }
+    if (next & (layout::JOIN_REPEAT - 1)) return kNotLast;
+    bool good = !is_stale(vm, at_replica(owner, 0)) || !is_stale(vm, at_replica(owner, 1));
+    return next == 0 && good ? kEndedWell : kEndedBadly;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

@@ -1,0 +1,133 @@
+//! Homes in this host's memory that can be lost one by one, as memory nodes are: for regions with replicas where there is no
+//! memory node, and for tests of what happens then.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use gpuvm_nic::{Nic, NicError};
+
+/// What a lost home holds afterwards.
+const GARBAGE: u8 = 0xee;
+
+/// One of several homes in this host's memory.
+pub(crate) struct LocalHome {
+    place: u32,
+    failure: Mutex<Option<String>>,
+    /// Times that it was lost: what was connected to it before is connected to nothing.
+    epoch: AtomicU64,
+    /// Memory of replicated regions, which goes with the home.
+    spans: Mutex<Vec<Span>>,
+    /// The queue pairs that reach it.
+    pairs: Mutex<Vec<(Arc<dyn Nic>, u32)>>,
+}
+
+/// Memory of a region.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub base: *mut u8,
+    pub bytes: u64,
+}
+
+// SAFETY: the address is dereferenced only by `LocalHome::lose`, under the lock on the spans, and a region takes its span
+// away under that lock before it gives the memory back.
+unsafe impl Send for Span {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LocalHome {
+    pub fn new(place: u32) -> Self {
+        Self {
+            place,
+            failure: Mutex::default(),
+            epoch: AtomicU64::new(0),
+            spans: Mutex::default(),
+            pairs: Mutex::default(),
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("home {} of this host", self.place)
+    }
+
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    /// Times that it was lost. It changes only while the memory is held.
+    pub fn epoch(&self) -> u64 {
+        // Acquire: pairs with the release in `lose`, after which nothing reaches the memory.
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub fn add_pairs(&self, pairs: impl Iterator<Item = (Arc<dyn Nic>, u32)>) {
+        lock(&self.pairs).extend(pairs);
+    }
+
+    pub fn add(&self, span: Span) {
+        lock(&self.spans).push(span);
+    }
+
+    pub fn remove(&self, span: Span) {
+        lock(&self.spans).retain(|known| *known != span);
+    }
+
+    /// The home's memory, for the host's own accesses: it is not lost while the guard lives.
+    pub fn hold(&self) -> MutexGuard<'_, Vec<Span>> {
+        lock(&self.spans)
+    }
+
+    fn lose(&self) -> Result<(), NicError> {
+        let spans = lock(&self.spans);
+        // From here on no request reaches it: those that wait are flushed, and nobody mends a pair without the lock.
+        for (nic, pair) in &*lock(&self.pairs) {
+            nic.fail(*pair)?;
+        }
+        *lock(&self.failure) = Some("it was taken away".into());
+        self.epoch.fetch_add(1, Ordering::Release);
+        for span in &*spans {
+            // SAFETY: the span is a region's memory, valid while it is listed; the NIC does not reach it any more, and the
+            // host does so only with the lock.
+            unsafe { std::ptr::write_bytes(span.base, GARBAGE, span.bytes as usize) };
+        }
+        Ok(())
+    }
+}
+
+/// A home in this host's memory that can be lost, and return: see [`VmBuilder::host_homes`](crate::VmBuilder::host_homes).
+#[derive(Clone)]
+pub struct HostHome(pub(crate) Arc<LocalHome>);
+
+impl HostHome {
+    /// Takes the home away, as a memory node that dies does: requests in flight and later ones fail, and what replicated
+    /// regions had there is overwritten.
+    ///
+    /// # Errors
+    /// [`Error::Nic`](crate::Error::Nic) where the NIC cannot fail a queue pair on demand.
+    pub fn lose(&self) -> crate::Result<()> {
+        self.0.lose().map_err(|source| crate::Error::Nic {
+            doing: format!("taking {} away", self.0.name()),
+            source,
+        })
+    }
+
+    /// Lets the home return, with garbage in place of what it held. It is caught up in the background, or by
+    /// [`Vm::catch_up`](crate::Vm::catch_up).
+    pub fn restore(&self) {
+        *lock(&self.0.failure) = None;
+    }
+
+    /// Whether it is away.
+    pub fn is_lost(&self) -> bool {
+        self.0.failure().is_some()
+    }
+}
+
+impl std::fmt::Debug for HostHome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HostHome({}, lost: {})", self.0.place, self.is_lost())
+    }
+}
