@@ -75,7 +75,10 @@ fn a_bit_that_flips_at_the_home_is_found_whichever_it_is() {
         let a = checked(&bench, 1);
         // On its way there: the home holds it from then on.
         let fault = flip(&bench, Opcode::Write, seed * 6151 % (PAGE * 8), seed % PAGES);
-        bench.must("fill", LaunchConfig::new(2, 64), (&a, 7u32));
+        // A page that leaves its frame before all of it is filled is fetched by the same launch.
+        if let Err(error) = bench.run("fill", LaunchConfig::new(2, 64), (&a, 7u32)) {
+            is_named(error);
+        }
         a.evict().unwrap();
         assert_eq!(bench.soft_nic().bitten(fault), 1);
         is_named(sum(&bench, &a).expect_err("a wrong bit"));

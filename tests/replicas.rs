@@ -12,17 +12,52 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use common::{BASIC, Bench, PAGE_WORDS, chain, compare, planted, refused, scaled, simulated_soft};
-use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm};
-use program::{Moment, Shape, give_up, rng, run_watched, seeds, tiny};
+use gpuvm::sim::SimOptions;
+use gpuvm::soft::{FaultMix, FaultTally};
+use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm, VmBuilder};
+use program::{Moment, Outcome, Shape, give_up, rng, run_watched, seeds, tiny};
 
-/// A tiny program whose regions have two homes.
-fn doubled(seed: u64) -> Shape {
-    Shape {
-        replicas: 2,
-        // Those to a home that is lost.
-        errors_allowed: true,
-        launches: 4,
-        ..tiny(seed, 1 + seed % 3)
+/// What is special in a program whose regions have two homes.
+#[derive(Default)]
+struct Case {
+    /// A bug in the device library of its kernel, and in that of the runtime's own kernels.
+    bug: CompileOptions,
+    support: CompileOptions,
+    /// Faults of the NIC besides.
+    faults: Option<FaultMix>,
+    find_races: bool,
+    checked: bool,
+}
+
+impl Case {
+    fn with_bug(header: &str, from: &str, to: &str) -> Self {
+        Self {
+            bug: planted(header, from, to),
+            ..Self::default()
+        }
+    }
+
+    fn shape(&self, seed: u64) -> Shape {
+        Shape {
+            replicas: 2,
+            checked: self.checked,
+            faults: self.faults.clone(),
+            // Those to a home that is lost.
+            errors_allowed: true,
+            launches: 5,
+            ..tiny(seed, 1 + seed % 3)
+        }
+    }
+
+    fn builder(&self, seed: u64) -> VmBuilder {
+        let builder = self.shape(seed).builder().support_options(self.support.clone());
+        match self.find_races {
+            true => builder.sim_options(SimOptions {
+                find_races: true,
+                ..SimOptions::default()
+            }),
+            false => builder,
+        }
     }
 }
 
@@ -63,10 +98,10 @@ impl gpuvm_gpu::Actor for Taker {
     }
 }
 
-/// What happens to the homes of a program: one is taken in its first launch, and returns after its second one; then, once
-/// it is caught up, the other one is taken for good in the third.
-fn losses(seed: u64, options: &CompileOptions, taken: &mut u32) -> Result<(), String> {
-    let shape = doubled(seed);
+/// What happens to the homes of a program: one is taken in its first launch, and returns after its second one, with all that
+/// it holds stale in the third; then it is caught up, and the other one is taken for good in the fourth.
+fn losses(seed: u64, case: &Case, taken: &mut u32) -> Result<Outcome, String> {
+    let shape = case.shape(seed);
     let (first, second) = (Taker::new(seed), Taker::new(seed + 77));
     let mut watch = |vm: &Vm, moment: Moment| {
         let homes = vm.host_homes();
@@ -82,13 +117,14 @@ fn losses(seed: u64, options: &CompileOptions, taken: &mut u32) -> Result<(), St
                     one.lose()?;
                 }
                 one.restore();
-                vm.catch_up()?;
+                vm.readmit_homes()?;
             }
-            Moment::Before(2) => {
+            Moment::After(2) => vm.catch_up()?,
+            Moment::Before(3) => {
                 vm.gpu().attach(Arc::clone(&second) as Arc<dyn gpuvm_gpu::Actor>);
                 let _ = second.home.set(other.clone());
             }
-            Moment::After(3) => {
+            Moment::After(4) => {
                 second.steps.store(0, Ordering::Relaxed);
                 if !other.is_lost() {
                     other.lose()?;
@@ -98,59 +134,112 @@ fn losses(seed: u64, options: &CompileOptions, taken: &mut u32) -> Result<(), St
         }
         Ok(())
     };
-    let outcome = run_watched::<u32>(shape.builder(), &mut rng(seed), &shape, options, &mut watch);
+    let outcome = run_watched::<u32>(case.builder(seed), &mut rng(seed), &shape, &case.bug, &mut watch);
     *taken += first.taken.load(Ordering::Relaxed) + second.taken.load(Ordering::Relaxed);
-    outcome.map(|_| ())
+    outcome
+}
+
+/// Runs programs of a case, each of which must end as without any loss. What their faults came to.
+fn survive(test: &str, case: &Case, first: u64, count: u64) -> FaultTally {
+    let (mut taken, mut runs, mut mended) = (0, 0, 0);
+    let mut tally = FaultTally::default();
+    for seed in seeds(first, count) {
+        runs += 1;
+        match losses(seed, case, &mut taken) {
+            Ok(outcome) => {
+                mended += outcome.stats.queue_pairs_mended;
+                tally.merge(&outcome.faults);
+            }
+            Err(wrong) => give_up("replicas", test, seed, &case.shape(seed), &wrong),
+        }
+    }
+    println!("{taken} losses within launches of {runs} programs; {mended} queue pairs mended; {tally}");
+    if std::env::var_os("GPUVM_TEST_SEED").is_none() {
+        assert!(taken >= runs / 2, "homes are lost while kernels run: {taken} of {runs}");
+        tally.check().unwrap_or_else(|error| panic!("{error}"));
+    }
+    tally
 }
 
 #[test]
 fn without_a_loss_both_homes_hold_everything() {
-    for seed in seeds(0, 12) {
-        let shape = doubled(seed);
+    let test = "without_a_loss_both_homes_hold_everything";
+    let case = Case::default();
+    for seed in seeds(0, 8) {
+        let shape = case.shape(seed);
         let mut watch = |vm: &Vm, moment: Moment| match moment {
             // Whichever home the results are read from at the end, they are right.
-            Moment::After(3) => vm.host_homes()[(seed % 2) as usize].lose().map_err(Into::into),
+            Moment::After(4) => vm.host_homes()[(seed % 2) as usize].lose().map_err(Into::into),
             _ => Ok(()),
         };
-        let stock = CompileOptions::default();
-        if let Err(wrong) = run_watched::<u32>(shape.builder(), &mut rng(seed), &shape, &stock, &mut watch) {
-            give_up(
-                "replicas",
-                "without_a_loss_both_homes_hold_everything",
-                seed,
-                &shape,
-                &wrong,
-            );
+        if let Err(wrong) = run_watched::<u32>(shape.builder(), &mut rng(seed), &shape, &case.bug, &mut watch) {
+            give_up("replicas", test, seed, &shape, &wrong);
         }
     }
 }
 
 #[test]
 fn homes_are_lost_and_return_at_any_time() {
-    let (mut taken, mut runs) = (0, 0);
-    for seed in seeds(1000, 24) {
-        runs += 1;
-        if let Err(wrong) = losses(seed, &CompileOptions::default(), &mut taken) {
-            give_up(
-                "replicas",
-                "homes_are_lost_and_return_at_any_time",
-                seed,
-                &doubled(seed),
-                &wrong,
-            );
-        }
-    }
-    println!("{taken} losses within launches of {runs} programs");
-    assert!(taken >= runs / 2, "homes are lost while kernels run: {taken} of {runs}");
+    survive("homes_are_lost_and_return_at_any_time", &Case::default(), 1000, 16);
 }
+
+#[test]
+fn queue_pairs_are_mended_while_homes_are_lost() {
+    // A pair that is mended is no home that is lost: its WRITEs are repeated, its copies stay good.
+    for (first, mix) in [
+        (2000, "lost:1/80x3"),
+        (2100, "retries:1/60x3,flushed:1/60x3"),
+        (2200, "qp-error:1/80x3,aborted:1/80x3"),
+    ] {
+        let case = Case {
+            faults: Some(mix.parse().unwrap()),
+            checked: first == 2200,
+            ..Case::default()
+        };
+        survive("queue_pairs_are_mended_while_homes_are_lost", &case, first, 6);
+    }
+}
+
+#[test]
+fn nothing_races_for_stale_bits_and_checksums() {
+    let case = Case {
+        find_races: true,
+        checked: true,
+        ..Case::default()
+    };
+    survive("nothing_races_for_stale_bits_and_checksums", &case, 3000, 6);
+}
+
+/// A bug that one of so many programs must show.
+fn found(case: &Case, most: u64) {
+    let wrong = (0..most).find_map(|seed| Some((seed, losses(seed, case, &mut 0).err()?)));
+    let (seed, wrong) = wrong.unwrap_or_else(|| panic!("none of {most} programs shows the bug"));
+    println!("found by seed {seed}: {wrong}");
+    losses(seed, &Case::default(), &mut 0).expect("the library as it is");
+}
+
+const REPLICA: &str = "gpuvm/detail/replica.cuh";
 
 #[test]
 fn a_write_back_that_ends_with_its_first_write_is_found() {
     let early = "if (next & (layout::JOIN_REPEAT - 1)) return kNotLast;";
-    let bug = planted("gpuvm/detail/replica.cuh", early, "");
-    let wrong = (0..20).find(|&seed| losses(seed, &bug, &mut 0).is_err());
-    let seed = wrong.expect("one of 20 programs shows the bug");
-    losses(seed, &CompileOptions::default(), &mut 0).expect("the library as it is");
+    found(&Case::with_bug(REPLICA, early, ""), 20);
+}
+
+#[test]
+fn a_stale_copy_that_is_read_is_found() {
+    let look = "return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);";
+    found(&Case::with_bug(REPLICA, look, "return false;"), 10);
+}
+
+#[test]
+fn a_home_that_returns_with_nothing_stale_is_found() {
+    let aged = "if (at == home) set_stale(vm, at_replica(owner, n));";
+    let case = Case {
+        support: planted("gpuvm/detail/flush.cuh", aged, ";"),
+        ..Case::default()
+    };
+    found(&case, 10);
 }
 
 /// Pages of the regions of the tests without a seed.

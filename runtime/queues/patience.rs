@@ -68,7 +68,7 @@ impl Queues {
             if pair.rings.is_none() || state.failed != 0 || state.posted == 0 {
                 continue;
             }
-            let Some(oldest) = self.oldest_unfinished(gpu, pair, state)? else {
+            let Some(oldest) = self.oldest_without_completion(gpu, index, state)? else {
                 pair.watch().oldest = None;
                 continue;
             };
@@ -82,8 +82,7 @@ impl Queues {
                     }
                 }
             };
-            // One that is there waits for somebody to need it.
-            if now_ns - since_ns < self.patience_ns || self.has_completion(gpu, index, oldest)? {
+            if now_ns - since_ns < self.patience_ns {
                 continue;
             }
             tracing::warn!(
@@ -97,30 +96,26 @@ impl Queues {
         Ok(())
     }
 
-    fn oldest_unfinished(&self, gpu: &dyn Gpu, pair: &Pair, state: &QueueState) -> Result<Option<u64>> {
-        let records = pair.records.read(gpu, 0, self.depth as usize);
+    /// The oldest request that the NIC owes a completion. One whose completion is there waits for somebody to need it, and
+    /// may stand before others for as long as nobody does.
+    fn oldest_without_completion(&self, gpu: &dyn Gpu, index: u32, state: &QueueState) -> Result<Option<u64>> {
+        let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
         let records = records.doing(|| "reading the requests of a queue pair".to_owned())?;
         let posted = records
             .iter()
             .filter(|record| phase_of(record) == layout::RECORD_POSTED);
-        let indexes = posted.map(index_of).filter(|index| *index < state.posted);
-        Ok(indexes.min())
-    }
-
-    /// Whether the completion of a request that is posted has come.
-    fn has_completion(&self, gpu: &dyn Gpu, index: u32, request: u64) -> Result<bool> {
-        let desc = self.desc(gpu, index)?;
-        let mut entry = [0; CQE_BYTES];
-        let read = gpu.read(entry_of(&desc, request), &mut entry);
-        read.doing(|| "reading a completion".to_owned())?;
-        let (opcode, owner) = (entry[CQE_BYTES - 1] >> 4, entry[CQE_BYTES - 1] & 1 != 0);
-        if desc.flags & layout::QUEUE_COLLAPSED != 0 {
-            // As the device library has it.
-            let counter = u16::from_be_bytes([entry[60], entry[61]]);
-            let ahead = counter.wrapping_sub(block_of(&desc, request));
-            return Ok(opcode != 15 && ahead < 0x8000);
+        let mut requests: Vec<u64> = posted.map(index_of).filter(|index| *index < state.posted).collect();
+        if requests.is_empty() {
+            return Ok(None);
         }
-        Ok(opcode != 15 && owner == lap_of(&desc, request))
+        requests.sort_unstable();
+        let desc = self.desc(gpu, index)?;
+        for request in requests {
+            if !has_completion(gpu, &desc, request)? {
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
     }
 
     /// Has the unfinished requests of a closed pair end. `unfinished` are their records.
@@ -206,6 +201,21 @@ impl Queues {
         let read = self.table.read(gpu, index.into(), 1);
         Ok(read.doing(|| "reading the description of a queue pair".to_owned())?[0])
     }
+}
+
+/// Whether the completion of a request that is posted has come.
+fn has_completion(gpu: &dyn Gpu, desc: &QueueDesc, request: u64) -> Result<bool> {
+    let mut entry = [0; CQE_BYTES];
+    let read = gpu.read(entry_of(desc, request), &mut entry);
+    read.doing(|| "reading a completion".to_owned())?;
+    let (opcode, owner) = (entry[CQE_BYTES - 1] >> 4, entry[CQE_BYTES - 1] & 1 != 0);
+    if desc.flags & layout::QUEUE_COLLAPSED != 0 {
+        // As the device library has it.
+        let counter = u16::from_be_bytes([entry[60], entry[61]]);
+        let ahead = counter.wrapping_sub(block_of(desc, request));
+        return Ok(opcode != 15 && ahead < 0x8000);
+    }
+    Ok(opcode != 15 && owner == lap_of(desc, request))
 }
 
 fn index_of(record: &RequestRecord) -> u64 {
