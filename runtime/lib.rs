@@ -59,6 +59,7 @@ mod fault;
 mod frames;
 mod home;
 mod kernel;
+mod kinds;
 mod launch;
 mod launch_state;
 mod local_home;
