@@ -266,12 +266,12 @@ impl RegionInner {
             let mut written = 0;
             for (row, home) in self.rows() {
                 let lost = any_lost(page) && self.is_lost(row, page);
-                // SAFETY: passed on from the caller.
-                match if lost {
-                    Ok(())
-                } else {
-                    unsafe { self.copy_in_to(home, at, piece) }
-                } {
+                let copied = match lost {
+                    true => Ok(()),
+                    // SAFETY: passed on from the caller.
+                    false => unsafe { self.copy_in_to(home, at, piece) },
+                };
+                match copied {
                     Ok(()) if !lost => written += 1,
                     outcome => {
                         missed.extend((page..=(until - 1) >> shift).map(|page| (row, page)));
