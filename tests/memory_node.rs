@@ -1,12 +1,13 @@
 //! A memory node that dies while a kernel writes pages that live there: run where `GPUVM_TEST_NODE` names a node that
-//! somebody ends, with its machine or without, once `RUNNING` was printed; `GPUVM_TEST_NODE_DIES=1` says so.
+//! somebody ends, with its machine or without, once `RUNNING` was printed; `GPUVM_TEST_NODE_DIES=1` says so. With
+//! `GPUVM_TEST_REPLICA_DIES=FILE` it names two nodes, of which one is ended then and serves again once `FILE` is there.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
 use common::{PAGE_WORDS, chain, compare, refused, small};
-use gpuvm::LaunchConfig;
+use gpuvm::{Integrity, LaunchConfig};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,
 /// which is not paged.
@@ -126,4 +127,82 @@ fn node_death() {
         .sync()
         .unwrap_or_else(|error| panic!("a region at this host: {}", chain(&error)));
     compare(&near.to_vec().unwrap(), &after(7, size)).unwrap();
+}
+
+#[test]
+fn replica_node_death() {
+    let Some(returned) = std::env::var_os("GPUVM_TEST_REPLICA_DIES") else {
+        eprintln!("skipped: GPUVM_TEST_REPLICA_DIES does not say that somebody ends one of two memory nodes");
+        return;
+    };
+    let build = || {
+        let vm = small(32).guarded_regions(true).build();
+        vm.unwrap_or_else(|error| panic!("{}", chain(&error)))
+    };
+    let vm = build();
+    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let laps = module.kernel("laps").unwrap();
+    let n = 64 * PAGE_WORDS;
+    let size = n as u32;
+    let far = vm.region::<u32>(n).name("far").replicas(2).integrity(Integrity::Crc32c);
+    let far = far.zeroed().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let ledger = vm.buffer::<u32>(n).unwrap();
+    let config = LaunchConfig::new(4, 64);
+    let since = Instant::now();
+    laps.launch(config.clone(), (&far, 1u32, 5u32, &ledger))
+        .unwrap()
+        .sync()
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    compare(&far.to_vec().unwrap(), &after(4, size)).unwrap();
+    let health = far.health().unwrap();
+    assert!(health.is_whole() && health.homes.len() == 2, "{health:?}");
+
+    // A kernel of some seconds, whatever this machine is.
+    let lap = since.elapsed().as_secs_f32() / 4.0;
+    let last = 5 + (6.0 / lap).clamp(8.0, 5000.0) as u32;
+    let launch = laps.launch(config.clone(), (&far, 5u32, last, &ledger)).unwrap();
+    println!("\nRUNNING");
+    let ended = launch.sync();
+    println!("ENDED");
+    ended.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    compare(&ledger.to_vec().unwrap(), &after(last - 1, size)).unwrap();
+    compare(&far.to_vec().unwrap(), &after(last - 1, size)).unwrap();
+    let health = far.health().unwrap();
+    let lost: Vec<_> = health.homes.iter().filter(|home| home.is_lost).collect();
+    assert_eq!((lost.len(), health.pages_without_copy), (1, 0), "{health:?}");
+    println!("SURVIVED {last} laps without {}", lost[0].name);
+
+    // The node serves again, with none of what it had. This virtual memory goes on without it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !std::path::Path::new(&returned).exists() {
+        assert!(Instant::now() < deadline, "nobody starts the node again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    vm.catch_up().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    laps.launch(config.clone(), (&far, last, last + 3, &ledger))
+        .unwrap()
+        .sync()
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let found = far.to_vec().unwrap();
+    compare(&found, &after(last + 2, size)).unwrap();
+    let health = far.health().unwrap();
+    assert_eq!(health.homes.iter().filter(|home| home.is_lost).count(), 1, "{health:?}");
+    drop((far, ledger, laps, module, vm));
+    // A new one has both.
+    let vm = build();
+    let again = vm.region::<u32>(n).name("again").replicas(2);
+    let again = again
+        .from_slice(&found)
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(again.health().unwrap().is_whole());
+    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let ledger = vm.buffer::<u32>(n).unwrap();
+    let laps = module.kernel("laps").unwrap();
+    laps.launch(config, (&again, 7u32, 9u32, &ledger))
+        .unwrap()
+        .sync()
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    compare(&again.to_vec().unwrap(), &after(8, size)).unwrap();
+    assert!(again.health().unwrap().is_whole());
+    println!("WHOLE again in a new virtual memory");
 }

@@ -105,6 +105,12 @@ pub fn all() -> Vec<Scenario> {
             run: Run::Two(node::killed),
         },
         Scenario {
+            name: "replica_node_killed",
+            what: "a kernel whose pages have two memory nodes goes on when one of them dies, and its data are exact",
+            limit: minutes(3),
+            run: Run::One(node::replica_killed),
+        },
+        Scenario {
             name: "independent_clients",
             what: "perftest, rping and a client of another library use the device while a search pages over it",
             limit: minutes(5),

@@ -157,3 +157,39 @@ fn outlived(
     println!("           {ended}");
     Ok(())
 }
+
+/// A region with two replicas at two nodes of one machine, of which one is killed while a kernel writes, and started again.
+pub(super) fn replica_killed(machine: &Machine) -> Result<(), Error> {
+    warm_all(&["memory_node"])?;
+    let address = machine.address();
+    let nodes = [serve(machine, "")?, serve(machine, "--listen 0.0.0.0:7472")?];
+    let [first, second] = nodes;
+    machine.run("rm -f /tmp/returned", SHORT)?.success()?;
+    let environment = format!("GPUVM_TEST_NODE={address}:7471,{address}:7472 GPUVM_TEST_REPLICA_DIES=/tmp/returned");
+    let program = test("memory_node")?.display();
+    let mut job = machine.spawn(&format!(
+        "{environment} {program} --nocapture --exact replica_node_death"
+    ))?;
+    job.wait_for("RUNNING", SHORT)?;
+    // The kernel is to be at work.
+    std::thread::sleep(Duration::from_millis(1500));
+    second.kill()?;
+    let since = Instant::now();
+    let survived = job.wait_for("SURVIVED", SHORT)?;
+    let seconds = since.elapsed().as_secs_f32();
+    // A kernel that was done before its node died has shown nothing.
+    check(seconds > 0.5, || {
+        format!("the kernel ended {seconds:.1} s after the node")
+    })?;
+    second.wait(SHORT)?;
+    let third = serve(machine, "--listen 0.0.0.0:7472")?;
+    machine.run("touch /tmp/returned", SHORT)?.success()?;
+    let whole = job.wait_for("WHOLE", SHORT)?;
+    job.wait(SHORT)?.success()?;
+    println!("         the kernel ended well {seconds:.1} s after the node: {survived}; {whole}");
+    for node in [first, third] {
+        node.terminate()?;
+        node.wait(SHORT)?.success()?;
+    }
+    Ok(())
+}
