@@ -213,6 +213,7 @@ fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs
         frame_bytes: (bfs::paged_bytes(csr, 4096) as f64 * share) as u64,
         page_bytes: 4096,
         seed: None,
+        shape: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;
     reference::compare(expected, &outcome.distances)?;

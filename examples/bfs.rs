@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         frame_bytes: bfs::paged_bytes(csr, 4096) / 4,
         page_bytes: 4096,
         seed: None,
+        shape: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |level| {
         println!("level {}: {} vertices", level.level, level.reached)

@@ -174,7 +174,7 @@ fn a_neighbours_memory_is_a_home() {
         }
     );
     assert!(no_peer && error.to_string().contains("`nowhere`"), "{error}");
-    let file = common::file_to_map();
+    let file = tempfile::NamedTempFile::new().unwrap();
     refused(bench.vm.region::<u32>(0).on_gpu(NEIGHBOUR).map_file(file.path()));
     bench
         .vm

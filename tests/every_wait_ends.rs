@@ -234,6 +234,8 @@ fn one_frame_is_enough_for_many_warps() {
     }
 }
 
+const LAUNCHES: u32 = 20;
+
 #[test]
 fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
     for frames in [1, 2, 3] {
@@ -241,8 +243,6 @@ fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
         let a = pages(&bench, 9);
         let out = bench.vm.buffer::<u64>(1).unwrap();
         let (blocks, threads, rounds) = (6u64, 64u64, 10u64);
-        let config = LaunchConfig::new(blocks as u32, threads as u32);
-        bench.must("two_pages", config, (&a, PAGE_WORDS, rounds as u32, &out));
         let lane = |block: u64, thread: u64| -> u64 {
             (0..rounds)
                 .map(|n| {
@@ -253,7 +253,13 @@ fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
                 .sum()
         };
         let expected: u64 = (0..blocks).flat_map(|b| (0..threads).map(move |t| lane(b, t))).sum();
-        assert_eq!(out.to_vec().unwrap(), [expected], "{frames} frames");
+        // Often: groups of lanes that met at the wrong moment on a real GPU read wrong data in one launch of many.
+        for launch in 0..LAUNCHES {
+            out.write(&[0]).unwrap();
+            let config = LaunchConfig::new(blocks as u32, threads as u32);
+            bench.must("two_pages", config, (&a, PAGE_WORDS, rounds as u32, &out));
+            assert_eq!(out.to_vec().unwrap(), [expected], "{frames} frames, launch {launch}");
+        }
     }
 }
 

@@ -186,7 +186,7 @@ fn data_of_another_length_is_refused() {
     ] {
         assert!(message.contains("`ten`"), "{message}");
     }
-    let file = common::file_to_map();
+    let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), [0u8; 41]).unwrap();
     let message = refused(region().from_file(file.path()));
     let path = file.path().display().to_string();

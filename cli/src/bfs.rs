@@ -31,6 +31,7 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
         frame_bytes: frame_bytes(args, &graph)?,
         page_bytes: args.page_size,
         seed: args.seed,
+        shape: None,
     };
     bars.working("starting");
     let vertices = u64::from(graph.csr().vertices());

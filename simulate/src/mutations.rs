@@ -148,8 +148,8 @@ static ALL: [Mutation; 32] = [
         &[
             plant(
                 QUEUE,
-                "    u64* word = word_of(vm, owner);\n    if (done.ok) {",
-                "    u64* word = word_of(vm, owner);\n    u64 kept = ld_relaxed_gpu(word);\n    if (done.ok) {",
+                "    if (done.ok) {\n        count_fetched",
+                "    u64 kept = ld_relaxed_gpu(word);\n    if (done.ok) {\n        count_fetched",
             ),
             plant(
                 QUEUE,
@@ -158,8 +158,8 @@ static ALL: [Mutation; 32] = [
                  ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));",
             ),
         ],
-        Workload::Counters,
-        1834,
+        Workload::Prefetch,
+        616,
     ),
     broken(
         "clean-while-pinned",
@@ -264,7 +264,7 @@ static ALL: [Mutation; 32] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        78,
+        60,
     ),
     broken(
         "second-look-before-data",
@@ -279,7 +279,7 @@ static ALL: [Mutation; 32] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        12,
+        60,
     ),
     broken(
         "weak-load-after-relaxed-word",
@@ -367,7 +367,7 @@ static ALL: [Mutation; 32] = [
             "        if (seen & layout::WRITE_BACK_BIT) return true;\n        if (false) {\n",
         )],
         Workload::Flush,
-        107,
+        524,
     ),
     broken(
         "pin-result-ignored",

@@ -16,19 +16,8 @@ pub const SOURCE: &str = include_str!("bfs.cu");
 /// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
 pub const SEARCH: &str = include_str!("search.cuh");
 
-/// What a source that includes `search.cuh` is compiled with.
-pub fn compile_options() -> CompileOptions {
-    CompileOptions {
-        headers: vec![("search.cuh".to_owned(), SEARCH.to_owned())],
-        ..CompileOptions::default()
-    }
-}
-
 /// Threads of a block: whole warps, as the kernel asks for.
 const BLOCK_THREADS: u32 = 64;
-
-/// Vertices that a block of the simulated GPU takes at a time: a word of 32 for each thread.
-const VERTICES_PER_BLOCK: u64 = 32 * BLOCK_THREADS as u64;
 
 /// Blocks in the seeded mode, the same on every machine.
 const BLOCKS_SEEDED: usize = 8;
@@ -37,20 +26,52 @@ const BLOCKS_SEEDED: usize = 8;
 /// cache.
 const BLOCKS_PER_CORE: usize = 4;
 
-/// How the kernel is launched on a GPU, for a graph of that many vertices.
-pub fn launch_config(gpu: &Capabilities, vertices: u64) -> LaunchConfig {
-    let resident = match gpu.compute_capability {
-        Some(_) => (gpu.max_resident_lanes / BLOCK_THREADS) as usize,
-        None if gpu.deterministic => BLOCKS_SEEDED,
-        None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
-    };
-    // On a GPU a warp takes a word, in the simulator a lane does.
-    let vertices_per_block = match gpu.compute_capability {
-        Some(_) => u64::from(BLOCK_THREADS),
-        None => VERTICES_PER_BLOCK,
-    };
-    let blocks = vertices.div_ceil(vertices_per_block).min(resident as u64);
-    LaunchConfig::new(blocks.max(1) as u32, BLOCK_THREADS)
+/// Who takes the 32 neighbouring vertices of a word of the frontier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A warp, a lane each: its lanes read neighbouring edges. For a GPU.
+    WordAWarp,
+    /// A lane: the lanes of a warp miss different pages, which are fetched together. For the simulated GPU, whose lanes
+    /// run one after the other.
+    WordALane,
+}
+
+impl Shape {
+    /// The faster one on that GPU.
+    pub fn of(gpu: &Capabilities) -> Self {
+        match gpu.compute_capability {
+            Some(_) => Self::WordAWarp,
+            None => Self::WordALane,
+        }
+    }
+
+    /// What a source that includes `search.cuh` is compiled with.
+    pub fn compile_options(self) -> CompileOptions {
+        let word_a_lane = match self {
+            Self::WordAWarp => "0",
+            Self::WordALane => "1",
+        };
+        CompileOptions {
+            headers: vec![("search.cuh".to_owned(), SEARCH.to_owned())],
+            defines: vec![("SEARCH_WORD_A_LANE".to_owned(), Some(word_a_lane.to_owned()))],
+            ..CompileOptions::default()
+        }
+    }
+
+    /// How such a kernel is launched on a GPU, for a graph of that many vertices.
+    pub fn launch_config(self, gpu: &Capabilities, vertices: u64) -> LaunchConfig {
+        let resident = match gpu.compute_capability {
+            Some(_) => (gpu.max_resident_lanes / BLOCK_THREADS) as usize,
+            None if gpu.deterministic => BLOCKS_SEEDED,
+            None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
+        };
+        let vertices_per_block = match self {
+            Self::WordAWarp => u64::from(BLOCK_THREADS),
+            Self::WordALane => 32 * u64::from(BLOCK_THREADS),
+        };
+        let blocks = vertices.div_ceil(vertices_per_block).min(resident as u64);
+        LaunchConfig::new(blocks.max(1) as u32, BLOCK_THREADS)
+    }
 }
 
 /// Where and how a search runs.
@@ -64,6 +85,8 @@ pub struct Options {
     pub page_bytes: u64,
     /// One interleaving, named by this seed, instead of full speed.
     pub seed: Option<u64>,
+    /// Who takes which vertices; none is what suits the GPU.
+    pub shape: Option<Shape>,
 }
 
 /// How far a running search has come.
@@ -148,7 +171,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    let search = Search::new(&vm, csr, source).map_err(|source| BfsError::Vm {
+    let search = Search::new(&vm, csr, source, options.shape).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,
     })?;
@@ -272,13 +295,15 @@ impl Sets {
 }
 
 impl Search {
-    fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Search> {
+    fn new(vm: &Vm, csr: &Csr, source: u32, shape: Option<Shape>) -> gpuvm::Result<Search> {
+        let gpu = vm.gpu().capabilities();
+        let shape = shape.unwrap_or_else(|| Shape::of(&gpu));
         let vertices = u64::from(csr.vertices());
         let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
         Ok(Search {
             vm: vm.clone(),
             kernel: vm
-                .compile_with("bfs.cu", SOURCE, &["bfs_level"], &compile_options())?
+                .compile_with("bfs.cu", SOURCE, &["bfs_level"], &shape.compile_options())?
                 .kernel("bfs_level")?,
             offsets: vm
                 .region(vertices + 1)
@@ -292,7 +317,7 @@ impl Search {
                 .from_slice(csr.neighbours())?,
             distances: vm.region(vertices).name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr.vertices(), source)?,
-            config: launch_config(&vm.gpu().capabilities(), vertices),
+            config: shape.launch_config(&gpu, vertices),
         })
     }
 

@@ -2,20 +2,13 @@
 //
 // A set of vertices is a bitmap in plain device memory.
 //
-// Two shapes. On a GPU a warp takes a word of it, so 32 neighbouring vertices, a lane each; the lanes of a warp read
-// neighbouring edges, and of most pages they fetch one together. On the simulated GPU, whose lanes run one after the
-// other, a lane takes a word: the lanes of a warp miss different pages, which are fetched together.
+// Two shapes, by SEARCH_WORD_A_LANE, which the host defines as it launches (`Shape` in bfs.rs). 0: a warp takes a word
+// of it, so 32 neighbouring vertices, a lane each; the lanes of a warp read neighbouring edges, and of most pages they
+// fetch one together. 1: a lane takes a word; the lanes of a warp miss different pages, which are fetched together.
 #pragma once
 
 #include <gpuvm/gpuvm.cuh>
 
-#if !defined(SEARCH_WORD_A_LANE)
-#if defined(GPUVM_SIM)
-#define SEARCH_WORD_A_LANE 1
-#else
-#define SEARCH_WORD_A_LANE 0
-#endif
-#endif
 constexpr bool kWordALane = SEARCH_WORD_A_LANE;
 // A row this long is shared by the lanes of a warp, which take such pieces of it in turn: about a page, or an edge.
 constexpr unsigned long long kLongRow = kWordALane ? 4096 : 24;

@@ -1,7 +1,7 @@
 //! The paged search against the search on the CPU: graphs of all shapes, frames for all of it and for next to nothing.
 
 use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
-use gpuvm_workloads::bfs::{self, BfsError, Options};
+use gpuvm_workloads::bfs::{self, BfsError, Options, Shape};
 use gpuvm_workloads::graph::{Csr, Direction, GraphSpec, LoadOptions, reference};
 
 /// Two queue pairs over the transport that the environment asks for.
@@ -19,11 +19,22 @@ fn options(frames: u64) -> Options {
         frame_bytes: frames * 4096,
         page_bytes: 4096,
         seed: None,
+        shape: None,
     }
 }
 
-/// Searches and compares distances, levels and counts.
+/// Searches in both shapes; what the one that suits the GPU found.
 fn check(csr: &Csr, source: u32, options: &Options) -> bfs::Outcome {
+    let of = |shape| Options {
+        shape: Some(shape),
+        ..options.clone()
+    };
+    check_one(csr, source, &of(Shape::WordAWarp));
+    check_one(csr, source, &of(Shape::WordALane))
+}
+
+/// Searches and compares distances, levels and counts.
+fn check_one(csr: &Csr, source: u32, options: &Options) -> bfs::Outcome {
     let mut levels = Vec::new();
     let outcome = bfs::run(csr, source, options, &mut |level| levels.push(level)).unwrap();
     let expected = reference::bfs(csr, source).unwrap();

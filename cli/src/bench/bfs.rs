@@ -6,7 +6,7 @@ use std::time::Instant;
 use gpuvm::{Gpu, GpuError, Kernel, LaunchConfig};
 use gpuvm_gpu::HostMemory;
 use gpuvm_gpu::cuda::{Managed, Side};
-use gpuvm_workloads::bfs::{self, BfsError, Sets};
+use gpuvm_workloads::bfs::{self, BfsError, Sets, Shape};
 use gpuvm_workloads::graph::{Csr, LoadOptions, reference};
 
 use crate::bench::args::{BfsBenchArgs, Share};
@@ -100,6 +100,7 @@ impl Bench<'_> {
             frame_bytes,
             page_bytes,
             seed: None,
+            shape: None,
         };
         let (mut times, mut fetched) = (Vec::new(), 0);
         for _ in 0..self.args.output.repeat {
@@ -125,12 +126,13 @@ impl Bench<'_> {
         cold: impl Fn([&[u8]; 3]) -> Result<Peer, CliError>,
     ) -> Result<Row, CliError> {
         let names = ["bfs_level_plain"];
+        let shape = Shape::of(&machine.able);
         let module = machine
             .vm
-            .compile_with("bench/bfs.cu", SOURCE, &names, &bfs::compile_options());
+            .compile_with("bench/bfs.cu", SOURCE, &names, &shape.compile_options());
         let kernel = module.and_then(|module| module.kernel(names[0]));
         let kernel = kernel.map_err(CliError::Bench)?;
-        let config = bfs::launch_config(&machine.able, self.csr.vertices().into());
+        let config = shape.launch_config(&machine.able, self.csr.vertices().into());
         let mut times = Vec::new();
         for _ in 0..self.args.output.repeat {
             let mut distances = vec![-1; self.csr.vertices() as usize];

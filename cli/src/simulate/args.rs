@@ -45,7 +45,7 @@ pub struct SimulateArgs {
     pub limit: u64,
 
     /// Write a timeline of the one seed of the one workload: Chrome trace-event JSON, which https://ui.perfetto.dev opens.
-    #[arg(long, value_name = "FILE", requires = "seed")]
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     pub trace: Option<PathBuf>,
 
     /// Print the result as one JSON object.

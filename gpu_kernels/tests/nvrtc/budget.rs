@@ -115,13 +115,13 @@ pub const FILES: &[File] = &[
     },
     File {
         path: "workloads/src/bfs.cu",
-        defines: &[],
+        defines: &[("SEARCH_WORD_A_LANE", "0")],
         // A bound of 8 blocks of 64 threads.
         kernels: &[capped("bfs_level", 128, 128, 1400, 2200)],
     },
     File {
         path: "cli/src/bench/bfs.cu",
-        defines: &[],
+        defines: &[("SEARCH_WORD_A_LANE", "0")],
         kernels: &[plain("bfs_level_plain", 64)],
     },
     File {
