@@ -120,7 +120,8 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
     let outcome = bench.vm.scope(|scope| {
         let a = scope.region("lent", &mut home)?;
         for round in 0.. {
-            assert!(round < 100, "the fault never bit");
+            let bitten = bench.soft_nic().bitten(fault);
+            assert!(round < 100, "the fault bit {bitten} times: {:?}", bench.vm.stats()?);
             bench.must("prefetch_each", LaunchConfig::new(2, 64), (&a, PAGE_WORDS));
             bench.must("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 4 * PAGE_WORDS));
             // Launches that have nothing to do with it may help it to its end; they are not failed by it.
