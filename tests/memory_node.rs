@@ -61,6 +61,22 @@ fn laps_are_whole_where_nothing_dies() {
 }
 
 #[test]
+fn laps_are_whole_at_two_homes() {
+    let vm = small(8).host_homes(2).guarded_regions(true).build();
+    let vm = vm.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    // The kernel that `replica_node_death` runs, where a slow machine does not have to compile it.
+    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let a = vm.region::<u32>(16 * PAGE_WORDS).at_host().replicas(2);
+    let a = a.integrity(Integrity::Crc32c).zeroed().unwrap();
+    let ledger = vm.buffer::<u32>(16 * PAGE_WORDS).unwrap();
+    let laps = module.kernel("laps").unwrap();
+    let launch = laps.launch(LaunchConfig::new(4, 64), (&a, 1u32, 4u32, &ledger));
+    launch.unwrap().sync().unwrap();
+    compare(&a.to_vec().unwrap(), &after(3, 16 * PAGE_WORDS as u32)).unwrap();
+    assert!(a.health().unwrap().is_whole());
+}
+
+#[test]
 fn node_death() {
     if std::env::var_os("GPUVM_TEST_NODE_DIES").is_none() {
         eprintln!("skipped: GPUVM_TEST_NODE_DIES does not say that somebody ends a memory node");

@@ -45,7 +45,7 @@ struct Queue {
 // No request can reach the page any more. Of a replicated region: its copy in the replica that the owner value names.
 GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 owner) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
-    if (stripe->flags & layout::STRIPE_LOST) return true;
+    if (is_lost(stripe)) return true;
     for (u32 n = 0; n < stripe->queue_count; ++n)
         if (!Queue(vm, stripe->queue_first + n).gone()) return false;
     return true;

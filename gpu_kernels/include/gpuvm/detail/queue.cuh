@@ -250,7 +250,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 // full, or when a write has to wait.
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
-    if (stripe->flags & layout::STRIPE_LOST) return 0;
+    if (is_lost(stripe)) return 0;
     if (write && write_may_arrive_late(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
@@ -285,7 +285,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32
     u64 page = page_of(owner);
     const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     u64 start = page << vm->page_shift, at_home = start;
-    if (region->homes != 1 || region->nics != 1 || region->replicas != 1) {
+    if (region->homes != 1 || region->nics != 1 || is_replicated(region)) {
         stripe = stripe_of(vm, owner);
         at_home = page_at_home(region, page) << vm->page_shift;
     }

@@ -24,6 +24,19 @@ constexpr bool kGuarded = kQueued;
 constexpr bool kGuarded = false;
 #endif
 
+GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_REPLICATED;
+}
+GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & layout::REGION_CHECKED;
+}
+// Neither is so of most regions: one look for both.
+GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
+    return kGuarded && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
+}
+// A stripe whose home can never be had again.
+GPUVM_DEVICE bool is_lost(const layout::StripeDesc* stripe) { return kGuarded && stripe->flags & layout::STRIPE_LOST; }
+
 GPUVM_DEVICE u32 region_number(u64 owner) {
     return static_cast<u32>(owner >> layout::OWNER_REGION_SHIFT) & (layout::REGIONS_MAX - 1);
 }
@@ -51,7 +64,7 @@ GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 o
     const layout::RegionDesc* region = region_of(vm, owner);
     u64 page = page_of(owner), stripe = 0;
     if (region->homes > 1) stripe = page % region->homes * region->nics;
-    if (region->replicas > 1) stripe += replica_of(owner) * region->homes * region->nics;
+    if (is_replicated(region)) stripe += replica_of(owner) * region->homes * region->nics;
     if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
     return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
 }
@@ -76,16 +89,6 @@ GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* qu
 }
 // Whether lanes copy the region's pages themselves.
 GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }
-GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & layout::REGION_REPLICATED;
-}
-GPUVM_DEVICE bool is_checked(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & layout::REGION_CHECKED;
-}
-// Neither is so of most regions: one look for both.
-GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
-    return kGuarded && region->flags & (layout::REGION_REPLICATED | layout::REGION_CHECKED);
-}
 GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u32*>(region_of(vm, owner)->joins) + page_of(owner);
 }
