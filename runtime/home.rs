@@ -254,6 +254,10 @@ impl NodeMemory {
                 Piece::Pages { first, count, buffer } => {
                     for (index, grant) in self.grants.iter().enumerate() {
                         let (start, here) = stripes.pages_of(index, first, count);
+                        // A node that holds none of them may be lost.
+                        if here == 0 {
+                            continue;
+                        }
                         let mut gathered = vec![0; here as usize * page];
                         grant.read(stripes.offset_of(start), &mut gathered)?;
                         for (turn, source) in gathered.chunks_exact(page).enumerate() {
@@ -281,6 +285,10 @@ impl NodeMemory {
                 Piece::Pages { first, count, buffer } => {
                     for (index, grant) in self.grants.iter().enumerate() {
                         let (start, here) = stripes.pages_of(index, first, count);
+                        // A node that holds none of them may be lost.
+                        if here == 0 {
+                            continue;
+                        }
                         let mut gathered = Vec::with_capacity(here as usize * page);
                         for turn in 0..here {
                             let number = start + turn * stripes.count;
