@@ -49,7 +49,8 @@ __global__ void writers(gpuvm::array<u64> a, u64 apart, unsigned turns, u64* pro
     for (unsigned turn = 1; turn <= turns && !gpuvm::failed(); ++turn) {
         a[lane * apart] = turn;
         __threadfence_system();
-        atomicExch(progress + lane, static_cast<u64>(turn));
+        // A store that missed while its launch failed did not take place.
+        if (!gpuvm::failed()) atomicExch(progress + lane, static_cast<u64>(turn));
     }
 }
 

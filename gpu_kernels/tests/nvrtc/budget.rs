@@ -72,6 +72,14 @@ const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u3
     }
 }
 
+/// Files whose kernels run on the simulated GPU alone: compiled once, which shows that they are CUDA.
+pub const SIMULATED_ALONE: &[&str] = &[
+    "simulate/kernels/spans.cu",
+    "simulate/kernels/sweeps.cu",
+    "simulate/kernels/words.cu",
+];
+
+/// All files.
 pub const FILES: &[File] = &[
     File {
         path: "runtime/support.cu",
@@ -255,7 +263,6 @@ pub const FILES: &[File] = &[
         defines: &[("ELEMENT", "wide16")],
         kernels: &[paged("program", 184, 208)],
     },
-    // They run on the simulated GPU; compiling them shows that they are CUDA.
     File {
         path: "simulate/kernels/spans.cu",
         defines: &[],
