@@ -518,9 +518,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u64 started = ticks();
     // Looked up while the page is on its way.
     const layout::VmDesc view = pool_view(vm);
-    // ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong where
-    // two groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is loaded a
-    // lane, so a mask that it is or-ed into may differ; its state is 0 here, the page being absent.
+    // ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong
+    // where two groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is
+    // loaded a lane, so a mask that it is or-ed into may differ; its state is 0 here, the page being absent.
     static_assert(kAbsent == 0, "the state of an absent page adds nothing to a mask of lanes");
     u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
     u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
