@@ -90,7 +90,7 @@ pub const FILES: &[File] = &[
             paged("gpuvm_flush", 56, 104),
             // Its functions are compiled with a frame of their own each, in which they keep their caller's registers. It runs when a region
             // ends, over frames, not over accesses.
-            capped("gpuvm_release", 88, 96, 872, 1344),
+            capped("gpuvm_release", 88, 96, 872, 1400),
             // Here without what regions with replicas need, as in every program that did not ask for it.
             paged("gpuvm_reap", 56, 56),
             paged("gpuvm_age", 32, 32),
@@ -224,7 +224,7 @@ pub const FILES: &[File] = &[
             paged("write_at", 144, 168),
             paged("read_negative", 144, 160),
             plain("numbers", 16),
-            paged("takes_arrays", 144, 160),
+            paged("takes_arrays", 144, 168),
             paged("takes_struct", 144, 168),
             plain("nothing", 8),
             plain("count_blocks", 8),

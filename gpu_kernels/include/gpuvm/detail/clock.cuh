@@ -102,10 +102,19 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     return found;
 }
 
+// Finishes requests of a queue pair that has failed: prefetches on it may have nobody who waits for them, and it is not
+// mended before it is at rest. One pair is looked at each time, drawn by the clock.
+GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
+    if (vm->queue_count == 0) return;
+    Queue q(vm, static_cast<u32>(multiply_high(ticks() * 0x9e3779b97f4a7c15ull, vm->queue_count)));
+    if (q.failed()) reap_queue(q, kClockWindow);
+}
+
 // Puts back as many frames as were taken while the pool, with `available` frames, is low: no more, or fetches and
 // write-backs would come in turns and each find its direction of the link idle half of the time. More only when it is
 // very low.
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available) {
+    if constexpr (kQueued) pass_by_a_queue(vm);
     turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr);
 }
 // After a fault, or while its page is on the way.

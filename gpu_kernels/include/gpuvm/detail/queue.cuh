@@ -213,16 +213,12 @@ GPUVM_DEVICE u32 free_slots(const Queue& q, u64 index, u32 want) {
     return free;
 }
 
-// Requests of a failed pair that a lane finishes in passing.
-constexpr u32 kReapFailed = 8;
-
 // Reserves up to `want` neighbouring slots that are free now, and returns how many. It never waits: a slot
 // is looked at before it is reserved, so a reserved slot can be written at once.
 GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     layout::QueueState* s = q.state();
     if (q.failed()) {
-        // Prefetches on it may have nobody who waits for them, and it is not mended before they are finished.
-        reap_queue(q, kReapFailed);
+        q.close_if_failed();
         return 0;
     }
     u64 index = ld_relaxed_gpu(&s->reserved);
