@@ -108,7 +108,7 @@ impl Transport {
         }
     }
 
-    /// The transport that a [`VmBuilder`] takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one, with or
+    /// The transport that a [`VmBuilder`](crate::VmBuilder) takes: `Auto` becomes the best one for an NVIDIA GPU or the simulated one, with or
     /// without memory nodes, to which ConnectX devices lead or others.
     pub const fn resolve(self, nvidia: bool, memory_nodes: bool, over_mlx5: bool) -> Self {
         match self {
