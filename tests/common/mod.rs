@@ -7,6 +7,8 @@ use gpuvm::{
     CompileOptions, Error, GpuKind, Kernel, Launch, LaunchConfig, LaunchReport, Module, SoftNic, Transport, Vm,
     VmBuilder,
 };
+#[allow(unused_imports, reason = "every test binary uses its own part of this")]
+pub use gpuvm_simulate::bench::{chain, compare};
 
 /// The page size of tests that do not try several.
 pub const PAGE: u64 = 4096;
@@ -243,18 +245,6 @@ pub fn file_to_map() -> tempfile::NamedTempFile {
     made.unwrap_or_else(|error| panic!("a file to map: {error}"))
 }
 
-/// An error with all its causes, as a user's program prints it.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
-}
-
 /// The message of an error that has to be there.
 pub fn refused<T>(outcome: Result<T, Error>) -> String {
     match outcome {
@@ -276,20 +266,5 @@ pub fn planted(header: &str, from: &str, to: &str) -> CompileOptions {
     CompileOptions {
         headers: vec![(header.to_owned(), text.replacen(from, to, 1))],
         ..CompileOptions::default()
-    }
-}
-
-/// The first element in which two arrays differ, in words.
-pub fn compare<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) -> Result<(), String> {
-    if found.len() != expected.len() {
-        return Err(format!("{} elements instead of {}", found.len(), expected.len()));
-    }
-    let wrong = found.iter().zip(expected).filter(|(f, e)| f != e).count();
-    match found.iter().zip(expected).position(|(f, e)| f != e) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "{wrong} elements are wrong, the first at {at}: {:?} instead of {:?}",
-            found[at], expected[at]
-        )),
     }
 }
