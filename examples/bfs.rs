@@ -1,6 +1,7 @@
 //! Breadth-first search over a generated Kronecker graph, with memory for a quarter of its pages.
 
 use std::error::Error;
+use std::io::{Write, stdout};
 
 use gpuvm::Vm;
 use gpuvm_workloads::{
@@ -21,13 +22,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         seed: None,
         shape: None,
     };
-    let outcome = bfs::run(csr, source, &options, &mut |level| {
-        println!("level {}: {} vertices", level.level, level.reached)
-    })?;
+    let mut levels = Vec::new();
+    let outcome = bfs::run(csr, source, &options, &mut |level| levels.push(level))?;
+    // Not println!, which panics where the output is closed or full.
+    let mut out = stdout().lock();
+    for level in levels {
+        writeln!(out, "level {}: {} vertices", level.level, level.reached)?;
+    }
     reference::compare(&reference::bfs(csr, source)?, &outcome.distances)?;
-    println!(
+    writeln!(
+        out,
         "{} vertices in {} levels, as the CPU finds them; {} faults served by GPU threads",
         outcome.reached, outcome.levels, outcome.stats.faults
-    );
+    )?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Sparse matrix-vector product y = A x: the matrix is eight times larger than the memory for its pages.
 
 use std::error::Error;
+use std::io::{Write, stdout};
 
 use gpuvm::{LaunchConfig, Vm};
 
@@ -57,9 +58,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let stats = vm.stats()?;
-    println!(
+    // Not println!, which panics where the output is closed or full.
+    writeln!(
+        stdout(),
         "{rows} rows with {entries} entries are right: {} faults, {} pages fetched",
-        stats.faults, stats.pages_fetched
-    );
+        stats.faults,
+        stats.pages_fetched
+    )?;
     Ok(())
 }

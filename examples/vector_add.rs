@@ -1,6 +1,7 @@
 //! Adds two vectors that do not fit in GPU memory.
 
 use std::error::Error;
+use std::io::{Write, stdout};
 
 use gpuvm::{LaunchConfig, Vm};
 
@@ -34,12 +35,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let stats = vm.stats()?;
-    println!(
+    // Not println!, which panics where the output is closed or full.
+    writeln!(
+        stdout(),
         "{n} sums are right: {} pages fetched into {} frames by {} faults of GPU threads, {} pages written home",
         stats.pages_fetched,
         vm.frames(),
         stats.faults,
         stats.pages_written_back
-    );
+    )?;
     Ok(())
 }

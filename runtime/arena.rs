@@ -2,16 +2,25 @@
 
 use std::{
     error::Error,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
-use gpuvm_nic::mlx5::{QueueSlab, SharedMemory};
+use gpuvm_nic::{
+    host_page_bytes,
+    mlx5::{QueueSlab, SharedMemory},
+};
 
-/// Pinned host memory of one GPU; for queues that DEVX makes the GPU's own, where NICs can be given it.
+/// Pinned host memory of one GPU; for queues that DEVX makes the GPU's own, where NICs can be given it and have the frames
+/// there as well.
 pub(crate) struct RingArena {
     gpu: Arc<dyn Gpu>,
     slabs: Mutex<Vec<Slab>>,
+    /// The frames lie in host memory, so the queues do.
+    on_host: AtomicBool,
 }
 
 enum Slab {
@@ -25,7 +34,15 @@ impl RingArena {
         Self {
             gpu,
             slabs: Mutex::default(),
+            on_host: AtomicBool::new(false),
         }
+    }
+
+    /// Puts the queues that follow into host memory, beside frames that lie there: a NIC's data and its completion are in order
+    /// on their way to one memory, and in none on their ways to two.
+    pub fn stay_on_host(&self) {
+        // Relaxed: the flag alone is read, by calls that this one's caller makes later.
+        self.on_host.store(true, Ordering::Relaxed);
     }
 
     fn slabs(&self) -> MutexGuard<'_, Vec<Slab>> {
@@ -48,7 +65,9 @@ impl RingArena {
 
     /// Memory of the GPU that NICs can be given, as a dma-buf.
     fn allocate_on_gpu(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
-        let memory = self.gpu.allocate_for_nics(bytes, gpuvm_nic::PAGE_BYTES as u64)?;
+        // A driver exports whole pages of the host.
+        let bytes = bytes.next_multiple_of(host_page_bytes());
+        let memory = self.gpu.allocate_for_nics(bytes, host_page_bytes())?;
         let address = memory.addr();
         let exported = self.gpu.export_dma_buf(address, bytes)?;
         self.slabs().push(Slab::Device(memory));
@@ -70,12 +89,10 @@ unsafe impl SharedMemory for RingArena {
     }
 
     fn allocate_queues(&self, bytes: u64) -> Result<QueueSlab, Box<dyn Error + Send + Sync>> {
-        if self
-            .gpu
-            .capabilities()
-            .for_nics
-            .is_some_and(|able| able.rdma && able.dma_buf)
-        {
+        let able = self.gpu.capabilities().for_nics;
+        // Relaxed: see `stay_on_host`.
+        let on_gpu = !self.on_host.load(Ordering::Relaxed) && able.is_some_and(|able| able.rdma && able.dma_buf);
+        if on_gpu {
             match self.allocate_on_gpu(bytes) {
                 Ok(slab) => return Ok(slab),
                 Err(error) => tracing::warn!(

@@ -10,7 +10,7 @@ use gpuvm_gpu::{
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{
-    Nic as _, NicError, RxeNic, SoftNic,
+    Nic, NicError, RxeNic, SoftNic,
     devices::{DeviceKind, Machine},
     mlx5::{Mlx5Nic, Mlx5Options, QueueMaking, SharedMemory},
     rxe::RxeOptions,
@@ -273,7 +273,8 @@ impl VmBuilder {
     }
 
     /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
-    /// [`host_homes`](Self::host_homes) in any case. Default: false.
+    /// [`host_homes`](Self::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back: see
+    /// [`Vm::catch_up`]. Default: false.
     pub fn guarded_regions(mut self, guarded: bool) -> Self {
         self.guarded_regions = guarded;
         self
@@ -351,7 +352,7 @@ impl VmBuilder {
     }
 
     /// A memory node, `host:port`: the pages of regions live there, and not in this host's memory. Given several times,
-    /// regions are striped over all of them. The transport is SoftRoCE then.
+    /// regions are striped over all of them. The transport is `mlx5` then where ConnectX devices lead there, else SoftRoCE.
     pub fn memory_node(mut self, address: impl Into<String>) -> Self {
         self.memory_nodes.push(address.into());
         self
@@ -448,20 +449,29 @@ impl VmBuilder {
     /// cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`].
     pub fn build(self) -> Result<Vm> {
         self.check()?;
-        // Before a node or a NIC is asked for what the GPU cannot use.
-        let device = self.choose_device()?;
-        let hardware = device
-            .as_ref()
-            .is_some_and(|gpu| gpu.capabilities().compute_capability.is_some());
-        if hardware {
-            self.check_hardware()?;
-        }
-        // Before the simulated GPU, whose start takes longer.
-        let nodes = self.join_nodes()?;
+        self.check_node_path()?;
+        let is_hardware = |device: &Option<Arc<dyn Gpu>>| {
+            let gpu = device.as_ref();
+            gpu.is_some_and(|gpu| gpu.capabilities().compute_capability.is_some())
+        };
+        // The simulated GPU's start takes longer than a refusal by a node, and follows below.
+        let (device, nodes) = if self.gpu_follows_nodes() {
+            let nodes = self.join_nodes()?;
+            (self.choose_device(lead_over_mlx5(&nodes))?, nodes)
+        } else {
+            // Before a node or a NIC is asked for what the GPU cannot use.
+            let device = self.choose_device(false)?;
+            if is_hardware(&device) {
+                self.check_hardware()?;
+            }
+            (device, self.join_nodes()?)
+        };
+        let hardware = is_hardware(&device);
         let transport = self
             .transport
             .resolve(hardware, !nodes.is_empty(), lead_over_mlx5(&nodes));
         check_collapsed(&self, transport, hardware)?;
+        self.check_rdma_settings(transport)?;
         let gpu = match (device, transport) {
             (Some(gpu), _) => gpu,
             // Before a simulated GPU, whose start takes longer than a refusal.
@@ -482,8 +492,94 @@ impl VmBuilder {
         Vm::bring_up(self, gpu, nics, nodes)
     }
 
-    /// The GPU to drive; none for a simulated one that is to be started.
-    fn choose_device(&self) -> Result<Option<Arc<dyn Gpu>>> {
+    /// What is said of an RDMA device is for one: nothing that was asked for is left out without a word.
+    fn check_rdma_settings(&self, transport: Transport) -> Result<()> {
+        let (path, plain) = (self.rdma_path, RdmaPath::default());
+        let given = |number: u32, default: u32| (number != default).then(|| number.to_string());
+        let of_mlx5 = [
+            ("RDMA port", given(path.port.into(), plain.port.into())),
+            ("GID index", path.gid_index.map(|index| index.to_string())),
+            ("RDMA MTU", path.mtu.map(|bytes| bytes.to_string())),
+            (
+                "service level",
+                given(path.service_level.into(), plain.service_level.into()),
+            ),
+            (
+                "traffic class",
+                given(path.traffic_class.into(), plain.traffic_class.into()),
+            ),
+            (
+                "RDMA queues",
+                (self.rdma_queues != QueueMaking::default()).then(|| self.rdma_queues.to_string()),
+            ),
+        ];
+        let (devices, rxe) = (self.rdma_devices.join(", "), RxeOptions::default());
+        let of_both = [
+            ("RDMA device", (!devices.is_empty()).then_some(devices)),
+            ("RDMA retries", given(self.rdma_retries.into(), rxe.retry_count.into())),
+            (
+                "RDMA acknowledgement timeout",
+                given(self.rdma_ack_timeout.into(), rxe.ack_timeout.into()),
+            ),
+        ];
+        let mlx5_alone = of_mlx5.into_iter().map(|(setting, value)| (setting, value, "mlx5"));
+        let either = of_both
+            .into_iter()
+            .map(|(setting, value)| (setting, value, "rxe or mlx5"));
+        let ignored = mlx5_alone
+            .filter(|_| transport != Transport::Mlx5)
+            .chain(either.filter(|_| !matches!(transport, Transport::Rxe | Transport::Mlx5)))
+            .find_map(|(setting, value, whose)| Some((setting, value?, whose)));
+        match ignored {
+            None => Ok(()),
+            Some((setting, value, whose)) => Err(Error::Setting {
+                setting,
+                value,
+                reason: format!("transport {transport} has none; leave it out, or use transport {whose}"),
+            }),
+        }
+    }
+
+    /// What the connection manager decides for both ends of a memory node's connections cannot be asked for at this end.
+    fn check_node_path(&self) -> Result<()> {
+        let path = self.rdma_path;
+        let decided = [
+            (
+                "GID index",
+                path.gid_index.map(|index| index.to_string()),
+                "it is the one of the address that leads there; leave it out",
+            ),
+            (
+                "RDMA MTU",
+                path.mtu.map(|bytes| bytes.to_string()),
+                "both ends take the path's; leave it out, and set the MTU of their network interfaces",
+            ),
+            (
+                "service level",
+                (path.service_level != 0).then(|| path.service_level.to_string()),
+                "it follows from the traffic class (RoCE) or the subnet manager (InfiniBand); leave it out",
+            ),
+        ];
+        let mut asked = decided.into_iter().filter(|_| !self.memory_nodes.is_empty());
+        match asked.find_map(|(setting, value, why)| Some((setting, value?, why))) {
+            None => Ok(()),
+            Some((setting, value, why)) => Err(Error::Setting {
+                setting,
+                value,
+                reason: format!("of connections to memory nodes {why}"),
+            }),
+        }
+    }
+
+    /// Whether GPU and transport are left open, and what leads to the memory nodes decides on both.
+    fn gpu_follows_nodes(&self) -> bool {
+        let open = self.device.is_none() && self.gpu == GpuKind::Auto && self.transport == Transport::Auto;
+        open && !self.memory_nodes.is_empty()
+    }
+
+    /// The GPU to drive; none for a simulated one that is to be started. `over_mlx5`: ConnectX devices, which an NVIDIA GPU
+    /// drives, lead to the memory nodes.
+    fn choose_device(&self, over_mlx5: bool) -> Result<Option<Arc<dyn Gpu>>> {
         if let Some(gpu) = &self.device {
             return Ok(Some(Arc::clone(gpu)));
         }
@@ -502,7 +598,7 @@ impl VmBuilder {
                 let only_there = self.seed.is_some()
                     || !self.soft_nics.is_empty()
                     || matches!(self.transport, Transport::Rxe | Transport::Soft)
-                    || (!self.memory_nodes.is_empty() && self.transport != Transport::Mlx5);
+                    || (!self.memory_nodes.is_empty() && self.transport != Transport::Mlx5 && !over_mlx5);
                 if only_there {
                     return simulated("a seed, its NIC or a memory node was asked for");
                 }
@@ -609,6 +705,7 @@ impl VmBuilder {
             timeout: self.node_timeout,
             retry_count: self.rdma_retries,
             ack_timeout: self.rdma_ack_timeout,
+            traffic_class: self.rdma_path.traffic_class,
             ..ClientOptions::default()
         };
         let join = |address: &String| {
@@ -697,15 +794,33 @@ impl VmBuilder {
                 }
                 other => other.doing(|| "opening a ConnectX device".into())?,
             };
-            let able = nic.capabilities();
-            let blocks = self.queue_depth << u32::from(self.flush_reads);
-            if blocks > able.sq_entries_max {
-                let reason = format!("{} takes at most {} blocks", able.name, able.sq_entries_max);
-                return refuse("queue depth", self.queue_depth.to_string(), reason);
-            }
-            nics.push(Arc::new(nic));
+            let nic: Arc<Mlx5Nic> = Arc::new(nic);
+            self.check_queue_blocks(&[Arc::clone(&nic) as Arc<dyn Nic>], self.flush_reads)?;
+            nics.push(nic);
         }
         Ok(TransportNics::Mlx5(nics, arena))
+    }
+
+    /// Whether the NICs that make rings themselves have room for a queue pair's, with a block more for each request where READs
+    /// are flushed.
+    pub(crate) fn check_queue_blocks(&self, nics: &[Arc<dyn Nic>], flush_reads: bool) -> Result<()> {
+        let blocks = self.queue_depth << u32::from(flush_reads);
+        let mut able = nics.iter().map(|nic| nic.capabilities());
+        match able.find(|able| able.makes_rings && blocks > able.sq_entries_max) {
+            None => Ok(()),
+            Some(able) => {
+                let why = if flush_reads {
+                    ", and a request takes two where READs are flushed"
+                } else {
+                    ""
+                };
+                Err(Error::Setting {
+                    setting: "queue depth",
+                    value: self.queue_depth.to_string(),
+                    reason: format!("{} takes at most {} blocks{why}", able.name, able.sq_entries_max),
+                })
+            }
+        }
     }
 
     /// The devices to open: those that were asked for, then those that lead to the nodes; without any, those nearest to the

@@ -190,6 +190,19 @@ pub enum Error {
         /// The page.
         page: u64,
     },
+    /// A page that the host was to change in part does not have its checksum at any home that can be reached.
+    #[error(
+        "page {page} of region `{region}` does not have its checksum at {home}: bits have changed there or on the way; write the whole page, \
+         or bring back a home with a good copy"
+    )]
+    Damaged {
+        /// The region's name.
+        region: String,
+        /// The page.
+        page: u64,
+        /// The first home whose copy is damaged.
+        home: String,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {

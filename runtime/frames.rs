@@ -4,7 +4,7 @@ use std::{fmt, mem::ManuallyDrop, ops::Range, os::fd::AsFd, sync::Arc};
 
 use gpuvm_gpu::{Capabilities, DeviceMemory, Gpu, HostMemory};
 use gpuvm_layouts::FRAME_KEY_BYTES;
-use gpuvm_nic::{Access, MemoryKey, Nic};
+use gpuvm_nic::{Access, MemoryKey, Nic, host_page_bytes};
 
 use crate::{
     device::DeviceArray,
@@ -136,7 +136,9 @@ impl FrameMemory {
         let memory = match access {
             FrameAccess::HostMemory => Memory::Host(gpu.allocate_host(bytes).doing(doing)?),
             FrameAccess::DmaBuf | FrameAccess::PeerMemory => {
-                Memory::Device(gpu.allocate_for_nics(bytes, page_size).doing(doing)?)
+                // A driver exports whole pages of the host.
+                let (host_page, whole) = (host_page_bytes(), in_host_pages(bytes, host_page_bytes()));
+                Memory::Device(gpu.allocate_for_nics(whole, page_size.max(host_page)).doing(doing)?)
             }
             FrameAccess::Lanes | FrameAccess::Address => Memory::Device(gpu.allocate(bytes, page_size).doing(doing)?),
         };
@@ -166,7 +168,8 @@ impl FrameMemory {
             let (addr, length) = (start + piece.start, piece.end - piece.start);
             let key = match self.access {
                 FrameAccess::DmaBuf => {
-                    let exported = gpu.export_dma_buf(addr, length).doing(doing)?;
+                    let whole = in_host_pages(length, host_page_bytes());
+                    let exported = gpu.export_dma_buf(addr, whole).doing(doing)?;
                     nic.register_dma_buf(exported.fd.as_fd(), exported.offset, length, addr, Access::LOCAL_WRITE)
                         .doing(doing)?
                 }
@@ -207,6 +210,11 @@ impl FrameMemory {
     }
 }
 
+/// `bytes` rounded up to pages of the host.
+fn in_host_pages(bytes: u64, host_page: u64) -> u64 {
+    bytes.checked_next_multiple_of(host_page).unwrap_or(bytes)
+}
+
 /// The parts of `bytes` bytes that are registered by themselves.
 fn pieces(bytes: u64, split: bool) -> impl Iterator<Item = Range<u64>> {
     let step = if split { FRAME_KEY_BYTES } else { bytes.max(1) };
@@ -244,5 +252,18 @@ mod tests {
         assert!(ends(5 * gib, true).eq([(0, 2), (2, 4), (4, 5)]));
         assert!(ends(2 * gib, true).eq([(0, 2)]));
         assert!(ends(5 * gib, false).eq([(0, 5)]));
+    }
+
+    #[test]
+    fn dma_bufs_are_whole_pages_of_the_host() {
+        let pages = |bytes| [4096, 65_536].map(|page| in_host_pages(bytes, page));
+        assert_eq!(pages(4096), [4096, 65_536]);
+        assert_eq!(pages(3 * 65_536 + 4096), [3 * 65_536 + 4096, 4 * 65_536]);
+        assert_eq!(pages(65_536), [65_536; 2]);
+        // No such memory: the allocation says so.
+        assert_eq!(pages(u64::MAX), [u64::MAX; 2]);
+        // Pieces begin on a page of any host.
+        assert!(FRAME_KEY_BYTES.is_multiple_of(65_536));
+        assert!(host_page_bytes().is_power_of_two());
     }
 }

@@ -236,6 +236,12 @@ impl NodeMemory {
         })
     }
 
+    /// Bytes of a stripe.
+    pub fn stripe_bytes(&self, stripe: usize, pages: u64) -> u64 {
+        let (_, held) = self.stripes.pages_of(stripe, 0, pages);
+        held * self.stripes.page_bytes
+    }
+
     /// No further host may write; the keys change.
     pub fn seal(&self) -> Result<(), NodeError> {
         self.grants.iter().try_for_each(Grant::seal)

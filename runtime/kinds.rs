@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuKind {
     /// The first NVIDIA GPU that can be used, unless a setting asks for what only the simulated GPU has: a seed, a software
-    /// NIC, SoftRoCE, memory nodes. Else the simulated GPU.
+    /// NIC, SoftRoCE, memory nodes that no ConnectX leads to. Else the simulated GPU.
     #[default]
     Auto,
     /// The simulated GPU, in this process.
@@ -82,7 +82,8 @@ impl FromStr for GpuKind {
 /// How pages travel between frames and their home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// The best one for the GPU: `Direct` on an NVIDIA GPU, `Soft` on the simulated GPU, `Rxe` with memory nodes.
+    /// The best one for the GPU: `Direct` on an NVIDIA GPU, `Soft` on the simulated GPU; with memory nodes `Mlx5` where ConnectX
+    /// devices lead there, else `Rxe`.
     #[default]
     Auto,
     /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU that was named (`GpuKind::Auto` takes

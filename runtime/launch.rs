@@ -289,6 +289,8 @@ pub(crate) struct Launcher<'a> {
 pub(crate) struct Named {
     memories: Vec<Arc<dyn Memory>>,
     regions: Vec<(u32, String)>,
+    /// A fault ends nothing but what met it: of the runtime's own kernels.
+    goes_on: bool,
 }
 
 /// Frames that a launch's declared spans can hold at once, and by whom.
@@ -311,11 +313,15 @@ impl Launcher<'_> {
         label: &str,
     ) -> Result<Arc<InFlight>> {
         let vm = self.vm;
-        let Named { memories, regions } = named;
+        let Named {
+            memories,
+            regions,
+            goes_on,
+        } = named;
         let doing = || format!("launching {label}");
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(vm.settings.launch_deadline);
-        let state = vm.launch_states.take(&*vm.gpu).doing(doing)?;
+        let state = vm.launch_states.take(&*vm.gpu, goes_on).doing(doing)?;
         let state_addr = state.addr();
         // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
         // that name the same memory do not wait for each other.
@@ -387,6 +393,7 @@ impl Launcher<'_> {
     ) -> Result<()> {
         let named = Named {
             regions: region.into_iter().collect(),
+            goes_on: true,
             ..Named::default()
         };
         let in_flight = self.enqueue(stream, kernel, &config, args, named, label);

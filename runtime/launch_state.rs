@@ -37,8 +37,8 @@ impl StatePool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A zeroed state.
-    pub fn take(self: &Arc<Self>, gpu: &dyn Gpu) -> Result<StateSlot, GpuError> {
+    /// A zeroed state, but for whether faults end what did not meet them.
+    pub fn take(self: &Arc<Self>, gpu: &dyn Gpu, goes_on: bool) -> Result<StateSlot, GpuError> {
         let (addr, clean) = {
             let mut slots = self.lock();
             match slots.free.pop() {
@@ -59,8 +59,12 @@ impl StatePool {
             aborted: AtomicBool::new(false),
             last: OnceLock::new(),
         };
-        if !clean {
-            gpu.write(addr, bytemuck::bytes_of(&LaunchState::zeroed()))?;
+        if !clean || goes_on {
+            let state = LaunchState {
+                goes_on: goes_on.into(),
+                ..LaunchState::zeroed()
+            };
+            gpu.write(addr, bytemuck::bytes_of(&state))?;
         }
         Ok(slot)
     }
@@ -132,26 +136,26 @@ mod tests {
             u32::from_ne_bytes(word)
         };
         let claim = core::mem::offset_of!(LaunchState, fault) as u64;
-        let slot = pool.take(&gpu).unwrap();
+        let slot = pool.take(&gpu, false).unwrap();
         let addr = slot.addr();
         // A fault; then an abort after the state was read; then one that nobody ever read.
         gpu.write(addr + claim, &2u32.to_ne_bytes()).unwrap();
         assert!(slot.fault(&gpu).unwrap().is_some());
         drop(slot);
-        let slot = pool.take(&gpu).unwrap();
+        let slot = pool.take(&gpu, false).unwrap();
         assert_eq!((slot.addr(), word(&slot, claim)), (addr, 0));
         assert!(slot.fault(&gpu).unwrap().is_none());
         slot.abort(&gpu).unwrap();
         assert_eq!(word(&slot, 0), 1);
         drop(slot);
-        let slot = pool.take(&gpu).unwrap();
+        let slot = pool.take(&gpu, false).unwrap();
         assert_eq!((slot.addr(), word(&slot, 0)), (addr, 0));
         gpu.write(addr + claim, &1u32.to_ne_bytes()).unwrap();
         drop(slot);
-        let slot = pool.take(&gpu).unwrap();
+        let slot = pool.take(&gpu, false).unwrap();
         assert_eq!((slot.addr(), word(&slot, claim)), (addr, 0));
         // More than a chunk holds at once are all different.
-        let many: Vec<_> = (0..100).map(|_| pool.take(&gpu).unwrap()).collect();
+        let many: Vec<_> = (0..100).map(|_| pool.take(&gpu, false).unwrap()).collect();
         let mut addrs: Vec<_> = many.iter().map(StateSlot::addr).chain([addr]).collect();
         addrs.sort_unstable();
         addrs.dedup();

@@ -50,6 +50,7 @@
 
 mod arena;
 mod args;
+mod backoff;
 mod buffer;
 mod builder;
 mod catch_up;
@@ -64,6 +65,7 @@ mod launch;
 mod launch_state;
 mod local_home;
 mod mover;
+mod node;
 mod queues;
 mod recovery;
 mod region;

@@ -10,8 +10,10 @@ use std::{
 
 use gpuvm_gpu::{Gpu, GpuError, HostMemory, HostRegistration};
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
-use gpuvm_memory_node::{JoinQueue, NodeClient, QueueLink};
-use gpuvm_nic::{Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings, mlx5::QueueMaking};
+use gpuvm_memory_node::{JoinQueue, QueueLink};
+use gpuvm_nic::{
+    Nic, QueueAttributes, QueueFormat, QueueMemory, QueuePair, QueueRings, host_page_bytes, mlx5::QueueMaking,
+};
 
 use crate::{
     arena::RingArena,
@@ -20,6 +22,7 @@ use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
     local_home::LocalHome,
+    node::Node,
 };
 
 mod mending;
@@ -138,7 +141,7 @@ struct Group {
     first: u32,
     count: u32,
     /// The node that they reach, and this host's memory without one.
-    node: Option<Arc<NodeClient>>,
+    node: Option<Arc<Node>>,
     /// The home in this host's memory that can be lost by itself.
     local: Option<Arc<LocalHome>>,
     /// The connections to the node, one a queue pair; none while a pair is mended.
@@ -151,6 +154,12 @@ struct Group {
     was_lost: AtomicBool,
     /// Tries in a row to mend a queue pair that failed.
     tries: AtomicU32,
+    /// Since when requests got no answer over mended queue pairs, in the keeper's time; 0: they do.
+    silent_since_ns: AtomicU64,
+    /// It counts as silent until then; 0: it does not.
+    silent_until_ns: AtomicU64,
+    /// Times that its queue pairs were cleared: what was read of them before holds no more.
+    resets: AtomicU32,
 }
 
 impl Group {
@@ -181,7 +190,7 @@ impl Group {
     /// Its home, for messages.
     fn home_name(&self) -> String {
         match (&self.node, &self.local) {
-            (Some(node), _) => format!("memory node {}", node.address()),
+            (Some(node), _) => node.name(),
             (None, Some(local)) => local.name(),
             (None, None) => "this host's memory".into(),
         }
@@ -214,6 +223,8 @@ pub(crate) struct Shape {
     pub collapsed: bool,
     /// How long a request may take.
     pub patience: Duration,
+    /// Pages may have a second home.
+    pub guarded: bool,
 }
 
 /// Whether a transport's completion queues can be collapsed, where that is asked for.
@@ -285,7 +296,7 @@ const FAILED_BY_HOST: u32 = layout::QUEUE_FAILED | layout::QUEUE_LOST | 0x15 << 
 /// All queue pairs, and their table in device memory.
 pub(crate) struct Queues {
     groups: Vec<Group>,
-    /// Given back before the NICs, whose pages they are. None where lanes reach the NICs' doorbells as it is.
+    /// Given back before the queue pairs, with which a page may go. None where lanes reach the NICs' doorbells as it is.
     doorbells: Vec<Doorbells>,
     /// Homes in this host's memory that can be lost one by one.
     local_homes: Vec<Arc<LocalHome>>,
@@ -312,6 +323,10 @@ pub(crate) struct Queues {
     mended: AtomicU64,
     /// How long a request may take before its pair counts as failed.
     patience_ns: u64,
+    /// Pages may have a second home.
+    guarded: bool,
+    /// A home that was silent is asked again: what it missed can be mended.
+    spoke_again: AtomicBool,
     /// When overdue requests are looked for again.
     next_search_ns: AtomicU64,
 }
@@ -322,7 +337,7 @@ impl Queues {
         gpu: &dyn Gpu,
         nics: &[Arc<dyn Nic>],
         arena: Option<Arc<RingArena>>,
-        nodes: &[Arc<NodeClient>],
+        nodes: &[Arc<Node>],
         shape: Shape,
         frames: &FrameMemory,
     ) -> Result<Self> {
@@ -333,6 +348,7 @@ impl Queues {
             host_homes,
             collapsed,
             patience,
+            guarded,
         } = shape;
         let local_homes: Vec<_> = match host_homes {
             1 => Vec::new(),
@@ -358,6 +374,9 @@ impl Queues {
                 epoch: AtomicU64::new(0),
                 was_lost: AtomicBool::new(false),
                 tries: AtomicU32::new(0),
+                silent_since_ns: AtomicU64::new(0),
+                silent_until_ns: AtomicU64::new(0),
+                resets: AtomicU32::new(0),
             })
             .collect();
         let all = groups.len() as u32 * count;
@@ -368,8 +387,9 @@ impl Queues {
             nics: nics.to_vec(),
             arena,
             pairs: Vec::new(),
-            states: DeviceArray::zeroed(gpu, u64::from(all)).doing(|| "allocating the states of queue pairs".into())?,
-            table: table(gpu, all)?,
+            states: DeviceArray::zeroed(gpu, u64::from(all) + 1)
+                .doing(|| "allocating the states of queue pairs".into())?,
+            table: table(gpu, all + 1)?,
             depth,
             frame_keys: (0..nics.len()).map(|nic| frames.keys_of(nic)).collect(),
             flush_reads,
@@ -378,6 +398,8 @@ impl Queues {
             resetting: Mutex::default(),
             mended: AtomicU64::new(0),
             patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            guarded,
+            spoke_again: AtomicBool::new(false),
             next_search_ns: AtomicU64::new(0),
         };
         for nic in nics.iter().filter(|nic| nic.capabilities().has_mover) {
@@ -402,6 +424,7 @@ impl Queues {
             }
         }
         queues.clear_software_state(gpu)?;
+        queues.describe_nowhere(gpu)?;
         for group in &queues.groups {
             queues.connect(gpu, group)?;
         }
@@ -454,7 +477,10 @@ impl Queues {
         match &group.node {
             // Loopback: the pair answers its own requests from the memory that regions register.
             None => pair.nic.connect(number, number).doing(doing).map(|()| None),
-            Some(node) => node.connect_queue(&Joining::of(pair)).doing(doing).map(Some),
+            Some(node) => {
+                let joined = node.session().connect_queue(&Joining::of(pair));
+                joined.doing(doing).map(Some)
+            }
         }
     }
 
@@ -471,7 +497,37 @@ impl Queues {
 
     /// The queue pairs that reach node `index`.
     pub fn of_node(&self, index: usize) -> Reached {
-        self.groups[self.nics.len() * self.local_homes.len().max(1) + index].reached()
+        self.node_group(index).reached()
+    }
+
+    fn node_group(&self, index: usize) -> &Group {
+        &self.groups[self.nics.len() * self.local_homes.len().max(1) + index]
+    }
+
+    /// The queue pair of what a node had and has lost: it failed for good.
+    pub fn nowhere(&self) -> Reached {
+        Reached {
+            nic: 0,
+            first: self.count(),
+            count: 1,
+        }
+    }
+
+    /// Describes it. It lies behind those that lanes look through, and nobody reserves of it.
+    fn describe_nowhere(&self, gpu: &dyn Gpu) -> Result<()> {
+        let doing = || "describing queue pairs".to_owned();
+        let index = self.count();
+        let state = QueueState {
+            reserved: layout::RESERVED_CLOSED,
+            failed: FAILED_BY_HOST,
+            ..zero()
+        };
+        let desc = QueueDesc {
+            state: self.state_addr(index),
+            ..zero()
+        };
+        self.states.write(gpu, u64::from(index), &[state]).doing(doing)?;
+        self.table.write(gpu, u64::from(index), &[desc]).doing(doing)
     }
 
     /// Groups of queue pairs.
@@ -581,6 +637,8 @@ impl Queues {
 
     fn reset_kept(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
         let _held = group.local.as_ref().map(|local| local.hold());
+        // Relaxed: a count of whoever holds `resetting`.
+        group.resets.fetch_add(1, Ordering::Relaxed);
         for turn in 0..group.count {
             self.clear_pair(gpu, group.first + turn, 0)?;
             // Relaxed: see `say_lost`.
@@ -639,7 +697,8 @@ impl Queues {
 impl Queues {
     /// Lets a real GPU's lanes reach the doorbell of a queue pair, or a doorbell proxy's word where the GPU's driver refuses.
     fn reach_doorbell(&mut self, gpu: &dyn Gpu, nic: &dyn Nic, number: u32) -> Result<()> {
-        const PAGE: u64 = gpuvm_nic::PAGE_BYTES as u64;
+        // A driver maps whole pages of the host.
+        let page = host_page_bytes();
         let doing = || format!("letting kernels reach the doorbell of queue pair {number:#x}");
         let known = |doorbells: &[Doorbells], doorbell: u64| {
             let mut spans = doorbells.iter().map(|pages| (pages.host, pages.registration.bytes()));
@@ -649,11 +708,11 @@ impl Queues {
         if known(&self.doorbells, doorbell) {
             return Ok(());
         }
-        let host = doorbell / PAGE * PAGE;
+        let host = doorbell / page * page;
         let first = std::ptr::with_exposed_provenance_mut(host as usize);
-        // SAFETY: the register's page stays mapped as long as the NIC, which outlives the registration; all access to it is
-        // by single stores.
-        match unsafe { gpu.map_registers(first, PAGE) } {
+        // SAFETY: the register's page stays mapped as long as the queue pair, which `drop` destroys after the registration; all
+        // access to it is by single stores.
+        match unsafe { gpu.map_registers(first, page) } {
             Ok(registration) => {
                 self.doorbells.push(Doorbells { host, registration });
                 return Ok(());
@@ -671,7 +730,7 @@ impl Queues {
         }
         let words = nic.doorbell_pages().into_iter();
         let mut words = words.filter(|(first, bytes)| doorbell.wrapping_sub(*first) < *bytes);
-        let (host, bytes) = words.next().unwrap_or((doorbell / PAGE * PAGE, PAGE));
+        let (host, bytes) = words.next().unwrap_or((doorbell / page * page, page));
         self.doorbells.push(reach_pages(gpu, host, bytes).doing(doing)?);
         Ok(())
     }
@@ -711,6 +770,8 @@ impl Drop for Queues {
         for group in &self.groups {
             group.links().clear();
         }
+        // A register's page may go with its queue pair, and no lane rings any more.
+        self.doorbells.clear();
         for pair in self.pairs.drain(..) {
             if let Err(error) = pair.nic.destroy_queue_pair(pair.number) {
                 tracing::error!(%error, "a queue pair could not be destroyed; its rings are leaked");

@@ -27,13 +27,17 @@ use crate::{
 
 mod builder;
 mod guard;
+mod nodes;
 mod stripes;
 
 pub use builder::{Integrity, RegionBuilder};
 pub use guard::{HomeHealth, RegionHealth};
+pub(crate) use nodes::Moved;
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
+/// How often a last flush that was stopped with another launch is begun again.
+const STOPPED_MAX: u32 = 8;
 
 /// What a region is to the machine; its handle and the launches that name it share it.
 pub(crate) struct RegionInner {
@@ -235,6 +239,7 @@ impl RegionInner {
                 });
             }
         }
+        region.check_sessions()?;
         let Some(id) = state.free_region() else {
             let limit = state.regions.len();
             return Err(Error::Region {
@@ -368,14 +373,12 @@ impl RegionInner {
     /// The span lies in the region, which may be written, and nobody else reads or writes it: no launch that names the
     /// region is in flight, and no frame holds a page of it.
     unsafe fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
-        match &self.mirror {
+        match self.guards.checksums {
             // SAFETY: passed on from the caller.
-            None => unsafe { self.copy_in_to(&self.home, offset, data) }?,
+            0 => unsafe { self.copy_in_anywhere(offset, data) },
             // SAFETY: as above.
-            Some(_) => unsafe { self.copy_in_to_replicas(offset, data) }?,
+            _ => unsafe { self.copy_in_checked(offset, data) },
         }
-        // SAFETY: as above.
-        unsafe { self.renew_checksums(offset, data.len() as u64) }
     }
 
     /// The same to one of the region's homes.
@@ -519,8 +522,16 @@ impl RegionInner {
             return Ok(());
         }
         let guard = self.quiesce();
-        // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then.
-        let flushed = self.flush_quiet().or_else(|_| self.flush_quiet());
+        // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+        // that was stopped together with somebody's launch says nothing of the pages.
+        let mut flushed = self.flush_quiet();
+        for _ in 0..STOPPED_MAX {
+            if !matches!(flushed, Err(Error::Stopped { .. })) {
+                break;
+            }
+            flushed = self.flush_quiet();
+        }
+        let flushed = flushed.or_else(|_| self.flush_quiet());
         let synced = self.sync_file();
         let released = match self.vm.lost() {
             // What is in GPU memory is gone; `flushed` says whether that matters.

@@ -8,20 +8,26 @@ __global__ void gpuvm_version(unsigned* out) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *out = gpuvm::layout::LAYOUT_VERSION;
 }
 
+// Faults of these kernels end nothing but their page (`LaunchState::goes_on`): each goes on with others, but for lanes
+// whose pages took as long as one wait may.
+__device__ bool gpuvm_is_late(const gpuvm::layout::VmDesc* vm, unsigned long long begun) {
+    return gpuvm::detail::aborted() || gpuvm::detail::time_ns() - begun > vm->wait_limit_ns;
+}
+
 // Writes the dirty pages [first, last) of a region home.
 __global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                             unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    unsigned long long begun = gpuvm::detail::time_ns();
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        if (!gpuvm::detail::flush_page(vm, gpuvm::detail::owner_of(region, page))) return;
+        if (!gpuvm::detail::flush_page(vm, gpuvm::detail::owner_of(region, page)) && gpuvm_is_late(vm, begun)) return;
 }
 
 // Finishes what has completed on queue pairs [first, first + count), and closes those that have failed to reservations.
 __global__ void gpuvm_reap(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned count) {
     if (blockIdx.x != 0) return;
-    for (unsigned n = threadIdx.x; n < count; n += blockDim.x)
-        gpuvm::detail::reap_queue(gpuvm::detail::Queue(vm, first + n), ~0u);
+    for (unsigned n = threadIdx.x; n < count; n += blockDim.x) gpuvm::detail::reap_for_host(vm, first + n);
 }
 
 // Marks the copies of the pages [first, last) of a region at one of its homes as stale.
@@ -36,9 +42,11 @@ __global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsi
 // Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
 __global__ void gpuvm_catch_up(gpuvm::layout::ArrayDesc array, unsigned long long first, unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    unsigned long long begun = gpuvm::detail::time_ns();
+    const auto* vm = reinterpret_cast<const gpuvm::layout::VmDesc*>(array.vm);
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        if (!gpuvm::detail::catch_up_page(array, page)) return;
+        if (!gpuvm::detail::catch_up_page(array, page) && gpuvm_is_late(vm, begun)) return;
 }
 
 // Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
@@ -46,7 +54,10 @@ __global__ void gpuvm_catch_up(gpuvm::layout::ArrayDesc array, unsigned long lon
 __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
                               unsigned long long last, unsigned discard) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    unsigned long long begun = gpuvm::detail::time_ns();
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        if (!gpuvm::detail::release_page(vm, gpuvm::detail::owner_of(region, page), discard != 0)) return;
+        if (!gpuvm::detail::release_page(vm, gpuvm::detail::owner_of(region, page), discard != 0) &&
+            gpuvm_is_late(vm, begun))
+            return;
 }

@@ -114,19 +114,19 @@ impl Support {
         )
     }
 
-    /// Marks what a home holds of a region as stale.
-    pub fn age(&self, vm: &VmInner, region: u32, home: u32, pages: u64, name: &str) -> Result<()> {
+    /// Marks what a home holds of pages of a region as stale.
+    pub fn age(&self, vm: &VmInner, region: u32, home: u32, pages: std::ops::Range<u64>, name: &str) -> Result<()> {
         let args = [
             vm.desc.addr().to_ne_bytes().to_vec(),
             region.to_ne_bytes().to_vec(),
             home.to_ne_bytes().to_vec(),
-            0u64.to_ne_bytes().to_vec(),
-            pages.to_ne_bytes().to_vec(),
+            pages.start.to_ne_bytes().to_vec(),
+            pages.end.to_ne_bytes().to_vec(),
         ];
         vm.launcher().run(
             &self.background,
             &self.age,
-            vm.service_config(pages),
+            vm.service_config(pages.end - pages.start),
             &args,
             Some((region, name.to_owned())),
             &format!("marking copies of region `{name}` as stale"),

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use crate::{
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
+    node::Node,
     queues::{Keeper, Queues, Shape, StepKeeper, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
@@ -86,10 +87,12 @@ pub(crate) struct VmInner {
     pub catch_up: OnceLock<CatchUp>,
     /// Held by whoever catches up.
     pub catching_up: Mutex<()>,
+    /// Catching up failed, or the host has found copies to be stale: there may be some at homes that are there.
+    pub behind: AtomicBool,
     /// Where there are queue pairs, and the GPU does not step it.
     pub keeper: OnceLock<Keeper>,
     /// Memory nodes, in the order of the groups of queue pairs.
-    pub nodes: Vec<Arc<NodeClient>>,
+    pub nodes: Vec<Arc<Node>>,
     // Dropped in this order: queue pairs before the memory that they reach.
     /// None where lanes copy the pages themselves.
     pub queues: Option<Arc<Queues>>,
@@ -137,13 +140,20 @@ impl Vm {
         nodes: Vec<Arc<NodeClient>>,
     ) -> Result<Self> {
         let transport = nics.transport();
+        let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
         let (soft_nics, arena) = (nics.soft(), nics.arena());
         let nics = nics.all();
         connect_machines(&*gpu, &nics);
         let frame_count = settings.frames() as u32;
         let page_shift = settings.page_size.trailing_zeros();
         let frames = FrameMemory::choose(&*gpu, &nics, u64::from(frame_count), settings.page_size)?;
+        if let (FrameAccess::HostMemory, Some(arena)) = (frames.access(), &arena) {
+            arena.stay_on_host();
+        }
         let capabilities = gpu.capabilities();
+        let flush_reads = settings.flush_reads || frames.needs_flush(&capabilities);
+        // Known only now: a flush takes a block of its own.
+        settings.check_queue_blocks(&nics, flush_reads)?;
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
         let count = match settings.queue_pairs {
@@ -162,10 +172,11 @@ impl Vm {
         let shape = Shape {
             count,
             depth: settings.queue_depth,
-            flush_reads: settings.flush_reads || frames.needs_flush(&capabilities),
+            flush_reads,
             host_homes: settings.host_homes,
             collapsed: settings.collapsed_completions,
             patience: settings.wait_limit / PATIENCE_SHARE,
+            guarded: settings.is_guarded(),
         };
         let queues = match nics.is_empty() {
             true => None,
@@ -220,6 +231,7 @@ impl Vm {
         let inner = VmInner {
             catch_up: OnceLock::new(),
             catching_up: Mutex::default(),
+            behind: AtomicBool::new(false),
             keeper: OnceLock::new(),
             nodes,
             support: Support::compile(
@@ -269,7 +281,7 @@ impl Vm {
                     let keeper = keeper.map_err(|source| Error::Thread { source })?;
                     // Set once, here.
                     let _ = vm.inner.keeper.set(keeper);
-                    if !queues.local_homes().is_empty() {
+                    if !queues.local_homes().is_empty() || vm.inner.takes_nodes_back() {
                         let catch_up = CatchUp::start(&vm.inner).map_err(|source| Error::Thread { source })?;
                         let _ = vm.inner.catch_up.set(catch_up);
                     }
@@ -636,9 +648,18 @@ impl VmInner {
 
     /// Pages that fetches have put into the error state so far.
     pub fn pages_failed(&self) -> Result<u64> {
+        self.counted(|shard| shard.pages_failed)
+    }
+
+    /// Copies that lanes have found to be stale so far.
+    pub fn replicas_missed(&self) -> Result<u64> {
+        self.counted(|shard| shard.replicas_missed)
+    }
+
+    fn counted(&self, which: impl Fn(&layout::Counters) -> u64) -> Result<u64> {
         let shards = self.counters.read(&*self.gpu, 0, COUNTER_SHARDS as usize);
         let shards = shards.doing(|| "reading counters".into())?;
-        Ok(shards.iter().map(|shard| shard.pages_failed).sum())
+        Ok(shards.iter().map(which).sum())
     }
 
     /// Elements of a page.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PAGE, chain};
+use common::{PAGE, with_causes};
 use gpuvm::{Error, GpuError, Vm};
 
 /// Bytes of GPU memory in use, as the GPU itself counts them.
@@ -13,7 +13,7 @@ fn used(vm: &Vm) -> u64 {
             source: GpuError::OutOfMemory { free, capacity, .. },
             ..
         }) => capacity - free,
-        Err(other) => panic!("{}", chain(&other)),
+        Err(other) => panic!("{}", with_causes(&other)),
         Ok(_) => panic!("1 TiB of GPU memory"),
     }
 }
@@ -25,7 +25,7 @@ fn vm(frames: u64) -> Vm {
         .frame_memory(frames * PAGE)
         .device_memory(256 << 20)
         .build()
-        .unwrap_or_else(|error| panic!("{}", chain(&error)))
+        .unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn memory_that_ran_out_is_an_error_that_takes_nothing() {
     let before = used(&vm);
     // 8 TiB in pages of 4 KiB: the page table alone is larger than the GPU.
     let error = vm.region::<u8>(1 << 43).name("endless").zeroed().err();
-    let message = chain(&error.expect("a page table of 16 GiB"));
+    let message = with_causes(&error.expect("a page table of 16 GiB"));
     assert!(message.contains("`endless`"), "{message}");
     assert_eq!(used(&vm), before);
 }

@@ -7,7 +7,7 @@ mod program;
 
 use std::sync::Arc;
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Transport, Vm, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 use program::{Shape, give_up, rng, run_on, seeds, tiny};
@@ -81,7 +81,7 @@ fn an_error_that_nothing_follows_is_the_page_s() {
         let may_be_lost = opcode == Opcode::Read && flush_reads;
         match outcome {
             Err(error) => {
-                let message = chain(&error).to_lowercase();
+                let message = with_causes(&error).to_lowercase();
                 let named = message.contains("`numbered`") && message.contains("local protection");
                 assert!(named, "{opcode}, two blocks {flush_reads}: {message}");
             }
@@ -154,7 +154,7 @@ fn transports_that_have_none_say_so() {
     for transport in [Transport::Direct, Transport::Rxe, Transport::Mlx5] {
         let builder = Vm::builder().gpu(gpuvm::GpuKind::Simulated).transport(transport);
         let error = builder.collapsed_completions(true).build().map(|_| ()).unwrap_err();
-        let message = chain(&error);
+        let message = with_causes(&error);
         assert!(message.contains("collapsed completions"), "{transport}: {message}");
     }
 }

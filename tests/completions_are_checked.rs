@@ -13,7 +13,7 @@ const N: u64 = 40 * PAGE_WORDS;
 fn first_fault(error: Error) -> gpuvm::Fault {
     match error {
         Error::Fault { fault, .. } => *fault,
-        other => panic!("not a fault: {}", common::chain(&other)),
+        other => panic!("not a fault: {}", common::with_causes(&other)),
     }
 }
 
@@ -22,9 +22,9 @@ fn copies_right(bench: &Bench, a: &gpuvm::Region<u32>) -> Result<(), String> {
     let b = bench.vm.region::<u32>(a.len()).zeroed().unwrap();
     bench
         .run("copy", LaunchConfig::new(2, 64), (a, &b))
-        .map_err(|error| common::chain(&error))?;
-    let copied = b.to_vec().map_err(|error| common::chain(&error))?;
-    compare(&copied, &a.to_vec().map_err(|error| common::chain(&error))?)
+        .map_err(|error| common::with_causes(&error))?;
+    let copied = b.to_vec().map_err(|error| common::with_causes(&error))?;
+    compare(&copied, &a.to_vec().map_err(|error| common::with_causes(&error))?)
 }
 
 fn numbered(bench: &Bench) -> gpuvm::Region<u32> {
@@ -46,7 +46,7 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
         let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7));
         let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
         assert_eq!(bench.soft_nic().bitten(fault), 1);
-        let message = common::chain(&error);
+        let message = common::with_causes(&error);
         assert!(
             message.contains("kernel `sum`") && message.contains("page"),
             "{message}"
@@ -116,7 +116,7 @@ fn completions_that_never_come_end_in_a_bounded_error_that_says_what_was_waited_
         let took = started.elapsed();
         assert!(took < scaled(Duration::from_secs(20)), "{opcode}: {took:?}");
         let error = outcome.expect_err("completions that never come cannot go unnoticed");
-        let message = common::chain(&error);
+        let message = common::with_causes(&error);
         let kind = first_fault(error).kind;
         let waited = matches!(
             kind,

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, scaled, simulated, small};
+use common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated, small, with_causes};
 use gpuvm::{Error, LaunchConfig};
 
 /// The `n`-th order of `count` things.
@@ -35,7 +35,7 @@ fn orders(count: usize) -> impl Iterator<Item = usize> {
 fn everything_can_be_dropped_mid_flight_in_every_order() {
     for n in orders(120) {
         let vm = small(4).workers(1).build().unwrap();
-        let module = BASIC.compile(&vm);
+        let module = vm.compile(BASIC.name, BASIC.text, &BASIC.names()).unwrap();
         let kernel = module.kernel("sum").unwrap();
         let count = 60 * PAGE_WORDS;
         let region = vm.region::<u32>(count).zeroed().unwrap();
@@ -103,7 +103,7 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
         }
     }
     launches.iter().for_each(|launch| {
-        launch.sync().unwrap_or_else(|error| panic!("{}", chain(&error)));
+        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     });
     for (r, region) in regions.iter().enumerate() {
         let expected: Vec<u32> = (0..n as u32).map(|i| i + 5 * (10 * r as u32 + 1)).collect();
@@ -185,7 +185,7 @@ fn a_launch_killed_beside_others_fails_alone_or_says_so() {
             Ok(_) => compare(&b.to_vec().unwrap(), &(5..5 + n as u32).collect::<Vec<_>>()).unwrap(),
             // Stopped with it: an error, and each element was changed or was not.
             Err(error) => {
-                assert!(matches!(error, Error::Stopped { .. }), "{}", chain(&error));
+                assert!(matches!(error, Error::Stopped { .. }), "{}", with_causes(&error));
                 let found = b.to_vec().unwrap();
                 let sound = found.iter().zip(0..).all(|(&v, i)| v == i || v == i + 5);
                 assert!(sound, "round {round}");

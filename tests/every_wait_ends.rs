@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, refused, scaled, simulated, simulated_soft, small, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, refused, scaled, simulated, simulated_soft, small, small_soft, with_causes};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -80,7 +80,7 @@ fn all_frames_pinned_is_an_error_with_counts_and_not_a_hang() {
         )
         .unwrap_err();
     assert!(started.elapsed() < scaled(Duration::from_secs(10)));
-    let message = chain(&error);
+    let message = with_causes(&error);
     assert!(message.contains("of 8 frames 8 are pinned"), "{message}");
     assert!(
         message.contains("`pages`") && message.contains("hold fewer spans"),
@@ -335,7 +335,7 @@ fn a_kernel_that_hangs_is_stopped_with_a_diagnosis() {
     let flag = bench.vm.buffer::<u32>(1).unwrap();
     let config = |threads| LaunchConfig::new(1, threads).deadline(scaled(Duration::from_millis(300)));
     let error = bench.run("wait_for_ever", config(32), (&flag,)).unwrap_err();
-    let message = chain(&error);
+    let message = with_causes(&error);
     assert!(
         matches!(
             error,

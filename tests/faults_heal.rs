@@ -7,7 +7,7 @@ mod program;
 
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, Error, LaunchConfig};
 use gpuvm_nic::wire::mlx5::Syndrome;
@@ -99,6 +99,48 @@ fn the_test_above_finds_a_library_that_does_not_flush() {
     assert!(wrong);
 }
 
+/// Whether a kernel that changes pages with two homes comes to its end though one of the homes answers nothing for longer than a wait
+/// may take, and then loses nothing.
+fn goes_on_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result<FaultTally, String> {
+    let settings = simulated_soft(3).seed(seed).host_homes(2).wait_limit(LIMIT);
+    let bench = Bench::with(settings.queue_pairs(1 + (seed % 2) as u32), BASIC, options);
+    let words = PAGES * PAGE_WORDS;
+    let region = bench.vm.region::<u32>(words).name("both").replicas(2);
+    let region = region.from_iter(0..words as u32).unwrap();
+    let nic = bench.soft_nic();
+    nic.mix_faults(&"die:1@10s".parse().unwrap(), seed).unwrap();
+    for _ in 0..2 {
+        let ran = bench.run("write_by", LaunchConfig::new(2, 32), (&region, ATOMIC_ADD, ADDED));
+        ran.map_err(|error| with_causes(&error))?;
+    }
+    let tally = nic.fault_tally();
+    let expected: Vec<u32> = (0..words as u32).map(|i| i + 2 * ADDED).collect();
+    compare(&region.to_vec().map_err(|error| with_causes(&error))?, &expected)?;
+    Ok(tally)
+}
+
+#[test]
+fn a_home_that_answers_nothing_is_left_for_the_other_one() {
+    let mut tally = FaultTally::default();
+    for seed in seeds(0, SEEDS) {
+        match goes_on_beside_a_silent_home(seed, &CompileOptions::default()) {
+            Ok(faults) => tally.merge(&faults),
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    tally.check().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn the_test_above_finds_a_library_that_waits_for_the_silent_home() {
+    let waits = planted(
+        "gpuvm/detail/replica.cuh",
+        "silent |= (is_silent(vm, way) ? 1u : 0u) << n;",
+        "",
+    );
+    assert!((0..SEEDS).any(|seed| goes_on_beside_a_silent_home(seed, &waits).is_err()));
+}
+
 /// What became of two kernels, each with a region of its own, under faults of which some cannot be served.
 #[derive(Default, Debug)]
 struct Ends {
@@ -156,7 +198,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
                     assert!(syndromes.contains(&syndrome), "seed {seed}: {fault}");
                     *failed = true;
                 }
-                Err(other) => panic!("seed {seed}: {}", chain(&other)),
+                Err(other) => panic!("seed {seed}: {}", with_causes(&other)),
             }
         }
         ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
@@ -169,7 +211,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         for ((region, failed), salvaged) in regions.iter().zip(failed).zip(&salvaged) {
             let found = region
                 .to_vec()
-                .unwrap_or_else(|error| panic!("seed {seed}: {}", chain(&error)));
+                .unwrap_or_else(|error| panic!("seed {seed}: {}", with_causes(&error)));
             for page in salvaged {
                 let first = page.first as usize;
                 let home = &found[first..first + page.elements.len()];

@@ -6,8 +6,10 @@ mod common;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, small};
+use common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated_soft, small, with_causes};
+use gpuvm::soft::{Fault, FaultPlan};
 use gpuvm::{Error, LaunchConfig};
+use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 #[test]
 fn a_flush_comes_after_every_launch_before_it() {
@@ -152,6 +154,29 @@ fn a_flush_beside_writers_ends_and_covers_earlier_writes() {
 #[test]
 fn a_flush_beside_writers_that_hold_their_pages_ends_and_covers_earlier_writes() {
     flush_beside("count_up_held");
+}
+
+#[test]
+fn a_page_that_cannot_go_home_keeps_no_other_from_it() {
+    // More pages than a flush has lanes, none of which needs another's frame.
+    let pages = 2000;
+    let bench = Bench::new(simulated_soft(pages + 8), BASIC);
+    let a = bench
+        .vm
+        .region::<u32>(pages * PAGE_WORDS)
+        .name("mostly")
+        .zeroed()
+        .unwrap();
+    bench.must("fill", LaunchConfig::new(8, 64), (&a, 1u32));
+    let plan = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Write);
+    let fault = bench.soft_nic().inject(plan);
+    let error = a.flush().expect_err("a page that its home refused");
+    assert!(with_causes(&error).contains("`mostly`"), "{}", with_causes(&error));
+    assert_eq!(bench.soft_nic().bitten(fault), 1);
+    assert_eq!(bench.vm.stats().unwrap().pages_written_back, pages - 1);
+    // Asked again, it takes that one too.
+    let expected: Vec<u32> = (1..=(pages * PAGE_WORDS) as u32).collect();
+    compare(&a.read_home().unwrap(), &expected).unwrap();
 }
 
 #[test]

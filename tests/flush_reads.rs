@@ -7,7 +7,7 @@ mod program;
 
 use std::sync::Arc;
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 use program::{Shape, give_up, rng, run_on, seeds, tiny};
@@ -58,7 +58,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
         let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(9));
         let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
         assert_eq!(bench.soft_nic().bitten(fault), 1, "{opcode}");
-        let message = chain(&error).to_lowercase();
+        let message = with_causes(&error).to_lowercase();
         assert!(
             message.contains("`numbered`") && message.contains("local protection"),
             "{message}"

@@ -80,6 +80,32 @@ macro_rules! targets {
         }
     )*};
 }
+
+/// The targets that are built for fuzzing are those that are run here.
+#[test]
+fn every_target_is_built_and_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
+    let mut built: Vec<String> = manifest
+        .lines()
+        .filter_map(|line| line.strip_prefix("path = \"fuzz_targets/")?.strip_suffix(".rs\""))
+        .map(str::to_owned)
+        .collect();
+    let text = std::fs::read_to_string(root.join("tests/fuzz_targets.rs")).unwrap();
+    let list = text.split_once("\ntargets! {").unwrap().1.split_once('}').unwrap().0;
+    let mut run: Vec<String> = list
+        .lines()
+        .filter_map(|line| Some(line.trim().split_once(": ")?.0.to_owned()))
+        .collect();
+    for name in &built {
+        let main = std::fs::read_to_string(root.join(format!("fuzz/fuzz_targets/{name}.rs"))).unwrap();
+        assert!(main.contains(&format!("gpuvm_fuzz::{name}(data)")), "{name}: {main}");
+    }
+    built.sort();
+    run.sort();
+    assert_eq!(built, run);
+}
+
 targets! {
     mlx5_requests: MADE;
     mlx5_completions: MADE;

@@ -7,7 +7,7 @@ mod mock_gpu;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, refused, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use gpuvm::{Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 use mock_gpu::MockGpu;
 
@@ -31,7 +31,7 @@ fn missing<T>(outcome: Result<T, Error>) -> Vec<String> {
             assert!(source.to_string().contains("the test pulled it out"), "{source}");
             regions
         }
-        Err(other) => panic!("{}", chain(&other)),
+        Err(other) => panic!("{}", with_causes(&other)),
     }
 }
 

@@ -24,7 +24,7 @@ fn ragged(options: &CompileOptions, elements: usize) -> Result<(), String> {
         assert_eq!(wrong.to_vec()?, [0], "{elements} elements");
         Ok(())
     });
-    outcome.map_err(|error| common::chain(&error))?;
+    outcome.map_err(|error| common::with_causes(&error))?;
     let expected: Vec<u32> = (0..elements as u32).map(|i| i + 3).collect();
     compare(&memory[before..before + elements], &expected)?;
     let strangers = memory[..before].iter().chain(&memory[before + elements..]);

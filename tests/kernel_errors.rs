@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, FAULTY, PAGE_WORDS, chain, refused, scaled, simulated, small};
+use common::{BASIC, Bench, FAULTY, PAGE_WORDS, refused, scaled, simulated, small, with_causes};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, Value};
 
 fn bench() -> Bench {
@@ -51,7 +51,7 @@ fn an_index_past_the_end_is_an_error_with_index_and_size() {
                 }),
         );
         for error in errors {
-            let message = chain(&error);
+            let message = with_causes(&error);
             assert!(
                 message.contains("`data`") && message.contains(&format!("it has {n}")),
                 "{message}"
@@ -87,7 +87,7 @@ fn what_the_processor_refuses_is_an_error_with_block_and_thread() {
     let null = bench.run("null_load", shape(), (&out,)).unwrap_err();
     let zero = bench.run("divide", shape(), (&out, 0u32)).unwrap_err();
     for (error, kernel) in [(wild, "wild_store"), (null, "null_load"), (zero, "divide")] {
-        let message = chain(&error);
+        let message = with_causes(&error);
         assert!(
             message.contains(kernel) && message.contains("block [0, 0, 0]"),
             "{message}"
@@ -161,7 +161,7 @@ fn a_compile_error_shows_the_users_file_and_line() {
     let source =
         "#include <gpuvm/gpuvm.cuh>\n\n__global__ void broken(gpuvm::array<float> a) {\n    a[0] = undeclared;\n}\n";
     let error = vm.compile("my/kernels/broken.cu", source, &["broken"]).err().unwrap();
-    let message = chain(&error);
+    let message = with_causes(&error);
     assert!(
         // The host's compilers and NVRTC write a line in their own ways.
         ["broken.cu:4:", "broken.cu(4)"]
@@ -318,9 +318,9 @@ fn shapes_that_the_gpu_cannot_launch_are_refused() {
             }
         );
         assert!(
-            shape && chain(&error).contains("`nothing`"),
+            shape && with_causes(&error).contains("`nothing`"),
             "{words}: {}",
-            chain(&error)
+            with_causes(&error)
         );
     }
 }

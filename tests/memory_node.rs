@@ -1,13 +1,15 @@
 //! A memory node that dies while a kernel writes pages that live there: run where `GPUVM_TEST_NODE` names a node that
 //! somebody ends, with its machine or without, once `RUNNING` was printed; `GPUVM_TEST_NODE_DIES=1` says so. With
-//! `GPUVM_TEST_REPLICA_DIES=FILE` it names two nodes, of which one is ended then and serves again once `FILE` is there.
+//! `GPUVM_TEST_REPLICA_DIES=FILE` it names two nodes, on ports 7471 and 7472, which somebody ends and starts again as the
+//! test asks for it by a line `WORD`, and says that it is done by the file `FILE.WORD`: see the scenario
+//! `replica_node_killed`.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{PAGE_WORDS, chain, compare, refused, small};
-use gpuvm::{Integrity, LaunchConfig};
+use common::{PAGE_WORDS, compare, refused, small, with_causes};
+use gpuvm::{Integrity, LaunchConfig, Region};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,
 /// which is not paged.
@@ -24,7 +26,18 @@ __global__ void laps(gpuvm::array<unsigned> a, unsigned first, unsigned last, un
         }
     }
 }
+
+template <typename T>
+__device__ void gather_from(gpuvm::array<T> a, unsigned* out) {
+    unsigned n = static_cast<unsigned>(a.size());
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n && !gpuvm::failed(); i += gridDim.x * blockDim.x)
+        out[i] = a[i];
+}
+__global__ void gather(gpuvm::array<const unsigned> a, unsigned* out) { gather_from(a, out); }
+__global__ void gather_mutable(gpuvm::array<unsigned> a, unsigned* out) { gather_from(a, out); }
 ";
+
+const KERNELS: [&str; 3] = ["laps", "gather", "gather_mutable"];
 
 /// Longest time without an answer before a lane gives up.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
@@ -36,8 +49,10 @@ fn after(lap: u32, size: u32) -> Vec<u32> {
 
 #[test]
 fn laps_are_whole_where_nothing_dies() {
-    let vm = small(8).build().unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let vm = small(8)
+        .build()
+        .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
     let a = vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
     let ledger = vm.buffer::<u32>(16 * PAGE_WORDS).unwrap();
     let launch = module
@@ -63,9 +78,9 @@ fn laps_are_whole_where_nothing_dies() {
 #[test]
 fn laps_are_whole_at_two_homes() {
     let vm = small(8).host_homes(2).guarded_regions(true).build();
-    let vm = vm.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     // The kernel that `replica_node_death` runs, where a slow machine does not have to compile it.
-    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
     let a = vm.region::<u32>(16 * PAGE_WORDS).at_host().replicas(2);
     let a = a.integrity(Integrity::Crc32c).zeroed().unwrap();
     let ledger = vm.buffer::<u32>(16 * PAGE_WORDS).unwrap();
@@ -84,8 +99,8 @@ fn node_death() {
     }
     let node = std::env::var("GPUVM_TEST_NODE").expect("GPUVM_TEST_NODE names the node that will die");
     let vm = small(32).wait_limit(WAIT_LIMIT).build();
-    let vm = vm.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
+    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
     let laps = module.kernel("laps").unwrap();
     // Twice as many pages as frames, so that pages go home and come back all the time.
     let n = 64 * PAGE_WORDS;
@@ -110,7 +125,7 @@ fn node_death() {
         assert!(message.contains(part), "{part} is not named: {message}");
     }
 
-    let salvaged = far.salvage().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let salvaged = far.salvage().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let ledger = ledger.to_vec().unwrap();
     assert!(!salvaged.is_empty(), "no page was dirty");
     assert!(salvaged.len() <= 32, "{} pages in 32 frames", salvaged.len());
@@ -141,84 +156,216 @@ fn node_death() {
     laps.launch(config, (&near, 5u32, 8u32, &entries))
         .unwrap()
         .sync()
-        .unwrap_or_else(|error| panic!("a region at this host: {}", chain(&error)));
+        .unwrap_or_else(|error| panic!("a region at this host: {}", with_causes(&error)));
     compare(&near.to_vec().unwrap(), &after(7, size)).unwrap();
+}
+
+/// What somebody who ends nodes and starts them again is told, and says by files beside the one that is named.
+struct Script {
+    files: std::path::PathBuf,
+}
+
+impl Script {
+    /// Asks for something, and waits until it is done.
+    fn ask(&self, what: &str) {
+        println!("\n{what}");
+        let done = self.files.with_extension(what);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done.exists() {
+            assert!(Instant::now() < deadline, "nobody does {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Waits until every home of the regions is there and holds everything.
+fn become_whole(regions: &[&Region<u32>]) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let health: Vec<_> = regions.iter().map(|region| region.health().unwrap()).collect();
+        if health.iter().all(gpuvm::RegionHealth::is_whole) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not whole: {health:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
 fn replica_node_death() {
-    let Some(returned) = std::env::var_os("GPUVM_TEST_REPLICA_DIES") else {
+    let Some(files) = std::env::var_os("GPUVM_TEST_REPLICA_DIES") else {
         eprintln!("skipped: GPUVM_TEST_REPLICA_DIES does not say that somebody ends one of two memory nodes");
         return;
     };
-    let build = || {
-        let vm = small(32).guarded_regions(true).build();
-        vm.unwrap_or_else(|error| panic!("{}", chain(&error)))
-    };
-    let vm = build();
-    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
-    let laps = module.kernel("laps").unwrap();
+    let script = Script { files: files.into() };
+    let vm = small(32).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
+    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
+    let (laps, gather) = (module.kernel("laps").unwrap(), module.kernel("gather").unwrap());
     let n = 64 * PAGE_WORDS;
     let size = n as u32;
+    let must = |made: gpuvm::Result<Region<u32>>| made.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let far = vm.region::<u32>(n).name("far").replicas(2).integrity(Integrity::Crc32c);
-    let far = far.zeroed().unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let ledger = vm.buffer::<u32>(n).unwrap();
+    let far = must(far.zeroed());
+    // A region that kernels only read, and one without a second copy.
+    let still_words: Vec<u32> = (0..24 * PAGE_WORDS as u32).map(|i| i ^ 0x5a5a_0000).collect();
+    let still = vm.region::<u32>(24 * PAGE_WORDS).name("still").replicas(2).read_only();
+    let still = must(still.from_slice(&still_words));
+    let single = vm.region::<u32>(2 * PAGE_WORDS).name("single");
+    let single = must(single.from_slice(&[7; 2 * PAGE_WORDS as usize]));
+    let (ledger, words) = (vm.buffer::<u32>(n).unwrap(), vm.buffer::<u32>(n).unwrap());
     let config = LaunchConfig::new(4, 64);
+    let run = |first: u32, last: u32| {
+        let launch = laps.launch(config.clone(), (&far, first, last, &ledger)).unwrap();
+        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    };
+    let read_still = || {
+        let launch = gather.launch(config.clone(), (&still, &words)).unwrap();
+        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        compare(&words.to_vec().unwrap()[..still_words.len()], &still_words).unwrap();
+        compare(&still.to_vec().unwrap(), &still_words).unwrap();
+    };
+    let must_fail = |when: &str| {
+        let sink = vm.buffer::<u32>(n).unwrap();
+        let gathers = module.kernel("gather_mutable").unwrap();
+        let message = refused(gathers.launch(config.clone(), (&single, &sink)).unwrap().sync());
+        assert!(
+            message.contains("`single`") && message.contains(":7472"),
+            "{when}: {message}"
+        );
+        assert!(!single.health().unwrap().is_whole(), "{when}");
+        let message = refused(single.to_vec());
+        assert!(
+            message.contains("`single`") && message.contains(":7472"),
+            "{when}: {message}"
+        );
+    };
     let since = Instant::now();
-    laps.launch(config.clone(), (&far, 1u32, 5u32, &ledger))
-        .unwrap()
-        .sync()
-        .unwrap_or_else(|error| panic!("{}", chain(&error)));
+    run(1, 5);
     compare(&far.to_vec().unwrap(), &after(4, size)).unwrap();
+    read_still();
     let health = far.health().unwrap();
     assert!(health.is_whole() && health.homes.len() == 2, "{health:?}");
 
     // A kernel of some seconds, whatever this machine is.
     let lap = since.elapsed().as_secs_f32() / 4.0;
-    let last = 5 + (6.0 / lap).clamp(8.0, 5000.0) as u32;
-    let launch = laps.launch(config.clone(), (&far, 5u32, last, &ledger)).unwrap();
+    let mut next = 5 + (6.0 / lap).clamp(8.0, 5000.0) as u32;
+    let launch = laps.launch(config.clone(), (&far, 5u32, next, &ledger)).unwrap();
     println!("\nRUNNING");
     let ended = launch.sync();
+    drop(launch);
     println!("ENDED");
-    ended.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    compare(&ledger.to_vec().unwrap(), &after(last - 1, size)).unwrap();
-    compare(&far.to_vec().unwrap(), &after(last - 1, size)).unwrap();
+    ended.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    compare(&ledger.to_vec().unwrap(), &after(next - 1, size)).unwrap();
+    compare(&far.to_vec().unwrap(), &after(next - 1, size)).unwrap();
     let health = far.health().unwrap();
     let lost: Vec<_> = health.homes.iter().filter(|home| home.is_lost).collect();
     assert_eq!((lost.len(), health.pages_without_copy), (1, 0), "{health:?}");
-    println!("SURVIVED {last} laps without {}", lost[0].name);
+    println!("SURVIVED {next} laps without {}", lost[0].name);
 
-    // The node serves again, with none of what it had. This virtual memory goes on without it.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !std::path::Path::new(&returned).exists() {
-        assert!(Instant::now() < deadline, "nobody starts the node again");
-        std::thread::sleep(Duration::from_millis(20));
+    // Nobody answers.
+    let since = Instant::now();
+    let message = refused(vm.catch_up());
+    assert!(
+        message.contains(":7472") && message.contains("nobody listens"),
+        "{message}"
+    );
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    must_fail("without the node");
+
+    // Somebody answers who has too little memory: then nothing of it is used.
+    script.ask("REFUSE");
+    let message = loop {
+        let message = refused(vm.catch_up());
+        // The old node's queue pairs may be known to its machine for a moment.
+        if message.contains("does not grant") {
+            break message;
+        }
+        assert!(since.elapsed() < Duration::from_secs(30), "{message}");
+    };
+    println!("# {message}");
+    assert!(message.contains("`far`") || message.contains("`still`"), "{message}");
+    assert_eq!(
+        far.health().unwrap().homes.iter().filter(|home| home.is_lost).count(),
+        1
+    );
+    script.ask("GO");
+
+    // The node serves again, with none of what it had, and is taken back in the background while a kernel writes.
+    let last = next + (6.0 / lap).clamp(8.0, 5000.0) as u32;
+    let launch = laps.launch(config.clone(), (&far, next, last, &ledger)).unwrap();
+    script.ask("RETURN");
+    let since = Instant::now();
+    launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    drop(launch);
+    become_whole(&[&far, &still]);
+    println!("WHOLE after {:.1} s", since.elapsed().as_secs_f32());
+    compare(&far.to_vec().unwrap(), &after(last - 1, size)).unwrap();
+    read_still();
+    must_fail("with the node");
+    let new = must(vm.region::<u32>(n).name("new").from_slice(&after(1, size)));
+    compare(&new.to_vec().unwrap(), &after(1, size)).unwrap();
+    drop(new);
+    next = last;
+
+    // Now the other one may go.
+    script.ask("OTHER");
+    run(next, next + 3);
+    next += 3;
+    compare(&ledger.to_vec().unwrap(), &after(next - 1, size)).unwrap();
+    compare(&far.to_vec().unwrap(), &after(next - 1, size)).unwrap();
+    read_still();
+    println!("EXACT without the other");
+
+    // That one is taken back when it is asked for.
+    script.ask("BACK");
+    let since = Instant::now();
+    while let Err(error) = vm.catch_up() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{}", with_causes(&error));
     }
-    vm.catch_up().unwrap_or_else(|error| panic!("{}", chain(&error)));
-    laps.launch(config.clone(), (&far, last, last + 3, &ledger))
-        .unwrap()
-        .sync()
-        .unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let found = far.to_vec().unwrap();
-    compare(&found, &after(last + 2, size)).unwrap();
     let health = far.health().unwrap();
-    assert_eq!(health.homes.iter().filter(|home| home.is_lost).count(), 1, "{health:?}");
-    drop((far, ledger, laps, module, vm));
-    // A new one has both.
-    let vm = build();
-    let again = vm.region::<u32>(n).name("again").replicas(2);
-    let again = again
-        .from_slice(&found)
-        .unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert!(again.health().unwrap().is_whole());
-    let module = vm.compile("laps.cu", SOURCE, &["laps"]).unwrap();
-    let ledger = vm.buffer::<u32>(n).unwrap();
-    let laps = module.kernel("laps").unwrap();
-    laps.launch(config, (&again, 7u32, 9u32, &ledger))
-        .unwrap()
-        .sync()
-        .unwrap_or_else(|error| panic!("{}", chain(&error)));
-    compare(&again.to_vec().unwrap(), &after(8, size)).unwrap();
-    assert!(again.health().unwrap().is_whole());
-    println!("WHOLE again in a new virtual memory");
+    assert!(health.is_whole() && still.health().unwrap().is_whole(), "{health:?}");
+    run(next, next + 2);
+    compare(&far.to_vec().unwrap(), &after(next + 1, size)).unwrap();
+
+    // A virtual memory ends while nodes are called.
+    script.ask("END");
+    assert_eq!(
+        far.health().unwrap().homes.iter().filter(|home| home.is_lost).count(),
+        1
+    );
+    let since = Instant::now();
+    drop((far, still, single, ledger, words, laps, gather, module));
+    drop(vm);
+    let called = since.elapsed().as_secs_f32();
+    let ended = || {
+        // What was under way ends by itself; the thread may have been the last to hold the virtual memory.
+        let since = Instant::now();
+        while callers() != 0 {
+            assert!(since.elapsed() < Duration::from_secs(20), "the thread goes on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        since.elapsed().as_secs_f32()
+    };
+    println!("the thread ended {:.2} s later", ended());
+
+    // One ends while a node is taken back.
+    script.ask("BOTH");
+    let vm = small(32).guarded_regions(true).build();
+    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let far = must(vm.region::<u32>(n).name("far").replicas(2).zeroed());
+    script.ask("AGAIN");
+    let since = Instant::now();
+    drop((far, vm));
+    let taken = since.elapsed().as_secs_f32();
+    println!("the thread ended {:.2} s later", ended());
+    assert!(called < 10.0 && taken < 10.0, "the ends took {called} s and {taken} s");
+    println!("ALL WELL; the ends took {called:.1} s and {taken:.1} s");
+}
+
+/// Threads that call nodes and catch up.
+fn callers() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "gpuvm-catch-up").count()
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{chain, small};
+use common::{small, with_causes};
 use gpuvm::{Error, GpuError, LaunchConfig, Vm};
 
 /// Compiles `body` as line 4 of a kernel; its error must name that line and say `sentence`.
@@ -26,7 +26,7 @@ fn refuses(vm: &Vm, body: &str, sentence: &str) {
                 "`{body}`: no line in\n{log}"
             );
         }
-        Err(error) => panic!("`{body}`: {}", chain(&error)),
+        Err(error) => panic!("`{body}`: {}", with_causes(&error)),
     }
 }
 
@@ -150,7 +150,7 @@ fn what_plain_arrays_allow_compiles_and_is_right() {
     let vm = small(4).build().unwrap();
     let kernel = vm
         .compile("allowed.cu", ALLOWED, &["allowed"])
-        .unwrap_or_else(|error| panic!("{}", chain(&error)))
+        .unwrap_or_else(|error| panic!("{}", with_causes(&error)))
         .kernel("allowed")
         .unwrap();
     let words = |n: u32| vm.region::<u32>(u64::from(n)).from_iter(0..n).unwrap();
@@ -163,7 +163,7 @@ fn what_plain_arrays_allow_compiles_and_is_right() {
     let launch = kernel
         .launch(LaunchConfig::new(1, 1), (&a, &b, &c, &f, &p, &w, &out))
         .unwrap();
-    launch.sync().unwrap_or_else(|error| panic!("{}", chain(&error)));
+    launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let expected = [
         30_405,
         10,

@@ -7,7 +7,7 @@ mod program;
 
 use std::time::Duration;
 
-use common::{BASIC, Bench, PAGE, PAGE_WORDS, chain, compare, refused, simulated, small};
+use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 use program::{Shape, give_up, rng, run, seeds, tiny};
 
@@ -140,7 +140,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
         drop(sink);
         assert_eq!(free(), before);
         let error = bench.vm.region::<u32>(16 << 20).name("much").never_evicted().zeroed();
-        let message = chain(&error.expect_err("64 MiB of frames in 40"));
+        let message = with_causes(&error.expect_err("64 MiB of frames in 40"));
         assert!(
             message.contains("out of GPU memory") && message.contains("frames"),
             "{message}"

@@ -190,7 +190,9 @@ fn the_test_above_finds_a_library_that_leaves_the_page_clean() {
         "    atom_or_relaxed_gpu(word, layout::DIRTY_BIT);\n    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
         "    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
     );
-    failing_eviction(&careless).unwrap_err();
+    // A lane that writes to the page after the failure makes it dirty again and hides the bug; a launch that ends is done again.
+    // Which of these happens is a matter of timing, the more so on a slow machine.
+    assert!((0..50).any(|_| failing_eviction(&careless).is_err()));
 }
 
 #[test]

@@ -236,8 +236,8 @@ fn a_slot_that_is_not_free_yet() {
     }
 }
 
-// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. Those that took
-// hundreds of seeds run when they are asked for: cargo test --release --test planted_bugs order_ -- --ignored
+// Orders and fences taken out: a machine of sequentially consistent memory would show none of these. Searches begin near a
+// seed that shows the bug; which one does moves with the library and the compiler.
 
 /// Pages that go by queue pairs, through one to three frames; with three, warps hold spans.
 fn queued(seed: u64) -> Shape {
@@ -247,11 +247,36 @@ fn queued(seed: u64) -> Shape {
     }
 }
 
-/// Pages that lanes copy themselves.
+/// A few operations over two frames: so few hand-overs that no later one hides that one was seen early.
+fn short(seed: u64) -> Shape {
+    Shape {
+        elements: 4 * PAGE_WORDS,
+        steps: 4,
+        launches: 1,
+        ..tiny(seed, 2)
+    }
+}
+
+/// Frames and slots for several lanes of a warp at a time, which ask together.
+fn batches(seed: u64) -> Shape {
+    Shape {
+        steps: 24,
+        launches: 1,
+        queue_pairs: 1,
+        queue_depth: 8,
+        ..tiny(seed, 8)
+    }
+}
+
+/// Pages that lanes copy themselves, through one frame. Short, since a page must be evicted between its publication and
+/// the next step of a lane that wrote to it: of few steps, more often the right one is drawn.
 fn direct(seed: u64) -> Shape {
     Shape {
+        elements: 2 * PAGE_WORDS,
+        steps: 4,
+        launches: 1,
         direct: true,
-        ..queued(seed)
+        ..tiny(seed, 1)
     }
 }
 
@@ -281,14 +306,13 @@ fn order_an_unpin_without_release() {
 }
 
 #[test]
-#[ignore = "hundreds of seeds"]
 fn order_a_frame_given_without_release() {
     let release = "st_release_gpu(slot, (2 * lap + 1) << 32 | frame);";
     found_in(
         POOL,
         release,
         &release.replace("release", "relaxed"),
-        100..2100,
+        150..2150,
         &queued,
     );
 }
@@ -306,27 +330,34 @@ fn order_a_completion_read_at_gpu_scope() {
 }
 
 #[test]
-#[ignore = "hundreds of seeds"]
 fn order_a_hand_over_without_release() {
     let release = "st_release_gpu(&s->written, first + count_);";
     found_in(
         QUEUE,
         release,
         &release.replace("release", "relaxed"),
-        270..2270,
-        &queued,
+        250..2250,
+        &short,
     );
 }
 
 #[test]
-#[ignore = "hundreds of seeds"]
-fn order_a_batch_handed_over_before_its_lanes_meet() {
-    let meet = "__syncwarp(granted);";
-    found_in(FAULT, meet, "", 0..2000, &queued);
+fn order_a_ringers_second_look_before_its_unlock() {
+    let second = "        fence_sc_gpu();\n        if (ld_relaxed_gpu(&s->written) == written) return;";
+    let without = second.replace("        fence_sc_gpu();\n", "");
+    found_in(QUEUE, second, &without, 0..2000, &queued);
+    // A fence that orders nothing between a store and a later load is none for it.
+    let weaker = second.replace("fence_sc_gpu", "fence_acq_rel_gpu");
+    found_in(QUEUE, second, &weaker, 0..2000, &queued);
 }
 
 #[test]
-#[ignore = "hundreds of seeds"]
+fn order_a_batch_handed_over_before_its_lanes_meet() {
+    let meet = "__syncwarp(granted);";
+    found_in(FAULT, meet, "", 0..2000, &batches);
+}
+
+#[test]
 fn order_a_page_settled_before_its_group_meets() {
     let meet = "// The group's stores come before the leader's release.\n    __syncwarp(miss->group);";
     found_in(FAULT, meet, "", 0..2000, &direct);

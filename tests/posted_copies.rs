@@ -11,7 +11,7 @@ mod program;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE, PAGE_WORDS, chain, compare, refused, simulated_soft};
+use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, Transport, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 use mock_gpu::MockGpu;
@@ -140,9 +140,9 @@ fn copies_that_fail_are_a_launch_error_that_names_them() {
     let error = bench.run("sum", config(), (&a, &total)).expect_err("copies failed");
     assert!(begun.elapsed() < Duration::from_secs(8), "no wait ran out");
     let Error::Fault { fault, .. } = &error else {
-        panic!("{}", chain(&error));
+        panic!("{}", with_causes(&error));
     };
-    let message = chain(&error);
+    let message = with_causes(&error);
     assert!(
         message.contains("`elements`")
             && message.contains("the test cut the wire")

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, HOLDING, PAGE_WORDS, chain, planted, refused, scaled, small, small_soft};
+use common::{Bench, HOLDING, PAGE_WORDS, planted, refused, scaled, simulated_soft, small, small_soft, with_causes};
 use gpuvm::{CompileOptions, LaunchConfig, Region, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -18,7 +18,7 @@ fn total(pages: u64) -> u64 {
 /// The kernel that asked is gone before the data comes; another one uses the pages.
 fn prefetch_and_leave(options: &CompileOptions) -> Result<(), String> {
     let nic = SoftNic::builder().latency_ns(5_000_000).build().unwrap();
-    let builder = small_soft(32)
+    let builder = simulated_soft(32)
         .wait_limit(scaled(std::time::Duration::from_secs(2)))
         .soft_nic(nic.into());
     let bench = Bench::with(builder, HOLDING, options);
@@ -27,7 +27,7 @@ fn prefetch_and_leave(options: &CompileOptions) -> Result<(), String> {
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench
         .run("sum", LaunchConfig::new(2, 64), (&a, &sink))
-        .map_err(|error| chain(&error))?;
+        .map_err(|error| with_causes(&error))?;
     assert_eq!(sink.to_vec().unwrap(), [total(10)]);
     let stats = bench.vm.stats().unwrap();
     assert_eq!((stats.prefetches, stats.pages_fetched, stats.faults), (10, 10, 0));
@@ -43,7 +43,9 @@ fn a_prefetch_whose_warp_exits_at_once_is_published_by_others() {
 
 #[test]
 fn the_test_above_finds_a_library_without_helpers() {
-    let selfish = planted("gpuvm/detail/fault.cuh", "reap_token(vm, token);", "(void)token;");
+    let arrived = "    if (!done.arrived) return false;\n    // One handler";
+    let own_alone = arrived.replace("!done.arrived", "!done.arrived || !own");
+    let selfish = planted("gpuvm/detail/queue.cuh", arrived, &own_alone);
     let message = prefetch_and_leave(&selfish).unwrap_err();
     assert!(message.contains("did not end within"), "{message}");
 }
@@ -51,7 +53,7 @@ fn the_test_above_finds_a_library_without_helpers() {
 #[test]
 fn a_region_can_be_read_closed_and_dropped_while_its_prefetches_are_on_their_way() {
     let nic = SoftNic::builder().latency_ns(5_000_000).build().unwrap();
-    let bench = Bench::new(small_soft(32).soft_nic(nic.into()), HOLDING);
+    let bench = Bench::new(simulated_soft(32).soft_nic(nic.into()), HOLDING);
     for end in 0..4 {
         let a = pages(&bench, 10);
         let launch = bench.launch("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 10 * PAGE_WORDS));
@@ -134,7 +136,7 @@ fn a_prefetch_that_fails_is_heard_of_and_harms_no_later_launch() {
         assert!(bench.vm.stats()?.errors > 0, "nobody looked at a completion");
         // The page itself: an error that names it, or, mended, its data.
         if let Err(error) = sum(&a) {
-            let message = chain(&error);
+            let message = with_causes(&error);
             assert!(
                 message.contains("`lent`") && message.contains("remote access"),
                 "{message}"

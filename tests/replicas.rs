@@ -11,10 +11,11 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, PAGE_WORDS, chain, compare, planted, refused, scaled, simulated_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, with_causes};
 use gpuvm::sim::SimOptions;
-use gpuvm::soft::{FaultMix, FaultTally};
+use gpuvm::soft::{Fault, FaultMix, FaultPlan, FaultTally};
 use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm, VmBuilder};
+use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 use program::{Moment, Outcome, Shape, give_up, rng, run_watched, seeds, tiny};
 
 /// What is special in a program whose regions have two homes.
@@ -278,7 +279,7 @@ fn a_home_is_caught_up_in_the_background_while_kernels_write() {
         home.lose().unwrap();
         launch
             .sync()
-            .unwrap_or_else(|error| panic!("turn {turn}: {}", chain(&error)));
+            .unwrap_or_else(|error| panic!("turn {turn}: {}", with_causes(&error)));
         rounds += 1;
         let expected: Vec<u32> = (0..N as u32).map(|i| i + rounds).collect();
         compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("turn {turn}: {wrong}"));
@@ -293,6 +294,115 @@ fn a_home_is_caught_up_in_the_background_while_kernels_write() {
     let stats = bench.vm.stats().unwrap();
     assert!(stats.replicas_missed > 0 && stats.replicas_missed == stats.replicas_mended);
     bench.no_violations();
+}
+
+#[test]
+fn a_catch_up_that_failed_is_tried_again_in_the_background() {
+    let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
+    let a = doubled_region(&bench);
+    let homes = bench.vm.host_homes();
+    homes[1].lose().unwrap();
+    bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
+    // So that catching up fetches every page, of which one cannot be had once.
+    a.evict().unwrap();
+    let refused = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(Opcode::Read);
+    let fault = bench.soft_nic().inject(refused);
+    homes[1].restore();
+    becomes_whole(&a);
+    assert_eq!(bench.soft_nic().bitten(fault), 1);
+    homes[0].lose().unwrap();
+    compare(&a.to_vec().unwrap(), &(5..5 + N as u32).collect::<Vec<_>>()).unwrap();
+}
+
+fn stale_copies(a: &Region<u32>) -> u64 {
+    a.health().unwrap().homes.iter().map(|home| home.stale_pages).sum()
+}
+
+/// Waits until both homes hold everything, though nobody asks for it.
+fn becomes_whole(a: &Region<u32>) {
+    let since = Instant::now();
+    while !a.health().unwrap().is_whole() {
+        assert!(since.elapsed() < scaled(Duration::from_secs(30)), "{:?}", a.health());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_copy_that_missed_a_write_is_mended_though_its_home_never_went() {
+    let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
+    let a = doubled_region(&bench);
+    let refused = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Write);
+    let fault = bench.soft_nic().inject(refused);
+    bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
+    a.evict().unwrap();
+    assert_eq!(bench.soft_nic().bitten(fault), 1);
+    assert_eq!(bench.vm.stats().unwrap().replicas_missed, 1);
+    becomes_whole(&a);
+    let homes = bench.vm.host_homes();
+    for home in [0, 1] {
+        homes[home].lose().unwrap();
+        compare(&a.to_vec().unwrap(), &(5..5 + N as u32).collect::<Vec<_>>()).unwrap();
+        homes[home].restore();
+        bench.vm.catch_up().unwrap();
+    }
+}
+
+#[test]
+fn an_error_of_this_machine_condemns_no_copy() {
+    for opcode in [Opcode::Read, Opcode::Write] {
+        // With a seed nothing is mended in the background.
+        let bench = Bench::new(simulated_soft(8).host_homes(2).seed(1), BASIC);
+        let a = doubled_region(&bench);
+        let own = FaultPlan::new(Fault::Fail(Syndrome::LocalProtection)).opcode(opcode);
+        let fault = bench.soft_nic().inject(own);
+        // A page that cannot be fetched is an error of the launch; one that is not written back stays dirty.
+        let filled = bench.run("fill", LaunchConfig::new(2, 64), (&a, 5u32));
+        let flushed = a.flush();
+        assert_eq!(bench.soft_nic().bitten(fault), 1);
+        assert!(filled.is_err() || flushed.is_err() || opcode == Opcode::Write);
+        assert_eq!(bench.vm.stats().unwrap().replicas_missed, 0);
+        bench.must("fill", LaunchConfig::new(2, 64), (&a, 6u32));
+        a.flush().unwrap();
+        assert!(a.health().unwrap().is_whole());
+    }
+}
+
+#[test]
+fn bytes_in_a_copy_that_lacks_others_are_no_copy() {
+    // With a seed nothing is mended in the background.
+    let bench = Bench::new(simulated_soft(8).host_homes(2).seed(2), BASIC);
+    let a = doubled_region(&bench);
+    let homes = bench.vm.host_homes();
+    homes[0].lose().unwrap();
+    homes[0].restore();
+    bench.vm.readmit_homes().unwrap();
+    homes[1].lose().unwrap();
+    // Home 0 is there and holds nothing that counts; home 1 held everything.
+    let message = refused(a.write(5, &[1]));
+    assert!(message.contains("no good copy of page 0"), "{message}");
+    // A whole page needs nothing of what was there.
+    let page: Vec<u32> = (0..PAGE_WORDS as u32).map(|i| i ^ 9).collect();
+    a.write(PAGE_WORDS, &page).unwrap();
+    let mut found = vec![0; PAGE_WORDS as usize];
+    a.read(PAGE_WORDS, &mut found).unwrap();
+    compare(&found, &page).unwrap();
+}
+
+#[test]
+fn a_page_that_cannot_be_read_keeps_no_other_from_being_caught_up() {
+    let bench = Bench::new(simulated_soft(8).host_homes(2).seed(3), BASIC);
+    let a = doubled_region(&bench);
+    let homes = bench.vm.host_homes();
+    homes[1].lose().unwrap();
+    homes[1].restore();
+    bench.vm.readmit_homes().unwrap();
+    let pages = stale_copies(&a);
+    assert_eq!(pages, N.div_ceil(PAGE_WORDS));
+    let unread = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Read);
+    bench.soft_nic().inject(unread);
+    bench.vm.catch_up().expect_err("a page that cannot be read");
+    let left = stale_copies(&a);
+    assert_eq!(left, 1);
 }
 
 #[test]

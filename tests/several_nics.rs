@@ -7,7 +7,7 @@ mod program;
 
 use std::sync::Arc;
 
-use common::{BASIC, Bench, PAGE, PAGE_WORDS, chain, compare, small_soft};
+use common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, small_soft, with_causes};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Vm, VmBuilder, soft};
 use gpuvm_layouts::NIC_HASH;
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -113,7 +113,7 @@ fn an_error_of_one_nic_is_told_and_the_others_pages_are_right() {
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     let error = bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err();
     assert_eq!(bench.vm.soft_nics()[1].bitten(fault), 1);
-    assert!(chain(&error).contains("`shared`"), "{}", chain(&error));
+    assert!(with_causes(&error).contains("`shared`"), "{}", with_causes(&error));
     assert_eq!(bench.vm.soft_nics()[0].stats().errors, 0);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));

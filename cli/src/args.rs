@@ -38,21 +38,27 @@ pub enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
+    ///
+    /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
+    /// network that you trust.
     Serve(ServeArgs),
     /// Says what this machine has, what is missing, and what mends it; with --selftest, tests it.
     ///
     /// Exit status: 0 when at least one mode runs kernels on hardware, 3 when only the simulated GPU runs them, 4 when
     /// nothing does, 2 for wrong options, 1 for an error of the command's own. With --selftest: 0 when every step
-    /// passed, else 1.
+    /// passed, 1 when one failed, 3 when none failed but those that take a ConnectX were not run.
     Doctor(DoctorArgs),
     /// Runs small workloads under many seeds on the simulated GPU, and checks the paging protocol after every access.
+    ///
+    /// One seed decides each interleaving, of the simulated GPU and of the software NIC, in virtual time. After every access
+    /// page words, frames, requests and ring indexes are compared with the protocol's rules, results with a model.
+    ///
+    /// Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options, 130 after Ctrl-C,
+    /// with a line that says how far it came.
     Simulate(SimulateArgs),
 }
 
 /// A memory node.
-///
-/// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
-/// network that you trust.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// How much memory to serve.
@@ -103,7 +109,7 @@ pub struct ServeArgs {
 /// A workload.
 #[derive(Debug, Subcommand)]
 pub enum Workload {
-    /// Breadth-first search.
+    /// Breadth-first search over a graph whose rows and distances are paged.
     Bfs(BfsArgs),
 }
 
@@ -114,7 +120,7 @@ pub struct BfsArgs {
     pub graph: GraphSpec,
 
     /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M).
-    #[arg(long, value_name = "SIZE", default_value = "25%")]
+    #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     pub memory: MemorySize,
 
     /// The vertex to start from, by its id in the file (Matrix Market counts from 1, generated graphs from 0).
@@ -123,7 +129,8 @@ pub struct BfsArgs {
     pub source: Option<u64>,
 
     /// Walk edges from their first to their second end only. Without it a graph is directed as its file says: general
-    /// matrices and edge lists with SNAP's "# Directed graph" are, all others are not.
+    /// matrices and edge lists with SNAP's "# Directed graph" are, all others are not. A symmetric matrix stays
+    /// undirected: it stands for both directions of each edge.
     #[arg(long, conflicts_with = "undirected")]
     pub directed: bool,
 
@@ -214,33 +221,49 @@ pub struct MachineArgs {
     pub workers: Option<u32>,
 }
 
+const PACKETS: &str = "Packets of a ConnectX device";
+
 /// How packets leave a ConnectX device.
+// Each option names its heading: one for all of them would also be that of the options that follow.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Packets of a ConnectX device")]
 pub struct PathArgs {
     /// Its port.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     pub rdma_port: u8,
 
     /// The place of the GID in the port's table. Without it: a RoCE v2 one, of an IPv4 address if there is one.
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = PACKETS, value_name = "N")]
     pub gid_index: Option<u8>,
 
     /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096. Without it: what the port has.
-    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    #[arg(long, help_heading = PACKETS, value_name = "BYTES", value_parser = parse_mtu)]
     pub rdma_mtu: Option<u32>,
 
     /// Service level.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
+    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     pub service_level: u8,
 
     /// Traffic class (RoCE: DSCP and ECN).
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 0)]
     pub traffic_class: u8,
 }
 
 impl PathArgs {
-    fn path(&self) -> RdmaPath {
+    /// Those that say something, by their names.
+    pub fn options(&self) -> [(&'static str, Option<String>); 5] {
+        let plain = RdmaPath::default();
+        let given = |value: u8, plain: u8| (value != plain).then(|| value.to_string());
+        [
+            ("rdma-port", given(self.rdma_port, plain.port)),
+            ("gid-index", self.gid_index.map(|index| index.to_string())),
+            ("rdma-mtu", self.rdma_mtu.map(|bytes| bytes.to_string())),
+            ("service-level", given(self.service_level, plain.service_level)),
+            ("traffic-class", given(self.traffic_class, plain.traffic_class)),
+        ]
+    }
+
+    /// For a `Vm`.
+    pub fn path(&self) -> RdmaPath {
         RdmaPath {
             port: self.rdma_port,
             gid_index: self.gid_index,

@@ -1,28 +1,27 @@
 //! `gpuvm run bfs`.
 
-use gpuvm::{GpuKind, Transport};
+use std::io;
+use std::path::Path;
+
 use gpuvm_workloads::bfs::{self, Outcome};
-use gpuvm_workloads::graph::{Direction, Graph, LoadOptions, reference};
+use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference};
 
 use crate::args::{BfsArgs, MemorySize};
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, same_file};
 use crate::progress::Bars;
 use crate::report::BfsReport;
 
 /// The fewest frames that a share of a small graph is rounded up to.
 const FRAMES_MIN: u64 = 16;
 
+/// More frames than a page table can name.
+const FRAMES_BEYOND: u64 = 1 << 28;
+
 /// Loads the graph, searches it, compares, writes and reports.
 pub fn run(args: &BfsArgs) -> Result<(), CliError> {
     probe(args)?;
-    let output = match &args.output {
-        None => None,
-        Some(path) => Some(Output::create(path).map_err(|source| CliError::Output {
-            path: path.clone(),
-            source,
-        })?),
-    };
+    let output = create_output(args)?;
     let mut bars = Bars::new(!args.json);
     let graph = load(args, &mut bars)?;
     let source = source_vertex(args, &graph)?;
@@ -52,7 +51,19 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
         ));
     }
     bars.clear();
-    report(
+    // The file comes before the report: a standard output that is full or closed must not cost the distances.
+    let written = match (output, &args.output) {
+        (Some(output), Some(path)) if !matches!(compared, Some(Err(_))) => output
+            .finish(|out| {
+                outcome
+                    .distances
+                    .iter()
+                    .try_for_each(|distance| writeln!(out, "{distance}"))
+            })
+            .map_err(|source| unwritten(path, source)),
+        _ => Ok(()),
+    };
+    let printed = report(
         args,
         &graph,
         source,
@@ -60,29 +71,38 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
         &outcome,
         compared.as_ref().map(Result::is_ok),
     )
-    .print(args.json)?;
+    .print(args.json);
     compared.unwrap_or(Ok(()))?;
-    if let (Some(output), Some(path)) = (output, &args.output) {
-        output.finish(&outcome.distances).map_err(|source| CliError::Output {
-            path: path.clone(),
-            source,
-        })?;
-    }
-    Ok(())
+    written?;
+    Ok(printed?)
 }
 
-/// Asks for a GPU or a transport other than the usual ones before a graph is loaded for nothing.
-fn probe(args: &BfsArgs) -> Result<(), CliError> {
-    let usual = matches!(args.machine.gpu, GpuKind::Auto | GpuKind::Simulated)
-        && matches!(args.machine.transport, Transport::Auto | Transport::Soft)
-        && args.machine.memory_node.is_empty();
-    if !usual {
-        args.machine
-            .builder(args.page_size)?
-            .build()
-            .map_err(CliError::BackEnd)?;
+/// Begins the file of distances, which must not be the graph.
+fn create_output(args: &BfsArgs) -> Result<Option<Output>, CliError> {
+    let Some(path) = &args.output else { return Ok(None) };
+    if let GraphSpec::File(graph) = &args.graph
+        && same_file(graph, path)
+    {
+        return Err(CliError::OutputIsGraph { path: path.clone() });
     }
-    Ok(())
+    Output::create(path).map(Some).map_err(|source| unwritten(path, source))
+}
+
+fn unwritten(path: &Path, source: io::Error) -> CliError {
+    CliError::Output {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Starts the machine once, small, so that settings that cannot be are known before a graph is loaded for nothing.
+fn probe(args: &BfsArgs) -> Result<(), CliError> {
+    let mut builder = args.machine.builder(args.page_size)?;
+    if let Some(seed) = args.seed {
+        builder = builder.seed(seed);
+    }
+    let built = builder.frame_memory(FRAMES_MIN * args.page_size).build();
+    built.map(drop).map_err(CliError::BackEnd)
 }
 
 fn load(args: &BfsArgs, bars: &mut Bars) -> Result<Graph, CliError> {
@@ -130,13 +150,18 @@ fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
 /// The frame memory in whole pages. A share of a small graph is rounded up to a number of frames that can work.
 fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
     let page_bytes = args.page_size;
-    let bytes = args.memory.bytes_of(bfs::paged_bytes(graph.csr(), args.page_size));
+    let data_bytes = bfs::paged_bytes(graph.csr(), args.page_size);
+    let bytes = args.memory.bytes_of(data_bytes);
     let frames = match args.memory {
         MemorySize::Percent(_) => bytes.div_ceil(page_bytes).max(FRAMES_MIN),
         MemorySize::Bytes(_) => bytes / page_bytes,
     };
     match frames {
         0 => Err(CliError::TooLittleMemory { bytes, page_bytes }),
+        // Larger pages would help with larger data alone.
+        FRAMES_BEYOND.. if data_bytes / page_bytes < FRAMES_BEYOND => {
+            Err(CliError::TooMuchMemory { bytes, data_bytes })
+        }
         _ => Ok(frames.saturating_mul(page_bytes)),
     }
 }

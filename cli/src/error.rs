@@ -11,17 +11,6 @@ use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 
-/// An error and its causes on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -48,9 +37,18 @@ pub enum CliError {
         /// Their names.
         kinds: String,
     },
+    /// Nothing was asked for.
+    #[error("give --seeds A..B or --seed N")]
+    NoSeeds,
     /// A timeline is of one run.
     #[error("--trace writes the timeline of one run: name one workload with --workload")]
     TraceOfMany,
+    /// Nothing is left of the workloads.
+    #[error("the lanes of workload {workloads} race on purpose: --races is for the others")]
+    RacesOnPurpose {
+        /// Those that were asked for.
+        workloads: String,
+    },
     /// The timeline was not written.
     #[error("cannot write the timeline {path}")]
     Trace {
@@ -89,6 +87,14 @@ pub enum CliError {
         bytes: u64,
         /// The page size.
         page_bytes: u64,
+    },
+    /// More memory than the data can make use of.
+    #[error("--memory {bytes} bytes is more than can be had in frames; all of the graph is {data_bytes} bytes")]
+    TooMuchMemory {
+        /// The memory asked for.
+        bytes: u64,
+        /// The paged data.
+        data_bytes: u64,
     },
     /// The search did not end well.
     #[error("the search of the graph {graph} failed")]
@@ -189,6 +195,12 @@ pub enum CliError {
         /// Why not.
         source: io::Error,
     },
+    /// Writing would destroy what is read.
+    #[error("{} is the graph itself, which writing would destroy; name another file", path.display())]
+    OutputIsGraph {
+        /// The file.
+        path: PathBuf,
+    },
     /// The memory node did not start.
     #[error("the memory node cannot serve")]
     Serve(#[source] NodeError),
@@ -223,4 +235,18 @@ pub enum CliError {
     /// Ctrl-C could not be arranged for.
     #[error("cannot set up the handling of signals")]
     Signals(#[source] io::Error),
+}
+
+impl CliError {
+    /// The status that the command ends with: 2 for options that are as wrong as those that the parser refuses.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::NoSeeds
+            | Self::TraceOfMany
+            | Self::RacesOnPurpose { .. }
+            | Self::Mutation(MutationError::Unknown { .. })
+            | Self::Campaign(CampaignError::TooMany { .. }) => 2,
+            _ => 1,
+        }
+    }
 }

@@ -1,10 +1,13 @@
-//! The file of distances, and leaving at once on Ctrl-C without leaving half of it behind.
+//! Files that are whole or not there, and leaving at once on Ctrl-C without leaving half of one behind.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -13,12 +16,19 @@ use tempfile::NamedTempFile;
 /// The file that a signal must remove: it is not finished.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
-    // The path is replaced as a whole, so a panic elsewhere leaves it valid.
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+/// The process that a signal must end with this one.
+static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
+
+/// How often a process is looked after.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Both hold one value that is replaced as a whole, so a panic elsewhere leaves it valid.
+fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on SIGINT and SIGTERM end the process at once, with status 130 and 143, and remove an unfinished output.
+/// From now on SIGINT and SIGTERM end the process at once, with status 130 and 143, together with the process under way,
+/// and remove an unfinished output.
 ///
 /// # Errors
 /// Where the handlers or their thread cannot be set up.
@@ -26,8 +36,15 @@ pub fn end_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            // Held to the end: the main thread must not start another one, nor take the end of this one for its own.
+            let mut child = lock(&UNDER_WAY);
+            if let Some(child) = child.as_mut() {
+                // It may have ended by itself.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
             // Held to the end: the main thread must not rename the file under the removal.
-            let path = unfinished();
+            let path = lock(&UNFINISHED);
             if let Some(path) = path.as_ref() {
                 // Nobody is left to tell where this fails.
                 let _ = std::fs::remove_file(path);
@@ -37,6 +54,41 @@ pub fn end_on_signals() -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Runs a process to its end, or to the end of its time: nothing then.
+///
+/// # Errors
+/// It cannot be started or waited for.
+pub fn run_for(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    {
+        let mut slot = lock(&UNDER_WAY);
+        *slot = Some(command.spawn()?);
+    }
+    let deadline = Instant::now() + limit;
+    loop {
+        let mut slot = lock(&UNDER_WAY);
+        let Some(child) = slot.as_mut() else { return Ok(None) };
+        let ended = match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => {
+                drop(slot);
+                std::thread::sleep(POLL);
+                continue;
+            }
+            Ok(Some(status)) => Ok(Some(status)),
+            ended => child.kill().and_then(|()| child.wait()).and(ended),
+        };
+        *slot = None;
+        return ended;
+    }
+}
+
+/// Whether both are the same regular file, whatever their names: writing one would destroy the other.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    let known = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+    known(one)
+        .zip(known(other))
+        .is_some_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// A file that appears when it is complete. Until then it is another file in the same folder, which is gone when this
@@ -50,7 +102,7 @@ pub struct Output {
 enum Target {
     /// A regular file, or none yet: written beside and renamed.
     Beside { file: NamedTempFile, path: PathBuf },
-    /// A device or a pipe, which must not be replaced by a file.
+    /// A device, a pipe or what this process has open already, which must not be replaced by a file.
     Direct(File),
 }
 
@@ -60,8 +112,15 @@ impl Output {
     /// # Errors
     /// What the operating system says.
     pub fn create(path: &Path) -> io::Result<Output> {
+        if let Some(descriptor) = descriptor(path) {
+            return Ok(Output {
+                target: Target::Direct(open_already(descriptor)?),
+            });
+        }
         // A link stays, the file that it names is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        // As any new file where there is none yet: the process's mask takes its share.
+        let (mut mode, mut kept) = (Permissions::from_mode(0o666), None);
         match std::fs::metadata(&path) {
             Ok(known) if known.is_dir() => return Err(io::Error::from(io::ErrorKind::IsADirectory)),
             Ok(known) if !known.is_file() => {
@@ -70,37 +129,60 @@ impl Output {
                     target: Target::Direct(file),
                 });
             }
-            _ => {}
+            Ok(known) => {
+                // Nobody reads the new file who may not read the old one, not even while it is written.
+                mode = Permissions::from_mode(0o600);
+                kept = Some(Permissions::from_mode(known.mode() & 0o777));
+            }
+            Err(_) => {}
         }
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut slot = unfinished();
+        let mut slot = lock(&UNFINISHED);
         let file = tempfile::Builder::new()
             .prefix(".gpuvm-")
             .suffix(".tmp")
-            // As any new file: the process's mask takes its share.
-            .permissions(Permissions::from_mode(0o666))
+            .permissions(mode)
             .tempfile_in(folder)?;
         *slot = Some(file.path().to_owned());
+        drop(slot);
+        if let Some(kept) = kept {
+            file.as_file().set_permissions(kept)?;
+        }
         Ok(Output {
             target: Target::Beside { file, path },
         })
     }
 
-    /// Writes the distances, one a line, and gives the file its name.
+    /// Another handle of the file, for a process that writes it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn handle(&self) -> io::Result<File> {
+        match &self.target {
+            Target::Beside { file, .. } => file.as_file().try_clone(),
+            Target::Direct(file) => file.try_clone(),
+        }
+    }
+
+    /// Writes what `write` has to write, and gives the file its name.
     ///
     /// # Errors
     /// What the operating system says; there is no file then.
-    pub fn finish(mut self, distances: &[i32]) -> io::Result<()> {
-        match &mut self.target {
-            Target::Beside { file, .. } => write_lines(file.as_file_mut(), distances)?,
-            Target::Direct(file) => return write_lines(file, distances),
-        }
+    pub fn finish(mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        let target = match &mut self.target {
+            Target::Beside { file, .. } => file.as_file_mut(),
+            Target::Direct(file) => file,
+        };
+        let mut out = BufWriter::with_capacity(1 << 16, target);
+        write(&mut out)?;
+        out.flush()?;
+        drop(out);
         if let Target::Beside { file, path } = self.target {
             file.as_file().sync_all()?;
-            let mut slot = unfinished();
+            let mut slot = lock(&UNFINISHED);
             let renamed = file.persist(path);
             *slot = None;
             renamed.map_err(|error| error.error)?;
@@ -109,10 +191,28 @@ impl Output {
     }
 }
 
-fn write_lines(file: &mut File, distances: &[i32]) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, file);
-    for distance in distances {
-        writeln!(out, "{distance}")?;
+/// The number of the open file of this process that `path` stands for, as /dev/stdout and /dev/fd/3 do.
+fn descriptor(path: &Path) -> Option<u32> {
+    /// As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let own = std::fs::canonicalize("/proc/self/fd").ok()?;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let folder = path.parent()?.to_owned();
+        if std::fs::canonicalize(&folder).is_ok_and(|folder| folder == own) {
+            return path.file_name()?.to_str()?.parse().ok();
+        }
+        // A link may be relative; an absolute one replaces the folder.
+        path = folder.join(std::fs::read_link(&path).ok()?);
     }
-    out.flush()
+    None
+}
+
+/// Opens it so that what is there already stays: a file opened again would be written from its begin.
+fn open_already(descriptor: u32) -> io::Result<File> {
+    match descriptor {
+        1 => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        2 => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+        other => OpenOptions::new().append(true).open(format!("/proc/self/fd/{other}")),
+    }
 }

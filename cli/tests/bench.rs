@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -203,6 +204,48 @@ fn tables_and_plots() {
         drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"),
         "{drawn}"
     );
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_does_not_cost_the_table() {
+    let (status, out, err) = in_a_folder("faults --gpu sim --data 64KiB --access warp --repeat 1 --plot /dev/full");
+    assert_eq!(status, 1, "{err}");
+    assert!(out.contains("| bare page reads |"), "{out}");
+    assert!(err.starts_with("error: cannot write /dev/full"), "{err}");
+}
+
+#[test]
+fn nothing_measured_is_nothing_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let (status, _, err) = finish(bench(folder.path(), "uvm --gpu sim --plot bars.svg"));
+    assert_eq!(status, 1, "{err}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn ctrl_c_ends_the_benchmark_under_way_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bench(folder.path(), "all --gpu sim --out reports --repeat 1000");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut all = command.spawn().unwrap();
+    let children = || {
+        let id = all.id();
+        std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap()
+    };
+    let started = Instant::now();
+    let child = loop {
+        if let Some(child) = children().split_ascii_whitespace().next() {
+            break child.to_owned();
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "no benchmark was started");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let id = all.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert_eq!(all.wait().unwrap().code(), Some(130));
+    assert!(!Path::new("/proc").join(child).exists());
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("reports")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

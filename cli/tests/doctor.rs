@@ -112,10 +112,31 @@ fn the_self_test_passes_on_the_simulated_gpu() {
         assert_eq!(doorbells > 0.0, transport == "soft", "{report}");
     }
     // More than a GiB of data.
-    let (status, text, err) = doctor("--selftest --gpu sim --pages 300000");
+    let (status, text, err) = doctor("--selftest --gpu sim --transport auto --pages 300000");
     assert_eq!((status, err.as_str()), (0, ""), "{text}");
     assert!(
         text.ends_with("all passed\n") && text.contains("transport: soft") && text.contains("300000 pages verified"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_self_test_without_a_connectx_says_what_was_not_run() {
+    if Path::new("/sys/class/infiniband")
+        .read_dir()
+        .is_ok_and(|mut devices| devices.next().is_some())
+    {
+        println!("skipped: this machine has RDMA devices");
+        return;
+    }
+    let (status, text, err) = doctor("--selftest --gpu sim --pages 256");
+    assert_eq!((status, err.as_str()), (3, ""), "{text}");
+    assert!(
+        text.contains("[pass] random pages") && !text.contains("all passed"),
+        "{text}"
+    );
+    assert!(
+        text.contains("[not run] doorbell of a ConnectX: this machine has no ConnectX"),
         "{text}"
     );
 }
@@ -180,7 +201,7 @@ fn a_self_test_that_cannot_run_fails_and_says_why() {
         "{text}"
     );
     assert!(text.ends_with("FAILED\n"), "{text}");
-    let (status, report) = json("--selftest --gpu cuda:99");
+    let (status, report) = json("--selftest --gpu cuda:99 --transport direct");
     assert_eq!((status, &report["passed"]), (1, &Value::Bool(false)));
     assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report}");
 }
@@ -193,6 +214,10 @@ fn wrong_flags_end_with_status_2() {
         ("--pages 100", "--selftest"),
         ("--transport soft", "--selftest"),
         ("--rdma-device mlx5_0", "--selftest"),
+        ("--rdma-queues devx", "--selftest"),
+        ("--service-level 1", "--selftest"),
+        ("--traffic-class 32", "--selftest"),
+        ("--rdma-port 2", "--selftest"),
         ("--selftest --pages 0", "0 is not in 64.."),
         ("--selftest --pages 4294967296", "is not in 64.."),
         ("--selftest --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),

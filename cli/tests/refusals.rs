@@ -25,6 +25,7 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8:0", "the degree '0' is not a whole number from 1 to 4096"),
         ("kron", "names a generator without a scale"),
         ("kron:8 --memory 0%", "a share is a number above 0%"),
+        ("kron:8 --memory -5%", "a share is a number above 0%"),
         ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),
         ("kron:8 --page-size 5000", "a page is a power of two from 4KiB to 2MiB"),
         ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
@@ -62,6 +63,26 @@ fn back_ends_that_are_not_there_are_named() {
         err.contains("caused by: the GPU failed while opening GPU cuda:99"),
         "{err}"
     );
+}
+
+#[test]
+fn what_only_an_rdma_device_has_is_refused_without_one() {
+    for (arguments, setting, whose) in [
+        ("--gid-index 3", "GID index", "mlx5"),
+        ("--rdma-port 2", "RDMA port", "mlx5"),
+        ("--rdma-mtu 1024", "RDMA MTU", "mlx5"),
+        ("--service-level 1", "service level", "mlx5"),
+        ("--traffic-class 4", "traffic class", "mlx5"),
+        ("--rdma-queues devx", "RDMA queues", "mlx5"),
+        ("--rdma-device rxe0", "RDMA device", "rxe or mlx5"),
+        ("--rdma-retries 1", "RDMA retries", "rxe or mlx5"),
+        ("--rdma-ack-timeout 20", "RDMA acknowledgement timeout", "rxe or mlx5"),
+    ] {
+        // The graph does not exist either: the settings are looked at first.
+        let err = refusal(&[], &format!("not_here --gpu sim --transport soft {arguments}"), 1);
+        let reason = format!("transport soft has none; leave it out, or use transport {whose}\n");
+        assert!(err.contains(setting) && err.ends_with(&reason), "{arguments}: {err}");
+    }
 }
 
 #[test]
@@ -144,6 +165,51 @@ fn outputs_that_cannot_be_written_are_named_before_the_work() {
     );
     let err = refusal(&[], "not_here --output .", 1);
     assert!(err.starts_with("error: cannot write the distances to .\n"), "{err}");
+}
+
+#[test]
+fn an_output_that_is_the_graph_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (graph, link) = (folder.path().join("a.txt"), folder.path().join("link"));
+    std::fs::write(&graph, "1 2\n2 3\n").unwrap();
+    std::os::unix::fs::symlink(&graph, link).unwrap();
+    for name in ["a.txt", "./a.txt", "link"] {
+        let (code, out, err) = finish(bfs(folder.path(), &format!("a.txt --output {name}")));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("is the graph itself"), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(graph).unwrap(), "1 2\n2 3\n");
+}
+
+#[test]
+fn memory_that_no_page_table_can_name_is_refused() {
+    let err = refusal(&[], "kron:4 --memory 15EiB", 1);
+    assert!(
+        err.contains("all of the graph is ") && !err.contains("larger pages"),
+        "{err}"
+    );
+}
+
+#[test]
+fn diagnostics_in_a_pipe_have_no_colours() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bfs(folder.path(), "kron:4 --gpu auto");
+    command.env("RUST_LOG", "gpuvm=trace");
+    let (code, _, err) = finish(command);
+    assert_eq!(code, 0, "{err}");
+    assert!(!err.is_empty() && !err.contains('\x1b'), "{err}");
+}
+
+#[test]
+fn options_stand_under_their_own_heading() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, help, _) = finish(bfs(folder.path(), "--help"));
+    assert_eq!(code, 0);
+    let (usual, packets) = help.split_once("Packets of a ConnectX device:").unwrap();
+    for option in ["--memory-node", "--queue-depth", "--seed", "--output", "--json"] {
+        assert!(usual.contains(option) && !packets.contains(option), "{option}: {help}");
+    }
+    assert!(packets.contains("--traffic-class"), "{help}");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -194,7 +195,7 @@ fn an_output_that_is_no_file_is_not_replaced() {
 #[test]
 fn a_full_standard_output_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = bfs(folder.path(), "kron:6");
+    let mut command = bfs(folder.path(), "kron:6 --output out.txt");
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let (status, _, err) = finish(command);
     assert_eq!(status, 1);
@@ -202,6 +203,40 @@ fn a_full_standard_output_is_an_error() {
         err.starts_with("error: cannot print the report\n  caused by: No space left"),
         "{err}"
     );
+    // The distances do not depend on it.
+    assert_eq!(distances(&folder.path().join("out.txt")).len(), 64);
+}
+
+#[test]
+fn an_output_that_is_open_already_is_written_on() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.mtx"), MATRIX).unwrap();
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let all = folder.path().join("all.txt");
+        let mut file = File::create(&all).unwrap();
+        file.write_all(b"before\n").unwrap();
+        let mut command = bfs(folder.path(), &format!("a.mtx --output {name}"));
+        assert!(command.stdout(file).status().unwrap().success(), "{name}");
+        let text = std::fs::read_to_string(all).unwrap();
+        assert!(
+            text.starts_with("before\n0\n1\n2\n1\n-1\n-1\n-1\n-1\n-1\ngraph "),
+            "{name}: {text}"
+        );
+        assert!(text.contains("\nverified "), "{name}: {text}");
+    }
+}
+
+#[test]
+fn a_replaced_output_keeps_its_permissions() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.txt");
+    std::fs::write(&out, "old\n").unwrap();
+    for mode in [0o600, 0o664] {
+        std::fs::set_permissions(&out, Permissions::from_mode(mode)).unwrap();
+        report(folder.path(), "kron:4 --output out.txt");
+        assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, mode);
+        assert_eq!(distances(&out).len(), 16);
+    }
 }
 
 #[test]

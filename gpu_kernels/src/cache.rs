@@ -4,6 +4,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{env, fs};
 
 use sha2::{Digest, Sha256};
@@ -12,6 +13,16 @@ use tempfile::{Builder, TempDir, TempPath};
 use crate::error::GpuError;
 
 const DIGEST_BYTES: usize = 32;
+
+/// How names begin that live no longer than the process that made them, unless it was ended. They are told from those of
+/// anybody else, whose folder the cache may be in.
+const BUILD: &str = "gpuvm-build-";
+const ENTRY: &str = "gpuvm-entry-";
+const LOAD: &str = "gpuvm-load-";
+
+/// The age from which on they are what an ended process left behind: no compilation takes this long, and a loaded object
+/// outlives its name.
+const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A directory of compiled kernels.
 #[derive(Clone, Debug)]
@@ -57,7 +68,32 @@ impl Cache {
                 format!("{e}; set GPUVM_CACHE_DIR to a writable one"),
             )
         })?;
-        Ok(Self { dir })
+        let cache = Self { dir };
+        cache.remove_stale(STALE_AGE);
+        Ok(cache)
+    }
+
+    /// Removes what ended processes left behind, of at least that age. What cannot be removed stays: another process may
+    /// be at it, and nothing depends on it.
+    fn remove_stale(&self, age: Duration) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let passing = name
+                .to_str()
+                .is_some_and(|name| [BUILD, ENTRY, LOAD].iter().any(|begin| name.starts_with(begin)));
+            let Some(known) = entry.metadata().ok().filter(|_| passing) else {
+                continue;
+            };
+            let old = known
+                .modified()
+                .is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed >= age));
+            let _ = match (old, known.is_dir()) {
+                (false, _) => Ok(()),
+                (true, true) => fs::remove_dir_all(entry.path()),
+                (true, false) => fs::remove_file(entry.path()),
+            };
+        }
     }
 
     fn fail<E: ToString>(&self, what: &str) -> impl Fn(E) -> GpuError + use<'_, E> {
@@ -68,7 +104,7 @@ impl Cache {
     /// A fresh directory for one compilation, removed when dropped.
     pub(crate) fn work_dir(&self) -> Result<TempDir, GpuError> {
         Builder::new()
-            .prefix("build-")
+            .prefix(BUILD)
             .tempdir_in(&self.dir)
             .map_err(self.fail("make a directory in"))
     }
@@ -86,7 +122,7 @@ impl Cache {
     /// Adds `bytes` as entry `key`.
     pub(crate) fn store_bytes(&self, key: &str, bytes: &[u8]) -> Result<(), GpuError> {
         let mut entry = Builder::new()
-            .prefix("entry-")
+            .prefix(ENTRY)
             .tempfile_in(&self.dir)
             .map_err(self.fail("write to"))?;
         entry.write_all(bytes).map_err(self.fail("write to"))?;
@@ -112,7 +148,7 @@ impl Cache {
 
     fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
         let mut file = Builder::new()
-            .prefix("load-")
+            .prefix(LOAD)
             .suffix(".so")
             .tempfile_in(&self.dir)
             .map_err(self.fail("write to"))?;
@@ -123,7 +159,40 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::Cache;
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use super::{Cache, STALE_AGE};
+
+    #[test]
+    fn what_ended_processes_left_is_removed_once_it_is_old() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        for name in ["gpuvm-build-old", "gpuvm-build-new", "build-old"] {
+            std::fs::create_dir(path(name)).expect("a folder");
+            std::fs::write(path(name).join("source.cu"), "text").expect("a file");
+        }
+        for name in ["gpuvm-load-old.so", "gpuvm-entry-new", "0123-old"] {
+            std::fs::write(path(name), "text").expect("a file");
+        }
+        let then = SystemTime::now() - STALE_AGE * 2;
+        for name in ["gpuvm-build-old", "gpuvm-load-old.so", "0123-old", "build-old"] {
+            let aged = File::open(path(name)).and_then(|file| file.set_modified(then));
+            aged.expect("the age is set");
+        }
+        Cache::open(Some(dir.path().into())).expect("a cache");
+        for (name, stays) in [
+            ("gpuvm-build-old", false),
+            ("gpuvm-load-old.so", false),
+            ("gpuvm-build-new", true),
+            ("gpuvm-entry-new", true),
+            // An entry, which is for ever, and somebody else's folder.
+            ("0123-old", true),
+            ("build-old", true),
+        ] {
+            assert_eq!(path(name).exists(), stays, "{name}");
+        }
+    }
 
     #[test]
     fn a_damaged_entry_is_no_entry() {

@@ -99,8 +99,10 @@ pub struct LaunchState {
     pub abort: u32,
     /// Faults after the first.
     pub later_faults: u32,
+    /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
+    pub goes_on: u32,
     /// Unused, to the end of the line.
-    pub pad: [u64; 15],
+    pub pad: [u32; 29],
     /// The first fault.
     pub fault: FaultRecord,
 }
@@ -111,5 +113,5 @@ shared_layout! {
         vendor_syndrome: 52, block: 56, thread: 64, multiprocessor: 68, frames_pinned: 72, frames_written_back: 76,
         frames_fetching: 80, frames_free: 84, reserved: 88,
     }
-    LaunchState: 256 { abort: 0, later_faults: 4, pad: 8, fault: 128, }
+    LaunchState: 256 { abort: 0, later_faults: 4, goes_on: 8, pad: 12, fault: 128, }
 }

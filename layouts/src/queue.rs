@@ -100,8 +100,13 @@ pub struct QueueState {
     pub pad2: [u64; 14],
     /// A hint: requests below this index need nobody's help any more.
     pub cursor: u64,
+    /// Not 0: the far end has answered a request of a region with replicas or checksums since the host set it to 0.
+    pub answered: u32,
+    /// Not 0: requests have got no answer for some time, though the host mends the pair again and again. Regions with replicas turn
+    /// to the other home. Written by the host.
+    pub silent: u32,
     /// Unused, to the end of the line.
-    pub pad3: [u64; 15],
+    pub pad3: [u32; 28],
 }
 
 /// The record of the request in one ring slot. Whoever needs the request finished can finish it.
@@ -179,7 +184,7 @@ shared_layout! {
     }
     QueueState: 512 {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,
-        pad3: 392,
+        answered: 392, silent: 396, pad3: 400,
     }
     RequestRecord: 32 { state: 0, owner: 8, frame: 16, kind: 20, pins: 24, token: 28, }
 }

@@ -57,6 +57,8 @@ pub struct ClientOptions {
     pub retry_count: u8,
     /// After 4.096 us << this, 1 to 31. The control connection takes the usual 14 at least.
     pub ack_timeout: u8,
+    /// Traffic class of the packets of all connections, from both ends (RoCE: DSCP and ECN). 0: the system's default.
+    pub traffic_class: u8,
 }
 
 impl Default for ClientOptions {
@@ -67,6 +69,7 @@ impl Default for ClientOptions {
             timeout: Duration::from_secs(5),
             retry_count: 6,
             ack_timeout: 14,
+            traffic_class: 0,
         }
     }
 }
@@ -79,6 +82,7 @@ impl fmt::Debug for ClientOptions {
             .field("timeout", &self.timeout)
             .field("retry_count", &self.retry_count)
             .field("ack_timeout", &self.ack_timeout)
+            .field("traffic_class", &self.traffic_class)
             .finish()
     }
 }
@@ -312,11 +316,12 @@ impl Inner {
         }
     }
 
-    /// Waits until `done` gives something, the session fails, or the time is over.
+    /// Waits until `done` gives something, the session fails, the time is over, or `cancel` is set.
     fn wait_for<T>(
         &self,
         what: &str,
         limit: Duration,
+        cancel: Option<&AtomicBool>,
         mut done: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, NodeError> {
         let end = Instant::now() + limit;
@@ -331,12 +336,20 @@ impl Inner {
                     why: why.clone(),
                 });
             }
-            let left = end.saturating_duration_since(Instant::now());
+            if link::is_set(cancel) {
+                return Err(NodeError::Cancelled {
+                    address: self.address.clone(),
+                });
+            }
+            let mut left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(NodeError::Timeout {
                     what: what.to_owned(),
                     waited: limit,
                 });
+            }
+            if cancel.is_some() {
+                left = left.min(link::SLICE);
             }
             state = self
                 .changed
@@ -380,7 +393,7 @@ impl NodeClient {
             source: std::io::ErrorKind::NotFound.into(),
         };
         for peer in peers {
-            match NodeClient::join(address, peer, &channel, options) {
+            match NodeClient::join(address, peer, &channel, options, None) {
                 Ok(client) => return Ok(client),
                 // Whoever refuses is there.
                 Err(error @ (NodeError::Refused { .. } | NodeError::NodeNotProved { .. })) => return Err(error),
@@ -390,11 +403,37 @@ impl NodeClient {
         Err(failure)
     }
 
+    /// Begins another session with the same node, at the network address that this one has, by the same options: for a node
+    /// that was started again. This session and what was made from it stay as they are; the new one has no grants. Its
+    /// device is the same. Who sets `cancel` ends the attempt within a tenth of a second.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), [`NodeError::OtherDevice`] where the way leads over another device now, and
+    /// [`NodeError::Cancelled`].
+    pub fn connect_again(&self, cancel: &AtomicBool) -> Result<Arc<Self>, NodeError> {
+        let inner = &self.inner;
+        let channel = Channel::new()?;
+        let joined = NodeClient::join(&inner.address, inner.peer, &channel, &inner.options, Some(cancel));
+        match joined {
+            Ok(client) if client.device() != self.device() => Err(NodeError::OtherDevice {
+                address: inner.address.clone(),
+                found: client.device().to_owned(),
+                device: self.device().to_owned(),
+            }),
+            // What was waited for did not come because of it.
+            Err(_) if link::is_set(Some(cancel)) => Err(NodeError::Cancelled {
+                address: inner.address.clone(),
+            }),
+            other => other,
+        }
+    }
+
     fn join(
         address: &str,
         peer: SocketAddr,
         channel: &Arc<Channel>,
         options: &ClientOptions,
+        cancel: Option<&AtomicBool>,
     ) -> Result<Arc<Self>, NodeError> {
         let dialling = Dialling {
             address,
@@ -403,7 +442,7 @@ impl NodeClient {
             channel,
             resends: Resends::of_control(options),
         };
-        let events = |id: &Id, left| link::next_event(channel, id, left);
+        let events = |id: &Id, left| link::next_event(channel, id, left, cancel);
         let id = dialling.resolve(&events)?;
         let device = id.device().ok_or_else(|| NodeError::Unreachable {
             address: address.to_owned(),
@@ -445,7 +484,7 @@ impl NodeClient {
             waker: Waker::new()?,
             stop: AtomicBool::new(false),
         });
-        NodeClient::begin(inner)
+        NodeClient::begin(inner, cancel)
     }
 
     /// Asks for the connection, once more where the node wants the secret proved.
@@ -497,11 +536,12 @@ impl NodeClient {
     }
 
     /// Starts the service thread of a queue pair that is ready to send, and says hello.
-    fn begin(inner: Arc<Inner>) -> Result<Arc<Self>, NodeError> {
+    fn begin(inner: Arc<Inner>, cancel: Option<&AtomicBool>) -> Result<Arc<Self>, NodeError> {
         for slot in 0..u64::from(RECEIVES) {
             inner.post_receive(slot).map_err(|source| NodeError::Call {
                 call: "ibv_post_recv",
                 what: "waiting for messages",
+                object: inner.address.clone(),
                 source,
             })?;
         }
@@ -520,10 +560,11 @@ impl NodeClient {
             thread: Some(thread),
         });
         let name = Name::new(&client.inner.options.name);
-        match client.ask(
+        match client.ask_unless(
             Body::Hello(name),
             "saying hello to the memory node",
             client.inner.options.timeout,
+            cancel,
         )? {
             Body::Done { .. } => Ok(client),
             other => Err(client.unexpected(&other)),
@@ -542,6 +583,17 @@ impl NodeClient {
     /// Sends a request and waits for its answer. A node that does not answer in time is given up: a late answer could be
     /// a grant that nobody knows of.
     fn ask(&self, body: Body, what: &str, limit: Duration) -> Result<Body, NodeError> {
+        self.ask_unless(body, what, limit, None)
+    }
+
+    /// The same, given up once `cancel` is set.
+    fn ask_unless(
+        &self,
+        body: Body,
+        what: &str,
+        limit: Duration,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<Body, NodeError> {
         let mut next = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let request = *next;
         *next += 1;
@@ -554,11 +606,12 @@ impl NodeClient {
             self.inner.fail(&format!("the queue pair takes no message: {error}"));
         }
         let what = format!("{what} {}", self.inner.address);
-        let answer = self.inner.wait_for(&what, limit, |state| {
+        let answer = self.inner.wait_for(&what, limit, cancel, |state| {
             let reply = state.reply.take()?;
             (reply.request == request).then_some(reply.body)
         });
         match &answer {
+            Err(NodeError::Cancelled { .. }) => self.inner.fail("it is not wanted any more"),
             Err(NodeError::Timeout { .. }) => self.inner.fail(&format!("{what} took longer than {limit:?}")),
             Ok(Body::Done { free } | Body::Granted { free, .. }) => {
                 // Relaxed: a figure for people.

@@ -121,12 +121,14 @@ pub enum NodeError {
         locked_max: u64,
     },
     /// A call of libibverbs or librdmacm failed.
-    #[error("{call} failed ({what})")]
+    #[error("{call} on {object} failed ({what}){}", call_hint(call, .source))]
     Call {
         /// The function.
         call: &'static str,
         /// For what it was called.
         what: &'static str,
+        /// The device, or the connection with its addresses.
+        object: String,
         /// Its errno.
         source: io::Error,
     },
@@ -214,6 +216,12 @@ pub enum NodeError {
         bytes: u64,
         /// The completion's status.
         status: String,
+    },
+    /// Who waited for a session does not want it any more.
+    #[error("joining the memory node {address} was given up, for nobody wants it any more")]
+    Cancelled {
+        /// The node.
+        address: String,
     },
     /// The session is over.
     #[error("the session with the memory node {address} is over: {why}")]
@@ -308,6 +316,35 @@ fn listen_hint(source: &io::Error) -> &'static str {
     }
 }
 
+/// What usually makes a call fail in this way; empty if that is not known.
+fn call_hint(call: &str, source: &io::Error) -> &'static str {
+    let Some(errno) = source.raw_os_error() else { return "" };
+    match (call, errno) {
+        ("rdma_resolve_addr" | "rdma_resolve_route", libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            ": no way leads there from an RDMA device; `ping` it from the device's network interface (`rdma link` names it)"
+        }
+        ("rdma_connect" | "rdma_accept" | "rdma_establish" | "rdma_init_qp_attr", libc::EINVAL | libc::ENOTCONN) => {
+            ": the connection is over or not that far, or its GID or MTU does not fit the port (`ibv_devinfo -v`)"
+        }
+        ("rdma_set_option", libc::EINVAL | libc::ENOSYS) => ": the kernel does not know this option",
+        ("ibv_create_qp" | "ibv_create_cq", libc::EINVAL) => ": the device takes no queue of this length",
+        ("ibv_post_send" | "ibv_post_recv", libc::ENOMEM) => ": the queue is full",
+        (_, libc::EPERM | libc::EACCES) => {
+            ": not permitted; run as root, or give this user rights on /dev/infiniband/* (a container: \
+             --device=/dev/infiniband and CAP_IPC_LOCK)"
+        }
+        (_, libc::ENOMEM) => {
+            ": too little memory, or more locked than the limit allows (ulimit -l unlimited, LimitMEMLOCK=infinity)"
+        }
+        (_, libc::ENODEV | libc::EIO | libc::ENXIO) => ": the device is gone or resets itself; see `dmesg`",
+        (_, libc::EMFILE | libc::ENFILE) => ": too many open files; raise `ulimit -n`",
+        (_, libc::ENOSPC) => ": the device has no more of these; end other programs that use it",
+        (_, libc::EOPNOTSUPP | libc::ENOSYS) => ": the verbs library or the driver is too old for this call",
+        (_, libc::EBUSY) => ": something made from it is still in use",
+        _ => "",
+    }
+}
+
 fn register_hint(source: &io::Error, locked_max: Option<u64>) -> String {
     match (source.raw_os_error(), locked_max) {
         (Some(libc::ENOMEM | libc::EAGAIN), Some(max)) => format!(
@@ -319,5 +356,37 @@ fn register_hint(source: &io::Error, locked_max: Option<u64>) -> String {
                 .to_owned()
         }
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_names_its_object_and_a_cause() {
+        let failed = |call, errno| {
+            let error = NodeError::Call {
+                call,
+                what: "asking for the connection",
+                object: "10.9.0.1:7471 over mlx5_0".to_owned(),
+                source: io::Error::from_raw_os_error(errno),
+            };
+            error.to_string()
+        };
+        for (call, errno, words) in [
+            ("rdma_connect", libc::EINVAL, "GID or MTU"),
+            ("rdma_resolve_route", libc::EHOSTUNREACH, "ping"),
+            ("ibv_create_qp", libc::ENOMEM, "ulimit -l"),
+            ("ibv_alloc_pd", libc::EACCES, "/dev/infiniband"),
+        ] {
+            let text = failed(call, errno);
+            assert!(
+                text.starts_with(&format!("{call} on 10.9.0.1:7471 over mlx5_0 failed")),
+                "{text}"
+            );
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(failed("rdma_connect", libc::EADDRINUSE).ends_with("connection)"));
     }
 }

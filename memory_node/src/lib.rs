@@ -34,6 +34,7 @@ mod memory;
 mod metrics;
 mod pool;
 pub mod protocol;
+mod rejects;
 mod server;
 mod verbs;
 

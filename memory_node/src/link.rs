@@ -12,21 +12,17 @@ use crate::access::random;
 use crate::client::{ClientOptions, NodeClient};
 use crate::error::{NodeError, Refusal};
 use crate::protocol::{Accept, ConnectRequest, ProtocolError, REQUEST_BYTES, Reason, Reject};
+use crate::rejects::{self, BY_THE_NODE, STALE_CONNECTION};
 use crate::verbs::{Channel, ConnectParameters, Event, EventKind, Id, JoinQueue, join, wait_readable};
 
 /// How long a wait for an event goes without a look at the session.
-const SLICE: Duration = Duration::from_millis(50);
+pub const SLICE: Duration = Duration::from_millis(50);
 
 const STATES: [(u32, &str); 3] = [
     (QueueAttributes::INIT, "INIT"),
     (QueueAttributes::READY_TO_RECEIVE, "RTR"),
     (QueueAttributes::READY_TO_SEND, "RTS"),
 ];
-
-/// Reasons of a reject by the connection manager itself (IB specification, "REJ reason").
-const NOBODY_LISTENS: i32 = 8;
-const STALE_CONNECTION: i32 = 10;
-const BY_THE_NODE: i32 = 28;
 
 /// What a connection is made with.
 pub struct Dialling<'a> {
@@ -35,6 +31,12 @@ pub struct Dialling<'a> {
     pub options: &'a ClientOptions,
     pub channel: &'a Arc<Channel>,
     pub resends: Resends,
+}
+
+/// Whether somebody does not want any more what is waited for.
+pub fn is_set(cancel: Option<&AtomicBool>) -> bool {
+    // Relaxed: the flag alone is read.
+    cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
 }
 
 /// What a queue pair's attribute has room for; for ever on rdma_rxe.
@@ -76,8 +78,13 @@ pub enum Dialled {
 /// The next event of an identifier, within the time; none when it is over.
 pub type Events<'a> = &'a dyn Fn(&Id, Duration) -> Result<Option<Event>, NodeError>;
 
-/// The next event of the only identifier of a channel, within the time.
-pub fn next_event(channel: &Arc<Channel>, id: &Id, limit: Duration) -> Result<Option<Event>, NodeError> {
+/// The next event of the only identifier of a channel, within the time; none as well once `cancel` is set.
+pub fn next_event(
+    channel: &Arc<Channel>,
+    id: &Id,
+    limit: Duration,
+    cancel: Option<&AtomicBool>,
+) -> Result<Option<Event>, NodeError> {
     let end = Instant::now() + limit;
     loop {
         match channel.next()? {
@@ -86,9 +93,12 @@ pub fn next_event(channel: &Arc<Channel>, id: &Id, limit: Duration) -> Result<Op
             Some(_) => continue,
             None => {}
         }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let mut left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_set(cancel) {
             return Ok(None);
+        }
+        if cancel.is_some() {
+            left = left.min(SLICE);
         }
         wait_readable([channel.fd()], left).map_err(|source| NodeError::System {
             what: "wait for the connection manager",
@@ -147,6 +157,9 @@ impl Dialling<'_> {
             })?;
         self.expect(id, "finding its address", EventKind::AddressResolved, events)?;
         id.set_ack_timeout(self.resends.ack_timeout);
+        if self.options.traffic_class != 0 {
+            id.set_traffic_class(self.options.traffic_class)?;
+        }
         id.resolve_route(self.options.timeout)?;
         self.expect(id, "finding the way", EventKind::RouteResolved, events)
     }
@@ -217,13 +230,13 @@ impl Dialling<'_> {
             (BY_THE_NODE, Err(error)) => {
                 Err(self.unreachable(format!("what listens there is no memory node: {error}")))
             }
-            (NOBODY_LISTENS, _) => Err(self.unreachable("nobody listens at that port".to_owned())),
             (STALE_CONNECTION, _) => Err(NodeError::Call {
                 call: "rdma_connect",
                 what: "the node's machine still has an older connection of this queue pair",
+                object: self.address.to_owned(),
                 source: std::io::ErrorKind::AddrInUse.into(),
             }),
-            (code, _) => Err(self.unreachable(format!("its connection manager rejects with reason {code}"))),
+            (reason, _) => Err(self.unreachable(rejects::describe(reason))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
 use std::time::{Duration, Instant};
 
 use gpuvm_memory_node::protocol::Reason;
@@ -535,9 +535,75 @@ fn clients_of_a_node_that_stops_are_told() {
     drop((own, grant, client));
     let nobody = NodeClient::connect(&address, &named("late"));
     match nobody {
-        Err(NodeError::Unreachable { why, .. }) => assert_eq!(why, "nobody listens at that port"),
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn another_session_with_a_node_that_was_started_again_has_nothing_of_the_one_before() {
+    let Some(device) = device() else { return };
+    let (first, address) = node(options(&device));
+    let client = client(&address);
+    let grant = client.grant(MIB, GrantAccess::ReadWrite).unwrap();
+    grant.write(0, &pattern(3, 4096)).unwrap();
+    first.stop();
+    eventually("the client is told", || client.failure().is_some());
+    let go = AtomicBool::new(false);
+    match client.connect_again(&go) {
+        Err(NodeError::Unreachable { why, .. }) => assert!(why.starts_with("nobody listens at that port"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+
+    let (second, _) = node(ServeOptions {
+        bind: address.parse().unwrap(),
+        ..options(&device)
+    });
+    let again = client.connect_again(&go).unwrap();
+    assert_eq!((again.address(), again.device()), (client.address(), client.device()));
+    assert!(client.failure().is_some() && again.failure().is_none());
+    assert!(grant.read(0, &mut [0; 64]).is_err(), "what was granted before is gone");
+    let fresh = again.grant(MIB, GrantAccess::ReadWrite).unwrap();
+    let mut found = vec![1; 4096];
+    fresh.read(0, &mut found).unwrap();
+    assert!(found.iter().all(|byte| *byte == 0));
+    let own = joined(&again);
+    assert_eq!(status(&own.queue, read_at(&fresh, 0), 64), CompletionStatus::SUCCESS);
+    drop((own, fresh, grant, client, again));
+    eventually("the client leaves", || second.metrics().goodbyes_total == 1);
+
+    // One that asks for a secret.
+    let open = NodeClient::connect(&address, &named("without a secret")).unwrap();
+    second.stop();
+    eventually("the client is told", || open.failure().is_some());
+    let (_closed, _) = node(ServeOptions {
+        bind: address.parse().unwrap(),
+        secret: Some("open sesame".to_owned()),
+        ..options(&device)
+    });
+    match open.connect_again(&go) {
+        Err(NodeError::Refused { refusal, .. }) => assert_eq!(refusal.reason, Reason::SecretNeeded),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_session_that_nobody_wants_any_more_is_given_up_at_once() {
+    let Some(device) = device() else { return };
+    let (node, address) = node(options(&device));
+    let client = client(&address);
+    // Set before the first wait, each of which may take the whole timeout without it.
+    let since = Instant::now();
+    let given_up = client.connect_again(&AtomicBool::new(true));
+    assert!(matches!(given_up, Err(NodeError::Cancelled { .. })), "{given_up:?}");
+    assert!(since.elapsed() < SOON / 4, "{:?}", since.elapsed());
+    assert!(
+        client.failure().is_none() && client.ping().is_ok(),
+        "this session goes on"
+    );
+    drop(client);
+    eventually("nobody is left", || node.metrics().clients == 0);
+    node.stop();
 }
 
 #[test]

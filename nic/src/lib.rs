@@ -14,10 +14,13 @@
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
 //! | `poster`, `devices::tree` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
 //!
+//! [`with_causes`] puts an error and its chain of causes into one line, for all crates.
+//!
 //! Errors are [`NicError`]s for calls; errors of requests are completions with a
 //! [`Syndrome`](wire::mlx5::Syndrome). All types may be used from several threads.
 #![deny(missing_docs)]
 
+mod causes;
 #[cfg(target_os = "linux")]
 pub mod devices;
 mod doorbell_proxy;
@@ -32,7 +35,9 @@ pub mod rxe;
 mod sleeper;
 pub mod soft;
 pub mod wire;
+mod write_combining;
 
+pub use causes::with_causes;
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
 #[cfg(target_os = "linux")]
 pub use mlx5::Mlx5Nic;
@@ -41,6 +46,8 @@ pub use nic::{
     Access, AddressAttributes, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory,
     QueuePair, QueuePairState, QueueRings, RingSpan,
 };
+#[cfg(target_os = "linux")]
+pub use pages::host_page_bytes;
 pub use pages::{PAGE_BYTES, Pages};
 #[cfg(target_os = "linux")]
 pub use rxe::RxeNic;

@@ -6,6 +6,15 @@ use std::ptr::NonNull;
 /// Alignment of [`Pages`] in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
+/// Bytes of a page of this machine's memory: 4 KiB, and 16 or 64 KiB on some Arm and POWER systems. Drivers map and export
+/// whole ones.
+#[cfg(target_os = "linux")]
+pub fn host_page_bytes() -> u64 {
+    // SAFETY: the call takes a number and reads nothing else.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).map_or(PAGE_BYTES as u64, |bytes| bytes.max(PAGE_BYTES as u64))
+}
+
 /// Zeroed memory, page-aligned, freed on drop. It hands out its address only: all access goes through raw pointers,
 /// since others (a NIC, GPU threads) share it.
 #[derive(Debug)]

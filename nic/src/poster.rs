@@ -12,6 +12,7 @@ use crate::wire::WireError;
 use crate::wire::mlx5::{
     BLOCK_BYTES, BLOCKS_MAX, CQE_BYTES, Completion, Cqe, Doorbell, Operation, Segment, Segments, WorkRequest,
 };
+use crate::write_combining::flush_write_combining;
 use crate::{Nic, NicError, Pages, QueueMemory, QueuePair, QueueRings};
 
 /// Sizes and kind of a poster's queues.
@@ -310,8 +311,10 @@ impl Poster {
 
     /// Stores the doorbell register, without telling the NIC.
     pub fn store_doorbell(&self, doorbell: Doorbell) {
-        // The record and requests before the doorbell; pairs with the engine's acquire load of the register.
+        // The record and requests before the doorbell; pairs with the engine's acquire load of the register. A NIC's register
+        // may be mapped write-combining, which a release alone does not order.
         fence(Ordering::Release);
+        flush_write_combining();
         let raw = u64::from_ne_bytes(doorbell.emit());
         self.word(self.queue_pair.doorbell).store(raw, Ordering::Relaxed);
     }

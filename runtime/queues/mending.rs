@@ -34,6 +34,7 @@ use std::{
 
 use gpuvm_gpu::{Actor, Gpu};
 use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
+use gpuvm_nic::wire::mlx5::Syndrome;
 
 use super::{FAILED_BY_HOST, Group, Joining, Queues};
 use crate::error::{Doing, Result};
@@ -42,6 +43,10 @@ use crate::error::{Doing, Result};
 const PERIOD: Duration = Duration::from_millis(10);
 /// The same in the time of a GPU that follows a seed, where a page takes a few microseconds.
 const STEP_PERIOD_NS: u64 = 20_000;
+/// How many times as long as one request may take a home may be silent: two of the eight parts of a wait limit.
+const SILENT_TIMES: u64 = 2;
+/// After how many such times it is asked again: a wait limit.
+const ASKED_AGAIN_TIMES: u64 = 8;
 /// Tries in a row that may fail before a node counts as lost.
 const TRIES_MAX: u32 = 3;
 
@@ -85,6 +90,10 @@ impl Queues {
                 self.give_up(gpu, group, &why)?;
                 continue;
             }
+            // What is lost is not silent: nobody asks it.
+            if !lost {
+                self.look_for_silence(gpu, group, &states, now_ns)?;
+            }
             for index in group.indexes() {
                 let state = states[index as usize];
                 if state.failed == 0 && state.reserved & layout::RESERVED_CLOSED == 0 {
@@ -99,7 +108,8 @@ impl Queues {
                     }
                     // Opened by whoever takes the home back.
                     _ if lost => continue,
-                    Rest::Stray => self.open(gpu, index, next)?,
+                    // `failed` stays as it is: a lane may store an error of its own at this moment, and closes the pair again.
+                    Rest::Stray => self.let_reserve(gpu, index, next)?,
                     Rest::Complete if self.mend(gpu, group, index - group.first, next).is_ok() => {
                         self.open(gpu, index, next)?;
                         // Relaxed: a count.
@@ -139,16 +149,86 @@ impl Queues {
         let records = self.pairs[index as usize].records.read(gpu, 0, self.depth as usize);
         let mut records = records.doing(doing)?;
         records.retain(|record| phase_of(record) != layout::RECORD_FREE);
-        if records.is_empty() {
-            return Ok((Rest::Complete, next));
-        }
-        // The NIC has seen a doorbell for everything.
-        let rest = if state.posted == next {
-            Rest::Closed(records)
-        } else {
-            Rest::Awake
+        // The NIC has seen a doorbell for everything: also where it flushed up to the doorbell record, and no request is left, a
+        // ringer may have yet to store the register.
+        let rest = match (state.posted == next, records.is_empty()) {
+            (false, _) => Rest::Awake,
+            (true, true) => Rest::Complete,
+            (true, false) => Rest::Closed(records),
         };
         Ok((rest, next))
+    }
+
+    /// A home that has answered nothing over its mended queue pairs for some time is silent: they can be mended, and no data comes.
+    /// Regions with two homes turn to the other one then; others go on asking. It is asked again when it answers others, or after
+    /// some time.
+    fn look_for_silence(&self, gpu: &dyn Gpu, group: &Group, states: &[QueueState], now_ns: u64) -> Result<()> {
+        if !self.guarded || !group.is_kept() {
+            return Ok(());
+        }
+        let no_answer = |state: &QueueState| {
+            let syndrome = Syndrome::from((state.failed >> 8) as u8);
+            matches!(syndrome, Syndrome::TransportRetryExceeded | Syndrome::ReceiverNotReady)
+        };
+        let (mut answered, mut unanswered) = (false, false);
+        for index in group.indexes() {
+            let state = &states[index as usize];
+            answered |= state.answered != 0;
+            unanswered |= no_answer(state);
+        }
+        // Relaxed: of whoever holds `resetting`. 0 says that it answers.
+        let since_ns = group.silent_since_ns.load(Ordering::Relaxed);
+        let until_ns = group.silent_until_ns.load(Ordering::Relaxed);
+        if !unanswered && (until_ns == 0 || (!answered && now_ns < until_ns)) {
+            return Ok(());
+        }
+        if answered {
+            self.tell(gpu, group, core::mem::offset_of!(QueueState, answered), 0)?;
+        }
+        if until_ns != 0 && (answered || now_ns >= until_ns) {
+            tracing::info!("{} is asked again", group.home_name());
+            self.tell(gpu, group, core::mem::offset_of!(QueueState, silent), 0)?;
+            group.silent_until_ns.store(0, Ordering::Relaxed);
+            group.silent_since_ns.store(0, Ordering::Relaxed);
+            self.spoke_again.store(true, Ordering::Relaxed);
+        } else if answered {
+            group.silent_since_ns.store(0, Ordering::Relaxed);
+        } else if since_ns == 0 {
+            group.silent_since_ns.store(now_ns.max(1), Ordering::Relaxed);
+        } else if until_ns == 0 && now_ns.saturating_sub(since_ns) > SILENT_TIMES.saturating_mul(self.patience_ns) {
+            tracing::warn!(
+                "{} answers nothing though its queue pairs are mended: replicas turn to the other home",
+                group.home_name()
+            );
+            let until_ns = now_ns.saturating_add(ASKED_AGAIN_TIMES.saturating_mul(self.patience_ns));
+            group.silent_until_ns.store(until_ns.max(1), Ordering::Relaxed);
+            self.tell(gpu, group, core::mem::offset_of!(QueueState, silent), 1)?;
+        }
+        Ok(())
+    }
+
+    /// What was counted of an earlier stay of a home counts no more. Before its queue pairs are opened.
+    pub(super) fn begin_stay(&self, gpu: &dyn Gpu, group: &Group) -> Result<()> {
+        // Relaxed: of whoever holds `resetting`.
+        group.tries.store(0, Ordering::Relaxed);
+        group.silent_since_ns.store(0, Ordering::Relaxed);
+        group.silent_until_ns.store(0, Ordering::Relaxed);
+        self.tell(gpu, group, core::mem::offset_of!(QueueState, silent), 0)
+    }
+
+    /// Writes a value into the states of all queue pairs of a home.
+    fn tell(&self, gpu: &dyn Gpu, group: &Group, offset: usize, value: u32) -> Result<()> {
+        for index in group.indexes() {
+            let written = gpu.write(self.state_addr(index) + offset as u64, &value.to_ne_bytes());
+            written.doing(|| "telling lanes the state of a queue pair".to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Whether a home that was silent is asked again since the last call.
+    pub fn spoke_again(&self) -> bool {
+        // Relaxed: a hint.
+        self.spoke_again.swap(false, Ordering::Relaxed)
     }
 
     /// The next request's index of a closed pair on which nothing is in flight.
@@ -159,9 +239,15 @@ impl Queues {
 
     /// Opens a mended pair for request `next`.
     pub(super) fn open(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
-        self.pairs[index as usize].forget();
         self.set_failed(gpu, index, 0)?;
-        // After `failed`, and in one piece: a lane that finds the bit gone may reserve.
+        // After `failed`.
+        self.let_reserve(gpu, index, next)
+    }
+
+    /// Takes the bit from a closed pair.
+    fn let_reserve(&self, gpu: &dyn Gpu, index: u32, next: u64) -> Result<()> {
+        self.pairs[index as usize].forget();
+        // In one piece: a lane that finds the bit gone may reserve.
         let at = self.state_addr(index) + core::mem::offset_of!(QueueState, reserved) as u64;
         let opened = gpu.write(at, &next.to_ne_bytes());
         opened.doing(|| "opening a mended queue pair".to_owned())
@@ -194,7 +280,7 @@ impl Queues {
 
     /// Takes a closed pair through reset, and lets it begin anew over its connection; or joins the node again where that
     /// does not work.
-    fn begin_anew(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
+    pub(super) fn begin_anew(&self, gpu: &dyn Gpu, group: &Group, turn: u32, next: u64) -> Result<()> {
         let index = group.first + turn;
         let pair = &self.pairs[index as usize];
         let mut links = group.links();

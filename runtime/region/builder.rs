@@ -5,7 +5,7 @@ use std::{io::Read, marker::PhantomData, path::Path};
 use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 
-use super::{Plan, Region, RegionInner, Source, guard::checksum};
+use super::{Plan, Region, RegionInner, Source, guard::checksum, nodes::Spread};
 use crate::{
     builder::Transport,
     error::{Doing, Error, Result},
@@ -287,7 +287,22 @@ impl<T: Pod> RegionBuilder<T> {
             NodeMemory::zeroed(nodes, bytes, self.vm.page_size(), self.read_only)
                 .doing(|| format!("getting memory for region `{}`", self.label()))
         };
-        let mut nodes = self.vm.inner.nodes.clone();
+        let mut nodes: Vec<_> = self.vm.inner.nodes.iter().map(|node| node.session()).collect();
+        let pages = usize::try_from(bytes.div_ceil(self.vm.page_size())).unwrap_or(usize::MAX);
+        let spread = Spread {
+            stripes: nodes.len().min(pages),
+            nodes: nodes.len(),
+        };
+        // A node that is being taken back grants memory before its queue pairs are there.
+        for place in 0..nodes.len() {
+            if let (Some(queues), Some(_)) = (
+                &self.vm.inner.queues,
+                spread.stripes_at(place, self.replicas as usize).next(),
+            ) {
+                let there = queues.check_node(place);
+                there.doing(|| format!("getting memory for region `{}`", self.label()))?;
+            }
+        }
         let memory = at(&nodes)?;
         if self.replicas == 1 {
             return Ok((memory, None));

@@ -1,6 +1,6 @@
 //! What guards a region's pages: two homes for each, and checksums.
 
-use std::sync::MutexGuard;
+use std::sync::{MutexGuard, atomic::Ordering};
 
 use gpuvm_gpu::GpuError;
 
@@ -60,11 +60,17 @@ pub(crate) fn checksum(page: &[u8]) -> u32 {
 }
 
 /// Bits of the replicas, one for each page.
+#[derive(Clone, PartialEq, Eq)]
 struct Stale(Vec<Vec<u32>>);
 
 impl Stale {
     fn has(&self, replica: usize, page: u64) -> bool {
         self.0[replica][(page / 32) as usize] >> (page % 32) & 1 != 0
+    }
+
+    fn set(&mut self, replica: usize, page: u64, stale: bool) {
+        let (word, bit) = (&mut self.0[replica][(page / 32) as usize], 1 << (page % 32));
+        *word = if stale { *word | bit } else { *word & !bit };
     }
 }
 
@@ -73,7 +79,8 @@ impl Stale {
 pub struct RegionHealth {
     /// Each home that holds copies of the region's pages.
     pub homes: Vec<HomeHealth>,
-    /// Pages of which no home that can be reached has a good copy. Those that are dirty in GPU memory are no loss yet.
+    /// Pages of which no home that can be reached has a good copy. Those that are dirty in GPU memory are no loss yet: see
+    /// [`Region::salvage`].
     pub pages_without_copy: u64,
 }
 
@@ -89,7 +96,8 @@ impl RegionHealth {
 pub struct HomeHealth {
     /// Its name, as messages have it.
     pub name: String,
-    /// It cannot be reached.
+    /// It cannot be reached, or, of a region without replicas at a memory node, the session that held its pages is over:
+    /// what was there is gone, also when the node serves again.
     pub is_lost: bool,
     /// Pages whose copy there is not what was written back last. They are never read there.
     pub stale_pages: u64,
@@ -159,7 +167,7 @@ impl RegionInner {
         locals.map(|local| local.hold()).collect()
     }
 
-    /// Why the home of a page in a replica cannot be reached.
+    /// Whether the host cannot reach the home of a page in a replica.
     fn is_lost(&self, replica: usize, page: u64) -> bool {
         match self.rows().nth(replica) {
             Some((_, Home::Nodes(memory))) => {
@@ -177,6 +185,11 @@ impl RegionInner {
         }
     }
 
+    /// Whether kernels cannot.
+    fn is_away(&self, replica: usize, page: u64) -> bool {
+        self.is_lost(replica, page) || (self.is_at_nodes() && self.is_node_away(replica, page))
+    }
+
     fn read_stale(&self) -> Result<Stale> {
         let words = self.pages.div_ceil(32) as usize;
         let bits = match &*self.lock_tables() {
@@ -190,12 +203,17 @@ impl RegionInner {
         let bits = match (bits, &self.vm.queues) {
             (Err(_), Some(queues)) if self.vm.gpu.lost().is_some() => {
                 // The bits are gone with the GPU: a home that was lost at any time may be behind.
-                let behind = |row| match self.home {
-                    Home::Host(..) => queues.was_local_lost(row),
-                    _ => (0..self.pages.min(self.vm.nodes.len() as u64)).any(|page| self.is_lost(row, page)),
+                let behind = |row, page| match self.is_at_nodes() {
+                    true => self.was_node_away(row, page),
+                    false => queues.was_local_lost(row),
                 };
-                let of_row = |row| vec![if behind(row) { u32::MAX } else { 0 }; words];
-                [of_row(0), of_row(1)].concat()
+                let mut bits = vec![0; 2 * words];
+                for (row, bits) in bits.chunks_mut(words.max(1)).enumerate() {
+                    for page in (0..self.pages).filter(|page| behind(row, *page)) {
+                        bits[(page / 32) as usize] |= 1 << (page % 32);
+                    }
+                }
+                bits
             }
             (bits, _) => bits?,
         };
@@ -203,10 +221,14 @@ impl RegionInner {
         Ok(Stale(vec![first.to_vec(), second.to_vec()]))
     }
 
+    /// Whether a page can be read from a replica.
+    fn has_good(&self, stale: &Stale, replica: usize, page: u64) -> bool {
+        !stale.has(replica, page) && !self.is_lost(replica, page)
+    }
+
     /// The replica to read a page from.
     fn good_replica(&self, stale: &Stale, page: u64) -> Result<usize> {
-        let mut rows = 0..2;
-        let found = rows.find(|&row| !stale.has(row, page) && !self.is_lost(row, page));
+        let found = (0..2).find(|&row| self.has_good(stale, row, page));
         found.ok_or_else(|| Error::NoReplica {
             region: self.name.clone(),
             page,
@@ -237,72 +259,226 @@ impl RegionInner {
             let Some((_, home)) = self.rows().nth(row) else { break };
             let piece = &mut out[(at - offset) as usize..(until - offset) as usize];
             // SAFETY: passed on from the caller.
-            unsafe { self.copy_out_of(home, at, piece) }?;
+            if let Err(error) = unsafe { self.copy_out_of(home, at, piece) } {
+                // It went away meanwhile.
+                let mut pages = (at >> shift)..=((until - 1) >> shift);
+                let other = self.rows().nth(1 - row).map(|(_, home)| home);
+                let Some(other) = other.filter(|_| pages.all(|page| self.has_good(&stale, 1 - row, page))) else {
+                    return Err(error);
+                };
+                // SAFETY: as above.
+                unsafe { self.copy_out_of(other, at, piece) }?;
+            }
             at = until;
         }
         Ok(())
     }
 
-    /// Copies bytes into both copies; a home that is lost has stale ones then.
+    /// Copies bytes into both copies; a home that is lost has stale ones then. One copy of each page holds all of it afterwards, or
+    /// this is an error: bytes in a copy that lacks others are no copy.
     ///
     /// # Safety
     /// As for `copy_in`.
     pub(super) unsafe fn copy_in_to_replicas(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
         let shift = self.vm.page_shift;
         let end = offset + data.len() as u64;
+        let before = self.read_stale()?;
+        let mut stale = before.clone();
         let _held = self.hold();
-        let mut missed = Vec::new();
         let mut at = offset;
-        while at < end {
+        let mut ended = Ok(());
+        while at < end && ended.is_ok() {
             let page = at >> shift;
-            let any_lost = |page: u64| (0..2).any(|row| self.is_lost(row, page));
+            let both = |page: u64| (0..2).all(|row| self.has_good(&before, row, page));
             let mut until = (page + 1) << shift;
-            while !any_lost(page) && until < end && !any_lost(until >> shift) {
+            while both(page) && until < end && both(until >> shift) {
                 until += 1 << shift;
             }
             let until = until.min(end);
             let piece = &data[(at - offset) as usize..(until - offset) as usize];
-            let mut failure = None;
-            let mut written = 0;
+            let whole = at == page << shift && (until == (page + 1) << shift || until == self.bytes);
+            let (mut good, mut behind, mut failure) = (Vec::new(), Vec::new(), None);
             for (row, home) in self.rows() {
-                let lost = any_lost(page) && self.is_lost(row, page);
-                let copied = match lost {
-                    true => Ok(()),
+                let copied = match self.is_lost(row, page) {
+                    true => None,
                     // SAFETY: passed on from the caller.
-                    false => unsafe { self.copy_in_to(home, at, piece) },
+                    false => Some(unsafe { self.copy_in_to(home, at, piece) }),
                 };
                 match copied {
-                    Ok(()) if !lost => written += 1,
+                    Some(Ok(())) if whole || !before.has(row, page) => good.push(row),
+                    Some(Ok(())) => {}
                     outcome => {
-                        missed.extend((page..=(until - 1) >> shift).map(|page| (row, page)));
-                        failure = outcome.err().or(failure);
+                        behind.push(row);
+                        failure = outcome.and_then(Result::err).or(failure);
                     }
                 }
             }
-            if written == 0 {
-                self.say_stale(&missed)?;
-                return Err(failure.unwrap_or_else(|| Error::NoReplica {
+            if good.is_empty() {
+                // The copy that counts stays the one that counted, with what reached it.
+                ended = Err(failure.unwrap_or_else(|| Error::NoReplica {
                     region: self.name.clone(),
                     page,
                 }));
+                break;
+            }
+            for page in page..=(until - 1) >> shift {
+                good.iter().for_each(|&row| stale.set(row, page, false));
+                behind.iter().for_each(|&row| stale.set(row, page, true));
             }
             at = until;
         }
-        self.say_stale(&missed)
+        let told = match stale == before {
+            true => Ok(()),
+            false => {
+                // Relaxed: a hint to the thread that catches up.
+                self.vm.behind.store(true, Ordering::Relaxed);
+                self.write_stale(&stale)
+            }
+        };
+        ended.and(told)
     }
 
-    /// Copies good copies over stale ones, where kernels never write: what nodes have sealed stays as it is.
+    /// Copies bytes into the home, or both, without a look at checksums.
+    ///
+    /// # Safety
+    /// As for `copy_in`.
+    pub(super) unsafe fn copy_in_anywhere(&self, offset: u64, data: &[u8]) -> Result<()> {
+        match &self.mirror {
+            // SAFETY: passed on from the caller.
+            None => unsafe { self.copy_in_to(&self.home, offset, data) },
+            // SAFETY: as above.
+            Some(_) => unsafe { self.copy_in_to_replicas(offset, data) },
+        }
+    }
+
+    /// Copies bytes into the home, or both, of a region with checksums.
+    ///
+    /// A page of which it covers a part is read first and compared with its checksum, so that damage is not taken for data, and
+    /// written whole. While the home changes no checksum counts: after an error in between what was read is taken as it is.
+    ///
+    /// # Safety
+    /// As for `copy_in`.
+    pub(super) unsafe fn copy_in_checked(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let Some(last_byte) = (data.len() as u64).checked_sub(1) else {
+            return Ok(());
+        };
+        let shift = self.vm.page_shift;
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset >> shift, (offset + last_byte) >> shift);
+        let span = |page: u64| page << shift..((page + 1) << shift).min(self.bytes);
+        let of_data = |from: u64, to: u64| &data[(from - offset) as usize..(to - offset) as usize];
+        let mut middle = offset..end;
+        let mut edges: Vec<(u64, Vec<u8>)> = Vec::new();
+        for page in [first, last] {
+            let all = span(page);
+            if (all.start >= offset && all.end <= end) || edges.iter().any(|(known, _)| *known == page) {
+                continue;
+            }
+            // SAFETY: passed on from the caller.
+            let mut bytes = unsafe { self.read_verified(page, all.clone()) }?;
+            let (from, to) = (all.start.max(offset), all.end.min(end));
+            bytes[(from - all.start) as usize..(to - all.start) as usize].copy_from_slice(of_data(from, to));
+            edges.push((page, bytes));
+            if page == first {
+                middle.start = all.end;
+            }
+            if page == last {
+                middle.end = all.start;
+            }
+        }
+        let edge = |page: u64| edges.iter().find(|(known, _)| *known == page);
+        let sums = (first..=last).map(|page| match edge(page) {
+            Some((_, bytes)) => checksum(bytes),
+            None => checksum(of_data(span(page).start, span(page).end)),
+        });
+        let sums: Vec<u32> = sums.collect();
+        self.write_checksums(first, &vec![0; sums.len()])?;
+        for (page, bytes) in &edges {
+            // SAFETY: passed on from the caller; the page lies in the region.
+            unsafe { self.copy_in_anywhere(page << shift, bytes) }?;
+        }
+        if middle.start < middle.end {
+            // SAFETY: as above.
+            unsafe { self.copy_in_anywhere(middle.start, of_data(middle.start, middle.end)) }?;
+        }
+        self.write_checksums(first, &sums)
+    }
+
+    /// A page as a home has it that bears out its checksum.
+    ///
+    /// # Safety
+    /// As for `copy_out`.
+    unsafe fn read_verified(&self, page: u64, span: std::ops::Range<u64>) -> Result<Vec<u8>> {
+        let kept = match &*self.lock_tables() {
+            Some(tables) => match &tables.guards.checksums {
+                Some(table) => {
+                    let kept = table.read(&*self.vm.gpu, page, 1);
+                    kept.doing(|| format!("reading a checksum of region `{}`", self.name))?[0]
+                }
+                None => 0,
+            },
+            None => 0,
+        };
+        let stale = match self.is_replicated() {
+            true => Some(self.read_stale()?),
+            false => None,
+        };
+        let _held = self.hold();
+        let mut bytes = vec![0; (span.end - span.start) as usize];
+        let mut failure = None;
+        for (row, home) in self.rows() {
+            if stale.as_ref().is_some_and(|stale| !self.has_good(stale, row, page)) {
+                continue;
+            }
+            // SAFETY: passed on from the caller.
+            match unsafe { self.copy_out_of(home, span.start, &mut bytes) } {
+                Ok(()) if kept == 0 || checksum(&bytes) == kept => return Ok(bytes),
+                Ok(()) => failure = failure.or(Some(self.damaged(row, page))),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::NoReplica {
+            region: self.name.clone(),
+            page,
+        }))
+    }
+
+    fn damaged(&self, row: usize, page: u64) -> Error {
+        Error::Damaged {
+            region: self.name.clone(),
+            page,
+            home: self.home_name(row, page),
+        }
+    }
+
+    fn write_checksums(&self, first: u64, sums: &[u32]) -> Result<()> {
+        match &*self.lock_tables() {
+            Some(tables) => match &tables.guards.checksums {
+                Some(table) => table
+                    .write(&*self.vm.gpu, first, sums)
+                    .doing(|| format!("keeping checksums of region `{}`", self.name)),
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Copies good copies over stale ones, where kernels never write. What nodes gave anew is sealed when it is whole; what they
+    /// have sealed stays as it is.
     ///
     /// # Safety
     /// As for `copy_in`; frames may hold pages.
-    pub(crate) unsafe fn copy_to_stale(&self) -> Result<()> {
-        if self.has_ended() || !matches!(self.home, Home::Host(..)) {
+    pub(crate) unsafe fn copy_to_stale(&self, pages: std::ops::Range<u64>) -> Result<()> {
+        if self.has_ended() {
             return Ok(());
         }
         let mut stale = self.read_stale()?;
         let _held = self.hold();
         let shift = self.vm.page_shift;
-        for page in 0..self.pages {
+        for page in pages {
             for (row, home) in self.rows() {
                 if !stale.has(row, page) || self.is_lost(row, page) || self.good_replica(&stale, page).is_err() {
                     continue;
@@ -314,26 +490,34 @@ impl RegionInner {
                 };
                 // SAFETY: passed on from the caller.
                 unsafe { self.copy_out_of(good, first, &mut bytes) }?;
-                // SAFETY: as above; no lane reads a stale copy.
-                unsafe { self.copy_in_to(home, first, &bytes) }?;
-                stale.0[row][(page / 32) as usize] &= !(1 << (page % 32));
+                if self.is_sealed(row, page) {
+                    // Nobody can write it. What was refused once, or damaged on the way, may be right all the same.
+                    let mut there = vec![0; bytes.len()];
+                    // SAFETY: as above.
+                    unsafe { self.copy_out_of(home, first, &mut there) }?;
+                    if there != bytes {
+                        continue;
+                    }
+                } else {
+                    // SAFETY: as above; no lane reads a stale copy.
+                    unsafe { self.copy_in_to(home, first, &bytes) }?;
+                }
+                stale.set(row, page, false);
             }
         }
-        self.write_stale(&stale)
-    }
-
-    /// Marks copies as stale while no frame holds a page of the region and nobody else changes the bits.
-    fn say_stale(&self, missed: &[(usize, u64)]) -> Result<()> {
-        if missed.is_empty() {
-            return Ok(());
-        }
-        let mut stale = self.read_stale()?;
-        for &(row, page) in missed {
-            stale.0[row][(page / 32) as usize] |= 1 << (page % 32);
+        if self.is_at_nodes() {
+            let stripes = self.stripe_count().max(1);
+            let pages = |row, stripe| {
+                (stripe as u64..self.pages)
+                    .step_by(stripes)
+                    .map(move |page| (row, page))
+            };
+            self.seal_filled(|row, stripe| pages(row, stripe).all(|(row, page)| !stale.has(row, page)))?;
         }
         self.write_stale(&stale)
     }
 
+    /// While no frame holds a page of the region and nobody else changes the bits.
     fn write_stale(&self, stale: &Stale) -> Result<()> {
         match &*self.lock_tables() {
             Some(tables) => match &tables.guards.stale {
@@ -346,43 +530,13 @@ impl RegionInner {
         }
     }
 
-    /// After the host wrote bytes of the home: the checksums of their pages.
-    ///
-    /// # Safety
-    /// As for `copy_out`.
-    pub(super) unsafe fn renew_checksums(&self, offset: u64, bytes: u64) -> Result<()> {
-        /// Pages whose bytes are read at a time.
-        const WINDOW: u64 = 256;
-        if self.guards.checksums == 0 || bytes == 0 {
-            return Ok(());
-        }
-        let shift = self.vm.page_shift;
-        let (mut page, end) = (offset >> shift, (offset + bytes).div_ceil(1 << shift));
-        while page < end {
-            let last = (page + WINDOW).min(end);
-            let span = (last << shift).min(self.bytes) - (page << shift);
-            let mut buffer = vec![0; span as usize];
-            // SAFETY: passed on from the caller.
-            unsafe { self.copy_out(page << shift, &mut buffer) }?;
-            let sums: Vec<u32> = buffer.chunks(1 << shift).map(checksum).collect();
-            if let Some(tables) = &*self.lock_tables()
-                && let Some(table) = &tables.guards.checksums
-            {
-                let written = table.write(&*self.vm.gpu, page, &sums);
-                written.doing(|| format!("keeping checksums of region `{}`", self.name))?;
-            }
-            page = last;
-        }
-        Ok(())
-    }
-
     /// Whether a home that is there holds stale copies.
     pub fn is_behind(&self) -> Result<bool> {
         if !self.is_replicated() || self.has_ended() {
             return Ok(false);
         }
         let stale = self.read_stale()?;
-        Ok((0..self.pages).any(|page| (0..2).any(|row| stale.has(row, page) && !self.is_lost(row, page))))
+        Ok((0..self.pages).any(|page| (0..2).any(|row| stale.has(row, page) && !self.is_away(row, page))))
     }
 
     fn health(&self) -> Result<RegionHealth> {
@@ -393,13 +547,17 @@ impl RegionInner {
             let mut good = false;
             for row in 0..self.replicas() as usize {
                 let (is_lost, is_stale) = match self.is_replicated() {
-                    true => (self.is_lost(row, page), stale.has(row, page)),
-                    false => (false, false),
+                    true => (self.is_away(row, page), stale.has(row, page)),
+                    // Of a session that is over, a node has nothing any more.
+                    false => (self.is_at_nodes() && self.is_lost(row, page), false),
                 };
                 good |= !is_lost && !is_stale;
                 let name = self.home_name(row, page);
                 let place = match homes.iter().position(|home| home.name == name) {
-                    Some(place) => place,
+                    Some(place) => {
+                        homes[place].is_lost |= is_lost;
+                        place
+                    }
                     None => {
                         homes.push(HomeHealth {
                             name,

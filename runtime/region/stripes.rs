@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use gpuvm_layouts::StripeDesc;
+use gpuvm_layouts::{self as layout, StripeDesc};
 
 use super::RegionInner;
 use crate::{
@@ -49,7 +49,15 @@ impl RegionInner {
                     .map(|(node, grant): (usize, _)| {
                         // The second row is moved on by one node.
                         let node = (node + replica) % self.vm.nodes.len();
-                        vec![stripe(grant.address(), grant.rkey(), queues.of_node(node))]
+                        vec![match self.vm.nodes[node].is_in(grant.client()) {
+                            true => stripe(grant.address(), grant.rkey(), queues.of_node(node)),
+                            // A session that is over took it along. A lane may have found the node's queue pairs before
+                            // this was written: the node refuses what has no key.
+                            false => StripeDesc {
+                                flags: layout::STRIPE_LOST,
+                                ..stripe(0, 0, queues.nowhere())
+                            },
+                        }]
                     })
                     .collect(),
                 _ => unmoved(0),
@@ -64,6 +72,21 @@ impl RegionInner {
             .stripes
             .write(&*self.vm.gpu, self.first_stripe(), &self.all_stripes())
             .doing(|| format!("describing region `{}`", self.name))
+    }
+
+    /// The same of the stripes at one node, while no request can be posted that needs them. Those of other nodes are in use.
+    pub(super) fn write_stripes_at(&self, place: usize) -> Result<()> {
+        let mut first = self.first_stripe();
+        for (row, home) in std::iter::once(&self.home).chain(&self.mirror).enumerate() {
+            for (stripe, stripes) in self.homes(row, home).into_iter().enumerate() {
+                if (stripe + row) % self.vm.nodes.len().max(1) == place {
+                    let written = self.vm.stripes.write(&*self.vm.gpu, first, &stripes);
+                    written.doing(|| format!("describing region `{}`", self.name))?;
+                }
+                first += stripes.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     fn all_stripes(&self) -> Vec<StripeDesc> {

@@ -1,6 +1,7 @@
 //! Kernels on a virtual memory.
 
 use gpuvm::{CompileOptions, Kernel, Module, Vm, VmBuilder};
+use gpuvm_nic::with_causes;
 
 /// A source of kernels.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +36,7 @@ impl Bench {
     /// # Errors
     /// The virtual memory cannot be had, or the source does not compile.
     pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
-        let vm = builder.build().map_err(|error| chain(&error))?;
+        let vm = builder.build().map_err(|error| with_causes(&error))?;
         Self::on(vm, kernels, options)
     }
 
@@ -45,7 +46,7 @@ impl Bench {
     /// The source does not compile.
     pub fn on(vm: Vm, kernels: Kernels, options: &CompileOptions) -> Result<Self, String> {
         let module = vm.compile_with(kernels.name, kernels.text, &kernels.names(), options);
-        let module = module.map_err(|error| format!("{} does not compile: {}", kernels.name, chain(&error)))?;
+        let module = module.map_err(|error| format!("{} does not compile: {}", kernels.name, with_causes(&error)))?;
         Ok(Self { vm, module })
     }
 
@@ -54,7 +55,17 @@ impl Bench {
     /// # Errors
     /// There is none of that name.
     pub fn kernel(&self, name: &str) -> Result<Kernel, String> {
-        self.module.kernel(name).map_err(|error| chain(&error))
+        self.module.kernel(name).map_err(|error| with_causes(&error))
+    }
+}
+
+/// Ends all faults of a virtual memory's NICs when it goes, before regions that were made earlier: what they hold can go home then,
+/// also where a launch has failed.
+pub struct Calm<'a>(pub &'a Vm);
+
+impl Drop for Calm<'_> {
+    fn drop(&mut self) {
+        self.0.soft_nics().iter().for_each(|nic| nic.calm());
     }
 }
 
@@ -69,7 +80,7 @@ pub enum Wrong {
 
 impl From<gpuvm::Error> for Wrong {
     fn from(error: gpuvm::Error) -> Self {
-        Self::Refused(chain(&error))
+        Self::Refused(with_causes(&error))
     }
 }
 
@@ -95,18 +106,6 @@ impl Wrong {
             Self::Differs(what) => Self::Differs(format!("{subject}: {what}")),
         }
     }
-}
-
-/// An error with all its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 /// The first element in which two arrays differ, in words.

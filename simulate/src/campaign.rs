@@ -3,21 +3,23 @@
 //! A campaign starts workers, each a process that answers `WORKLOAD SEED` lines on its standard input with one line of JSON a
 //! run. Workers live over many seeds, so kernels are compiled once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::run::{self, Failure, Options, Passed};
-use crate::watch::Watcher;
+use crate::watch::{Looks, Watcher};
 use crate::workload::Workload;
 
 /// Lines of a worker's standard error that are kept for a crash.
@@ -39,8 +41,10 @@ const READY: &str = "ready";
 /// What a campaign runs.
 #[derive(Debug, Clone)]
 pub struct Campaign {
-    /// The program to start for a worker, and its arguments: it must call [`serve`].
+    /// The program to start for a worker: it must call [`serve`].
     pub program: PathBuf,
+    /// What it is called, its first argument.
+    pub name: String,
     /// Arguments of the worker.
     pub arguments: Vec<String>,
     /// Seeds.
@@ -53,6 +57,8 @@ pub struct Campaign {
     pub limit: Duration,
     /// Go on after a failure.
     pub keep_going: bool,
+    /// Set by somebody else to end it before its end: runs under way are broken off.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// A campaign that could not be run.
@@ -65,6 +71,14 @@ pub enum CampaignError {
         program: String,
         /// Why.
         source: io::Error,
+    },
+    /// More runs than can be counted.
+    #[error("{seeds} seeds of {workloads} workloads are more runs than can be counted; give fewer --seeds")]
+    TooMany {
+        /// Seeds.
+        seeds: u64,
+        /// Workloads, each with every seed.
+        workloads: u64,
     },
 }
 
@@ -88,8 +102,8 @@ pub struct Total {
     pub passed: u64,
     /// Seeds that failed.
     pub failed: u64,
-    /// Accesses and engine steps that were watched.
-    pub steps: u64,
+    /// How often each check looked.
+    pub looks: Looks,
     /// Virtual time, ns.
     pub virtual_ns: u64,
     /// Pages fetched.
@@ -98,29 +112,46 @@ pub struct Total {
     pub evicted: u64,
     /// Pages written home.
     pub written_back: u64,
-    /// Frames compared with their homes at a publication, an eviction or the end of a write-back.
-    pub compared: u64,
     /// Histories of words found linearisable.
     pub linear: u64,
     /// Histories with too many states to tell.
     pub undecided: u64,
     /// Faults that bit, by name.
     pub faults: BTreeMap<String, u64>,
+    /// Homes that were taken away on purpose.
+    pub losses: u64,
+    /// Of them while a kernel ran.
+    pub within: u64,
+    /// Homes that returned.
+    pub returns: u64,
+    /// Stale copies that were written again.
+    pub mended: u64,
+    /// Bits that were flipped on purpose.
+    pub flips: u64,
+    /// Pages that did not have their checksum.
+    pub corrupt: u64,
     /// Runs that faults ended with an error.
     pub errors: u64,
-    /// Most READs of one queue pair under way at one time.
-    pub in_flight_max: u64,
     /// Real time of its runs on one core, seconds.
     pub seconds: f64,
 }
 
 /// What a campaign came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Summary {
+    /// Seeds that were asked for.
+    pub seeds: Range<u64>,
+    /// Seeds from the first on that every workload has run with.
+    pub whole: u64,
     /// Runs that were asked for.
     pub asked: u64,
     /// Runs that ended.
     pub ran: u64,
+    /// It was ended before its end.
+    pub stopped: bool,
+    /// Why it ended before its end by itself; what had run until then counts.
+    #[serde(serialize_with = "in_words")]
+    pub error: Option<CampaignError>,
     /// Real time, seconds.
     pub seconds: f64,
     /// Runs a second and worker.
@@ -133,6 +164,11 @@ pub struct Summary {
     pub unseen: Vec<String>,
     /// The failures, first seed first.
     pub failures: Vec<Ran>,
+}
+
+/// An error as its sentence.
+fn in_words<S: Serializer>(error: &Option<CampaignError>, to: S) -> Result<S::Ok, S::Error> {
+    error.as_ref().map(ToString::to_string).serialize(to)
 }
 
 /// How far a campaign is.
@@ -229,6 +265,14 @@ fn answer(line: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Why a worker gave no answer.
+enum Lost {
+    /// It was given up.
+    Stopped,
+    /// The run's failure.
+    Failed(String),
+}
+
 /// A worker process.
 struct Worker {
     child: Child,
@@ -247,6 +291,7 @@ impl Worker {
             source,
         };
         let mut child = Command::new(&campaign.program)
+            .arg0(&campaign.name)
             .args(&campaign.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -289,31 +334,39 @@ impl Worker {
     }
 
     /// Runs one seed. What it ends with when the worker is lost.
-    fn run(&mut self, workload: Workload, seed: u64, limit: Duration) -> Result<Ran, String> {
+    fn run(&mut self, workload: Workload, seed: u64, campaign: &Campaign) -> Result<Ran, Lost> {
         if !self.prepared.contains(&workload) {
-            let ready = self.ask(&format!("{PREPARE}{workload}"), PREPARE_LIMIT)?;
+            let ready = self.ask(&format!("{PREPARE}{workload}"), PREPARE_LIMIT, &campaign.stop)?;
             if ready != READY {
-                return Err(ready);
+                return Err(Lost::Failed(ready));
             }
             self.prepared.push(workload);
         }
-        let line = self.ask(&format!("{workload} {seed}"), limit)?;
-        serde_json::from_str(&line).map_err(|error| format!("its worker said `{line}`: {error}"))
+        let line = self.ask(&format!("{workload} {seed}"), campaign.limit, &campaign.stop)?;
+        serde_json::from_str(&line).map_err(|error| Lost::Failed(format!("its worker said `{line}`: {error}")))
     }
 
-    /// Sends a line and waits for the answer.
-    fn ask(&mut self, line: &str, limit: Duration) -> Result<String, String> {
+    /// Sends a line and waits for the answer, unless `stop` is set meanwhile.
+    fn ask(&mut self, line: &str, limit: Duration, stop: &AtomicBool) -> Result<String, Lost> {
         let asked = self
             .input
             .as_mut()
             .is_some_and(|input| writeln!(input, "{line}").and_then(|()| input.flush()).is_ok());
         if !asked {
-            return Err(self.crashed());
+            return Err(Lost::Failed(self.crashed()));
         }
-        match self.lines.recv_timeout(limit) {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => Err(format!("it did not end within {} s", limit.as_secs())),
-            Err(RecvTimeoutError::Disconnected) => Err(self.crashed()),
+        let begun = Instant::now();
+        loop {
+            match self.lines.recv_timeout(LOOK_EVERY.min(limit)) {
+                Ok(line) => return Ok(line),
+                // Relaxed: a flag, with which nothing else is told.
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Err(Lost::Stopped),
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() < limit => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Lost::Failed(format!("it did not end within {} s", limit.as_secs())));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(Lost::Failed(self.crashed())),
+            }
         }
     }
 
@@ -338,9 +391,7 @@ impl Drop for Worker {
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
-        }
+        // Its readers end with the last who holds the pipes, which may be a compiler of its that ends later.
     }
 }
 
@@ -351,23 +402,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Shared {
     next: u64,
     ran: u64,
+    /// Runs that have not ended, by number; those from `next` on are not begun.
+    under_way: BTreeSet<u64>,
     stop: bool,
     totals: Vec<Total>,
     failures: Vec<Ran>,
     error: Option<CampaignError>,
 }
 
-/// Runs the campaign; `watch` is told from time to time how far it is. Ends at the first failing seed unless told otherwise.
+/// Runs the campaign; `watch` is told from time to time how far it is. Ends at the first failing seed unless told otherwise,
+/// and where a worker does not start, which [`Summary::error`] says.
 ///
 /// # Errors
-/// Workers do not start.
+/// [`CampaignError::TooMany`].
 pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)) -> Result<Summary, CampaignError> {
     let begun = Instant::now();
     let kinds = campaign.workloads.len() as u64;
-    let asked = campaign.seeds.end.saturating_sub(campaign.seeds.start) * kinds;
+    let seeds = campaign.seeds.end.saturating_sub(campaign.seeds.start);
+    let asked = seeds.checked_mul(kinds).ok_or(CampaignError::TooMany {
+        seeds,
+        workloads: kinds,
+    })?;
     let shared = Mutex::new(Shared {
         next: 0,
         ran: 0,
+        under_way: BTreeSet::new(),
         stop: false,
         totals: campaign
             .workloads
@@ -377,7 +436,9 @@ pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)
         failures: Vec::new(),
         error: None,
     });
-    let jobs = campaign.jobs.max(1).min(asked.max(1) as usize);
+    let jobs = campaign
+        .jobs
+        .clamp(1, usize::try_from(asked.max(1)).unwrap_or(usize::MAX));
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs)
             .map(|_| scope.spawn(|| work(campaign, asked, &shared)))
@@ -400,14 +461,17 @@ pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)
         }
     });
     let mut done = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(error) = done.error {
-        return Err(error);
-    }
     done.failures.sort_by_key(|ran| (ran.seed, ran.workload.name()));
     let seconds = begun.elapsed().as_secs_f64();
+    let first_left = done.under_way.first().copied().unwrap_or(done.next);
     Ok(Summary {
+        seeds: campaign.seeds.clone(),
+        whole: first_left / kinds.max(1),
         asked,
         ran: done.ran,
+        // Relaxed: as in `ask`.
+        stopped: done.ran < asked && campaign.stop.load(Ordering::Relaxed),
+        error: done.error,
         seconds,
         rate: done.ran as f64 / seconds.max(1e-9) / jobs as f64,
         jobs,
@@ -423,11 +487,14 @@ fn work(campaign: &Campaign, asked: u64, shared: &Mutex<Shared>) {
     loop {
         let number = {
             let mut shared = lock(shared);
-            if shared.stop || shared.next >= asked {
+            // Relaxed: as in `ask`.
+            if shared.stop || shared.next >= asked || campaign.stop.load(Ordering::Relaxed) {
                 return;
             }
+            let number = shared.next;
             shared.next += 1;
-            shared.next - 1
+            shared.under_way.insert(number);
+            number
         };
         let (seed, place) = (campaign.seeds.start + number / kinds, (number % kinds) as usize);
         let workload = campaign.workloads[place];
@@ -435,25 +502,33 @@ fn work(campaign: &Campaign, asked: u64, shared: &Mutex<Shared>) {
             Ok(started) => worker.insert(started),
             Err(error) => {
                 let mut shared = lock(shared);
-                (shared.error, shared.stop) = (Some(error), true);
+                shared.error.get_or_insert(error);
+                shared.stop = true;
                 return;
             }
         };
         let begun = Instant::now();
-        let ran = held.run(workload, seed, campaign.limit).unwrap_or_else(|lost| {
-            worker = None;
-            Ran {
-                workload,
-                seed,
-                outcome: Err(Failure {
-                    what: lost,
-                    further: Vec::new(),
-                    trace: Vec::new(),
-                }),
+        let ran = match held.run(workload, seed, campaign) {
+            Ok(ran) => ran,
+            Err(Lost::Stopped) => return,
+            // What ended this process's work has ended the worker's compiler too, or the worker. Relaxed: as in `ask`.
+            Err(Lost::Failed(_)) if campaign.stop.load(Ordering::Relaxed) => return,
+            Err(Lost::Failed(what)) => {
+                worker = None;
+                Ran {
+                    workload,
+                    seed,
+                    outcome: Err(Failure {
+                        what,
+                        further: Vec::new(),
+                        trace: Vec::new(),
+                    }),
+                }
             }
-        });
+        };
         let mut shared = lock(shared);
         shared.ran += 1;
+        shared.under_way.remove(&number);
         shared.totals[place].add(&ran, begun.elapsed());
         if ran.outcome.is_err() {
             // Whatever went wrong there must not meet the next seed.
@@ -470,17 +545,21 @@ impl Total {
             workload,
             passed: 0,
             failed: 0,
-            steps: 0,
+            looks: Looks::default(),
             virtual_ns: 0,
             fetched: 0,
             evicted: 0,
             written_back: 0,
-            compared: 0,
             linear: 0,
             undecided: 0,
             faults: BTreeMap::new(),
+            losses: 0,
+            within: 0,
+            returns: 0,
+            mended: 0,
+            flips: 0,
+            corrupt: 0,
             errors: 0,
-            in_flight_max: 0,
             seconds: 0.0,
         }
     }
@@ -491,15 +570,54 @@ impl Total {
             return None;
         }
         let queued = self.workload != Workload::Direct;
-        let what = if self.compared == 0 {
-            "no frame was ever compared with its home"
-        } else if self.evicted == 0 {
-            "no page ever left its frame"
-        } else if queued && self.in_flight_max < 2 {
-            "no queue pair ever had two READs under way"
-        } else {
-            return None;
-        };
+        let checked = self.workload == Workload::Checksums;
+        let writes = self.workload != Workload::Prefetch;
+        let (looks, loses) = (&self.looks, self.workload.loses_homes());
+        let never = [
+            (true, looks.words, "no page's word ever changed"),
+            (
+                true,
+                looks.published,
+                "no frame was ever compared with its home when it was published",
+            ),
+            (
+                true,
+                looks.evicted,
+                "no frame was ever compared with its home when its page was evicted",
+            ),
+            (
+                writes,
+                looks.cleaned,
+                "no frame was ever compared with its home after a write-back",
+            ),
+            (true, looks.frames, "no frame ever went through the pool"),
+            (queued, looks.requests, "no request was ever written"),
+            (queued, looks.indexes, "no ring's index ever moved"),
+            (
+                queued,
+                looks.in_flight_max / 2,
+                "no queue pair ever had two READs under way",
+            ),
+            (loses || checked, looks.copies, "no second copy was ever compared"),
+            (
+                loses || checked,
+                looks.agreed,
+                "no page's copies were ever compared with each other at the end",
+            ),
+            (loses, self.within, "no home was taken away while a kernel ran"),
+            (loses, self.returns, "no home returned"),
+            (loses, self.mended, "no stale copy was ever written again"),
+            (checked, looks.checksums, "no frame was ever compared with its checksum"),
+            (checked, self.flips, "no bit was flipped"),
+            (checked, self.corrupt, "no flipped bit was found"),
+            (checked, looks.damaged, "no copy differed by a flipped bit"),
+            (
+                self.workload == Workload::Linear,
+                self.linear,
+                "no word's history was looked at",
+            ),
+        ];
+        let (_, _, what) = never.into_iter().find(|(due, count, _)| *due && *count == 0)?;
         Some(format!("{}: in {} seeds {what}", self.workload, self.passed))
     }
 
@@ -510,18 +628,57 @@ impl Total {
             return;
         };
         self.passed += 1;
-        self.steps += passed.looks.steps;
+        self.looks.add(&passed.looks);
         self.virtual_ns += passed.virtual_ns;
         self.fetched += passed.fetched;
         self.evicted += passed.evicted;
         self.written_back += passed.written_back;
-        self.compared += passed.looks.published + passed.looks.evicted + passed.looks.cleaned;
         self.linear += passed.linear.0;
         self.undecided += passed.linear.1;
         for (name, bitten) in &passed.faults {
             *self.faults.entry(name.clone()).or_insert(0) += bitten;
         }
+        self.losses += passed.happened.losses;
+        self.within += passed.happened.within;
+        self.returns += passed.happened.returns;
+        self.mended += passed.mended;
+        self.flips += passed.happened.flips;
+        self.corrupt += passed.corrupt;
         self.errors += u64::from(passed.error.is_some());
-        self.in_flight_max = self.in_flight_max.max(passed.looks.in_flight_max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn campaign(seeds: Range<u64>) -> Campaign {
+        Campaign {
+            program: "/dev/null/no-such-program".into(),
+            name: "worker".to_owned(),
+            arguments: Vec::new(),
+            seeds,
+            workloads: vec![Workload::Counters, Workload::Linear],
+            jobs: 2,
+            limit: Duration::from_secs(1),
+            keep_going: false,
+            stop: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn a_worker_that_does_not_start_leaves_the_summary() {
+        let summary = run(&campaign(0..3), Duration::from_secs(1), |_| {}).expect("a summary");
+        assert_eq!((summary.asked, summary.ran, summary.stopped), (6, 0, false));
+        assert!(matches!(summary.error, Some(CampaignError::Start { .. })));
+        let told = serde_json::to_value(&summary).expect("JSON");
+        let error = told["error"].as_str().expect("a sentence");
+        assert!(error.starts_with("cannot start a worker"), "{error}");
+    }
+
+    #[test]
+    fn runs_that_cannot_be_counted_are_refused() {
+        let ended = run(&campaign(0..1 << 63), Duration::from_secs(1), |_| {});
+        assert!(matches!(ended, Err(CampaignError::TooMany { workloads: 2, .. })));
     }
 }

@@ -16,6 +16,7 @@
 
 pub mod bench;
 pub mod campaign;
+mod homes;
 pub mod kernels;
 pub mod linear;
 pub mod mutations;

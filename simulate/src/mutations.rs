@@ -15,6 +15,8 @@ pub enum Origin {
     Protocol(u32),
     /// The n-th of the defects that were seen in an earlier system of this kind.
     Peers(u32),
+    /// The n-th of the rules of pages with two homes or with checksums.
+    Guards(u32),
 }
 
 /// A replacement of text in one header.
@@ -58,6 +60,8 @@ pub struct Mutation {
     pub faults: &'static str,
     /// A seed that finds it, from a hunt that began at 0.
     pub seed: u64,
+    /// How it shows: one of these is part of what is said then. Anything else would be another fault's doing.
+    pub seen: &'static [&'static str],
 }
 
 /// A mutation that cannot be made.
@@ -99,6 +103,8 @@ const QUEUE: &str = "gpuvm/detail/queue.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
 const FAULT: &str = "gpuvm/detail/fault.cuh";
 const FLUSH: &str = "gpuvm/detail/flush.cuh";
+const REPLICA: &str = "gpuvm/detail/replica.cuh";
+const INTEGRITY: &str = "gpuvm/detail/integrity.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 
 const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {
@@ -112,6 +118,7 @@ const fn broken(
     plants: &'static [Plant],
     workload: Workload,
     seed: u64,
+    seen: &'static [&'static str],
 ) -> Mutation {
     Mutation {
         name,
@@ -122,6 +129,7 @@ const fn broken(
         workload,
         faults: "",
         seed,
+        seen,
     }
 }
 
@@ -133,14 +141,14 @@ const fn under(mutation: Mutation, faults: &'static str, setting: Setting) -> Mu
     }
 }
 
-use Origin::{Peers, Protocol};
+use Origin::{Guards, Peers, Protocol};
 
 /// All of them.
 pub fn all() -> &'static [Mutation] {
     &ALL
 }
 
-static ALL: [Mutation; 32] = [
+static ALL: [Mutation; 39] = [
     broken(
         "store-publish",
         Protocol(1),
@@ -159,7 +167,12 @@ static ALL: [Mutation; 32] = [
             ),
         ],
         Workload::Prefetch,
-        616,
+        1157,
+        &[
+            "changed pins or version of its page",
+            "a page without a frame was made dirty",
+            "pins are out of balance",
+        ],
     ),
     broken(
         "clean-while-pinned",
@@ -172,6 +185,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Counters,
         0,
+        &["cleaned while it was pinned"],
     ),
     broken(
         "clean-at-completion",
@@ -185,6 +199,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Counters,
         0,
+        &["became clean although no write-back began"],
     ),
     broken(
         "no-write-back-mark",
@@ -197,6 +212,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["became clean although no write-back began"],
     ),
     broken(
         "no-version",
@@ -209,6 +225,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["did not count the version up"],
     ),
     broken(
         "version-of-one-bit",
@@ -221,6 +238,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Counters,
         0,
+        &["did not count the version up"],
     ),
     broken(
         "evict-without-pins",
@@ -233,6 +251,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Random,
         0,
+        &["a pinned page was evicted"],
     ),
     broken(
         "publish-without-pin",
@@ -245,6 +264,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["pins are out of balance"],
     ),
     broken(
         "no-helpers",
@@ -257,6 +277,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Prefetch,
         0,
+        &["did not end within"],
     ),
     broken(
         "no-second-look",
@@ -264,7 +285,8 @@ static ALL: [Mutation; 32] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        60,
+        195,
+        &["no order of its operations explains"],
     ),
     broken(
         "second-look-before-data",
@@ -279,7 +301,8 @@ static ALL: [Mutation; 32] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        60,
+        99,
+        &["no order of its operations explains"],
     ),
     broken(
         "weak-load-after-relaxed-word",
@@ -298,7 +321,8 @@ static ALL: [Mutation; 32] = [
             ),
         ],
         Workload::Linear,
-        24,
+        75,
+        &["no order of its operations explains"],
     ),
     broken(
         "all-frames-before-any-post",
@@ -315,7 +339,8 @@ static ALL: [Mutation; 32] = [
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
-        126,
+        294,
+        &["did not end within"],
     ),
     under(
         broken(
@@ -329,6 +354,7 @@ static ALL: [Mutation; 32] = [
             )],
             Workload::Stream,
             1,
+            &["its home differ from byte"],
         ),
         "remote-operation:1/8",
         Setting::Usual,
@@ -344,6 +370,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Counters,
         1,
+        &["its home differ from byte"],
     ),
     under(
         broken(
@@ -353,6 +380,7 @@ static ALL: [Mutation; 32] = [
             &[],
             Workload::Spans,
             0,
+            &["did not end within"],
         ),
         "",
         Setting::FramesEqualSpans,
@@ -367,7 +395,8 @@ static ALL: [Mutation; 32] = [
             "        if (seen & layout::WRITE_BACK_BIT) return true;\n        if (false) {\n",
         )],
         Workload::Flush,
-        524,
+        863,
+        &["after a flush that began when"],
     ),
     broken(
         "pin-result-ignored",
@@ -379,7 +408,8 @@ static ALL: [Mutation; 32] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        74,
+        85,
+        &["a page without a frame was made dirty", "pins are out of balance"],
     ),
     broken(
         "doorbell-without-second-look",
@@ -391,7 +421,8 @@ static ALL: [Mutation; 32] = [
             "return;",
         )],
         Workload::Random,
-        16,
+        24,
+        &["did not end within"],
     ),
     broken(
         "doorbell-without-lock",
@@ -404,6 +435,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Random,
         10,
+        &["stepped back"],
     ),
     broken(
         "peers-clean-page-written",
@@ -415,7 +447,8 @@ static ALL: [Mutation; 32] = [
             "",
         )],
         Workload::Stream,
-        8,
+        17,
+        &["its home differ from byte"],
     ),
     broken(
         "peers-reader-of-dirty-page",
@@ -436,6 +469,7 @@ static ALL: [Mutation; 32] = [
         ],
         Workload::Stream,
         0,
+        &["did not end within"],
     ),
     under(
         broken(
@@ -449,6 +483,7 @@ static ALL: [Mutation; 32] = [
             )],
             Workload::Stream,
             0,
+            &["its home differ from byte"],
         ),
         "remote-operation:1/8",
         Setting::Usual,
@@ -467,6 +502,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["no queue pair ever had two READs under way"],
     ),
     broken(
         "peers-evictor-waits",
@@ -481,6 +517,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Spans,
         0,
+        &["did not end within"],
     ),
     broken(
         "peers-pins-overflow",
@@ -493,6 +530,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["pins are out of balance"],
     ),
     broken(
         "peers-past-the-end",
@@ -505,6 +543,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["remote access error"],
     ),
     broken(
         "peers-not-written-back",
@@ -517,6 +556,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["did not end within"],
     ),
     broken(
         "peers-live-slot-reused",
@@ -536,6 +576,7 @@ static ALL: [Mutation; 32] = [
         ],
         Workload::Random,
         0,
+        &["slot "],
     ),
     broken(
         "peers-element-over-pages",
@@ -548,6 +589,7 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Transpose,
         0,
+        &["elements are wrong"],
     ),
     under(
         broken(
@@ -557,6 +599,7 @@ static ALL: [Mutation; 32] = [
             &[],
             Workload::Stream,
             0,
+            &["its home differ from byte"],
         ),
         "unflushed:1/2",
         Setting::NoFlushOfReads,
@@ -572,6 +615,106 @@ static ALL: [Mutation; 32] = [
         )],
         Workload::Stream,
         0,
+        &["queue pair operation error"],
+    ),
+    broken(
+        "stale-copy-read",
+        Guards(1),
+        "a copy that is stale is never read",
+        &[plant(
+            REPLICA,
+            "return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);",
+            "return false;",
+        )],
+        Workload::Replicas,
+        0,
+        &["was published although that copy was stale"],
+    ),
+    broken(
+        "ends-with-first-write",
+        Guards(2),
+        "the write-back of a page with two homes ends when the WRITEs to both have ended",
+        &[plant(
+            REPLICA,
+            "if (next & (layout::JOIN_REPEAT - 1)) return kNotLast;",
+            "",
+        )],
+        Workload::Replicas,
+        0,
+        &["mark went before the WRITE had completed"],
+    ),
+    broken(
+        "returned-home-not-aged",
+        Guards(3),
+        "of what a home holds that returns nothing counts",
+        &[plant(
+            FLUSH,
+            "if (at == home) set_stale(vm, at_replica(owner, n));",
+            ";",
+        )],
+        Workload::Returns,
+        0,
+        &["returned, and its copy of", "its home differ from byte"],
+    ),
+    broken(
+        "checksum-not-compared",
+        Guards(4),
+        "a page is published only with its checksum",
+        &[plant(
+            INTEGRITY,
+            "if (expected == 0 || expected == found) {",
+            "if (true) {",
+        )],
+        Workload::Checksums,
+        1,
+        &["has checksum"],
+    ),
+    under(
+        broken(
+            "mending-not-helped",
+            Guards(5),
+            "a flush that waits for a queue pair to be mended finishes its requests, where nobody else may",
+            &[plant(
+                FLUSH,
+                "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;",
+                "return layout::OUTCOME_FLUSHED;",
+            )],
+            Workload::Replicas,
+            161,
+            &["did not complete", "did not end within"],
+        ),
+        "lost:1/200,qp-error:1/100,aborted:1/100",
+        Setting::Usual,
+    ),
+    under(
+        broken(
+            "failed-pair-left-open",
+            Protocol(8),
+            "whoever waits for a page closes a queue pair of its that was declared failed, so that it is mended",
+            &[plant(
+                FAULT,
+                "if ((wait.turns & 7) == 7) reap_queues_of(",
+                "if (!token && (wait.turns & 7) == 7) reap_queues_of(",
+            )],
+            Workload::Prefetch,
+            38,
+            &["did not end within"],
+        ),
+        "lost:1/100",
+        Setting::Usual,
+    ),
+    broken(
+        "host-never-lets-up",
+        Guards(6),
+        "the host's kernels that bring queue pairs to rest leave time to the lanes whose requests they wait for",
+        &[plant(
+            FLUSH,
+            "    reap_queue(Queue(vm, queue), ~0u);\n    sleep_ns(1000);",
+            "    reap_queue(Queue(vm, queue), ~0u);",
+        )],
+        Workload::Returns,
+        18,
+        &["requests are in flight on its queue pairs still"],
     ),
 ];
 

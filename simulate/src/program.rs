@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytemuck::Pod;
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
+use gpuvm_nic::with_causes;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::bench::{Bench, Wrong, chain, compare};
+use crate::bench::{Bench, Calm, Wrong, compare};
 use crate::kernels::PROGRAM;
 
 /// An element type, as numbers.
@@ -362,6 +363,8 @@ pub enum Moment {
     Before(u32),
     /// It has ended, and the host has done what it does between launches.
     After(u32),
+    /// All of them have, and everything was written home and compared.
+    Ended,
 }
 
 /// Somebody who does things to the virtual memory between launches.
@@ -392,14 +395,18 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
     run_watched_in::<T>(bench, rng, shape, &mut |_, _| Ok(()))
 }
 
-fn run_watched_in<T: Element>(
+/// The same with somebody who does things to the virtual memory between launches.
+///
+/// # Errors
+/// What differs.
+pub fn run_watched_in<T: Element>(
     bench: &Bench,
     rng: &mut ChaCha8Rng,
     shape: &Shape,
     watch: Watcher<'_>,
 ) -> Result<Outcome, Wrong> {
     if let (Some(mix), Some(seed), Some(nic)) = (&shape.faults, shape.interleaving, bench.vm.soft_nic()) {
-        nic.mix_faults(mix, seed).map_err(|error| chain(&error))?;
+        nic.mix_faults(mix, seed).map_err(|error| with_causes(&error))?;
     }
     let seed = rng.random();
     let mut model = Model::<T> {
@@ -424,6 +431,7 @@ fn run_watched_in<T: Element>(
     let shared = bench.vm.region::<u64>(shape.shared).name("shared");
     let shared = shared.replicas(shape.replicas).integrity(integrity);
     let shared = shared.from_slice(&model.shared)?;
+    let _calm = Calm(&bench.vm);
     let mut traces = Vec::new();
     for launch in 0..shape.launches {
         watch(&bench.vm, Moment::Before(launch))?;
@@ -455,6 +463,7 @@ fn run_watched_in<T: Element>(
         )
         .into());
     }
+    watch(&bench.vm, Moment::Ended)?;
     // Where they are looked for.
     let races = bench.vm.gpu().as_simulated().map(|gpu| gpu.races());
     if let Some((races, count @ 1..)) = races {

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use gpuvm::{CompileOptions, GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_gpu::Gpu;
-use gpuvm_gpu::sim::{Mode, SimGpu};
+use gpuvm_gpu::sim::{Mode, SimGpu, SimOptions};
 use gpuvm_nic::soft::{FaultKind, FaultMix};
+use gpuvm_nic::wire::mlx5::Syndrome;
+use gpuvm_nic::with_causes;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{Bench, Wrong, chain};
+use crate::bench::{Bench, Wrong};
 use crate::trace;
 use crate::watch::{Event, Finding, Looks, Watcher};
-use crate::workload::Workload;
+use crate::workload::{Sources, Workload};
 
 /// Bytes of a page in every workload.
 pub const PAGE: u64 = 4096;
@@ -23,6 +25,8 @@ pub const PAGE_WORDS: u64 = PAGE / 8;
 const WAIT_LIMIT: Duration = Duration::from_millis(20);
 /// Longest launch, in virtual time.
 const LAUNCH_DEADLINE: Duration = Duration::from_millis(200);
+/// How much longer both are where checksums are computed: one takes a lane a hundred times as long as a page takes to come.
+const CHECKED_TIMES: u32 = 5;
 
 /// How a seed is run.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +45,8 @@ pub struct Options {
     pub unwatched: bool,
     /// Fewer frames than spans may hold, undeclared.
     pub frames_equal_spans: bool,
+    /// Whether data races in device memory are looked for, and are failures; memory is sequentially consistent then.
+    pub find_races: bool,
 }
 
 impl Options {
@@ -49,18 +55,26 @@ impl Options {
         self.kinds().any(|kind| kind == FaultKind::Unflushed)
     }
 
-    /// Whether faults may end kernels with errors. Those that only delay must not.
+    /// Whether faults may end kernels with errors. What only delays, and what the library repeats and mends, must not.
     fn may_refuse(&self) -> bool {
-        self.kinds().any(|kind| {
-            !matches!(
-                kind,
-                FaultKind::Late
-                    | FaultKind::Reorder
-                    | FaultKind::Pieces
-                    | FaultKind::Unflushed
-                    | FaultKind::Slow
-                    | FaultKind::Doorbell
-            )
+        self.kinds().any(|kind| match kind {
+            FaultKind::Revoke | FaultKind::Short => true,
+            FaultKind::Fail(syndrome) => !matches!(
+                syndrome,
+                Syndrome::Flushed
+                    | Syndrome::TransportRetryExceeded
+                    | Syndrome::ReceiverNotReady
+                    | Syndrome::RemoteAborted
+            ),
+            FaultKind::Lost
+            | FaultKind::Late
+            | FaultKind::Reorder
+            | FaultKind::Pieces
+            | FaultKind::Unflushed
+            | FaultKind::Slow
+            | FaultKind::Die
+            | FaultKind::QueuePair
+            | FaultKind::Doorbell => false,
         })
     }
 
@@ -86,10 +100,29 @@ pub struct Passed {
     pub linear: (u64, u64),
     /// Faults that bit, by name.
     pub faults: BTreeMap<String, u64>,
+    /// What happened to homes and data on purpose.
+    pub happened: Happened,
+    /// Pages that were fetched and did not have their checksum.
+    pub corrupt: u64,
+    /// Stale copies that were written again.
+    pub mended: u64,
     /// The error that faults ended it with, if one did.
     pub error: Option<String>,
     /// Hash of the interleaving.
     pub hash: u64,
+}
+
+/// What a workload did to its homes and its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Happened {
+    /// Homes that were taken away.
+    pub losses: u64,
+    /// Of them while a kernel ran.
+    pub within: u64,
+    /// Homes that returned.
+    pub returns: u64,
+    /// Bits that were flipped.
+    pub flips: u64,
 }
 
 /// What went wrong in a seed.
@@ -121,6 +154,8 @@ pub struct Room<'a> {
     vm: Option<Vm>,
     /// Histories of words: linearisable, undecided.
     pub linear: (u64, u64),
+    /// What was done to homes and data.
+    pub happened: Happened,
 }
 
 /// What a workload asks of its virtual memory.
@@ -150,6 +185,11 @@ impl Room<'_> {
         self.watcher.home_word(region, index)
     }
 
+    /// Who watches.
+    pub fn watcher(&self) -> Arc<Watcher> {
+        Arc::clone(&self.watcher)
+    }
+
     /// Whether spans are to be short of frames.
     pub fn frames_equal_spans(&self) -> bool {
         self.options.frames_equal_spans
@@ -160,16 +200,17 @@ impl Room<'_> {
     /// # Errors
     /// It cannot be had.
     pub fn open(&mut self, needs: Needs) -> Result<Bench, String> {
-        let (kernels, defines, direct) = self.workload.sources();
-        let builder = self.settings(needs, direct)?;
+        let sources = self.workload.sources();
+        let builder = self.settings(needs, &sources)?;
         let mut options = self.options.compile.clone();
-        let defines = defines
+        let defines = sources
+            .defines
             .iter()
             .map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
         options.defines.extend(defines);
-        let bench = Bench::with(builder, kernels, &options)?;
+        let bench = Bench::with(builder, sources.kernels, &options)?;
         if let (Some(nic), Some(mix)) = (bench.vm.soft_nic(), &self.options.faults) {
-            nic.mix_faults(mix, self.seed).map_err(|error| chain(&error))?;
+            nic.mix_faults(mix, self.seed).map_err(|error| with_causes(&error))?;
         }
         self.vm = Some(bench.vm.clone());
         if !self.options.unwatched {
@@ -180,17 +221,22 @@ impl Room<'_> {
         Ok(bench)
     }
 
-    fn settings(&mut self, needs: Needs, direct: bool) -> Result<VmBuilder, String> {
+    fn settings(&mut self, needs: Needs, sources: &Sources) -> Result<VmBuilder, String> {
         let memory = needs.frames * PAGE + (8 << 20);
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(256)
+            .options(SimOptions {
+                find_races: self.options.find_races,
+                ..SimOptions::default()
+            })
             .mode(Mode::Seeded(self.seed));
         if !self.options.unwatched {
             gpu = gpu.observer(Arc::clone(&self.watcher) as _);
         }
-        let gpu = Arc::new(gpu.build().map_err(|error| chain(&error))?);
+        let gpu = Arc::new(gpu.build().map_err(|error| with_causes(&error))?);
         self.gpu = Some(Arc::clone(&gpu));
+        let times = if sources.checked { CHECKED_TIMES } else { 1 };
         let builder = Vm::builder()
             .gpu(GpuKind::Simulated)
             .device(gpu as Arc<dyn Gpu>)
@@ -198,10 +244,12 @@ impl Room<'_> {
             .page_size(PAGE)
             .frame_memory(needs.frames * PAGE)
             .regions_max(8)
-            .wait_limit(WAIT_LIMIT)
-            .launch_deadline(LAUNCH_DEADLINE)
+            .wait_limit(WAIT_LIMIT * times)
+            .launch_deadline(LAUNCH_DEADLINE * times)
+            .host_homes(sources.homes)
+            .guarded_regions(sources.checked)
             .support_options(self.options.compile_support.clone());
-        Ok(match direct {
+        Ok(match sources.direct {
             true => builder.transport(Transport::Direct),
             false => builder
                 .transport(Transport::Soft)
@@ -229,6 +277,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         gpu: None,
         vm: None,
         linear: (0, 0),
+        happened: Happened::default(),
     };
     let needs = Needs {
         frames: 1,
@@ -263,6 +312,7 @@ pub(crate) fn run_watched(workload: Workload, seed: u64, options: &Options, watc
         gpu: None,
         vm: None,
         linear: (0, 0),
+        happened: Happened::default(),
     };
     let ran = workload.run(&mut room);
     let vm = room.vm.take();
@@ -310,6 +360,9 @@ fn judge(
     if !room.options.unwatched && error.is_none() {
         findings.extend(room.watcher.at_rest().err());
     }
+    if let Some(race) = room.gpu.as_ref().and_then(|gpu| gpu.races().0.into_iter().next()) {
+        return Err(format!("a data race: {race}"));
+    }
     let mut faults = BTreeMap::new();
     for nic in vm.soft_nics() {
         let violations = nic.violations();
@@ -320,7 +373,7 @@ fn judge(
             *faults.entry(count.rate.kind.name().to_owned()).or_insert(0) += count.bitten;
         }
     }
-    let stats = vm.stats().map_err(|error| chain(&error))?;
+    let stats = vm.stats().map_err(|error| with_causes(&error))?;
     let (virtual_ns, hash) = match &room.gpu {
         Some(gpu) => (gpu.virtual_ns(), gpu.trace_hash()),
         None => (0, 0),
@@ -333,6 +386,9 @@ fn judge(
         written_back: stats.pages_written_back,
         linear: room.linear,
         faults,
+        happened: room.happened,
+        corrupt: stats.pages_corrupt,
+        mended: stats.replicas_mended,
         error,
         hash,
     }))
@@ -343,5 +399,24 @@ fn failure(what: String, findings: &[Finding], events: &[Event]) -> Failure {
         what,
         further: findings.iter().skip(1).map(|finding| finding.what.clone()).collect(),
         trace: trace::last_events(findings.first(), events),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_race_is_a_failure_where_races_are_looked_for() {
+        // Its lanes store equal values to the same words.
+        let raced = |find_races| {
+            let options = Options {
+                find_races,
+                ..Options::default()
+            };
+            run(Workload::Bfs, 0, &options).outcome
+        };
+        assert!(Workload::Bfs.races_on_purpose() && raced(false).is_ok());
+        assert!(raced(true).is_err_and(|failure| failure.what.contains("race")));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpuvm_layouts as layout;
 use serde_json::{Value, json};
 
-use crate::watch::{Event, Finding, What, Who, page_name};
+use crate::watch::{Event, Finding, What, Who, is_same_page, page_name, region_number};
 use crate::words::{self, Transition};
 
 /// Lines of a failure's trace.
@@ -70,7 +70,7 @@ fn in_words(what: &What) -> String {
 
 /// Whether the event is about what the finding names.
 fn concerns(finding: &Finding, what: &What) -> bool {
-    let page = |owner: u64| finding.owner == Some(owner);
+    let page = |owner: u64| finding.owner.is_some_and(|found| is_same_page(found, owner));
     let in_frame = |frame: u32| finding.frame == Some(frame);
     match *what {
         What::Word { owner, old, new, .. } => {
@@ -202,7 +202,7 @@ impl Timeline {
     }
 
     fn page_track(&mut self, owner: u64, kind: u64) -> (u64, u64) {
-        let region = (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT;
+        let region = u64::from(region_number(owner));
         let page = owner & (layout::REGION_PAGES_MAX - 1);
         let track = (PAGES, 1 + (region * 10_000 + page) * 2 + kind);
         let what = if kind == 0 { "" } else { " write-back" };

@@ -10,12 +10,16 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpuvm_gpu::{Observer, Step};
 use gpuvm_layouts as layout;
-use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, StripeDesc, VmDesc};
+use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
 
 use crate::words::{self, Transition};
+use copies::{home_of, is_stale, page_of, replica_of};
 
+pub use copies::page_name;
+pub(crate) use copies::{is_same_page, region_number};
 pub use event::{Event, Finding, Looks, What, Who};
 
+mod copies;
 mod event;
 
 /// Events kept for the trace of a failure.
@@ -70,6 +74,15 @@ struct Cell {
     seen: u64,
 }
 
+/// What a frame was filled from last.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    /// The page, with the replica.
+    owner: u64,
+    /// Whether that copy was stale when the READ of it was over.
+    stale: bool,
+}
+
 /// The watcher. Give it to the simulated GPU, tell it of the virtual memory by [`attach`](Self::attach), and take it off before
 /// that ends.
 #[derive(Default)]
@@ -90,6 +103,12 @@ struct State {
     frames: Vec<Frame>,
     /// The page for which a READ into the frame is under way.
     targets: Vec<Option<u64>>,
+    /// What each frame was filled from, until a page is published in it.
+    sources: Vec<Option<Source>>,
+    /// Homes that were taken away, by replica: what they hold is garbage of which no stale bit tells before they are back.
+    lost: [bool; layout::REPLICAS_MAX as usize],
+    /// Whether single bits at homes may be wrong: of pages with checksums.
+    flips: bool,
     events: VecDeque<Event>,
     all_events: bool,
     now_ns: u64,
@@ -155,15 +174,20 @@ impl Watcher {
         self.lock().events.iter().copied().collect()
     }
 
-    /// 64-bit word `index` of region `region` at its home, whatever the frames hold. None when it is not watched.
+    /// 64-bit word `index` of region `region` at its home, or at one of its homes that counts, whatever the frames hold. None
+    /// when it is not watched, or no copy counts.
     pub fn home_word(&self, region: u32, index: u64) -> Option<u64> {
         let mut state = self.lock();
         if state.regions.is_empty() {
             state.rebuild();
         }
-        let (_, region) = state.regions.iter().find(|(id, _)| *id == region)?;
-        let inside = (index + 1) * 8 <= region.bytes && state.desc.is_some();
-        inside.then(|| home_of(region).map(|home| read(home + index * 8)))?
+        let desc = state.desc?;
+        let (_, region) = *state.regions.iter().find(|(id, _)| *id == region)?;
+        if (index + 1) * 8 > region.bytes {
+            return None;
+        }
+        let row = state.good_rows(&region, (index * 8) >> desc.page_shift).next()?;
+        home_of(&region, row).map(|home| read(home + index * 8))
     }
 
     /// Looks at a virtual memory that no launch uses and whose regions were closed: all requests are reaped, all frames are
@@ -239,22 +263,6 @@ fn differ(a: u64, b: u64, bytes: usize) -> Option<usize> {
     }
 }
 
-/// Address of page 0 of a region with one home.
-fn home_of(region: &RegionDesc) -> Option<u64> {
-    match (region.home, region.homes) {
-        (0, 1) => Some(read::<StripeDesc>(region.stripes).home),
-        (home, 1) => Some(home),
-        _ => None,
-    }
-}
-
-/// A page in words.
-pub fn page_name(owner: u64) -> String {
-    let page = owner & (layout::REGION_PAGES_MAX - 1);
-    let region = (owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT;
-    format!("page {page} of region {region}")
-}
-
 fn index_of(record_state: u64) -> u64 {
     record_state >> layout::RECORD_INDEX_SHIFT
 }
@@ -265,7 +273,7 @@ fn phase_of(record_state: u64) -> u64 {
 
 impl State {
     fn region_of(&self, owner: u64) -> Option<&RegionDesc> {
-        let number = ((owner & !layout::OWNER_TAKEN_BIT) >> layout::OWNER_REGION_SHIFT) as u32;
+        let number = region_number(owner);
         self.regions
             .iter()
             .find(|(id, _)| *id == number)
@@ -333,6 +341,8 @@ impl State {
     fn recount(&mut self, desc: &VmDesc) {
         self.frames = vec![Frame::InHand; desc.frame_count as usize];
         self.targets = vec![None; desc.frame_count as usize];
+        // What a READ has filled a frame from stays so whatever the host did.
+        self.sources.resize(desc.frame_count as usize, None);
         let mut twice = None;
         for (cell, kind) in self.cells.iter().zip(&self.kinds) {
             match *kind {
@@ -364,7 +374,7 @@ impl State {
                 // A claimed one has filled its frame.
                 let under_way = phase_of(record.state) == layout::RECORD_POSTED;
                 if under_way && record.kind == layout::REQUEST_FETCH && self.is_pooled(record.owner) {
-                    self.set_target(record.frame, Some(record.owner));
+                    self.set_target(record.frame, Some(page_of(record.owner)));
                 }
             }
         }
@@ -503,6 +513,7 @@ impl State {
                     );
                 }
                 if new & layout::DIRTY_BIT == 0 && words::is_resident(new) {
+                    self.ended_everywhere(owner);
                     let same = self.same_as_home(owner, words::frame(new), "became clean");
                     self.looks.cleaned += u64::from(same);
                 }
@@ -565,8 +576,19 @@ impl State {
                 );
             }
         }
+        let source = self.sources.get_mut(frame as usize).and_then(Option::take);
+        if let Some(source) = source.filter(|source| source.stale && is_same_page(source.owner, owner)) {
+            self.find(
+                format!("{} was published although that copy was stale", page_name(source.owner)),
+                place,
+            );
+        }
+        let replicated = self.region_of(owner).is_some_and(|region| region.replicas > 1);
         if new & layout::DIRTY_BIT == 0 {
             self.looks.published += u64::from(self.same_as_home(owner, frame, "was published clean"));
+        } else if replicated {
+            // Dirty to mend the other copy: nobody has written it yet.
+            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published to be mended"));
         }
     }
 
@@ -576,38 +598,13 @@ impl State {
         }
     }
 
-    /// A clean page's frame holds what its home holds. False when that was not compared.
-    fn same_as_home(&mut self, owner: u64, frame: u32, event: &str) -> bool {
-        let (Some(desc), Some(region)) = (self.desc, self.region_of(owner).copied()) else {
-            return false;
-        };
-        let page = owner & (layout::REGION_PAGES_MAX - 1);
-        let start = page << desc.page_shift;
-        let bytes = (region.bytes - start).min(1 << desc.page_shift) as usize;
-        let Some(home) = home_of(&region) else { return false };
-        if frame >= desc.frame_count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
-            return false;
-        }
-        let at = region.frames + (u64::from(frame) << desc.page_shift);
-        if let Some(byte) = differ(at, home + start, bytes) {
-            self.find(
-                format!(
-                    "{} {event}, but its frame {frame} and its home differ from byte {byte} on",
-                    page_name(owner)
-                ),
-                (Some(owner), Some(frame), None),
-            );
-        }
-        true
-    }
-
     /// Whether a WRITE of the page is posted and not yet claimed.
     fn write_under_way(&self, owner: u64) -> bool {
         (0..self.queues.len() as u32).any(|queue| {
             (0..=self.queues[queue as usize].mask).any(|slot| {
                 let record = self.record(queue, slot);
                 phase_of(record.state) == layout::RECORD_POSTED
-                    && record.owner == owner
+                    && is_same_page(record.owner, owner)
                     && record.kind != layout::REQUEST_FETCH
             })
         })
@@ -713,6 +710,17 @@ impl State {
             }
             (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.owner) => {
                 self.set_target(record.frame, None);
+                let region = self.region_of(record.owner);
+                let stale = region.is_some_and(|region| {
+                    let page = record.owner & (layout::REGION_PAGES_MAX - 1);
+                    region.flags & layout::REGION_REPLICATED != 0 && is_stale(region, page, replica_of(record.owner))
+                });
+                if let Some(source) = self.sources.get_mut(record.frame as usize) {
+                    *source = Some(Source {
+                        owner: record.owner,
+                        stale,
+                    });
+                }
             }
             _ => {}
         }
@@ -746,7 +754,7 @@ impl State {
                 place,
             );
         }
-        self.set_target(record.frame, Some(record.owner));
+        self.set_target(record.frame, Some(page_of(record.owner)));
     }
 
     /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
@@ -817,11 +825,13 @@ impl State {
         }
         for at in 0..self.queues.len() as u32 {
             let state = self.queue_state(at);
-            if state.reserved != state.written || state.written != state.posted {
+            // A pair of a home that is lost stays closed.
+            let reserved = state.reserved & !layout::RESERVED_CLOSED;
+            if reserved != state.written || state.written != state.posted {
                 *queue = Some(at);
                 return Some(format!(
-                    "queue pair {at} ends with reserved {}, written {}, posted {}",
-                    state.reserved, state.written, state.posted
+                    "queue pair {at} ends with reserved {reserved}, written {}, posted {}",
+                    state.written, state.posted
                 ));
             }
         }

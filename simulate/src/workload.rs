@@ -3,17 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpuvm::{Launch, LaunchConfig, Region};
+use gpuvm::{Launch, LaunchConfig, Region, Vm};
+use gpuvm_nic::wire::mlx5::Opcode;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::bench::{Bench, Kernels, Wrong, compare};
+use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
+use crate::homes::{Flips, Homes, names_damage};
 use crate::kernels::{PROGRAM, SPANS, SWEEPS, WORDS};
 use crate::linear::{self, Action, Operation, Verdict};
-use crate::program::{self, Shape, rng, tiny};
-use crate::run::{Needs, PAGE_WORDS, Room};
+use crate::program::{self, Moment, Shape, rng, tiny};
+use crate::run::{Happened, Needs, PAGE_WORDS, Room};
 
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,6 +43,12 @@ pub enum Workload {
     NeverEvicted,
     /// A random program whose lanes copy pages themselves.
     Direct,
+    /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
+    Replicas,
+    /// Homes are taken away and return beside a kernel that writes.
+    Returns,
+    /// Random programs whose pages have checksums, with bits that flip on the way and at a home.
+    Checksums,
 }
 
 /// A workload that is none.
@@ -72,7 +80,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -84,6 +92,9 @@ impl Workload {
         Self::Flush,
         Self::NeverEvicted,
         Self::Direct,
+        Self::Replicas,
+        Self::Returns,
+        Self::Checksums,
     ];
 
     /// Its name on a command line.
@@ -100,18 +111,45 @@ impl Workload {
             Self::Flush => "flush",
             Self::NeverEvicted => "never-evicted",
             Self::Direct => "direct",
+            Self::Replicas => "replicas",
+            Self::Returns => "returns",
+            Self::Checksums => "checksums",
         }
     }
 
-    /// Its kernels, with the macros that they are compiled with, and whether lanes copy pages themselves.
-    pub(crate) fn sources(self) -> (Kernels, &'static [(&'static str, &'static str)], bool) {
-        match self {
-            Self::Random | Self::NeverEvicted => (PROGRAM, &[("ELEMENT", "unsigned")], false),
-            Self::Direct => (PROGRAM, &[("ELEMENT", "unsigned")], true),
-            Self::Counters | Self::Linear | Self::Flush => (WORDS, &[], false),
-            Self::Stream | Self::Transpose | Self::Bfs | Self::Prefetch => (SWEEPS, &[], false),
-            Self::Spans => (SPANS, &[], false),
+    /// Its kernels, and what they are compiled for.
+    pub(crate) fn sources(self) -> Sources {
+        let (kernels, defines): (_, &'static [_]) = match self {
+            Self::Random | Self::NeverEvicted | Self::Direct | Self::Replicas | Self::Checksums => {
+                (PROGRAM, &[("ELEMENT", "unsigned")])
+            }
+            Self::Counters | Self::Linear | Self::Flush | Self::Returns => (WORDS, &[]),
+            Self::Stream | Self::Transpose | Self::Bfs | Self::Prefetch => (SWEEPS, &[]),
+            Self::Spans => (SPANS, &[]),
+        };
+        Sources {
+            kernels,
+            defines,
+            direct: self == Self::Direct,
+            homes: if self.is_replicated() { 2 } else { 1 },
+            checked: matches!(self, Self::Replicas | Self::Checksums),
         }
+    }
+
+    /// Whether its lanes race for words of the region by design: as operations of which any order is right, by storing equal values, or,
+    /// where a page never leaves, by a weak look at a word that changes once.
+    pub fn races_on_purpose(self) -> bool {
+        matches!(self, Self::Linear | Self::Bfs | Self::NeverEvicted)
+    }
+
+    /// Whether its pages have two homes, some of which are taken away.
+    pub(crate) fn loses_homes(self) -> bool {
+        matches!(self, Self::Replicas | Self::Returns)
+    }
+
+    /// Whether its pages may have two homes.
+    fn is_replicated(self) -> bool {
+        self.loses_homes() || self == Self::Checksums
     }
 
     /// Runs it and compares what it came to with its model. Its regions are closed then.
@@ -128,8 +166,25 @@ impl Workload {
             Self::Flush => flush(room),
             Self::NeverEvicted => never_evicted(room),
             Self::Direct => direct(room),
+            Self::Replicas => replicas(room),
+            Self::Returns => returns(room),
+            Self::Checksums => checksums(room),
         }
     }
+}
+
+/// What a workload is compiled for.
+pub(crate) struct Sources {
+    /// Its kernels.
+    pub kernels: Kernels,
+    /// The macros that they are compiled with.
+    pub defines: &'static [(&'static str, &'static str)],
+    /// Lanes copy pages themselves.
+    pub direct: bool,
+    /// Homes in this host's memory.
+    pub homes: u32,
+    /// Regions may have checksums.
+    pub checked: bool,
 }
 
 /// Threads of a block where few contend more than many.
@@ -154,12 +209,43 @@ fn must(bench: &Bench, name: &str, config: LaunchConfig, args: impl gpuvm::Kerne
 }
 
 /// What the region's home holds after everything was written there, which closes it.
-fn close(region: Region<u64>, expected: &[u64]) -> Result<(), Wrong> {
+fn close(bench: &Bench, region: Region<u64>, expected: &[u64]) -> Result<(), Wrong> {
+    let _calm = Calm(&bench.vm);
     let found = region.to_vec()?;
     compare(&found, expected)?;
     let home = region.read_home()?;
     compare(&home, expected).map_err(|wrong| format!("at its home: {wrong}"))?;
     Ok(region.close()?)
+}
+
+/// Where faults have ended `ran`: nothing that took place may be lost. Once they are over each word of `at_least` (index, value) is no
+/// less at its home than that, and no more than in `model`. Gives back what `ran` was.
+fn keeps(
+    bench: &Bench,
+    ran: Result<(), Wrong>,
+    region: &Region<u64>,
+    at_least: &[(u64, u64)],
+    model: &[u64],
+) -> Result<(), Wrong> {
+    let Err(Wrong::Refused(_)) = &ran else { return ran };
+    drop(Calm(&bench.vm));
+    let told = |error: gpuvm::Error| Wrong::Differs(format!("after the faults: {}", gpuvm_nic::with_causes(&error)));
+    region.flush().map_err(told)?;
+    let home = region.read_home().map_err(told)?;
+    let lost = at_least.iter().find(|&&(at, least)| home[at as usize] < least);
+    if let Some((at, least)) = lost {
+        let found = home[*at as usize];
+        return Err(Wrong::Differs(format!(
+            "word {at}: {found} after the faults, and it was {least} before"
+        )));
+    }
+    if let Some(at) = home.iter().zip(model).position(|(found, most)| found > most) {
+        let (found, most) = (home[at], model[at]);
+        return Err(Wrong::Differs(format!(
+            "word {at}: {found} after the faults, and no launch makes it more than {most}"
+        )));
+    }
+    ran
 }
 
 fn shape(seed: u64, frames: u64) -> Shape {
@@ -172,17 +258,20 @@ fn shape(seed: u64, frames: u64) -> Shape {
     }
 }
 
-fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
-    let needs = Needs {
+fn needs_of(shape: &Shape) -> Needs {
+    Needs {
         frames: shape.frames,
         queue_pairs: shape.queue_pairs,
         queue_depth: shape.queue_depth,
-    };
+    }
+}
+
+fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
     let shape = Shape {
         errors_allowed: room.has_faults(),
         ..shape.clone()
     };
-    let bench = room.open(needs)?;
+    let bench = room.open(needs_of(&shape))?;
     program::run_in::<u32>(&bench, &mut rng(room.seed()), &shape).map(|_| ())
 }
 
@@ -229,22 +318,27 @@ fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed()?;
+    let _calm = Calm(&bench.vm);
     let which: Vec<u64> = (0..lanes * u64::from(steps))
         .map(|_| words[rng.random_range(0..words.len() as u32) as usize])
         .collect();
     let given = bench.vm.buffer::<u64>(which.len() as u64)?;
     given.write(&which)?;
     let found = bench.vm.buffer::<u64>(which.len() as u64)?;
-    must(
+    let ran = must(
         &bench,
         "counters",
         LaunchConfig::new(2, THREADS as u32),
         (&a, &given, steps, &found),
-    )?;
+    );
     let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
     which.iter().for_each(|&word| model[word as usize] += 1);
-    // Each count was returned to one lane.
     let found = found.to_vec()?;
+    // Whoever was given a count has made it one more; an addition that failed gives 0.
+    let counted = which.iter().zip(&found).filter(|(_, count)| **count != 0);
+    let counted: Vec<(u64, u64)> = counted.map(|(word, count)| (*word, count + 1)).collect();
+    keeps(&bench, ran, &a, &counted, &model)?;
+    // Each count was returned to one lane.
     for &word in &words {
         let mut counts: Vec<u64> = (0..which.len())
             .filter(|&n| which[n] == word)
@@ -254,7 +348,7 @@ fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
         let expected: Vec<u64> = (0..counts.len() as u64).collect();
         compare(&counts, &expected).map_err(|wrong| format!("counts returned for word {word}: {wrong}"))?;
     }
-    close(a, &model)
+    close(&bench, a, &model)
 }
 
 fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -264,6 +358,7 @@ fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
+    let _calm = Calm(&bench.vm);
     let (mut used, mut at) = (vec![0usize; words.len()], 0);
     let mut ops = Vec::new();
     for n in 0..lanes * u64::from(steps) {
@@ -315,7 +410,7 @@ fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     words
         .iter()
         .for_each(|&word| model[word as usize] = last[word as usize]);
-    close(a, &model)
+    close(&bench, a, &model)
 }
 
 fn operation(op: u64, log: &[u64]) -> Operation {
@@ -348,6 +443,7 @@ fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     let bench = room.open(needs(seed, 1 + seed % 4))?;
     let mut model: Vec<u64> = (0..length).map(|i| i ^ seed).collect();
     let a = bench.vm.region::<u64>(length).name("stream").from_slice(&model)?;
+    let _calm = Calm(&bench.vm);
     for _ in 0..2 {
         must(&bench, "stream", LaunchConfig::new(2, 32), (&a, apart))?;
         for i in (0..length).step_by(apart as usize) {
@@ -355,7 +451,7 @@ fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
             *seen = seen.wrapping_mul(3).wrapping_add(i);
         }
     }
-    close(a, &model)
+    close(&bench, a, &model)
 }
 
 fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -367,13 +463,14 @@ fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let matrix = bench.vm.region::<u64>(length).name("matrix").read_only();
     let matrix = matrix.from_slice(&values)?;
     let out = bench.vm.region::<u64>(length).name("transposed").zeroed()?;
+    let _calm = Calm(&bench.vm);
     must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
     let model: Vec<u64> = (0..length)
         .map(|i| values[(i % side * side + i / side) as usize] + 1)
         .collect();
-    close(out, &model)?;
-    close(matrix, &values)
+    close(&bench, out, &model)?;
+    close(&bench, matrix, &values)
 }
 
 fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -400,6 +497,7 @@ fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
     distances[0] = 0;
     let paged = bench.vm.region::<u32>(distances.len() as u64).name("distances");
     let paged = paged.from_slice(&distances)?;
+    let _calm = Calm(&bench.vm);
     for level in 0..vertices as u32 {
         let changed = bench.vm.buffer::<u32>(1)?;
         let args = (&row_region, &neighbour_region, &paged, apart, vertices, level, &changed);
@@ -447,6 +545,7 @@ fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
         .region::<u64>(pages * PAGE_WORDS)
         .name("held")
         .from_slice(&model)?;
+    let _calm = Calm(&bench.vm);
     let declared = u64::from(!room.frames_equal_spans());
     if lanes_hold {
         // Rows of one word each, 8 lanes with a column of their own.
@@ -461,7 +560,7 @@ fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
             let word = &mut model[row as usize];
             *word = word.wrapping_mul(7).wrapping_add(n / u64::from(steps) + 1);
         }
-        return close(a, &model);
+        return close(&bench, a, &model);
     }
     // Each warp has one row of 32 words in every page; rows from 8 on are never written.
     let row = |page: u64, row: u64| page * PAGE_WORDS + row * 32;
@@ -486,7 +585,7 @@ fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
     let config = LaunchConfig::new(2, 32).warp_spans(declared);
     must(&bench, "warp_spans", config, (&a, &buffer, steps, &out))?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
-    close(a, &model)
+    close(&bench, a, &model)
 }
 
 fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -501,6 +600,7 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
         .name("ahead")
         .read_only()
         .from_slice(&values)?;
+    let _calm = Calm(&bench.vm);
     // Its warp has left before any of the pages is there.
     must(
         &bench,
@@ -522,7 +622,7 @@ fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
         .fold(0, |sum, value| sum.wrapping_add(*value));
     compare(&sum.to_vec()?, &[expected])?;
     must(&bench, "prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, length))?;
-    close(a, &values)
+    close(&bench, a, &values)
 }
 
 fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
@@ -532,6 +632,7 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
+    let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;
     let writing = launch(
@@ -540,6 +641,7 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
         LaunchConfig::new(2, THREADS as u32),
         (&a, apart, turns, &progress),
     )?;
+    let mut flushed = Ok(());
     for _ in 0..4 {
         // Virtual time goes by: the host waits for a launch of another stream.
         let ns: u32 = rng.random_range(1_000..60_000);
@@ -547,11 +649,17 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
         let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
         waited.sync()?;
         let before = progress.to_vec()?;
-        a.flush_beside()
-            .map_err(|error| Wrong::from(error).of("a flush beside the kernel"))?;
+        flushed = a
+            .flush_beside()
+            .map_err(|error| Wrong::from(error).of("a flush beside the kernel"));
+        if flushed.is_err() {
+            break;
+        }
         for lane in 0..lanes {
             let stored = before[lane as usize];
-            let home = room.home_word(0, lane * apart).unwrap_or(stored);
+            let home = room
+                .home_word(0, lane * apart)
+                .ok_or_else(|| format!("element {} has no home", lane * apart))?;
             if home < stored {
                 return Err(Wrong::Differs(format!(
                     "element {}: the home holds {home} after a flush that began when {stored} was stored",
@@ -563,8 +671,219 @@ fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
             break;
         }
     }
-    writing.sync().map_err(|error| Wrong::from(error).of("writers"))?;
+    let written = writing.sync().map_err(|error| Wrong::from(error).of("writers"));
     let mut model = vec![0; (pages * PAGE_WORDS) as usize];
     (0..lanes).for_each(|lane| model[(lane * apart) as usize] = u64::from(turns));
-    close(a, &model)
+    let stored: Vec<(u64, u64)> = (0..lanes).map(|lane| lane * apart).zip(progress.to_vec()?).collect();
+    keeps(&bench, flushed.and(written.map(drop)), &a, &stored, &model)?;
+    close(&bench, a, &model)
+}
+
+/// What becomes of a home that was taken away in the first launch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It does not return.
+    Gone,
+    /// It returns, with everything stale in the second launch, and is caught up only then.
+    Stale,
+    /// It returns and is caught up at once.
+    Mended,
+}
+
+fn replicas(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let shape = Shape {
+        replicas: 2,
+        checked: seed % 8 == 7,
+        launches: 3,
+        steps: 2 + (seed / 8 % 3) as u32,
+        threads: [8, 8, 12, 16][(seed % 4) as usize],
+        // Those to a home that is lost.
+        errors_allowed: true,
+        ..shape(seed, 1 + seed % 3)
+    };
+    let bench = room.open(needs_of(&shape))?;
+    let homes = Homes::of(&bench.vm, room.watcher());
+    let mut draw = rng(seed ^ SECOND);
+    let one = draw.random_range(0..2u32) as usize;
+    let other = 1 - one;
+    let fate = [Fate::Gone, Fate::Stale, Fate::Mended][draw.random_range(0..3u32) as usize];
+    let (first, second) = (draw.random_range(0..STEPS), draw.random_range(0..STEPS));
+    let returns = |vm: &Vm, home: usize| {
+        homes.stop();
+        if !homes.is_lost(home) {
+            homes.lose(home)?;
+        }
+        homes.give_back(vm, home)
+    };
+    let mut watch = |vm: &Vm, moment: Moment| {
+        match (moment, fate) {
+            (Moment::Before(0), _) => homes.lose_within(vm, one, first),
+            (Moment::After(0), Fate::Stale) => returns(vm, one)?,
+            (Moment::After(0), Fate::Mended) => {
+                returns(vm, one)?;
+                vm.catch_up()?;
+            }
+            (Moment::Before(1), Fate::Mended) => homes.lose_within(vm, other, second),
+            (Moment::After(1), Fate::Stale) => vm.catch_up()?,
+            (Moment::After(1), Fate::Mended) => {
+                returns(vm, other)?;
+                vm.catch_up()?;
+            }
+            (Moment::Before(2), Fate::Stale) => homes.lose_within(vm, other, second),
+            (Moment::Before(2), Fate::Mended) => homes.lose_within(vm, one, second),
+            (Moment::After(2), _) => homes.stop(),
+            (Moment::Ended, _) => homes.agree()?,
+            _ => {}
+        }
+        Ok(())
+    };
+    let ran = program::run_watched_in::<u32>(&bench, &mut rng(seed), &shape, &mut watch);
+    room.happened = happened(&homes);
+    ran.map(|_| ())
+}
+
+/// Set apart from the program's own draws.
+const SECOND: u64 = 0x7365_636f_6e64_0000;
+/// Steps of the scheduler after which a home may be taken away: a launch has some more, or some less.
+const STEPS: u32 = 600;
+
+fn happened(homes: &Homes) -> Happened {
+    let (losses, within, returns) = homes.counts();
+    Happened {
+        losses,
+        within,
+        returns,
+        flips: 0,
+    }
+}
+
+fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut rng = rng(seed);
+    let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
+    let apart = pages * PAGE_WORDS / lanes;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let homes = Homes::of(&bench.vm, room.watcher());
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("returned").replicas(2);
+    let a = a.zeroed()?;
+    let _calm = Calm(&bench.vm);
+    let progress = bench.vm.buffer::<u64>(lanes)?;
+    let beside = bench.vm.stream()?;
+    let delay = |rng: &mut ChaCha8Rng| -> Result<(), Wrong> {
+        // Virtual time goes by: the host waits for a launch of another stream.
+        let ns: u32 = rng.random_range(1_000..60_000);
+        let waited = bench
+            .kernel("delay")?
+            .launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
+        waited.sync()?;
+        Ok(())
+    };
+    let writing = launch(
+        &bench,
+        "writers",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, apart, turns, &progress),
+    )?;
+    let mut within = 0;
+    let mut home = (seed / 16 % 2) as usize;
+    let mut rounds = || -> Result<(), Wrong> {
+        for _ in 0..3 {
+            delay(&mut rng)?;
+            // Only where the other one holds everything.
+            if !a.health()?.is_whole() {
+                bench.vm.catch_up()?;
+                continue;
+            }
+            homes.lose(home)?;
+            within += u64::from(!writing.is_done());
+            if rng.random_range(0..4u32) != 0 {
+                delay(&mut rng)?;
+            }
+            homes.give_back(&bench.vm, home)?;
+            if rng.random() {
+                delay(&mut rng)?;
+            }
+            bench.vm.catch_up()?;
+            home = 1 - home;
+        }
+        Ok(())
+    };
+    let ran = rounds();
+    room.happened = Happened {
+        within,
+        ..happened(&homes)
+    };
+    let ended = writing.sync().map_err(|error| Wrong::from(error).of("writers"));
+    ran?;
+    ended?;
+    let mut model = vec![0; (pages * PAGE_WORDS) as usize];
+    (0..lanes).for_each(|lane| model[(lane * apart) as usize] = u64::from(turns));
+    compare(&a.to_vec()?, &model)?;
+    // Once faults have stopped both homes hold everything again; without faults they do already.
+    bench.vm.soft_nics().iter().for_each(|nic| nic.calm());
+    if room.has_faults() {
+        bench.vm.catch_up()?;
+    }
+    if !a.health()?.is_whole() {
+        return Err(Wrong::Differs(format!("both homes are there, and {:?}", a.health()?)));
+    }
+    homes.agree()?;
+    close(&bench, a, &model)
+}
+
+/// Bits that flip in a run.
+const FLIPS: u32 = 4;
+
+fn checksums(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let replicas = 1 + (seed / 2 % 2) as u32;
+    // Without a second copy every other run has nothing to find: what writers do beside write-backs is no damage.
+    let flips = replicas == 2 || seed % 2 == 1;
+    let shape = Shape {
+        replicas,
+        checked: true,
+        steps: 3 + (seed / 8 % 2) as u32,
+        threads: if seed.is_multiple_of(3) { 12 } else { 8 },
+        errors_allowed: room.has_faults(),
+        ..shape(seed / 4, 1 + seed % 3)
+    };
+    let bench = room.open(needs_of(&shape))?;
+    let homes = Homes::of(&bench.vm, room.watcher());
+    let watcher = room.watcher();
+    let mut draw = rng(seed ^ SECOND);
+    let mut planted: Option<Flips> = None;
+    let mut watch = |vm: &Vm, moment: Moment| {
+        match moment {
+            Moment::Before(0) if flips => {
+                // The host reads from the first home and compares no checksum, so that one is damaged on the way only. Of both
+                // homes one stays right.
+                let (replica, opcodes): (u32, &[_]) = match replicas == 2 && draw.random() {
+                    true => (1, &[Opcode::Read, Opcode::Write]),
+                    false => (0, &[Opcode::Read]),
+                };
+                planted = Some(Flips::plant(vm, &watcher, &mut draw, (0, replica), opcodes, FLIPS)?);
+            }
+            Moment::Ended if replicas == 2 => homes.agree()?,
+            _ => {}
+        }
+        Ok(())
+    };
+    let ran = program::run_watched_in::<u32>(&bench, &mut rng(seed), &shape, &mut watch);
+    let bitten = planted.map_or(0, |planted| planted.bitten(&bench.vm));
+    room.happened.flips = bitten;
+    let corrupt = bench.vm.stats()?.pages_corrupt;
+    if corrupt > bitten {
+        return Err(Wrong::Differs(format!(
+            "{corrupt} pages were taken for damaged, and {bitten} bits were flipped"
+        )));
+    }
+    match ran {
+        // A single copy that is damaged is an error of the launch that needs it, which says so.
+        Err(Wrong::Refused(error)) if replicas == 1 && corrupt != 0 && names_damage(&error, "`elements`") => Ok(()),
+        Ok(_) if replicas == 1 && corrupt != 0 => Err(Wrong::Differs(format!(
+            "{corrupt} pages were damaged, and no launch says so"
+        ))),
+        ran => ran.map(|_| ()),
+    }
 }

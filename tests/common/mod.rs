@@ -1,14 +1,14 @@
 //! Small virtual memories, the tests' kernels, and device libraries with one bug planted.
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
+#![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 use std::time::Duration;
 
 use gpuvm::{
-    CompileOptions, Error, GpuKind, Kernel, Launch, LaunchConfig, LaunchReport, Module, SoftNic, Transport, Vm,
-    VmBuilder,
+    CompileOptions, Error, GpuKind, Kernel, Launch, LaunchConfig, LaunchReport, SoftNic, Transport, Vm, VmBuilder,
 };
-#[allow(unused_imports, reason = "every test binary uses its own part of this")]
-pub use gpuvm_simulate::bench::{chain, compare};
+pub use gpuvm_nic::with_causes;
+pub use gpuvm_simulate::bench::{Kernels, compare};
 
 /// The page size of tests that do not try several.
 pub const PAGE: u64 = 4096;
@@ -117,13 +117,6 @@ fn sized(frames: u64) -> VmBuilder {
         .device_memory(frames * PAGE + (64 << 20))
 }
 
-/// A source of kernels: its name and its text.
-#[derive(Clone, Copy)]
-pub struct Kernels {
-    name: &'static str,
-    text: &'static str,
-}
-
 /// Element-wise kernels: fill, sums, copies, updates.
 pub const BASIC: Kernels = Kernels {
     name: "basic.cu",
@@ -140,37 +133,15 @@ pub const FAULTY: Kernels = Kernels {
     text: include_str!("../kernels/faulty.cu"),
 };
 
-impl Kernels {
-    /// Every kernel of the source that is no template, in order: one list a source, so that the cache compiles it once.
-    fn names(self) -> Vec<&'static str> {
-        let starts = self
-            .text
-            .lines()
-            .filter_map(|line| line.strip_prefix("__global__ void "));
-        starts
-            .map(|rest| rest.split('(').next().expect("a name before the parameters"))
-            .collect()
-    }
+/// Compiled kernels that a test launches by name. What does not work is a panic.
+pub struct Bench(gpuvm_simulate::bench::Bench);
 
-    /// The source, compiled for `vm`.
-    pub fn compile(self, vm: &Vm) -> Module {
-        self.compile_with(vm, &CompileOptions::default())
-    }
+impl std::ops::Deref for Bench {
+    type Target = gpuvm_simulate::bench::Bench;
 
-    /// The same with options.
-    pub fn compile_with(self, vm: &Vm, options: &CompileOptions) -> Module {
-        match vm.compile_with(self.name, self.text, &self.names(), options) {
-            Ok(module) => module,
-            Err(error) => panic!("{} does not compile: {}", self.name, chain(&error)),
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
-}
-
-/// Compiled kernels that a test launches by name.
-pub struct Bench {
-    /// The virtual memory.
-    pub vm: Vm,
-    module: Module,
 }
 
 impl Bench {
@@ -181,22 +152,19 @@ impl Bench {
 
     /// The same with options, such as a planted bug.
     pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Self {
-        let vm = builder.build().unwrap_or_else(|error| panic!("{}", chain(&error)));
-        let module = kernels.compile_with(&vm, options);
-        Self { vm, module }
+        let bench = gpuvm_simulate::bench::Bench::with(builder, kernels, options);
+        Self(bench.unwrap_or_else(|wrong| panic!("{wrong}")))
     }
 
     /// A kernel.
     pub fn kernel(&self, name: &str) -> Kernel {
-        self.module
-            .kernel(name)
-            .unwrap_or_else(|error| panic!("{}", chain(&error)))
+        self.0.kernel(name).unwrap_or_else(|wrong| panic!("{wrong}"))
     }
 
     /// Launches `name`.
     pub fn launch(&self, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> Launch {
         let launched = self.kernel(name).launch(config, args);
-        launched.unwrap_or_else(|error| panic!("launch of {name}: {}", chain(&error)))
+        launched.unwrap_or_else(|error| panic!("launch of {name}: {}", with_causes(&error)))
     }
 
     /// Launches `name` and waits for it.
@@ -207,7 +175,7 @@ impl Bench {
     /// Launches `name`, which must end well.
     pub fn must(&self, name: &str, config: LaunchConfig, args: impl gpuvm::KernelArgs) -> LaunchReport {
         let ran = self.run(name, config, args);
-        ran.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)))
+        ran.unwrap_or_else(|error| panic!("{name}: {}", with_causes(&error)))
     }
 
     /// Reads a whole other region of `pages` pages, so that what was resident leaves its frames.
@@ -249,7 +217,7 @@ pub fn file_to_map() -> tempfile::NamedTempFile {
 pub fn refused<T>(outcome: Result<T, Error>) -> String {
     match outcome {
         Ok(_) => panic!("this had to be refused"),
-        Err(error) => chain(&error),
+        Err(error) => with_causes(&error),
     }
 }
 

@@ -27,12 +27,14 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
 }
 
 /// The seeds to run: `count` from `first`, or the one that GPUVM_TEST_SEED names, or as many as GPUVM_TEST_SEEDS says.
-pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+/// Each is told before it runs, for `--nocapture`.
+pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("GPUVM_TEST_SEED") {
+    let range = match number("GPUVM_TEST_SEED") {
         Some(seed) => seed..seed + 1,
         None => first..first + number("GPUVM_TEST_SEEDS").unwrap_or(count),
-    }
+    };
+    range.inspect(|seed| eprintln!("seed {seed}"))
 }
 
 /// Ends the test with the command that repeats it.

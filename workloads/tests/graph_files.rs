@@ -264,6 +264,19 @@ fn bad_edge_lists_are_refused_with_their_line() {
         ("1 2 three\n", "1: 'three' after the two ids of an edge"),
         ("1 2 3 4 5\n", "1: '5' after the two ids of an edge"),
         ("1,2\n", "1: '1,2' is no vertex id (a whole number, 0 or more)"),
+        // What a terminal would obey is shown, not sent to it.
+        (
+            "1 \u{1b}[2J\u{202e}\n",
+            "1: '\\u{1b}[2J\\u{202e}' is no vertex id (a whole number, 0 or more)",
+        ),
+        (
+            "\u{feff}1 2\n",
+            "1: the file begins with a byte order mark; save it without one",
+        ),
+        (
+            "1 2\n3 4\r5 6\n",
+            "2: a carriage return within the line; lines end with LF or CR LF, not with CR alone",
+        ),
     ] {
         assert_eq!(refusal("edges.txt", text.as_bytes()), expected, "{text}");
     }
@@ -309,6 +322,26 @@ fn damaged_gzip_is_refused_with_its_line() {
 }
 
 #[test]
+fn bytes_after_gzip_data_are_told_from_data_that_end_too_early() {
+    let whole = gzip(b"1 2\n2 3\n");
+    for more in [b"x".as_slice(), b"\0\0more", b"\x1fno", &[b'y'; 30]] {
+        let (result, _, _folder) = load_bytes("a.gz", &[&whole, more].concat(), None);
+        assert!(
+            matches!(result, Err(GraphError::GzipDamaged { line: 3, .. })),
+            "{more:?}: {result:?}"
+        );
+    }
+    // Some media fill their blocks with zeros.
+    let filled = [&whole[..], &[0; 100]].concat();
+    assert!(load_bytes("a.gz", &filled, None).0.is_ok());
+    let (result, _, _folder) = load_bytes("a.gz", &[&whole[..], &whole[..7]].concat(), None);
+    assert!(
+        matches!(result, Err(GraphError::GzipTruncated { line: 3, .. })),
+        "{result:?}"
+    );
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = "no/such/file.mtx".parse::<GraphSpec>().unwrap();
     let error = error.load(&LoadOptions::default(), &mut |_| {}).unwrap_err();
@@ -326,7 +359,7 @@ fn a_missing_file_is_named() {
     let folder = TempDir::new().unwrap();
     let error = GraphSpec::File(folder.path().to_owned());
     let error = error.load(&LoadOptions::default(), &mut |_| {}).unwrap_err();
-    assert!(matches!(error, GraphError::Read { line: 1, .. }), "{error:?}");
+    assert!(matches!(error, GraphError::Open { .. }), "{error:?}");
 }
 
 #[test]

@@ -1,17 +1,16 @@
 //! All benchmarks, each in a process of its own: what one does to the GPU does not reach the next.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench::args::AllArgs;
+use crate::bench::plot::Plot;
 use crate::bench::report::Report;
 use crate::error::CliError;
-
-/// How often a running benchmark is looked after.
-const POLL: Duration = Duration::from_millis(50);
+use crate::output::{Output, run_for};
 
 /// A benchmark of the set: its file's name and its arguments.
 struct Part {
@@ -29,7 +28,7 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
         move |source| CliError::Plot { path, source }
     };
     std::fs::create_dir_all(&args.out).map_err(unwritable(&args.out))?;
-    let program = std::env::current_exe()?;
+    let program = crate::own_program()?;
     let cuda = super::has_cuda(&args.gpu)?;
     let mut parts = parts(args.quick || !cuda, args.peer);
     if !cuda {
@@ -148,49 +147,35 @@ fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
 /// Runs one, its report into its file; why it failed.
 fn one(program: &Path, args: &AllArgs, part: &Part) -> Result<Report, String> {
     let path = |extension: &str| args.out.join(format!("{}.{extension}", part.name));
-    let json: PathBuf = path("json");
-    let file = File::create(&json).map_err(|error| format!("cannot write {}: {error}", json.display()))?;
+    let (json, svg): (PathBuf, PathBuf) = (path("json"), path("svg"));
+    let unwritable = |error: io::Error| format!("cannot write {}: {error}", json.display());
+    let output = Output::create(&json).map_err(unwritable)?;
+    // What was printed is looked at before the file has its name.
+    let mut printed = output.handle().map_err(unwritable)?;
     let mut command = Command::new(program);
     command
+        .arg0(crate::NAME)
         .arg("bench")
         .args(part.arguments.split_ascii_whitespace())
-        .args([
-            "--gpu",
-            &args.gpu,
-            "--repeat",
-            &args.repeat.to_string(),
-            "--json",
-            "--plot",
-        ])
-        .arg(path("svg"))
+        .args(["--gpu", &args.gpu, "--repeat", &args.repeat.to_string(), "--json"])
         .stdin(Stdio::null())
-        .stdout(file);
-    let ended = wait(&mut command, Duration::from_secs(args.limit));
+        .stdout(output.handle().map_err(unwritable)?);
+    let ended = run_for(&mut command, Duration::from_secs(args.limit));
     let status = ended.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
     match status {
         Some(status) if status.success() => {}
         Some(status) => return Err(format!("it ended with {status}")),
         None => return Err(format!("it had not ended after {} s", args.limit)),
     }
-    let text = std::fs::read_to_string(&json).map_err(|error| format!("cannot read {}: {error}", json.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{} is no report: {error}", json.display()))
-}
-
-/// Waits for a process, and ends it when the time is up.
-fn wait(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let mut child = command.spawn()?;
-    let deadline = Instant::now() + limit;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(Some(status)),
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
-            ended => {
-                child.kill()?;
-                child.wait()?;
-                return ended.map(|_| None);
-            }
-        }
-    }
+    let mut text = String::new();
+    let read = printed.rewind().and_then(|()| printed.read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read {}: {error}", json.display()))?;
+    let report: Report =
+        serde_json::from_str(&text).map_err(|error| format!("{} is no report: {error}", json.display()))?;
+    output.finish(|_| Ok(())).map_err(unwritable)?;
+    let drawn = Plot::create(&svg).and_then(|plot| plot.finish(&report));
+    drawn.map_err(|error| error.to_string())?;
+    Ok(report)
 }
 
 fn combined(reports: &[(&str, Report)], failed: &[(&str, String)]) -> String {

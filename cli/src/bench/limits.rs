@@ -116,7 +116,7 @@ fn copies(machine: &Machine, door: &Door, args: &LimitsArgs, bytes: u64, report:
                 Err(error) => {
                     report.skip(
                         &format!("copy engine, batches of {BATCH} pages"),
-                        crate::error::chain(&error),
+                        gpuvm_nic::with_causes(&error),
                     );
                     return Ok(());
                 }

@@ -14,15 +14,16 @@ mod raw;
 pub mod report;
 mod uvm;
 
-use std::fs::OpenOptions;
-
 use gpuvm::{GpuKind, Vm};
+use gpuvm_workloads::graph::GraphSpec;
 
 pub use crate::bench::machine::size;
 
 use crate::bench::args::{Bench, OutputArgs};
+use crate::bench::plot::Plot;
 use crate::bench::report::Report;
 use crate::error::CliError;
+use crate::output::same_file;
 
 /// Measures and prints.
 ///
@@ -38,6 +39,12 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Bfs(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
+    if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
+        && let GraphSpec::File(graph) = &args.graph
+        && same_file(graph, plot)
+    {
+        return Err(CliError::OutputIsGraph { path: plot.clone() });
+    }
     finish(output, || measure(bench))
 }
 
@@ -59,14 +66,8 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
 
 /// A plot that cannot be written is said before the work.
 fn finish(output: &OutputArgs, measure: impl FnOnce() -> Result<Report, CliError>) -> Result<(), CliError> {
-    if let Some(path) = &output.plot {
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|source| CliError::Plot {
-            path: path.clone(),
-            source,
-        })?;
-    }
-    measure()?.finish(output)
+    let plot = output.plot.as_deref().map(Plot::create).transpose()?;
+    measure()?.finish(output.json, plot)
 }
 
 /// Whether that choice of a GPU is an NVIDIA GPU here.

@@ -1,5 +1,6 @@
 //! Figures and ceilings as bars in an SVG file.
 
+use std::io;
 use std::path::Path;
 
 use svg::Document;
@@ -7,6 +8,7 @@ use svg::node::element::{Line, Rectangle, Text, Title};
 
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
+use crate::output::Output;
 
 const WIDTH: f64 = 1100.0;
 const LABELS: f64 = 520.0;
@@ -16,15 +18,39 @@ const TOP: f64 = 34.0;
 const BAR: &str = "#3b6ea5";
 const CEILING: &str = "#c8452b";
 
-/// Writes one group of bars for each unit; a line across a bar is its ceiling.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write(report: &Report, path: &Path) -> Result<(), CliError> {
-    svg::save(path, &draw(report)).map_err(|source| CliError::Plot {
+/// A file for one group of bars for each unit; a line across a bar is its ceiling.
+#[derive(Debug)]
+pub struct Plot<'a> {
+    path: &'a Path,
+    output: Output,
+}
+
+impl<'a> Plot<'a> {
+    /// Begins the file; without a report there will be none.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn create(path: &'a Path) -> Result<Self, CliError> {
+        let output = Output::create(path).map_err(|source| unwritten(path, source))?;
+        Ok(Self { path, output })
+    }
+
+    /// Draws the report.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(self, report: &Report) -> Result<(), CliError> {
+        self.output
+            .finish(|out| svg::write(out, &draw(report)))
+            .map_err(|source| unwritten(self.path, source))
+    }
+}
+
+fn unwritten(path: &Path, source: io::Error) -> CliError {
+    CliError::Plot {
         path: path.to_owned(),
         source,
-    })
+    }
 }
 
 fn draw(report: &Report) -> Document {

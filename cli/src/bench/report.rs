@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::bench::args::OutputArgs;
+use crate::bench::plot::Plot;
 use crate::error::CliError;
 
 /// Runs of one measurement.
@@ -238,22 +238,26 @@ impl Report {
         });
     }
 
-    /// Prints it, and draws it where that was asked for.
+    /// Draws it where that was asked for, and prints it; each also where the other cannot be done.
     ///
     /// # Errors
     /// A closed output, or a plot that cannot be written.
-    pub fn finish(&self, output: &OutputArgs) -> Result<(), CliError> {
-        if let Some(path) = &output.plot {
-            super::plot::write(self, path)?;
-        }
+    pub fn finish(&self, json: bool, plot: Option<Plot<'_>>) -> Result<(), CliError> {
+        let drawn = plot.map_or(Ok(()), |plot| plot.finish(self));
+        let printed = self.print(json);
+        drawn?;
+        Ok(printed?)
+    }
+
+    fn print(&self, json: bool) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        if output.json {
-            serde_json::to_writer(&mut out, self).map_err(io::Error::from)?;
+        if json {
+            serde_json::to_writer(&mut out, self)?;
             writeln!(out)?;
         } else {
             writeln!(out, "{}", self.text())?;
         }
-        Ok(out.flush()?)
+        out.flush()
     }
 
     /// The aligned table below a line of facts.

@@ -1,13 +1,16 @@
 //! The options of `gpuvm doctor`.
 
 use clap::Args;
-use gpuvm::{GpuKind, Transport};
+use gpuvm::{GpuKind, QueueMaking, Transport};
+
+use crate::args::PathArgs;
 
 /// Most pages of a self-test: entries of its order have 31 bits.
 const PAGES_MAX: u64 = (1 << 31) - 1;
 
 /// A look at the machine, or a test of it.
 #[derive(Debug, Args)]
+#[command(mut_group("PathArgs", |group| group.requires("selftest")))]
 pub struct DoctorArgs {
     /// Print the report as one JSON object; docs/DOCTOR.md has its schema.
     #[arg(long)]
@@ -22,7 +25,8 @@ pub struct DoctorArgs {
     #[arg(long, requires = "selftest", value_name = "GPU")]
     pub gpu: Option<GpuKind>,
 
-    /// What moves the pages in the self-test: direct, soft, rxe, mlx5, or auto.
+    /// What moves the pages in the self-test: direct, soft, rxe, mlx5, or auto. Without it: mlx5 where a ConnectX has a port
+    /// that is up; else auto, and the steps that take a NIC are not run.
     #[arg(long, requires = "selftest", value_name = "TRANSPORT")]
     pub transport: Option<Transport>,
 
@@ -30,17 +34,13 @@ pub struct DoctorArgs {
     #[arg(long, requires = "selftest", value_name = "NAME")]
     pub rdma_device: Vec<String>,
 
-    /// The port of the ConnectX device in the self-test.
-    #[arg(long, requires = "selftest", value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
-    pub rdma_port: Option<u8>,
+    /// How its queues are made: `verbs`, or `devx`.
+    #[arg(long, requires = "selftest", value_name = "HOW")]
+    pub rdma_queues: Option<QueueMaking>,
 
-    /// The place of its GID in the port's table.
-    #[arg(long, requires = "selftest", value_name = "N")]
-    pub gid_index: Option<u8>,
-
-    /// Most bytes of its packets' data: 256, 512, 1024, 2048 or 4096.
-    #[arg(long, requires = "selftest", value_name = "BYTES")]
-    pub rdma_mtu: Option<u32>,
+    /// How packets leave it.
+    #[command(flatten)]
+    pub path: PathArgs,
 
     /// Random pages that the self-test reads and verifies. Without it: 1000000, and 8192 on the simulated GPU.
     #[arg(long, requires = "selftest", value_name = "N", value_parser = clap::value_parser!(u64).range(64..=PAGES_MAX))]

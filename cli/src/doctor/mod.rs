@@ -32,7 +32,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if args.selftest {
         let report = selftest::run(args, &view);
         print(args.json, &report, || report.text())?;
-        return Ok(ExitCode::from(u8::from(!report.passed)));
+        return Ok(ExitCode::from(report.exit_status));
     }
     let report = Report::of(&view);
     print(args.json, &report, || report.text())?;

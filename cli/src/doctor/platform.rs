@@ -1,5 +1,7 @@
 //! What stands between a GPU and a NIC: PCIe, the IOMMU, the kernel, rights and limits.
 
+use std::path::Path;
+
 use gpuvm_nic::devices::{LinkSpeed, PciAddress, PciMeeting};
 use serde_json::{Value, json};
 
@@ -15,6 +17,10 @@ const FOLLOW_PFN_GONE: (u32, u32) = (6, 10);
 const MEMLOCK_LITTLE: u64 = 1 << 30;
 /// Request redirect, completion redirect, egress control: what sends traffic between devices up to the root.
 const ACS_REDIRECTS: u16 = 0x04 | 0x08 | 0x20;
+
+/// What lets a user open a GPU's nodes.
+const OPEN_GPU_NODES: &str = "run as root, or chmod 0666 /dev/nvidia* (for good: `options nvidia NVreg_DeviceFileMode=0666` in \
+     /etc/modprobe.d), or join the group that owns them";
 
 /// All of them.
 pub fn checks(view: &View) -> Vec<Finding> {
@@ -323,7 +329,16 @@ fn capabilities(view: &View) -> Finding {
                 Some(_) => lacking
                     .iter()
                     .fold("docker run".to_owned(), |text, name| format!("{text} --cap-add {name}")),
-                None => "run as root, or: setcap cap_sys_admin,cap_ipc_lock,cap_sys_rawio+ep on the program".to_owned(),
+                None => {
+                    let names: Vec<String> = lacking
+                        .iter()
+                        .map(|name| format!("cap_{}", name.to_lowercase()))
+                        .collect();
+                    format!(
+                        "run as root, or: sudo setcap {}+ep \"$(command -v gpuvm)\"",
+                        names.join(",")
+                    )
+                }
             }),
     };
     finding.details(details)
@@ -335,42 +350,70 @@ fn device_nodes(view: &View) -> Finding {
         title: "device nodes",
         why: "the driver and the NIC are opened through them; containers do not have them by themselves",
     };
-    let mut wanted = Vec::new();
-    if view.driver.is_some() && !view.gpus.is_empty() {
-        wanted.extend(["/dev/nvidiactl".to_owned(), "/dev/nvidia0".to_owned()]);
-    }
+    let mut wanted = gpu_nodes(view);
     if !view.rdma.is_empty() {
         wanted.push("/dev/infiniband/rdma_cm".to_owned());
     }
     let nodes = view.rdma.iter().filter_map(|device| device.uverbs.as_ref());
     wanted.extend(nodes.map(|node| node.display().to_string()));
-    let lacking: Vec<&str> = wanted
-        .iter()
-        .map(String::as_str)
-        .filter(|node| !view.machine.has(node))
-        .collect();
     if wanted.is_empty() {
         return check.unneeded("no device that has one");
     }
-    if lacking.is_empty() {
-        let nodes = view.rdma.iter().filter_map(|device| device.uverbs.as_ref());
-        let closed: Vec<_> = nodes
-            .filter(|node| !view.can_open(node))
-            .map(|node| node.display().to_string())
-            .collect();
-        return match closed.is_empty() {
-            true => check.is(State::Ok, wanted.join(", ")),
-            false => check
-                .is(State::Limited, format!("this user may not open {}", closed.join(", ")))
-                .mend(OPEN_NODES),
+    let nodes = || wanted.iter().map(String::as_str);
+    let lacking: Vec<&str> = nodes().filter(|node| !view.machine.has(node)).collect();
+    if !lacking.is_empty() {
+        let finding = check.is(State::Missing, format!("no {}", lacking.join(", ")));
+        return match view.container() {
+            Some(_) => finding.mend("docker run --gpus all --device /dev/infiniband"),
+            None if lacking == ["/dev/infiniband/rdma_cm"] => finding.mend("modprobe rdma_ucm"),
+            None => finding.mend("modprobe ib_uverbs rdma_ucm nvidia; nvidia-modprobe -u -c=0 makes the GPU's"),
         };
     }
-    let finding = check.is(State::Missing, format!("no {}", lacking.join(", ")));
-    match view.container() {
-        Some(_) => finding.mend("docker run --gpus all --device /dev/infiniband"),
-        None if lacking == ["/dev/infiniband/rdma_cm"] => finding.mend("modprobe rdma_ucm"),
-        None => finding.mend("modprobe ib_uverbs rdma_ucm nvidia; nvidia-modprobe makes the GPU's"),
+    let closed: Vec<&str> = nodes().filter(|node| !view.can_open(Path::new(node))).collect();
+    if closed.is_empty() {
+        return check.is(State::Ok, wanted.join(", "));
     }
+    let of_gpu = |node: &&str| node.starts_with("/dev/nvidia");
+    let mends = [
+        (closed.iter().any(of_gpu), OPEN_GPU_NODES),
+        (!closed.iter().all(of_gpu), OPEN_NODES),
+    ];
+    let mends: Vec<&str> = mends
+        .into_iter()
+        .filter_map(|(needed, mend)| needed.then_some(mend))
+        .collect();
+    check
+        .is(State::Limited, format!("this user may not open {}", closed.join(", ")))
+        .mend(mends.join("; "))
+}
+
+/// The nodes that CUDA opens: the driver's own, and one for each GPU that it drives.
+fn gpu_nodes(view: &View) -> Vec<String> {
+    if view.driver.is_none() || view.gpus.is_empty() {
+        return Vec::new();
+    }
+    // Those that the driver opened; before that worked, all that are on PCIe.
+    let opened = view.probed.gpus.as_ref().ok();
+    let opened: Option<Vec<PciAddress>> = opened.map(|gpus| gpus.iter().filter_map(|gpu| gpu.pci).collect());
+    let gpus = opened
+        .filter(|gpus| !gpus.is_empty())
+        .unwrap_or_else(|| view.gpus.clone());
+    let each = gpus
+        .into_iter()
+        .map(|gpu| format!("/dev/nvidia{}", minor_of(view, gpu)));
+    ["/dev/nvidiactl".to_owned(), "/dev/nvidia-uvm".to_owned()]
+        .into_iter()
+        .chain(each)
+        .collect()
+}
+
+/// The number of a GPU's node: what the driver says, else its place among the GPUs on PCIe, which the driver counts by.
+fn minor_of(view: &View, gpu: PciAddress) -> usize {
+    let file = format!("proc/driver/nvidia/gpus/{gpu}/information");
+    let text = view.machine.text(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Device Minor:"));
+    let told = line.and_then(|number| number.trim().parse().ok());
+    told.or(view.gpus.iter().position(|found| *found == gpu)).unwrap_or(0)
 }
 
 fn memlock(view: &View) -> Finding {

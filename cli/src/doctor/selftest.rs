@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use gpuvm::Transport;
+use gpuvm_nic::devices::{DeviceKind, PortState};
+use gpuvm_nic::with_causes;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -14,10 +16,11 @@ use crate::bench::machine::Machine;
 use crate::bench::report::{Facts, Report};
 use crate::bench::{measure, size};
 use crate::doctor::args::DoctorArgs;
+use crate::doctor::platform::doorbell_obstacle;
 use crate::doctor::rdma::describe_port;
 use crate::doctor::report::SCHEMA_VERSION;
 use crate::doctor::view::{Flavour, View};
-use crate::error::{CliError, chain};
+use crate::error::CliError;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -31,13 +34,51 @@ const PAGES: (u64, u64) = (1_000_000, 8192);
 /// Faults to time, on either.
 const FAULTS: (u64, u64) = (2000, 500);
 
+/// What takes a NIC, as it is listed where there is none to take.
+const NIC_STEPS: [&str; 4] = [
+    "registration with a ConnectX",
+    "loopback READ over a ConnectX",
+    "doorbell of a ConnectX",
+    "loopback READ and WRITE over a ConnectX",
+];
+
+/// The exit status where nothing failed, and the NIC's steps were left out.
+const NOT_RUN_STATUS: u8 = 3;
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// All of it was right.
+    Passed,
+    /// All data was right, and a fallback served.
+    Limited,
+    /// It was not done.
+    NotRun,
+    /// Something was wrong.
+    Failed,
+}
+
+impl Mark {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Passed => "[pass]",
+            Self::Limited => "[limited]",
+            Self::NotRun => "[not run]",
+            Self::Failed => "[FAIL]",
+        }
+    }
+}
+
 /// One step.
 #[derive(Debug, Serialize)]
 pub struct Step {
     /// What was tested.
     pub name: &'static str,
-    /// Whether all of it was right.
+    /// Whether all data was right.
     pub passed: bool,
+    /// How it ended.
+    pub mark: Mark,
     /// Seconds that it took.
     pub seconds: f64,
     /// What came of it, or what went wrong.
@@ -53,8 +94,10 @@ pub struct Step {
 pub struct SelfTest {
     /// The schema's version.
     pub version: u32,
-    /// Whether every step passed.
+    /// Whether every step passed, and none was left out.
     pub passed: bool,
+    /// The exit status.
+    pub exit_status: u8,
     /// The kernel's release.
     pub kernel: String,
     /// NVIDIA's kernel driver.
@@ -72,6 +115,7 @@ pub fn run(args: &DoctorArgs, view: &View) -> SelfTest {
     let mut test = SelfTest {
         version: SCHEMA_VERSION,
         passed: false,
+        exit_status: 1,
         kernel: view.release.clone(),
         driver: view.driver.as_ref().map(|driver| {
             let flavour = match driver.flavour {
@@ -85,9 +129,31 @@ pub fn run(args: &DoctorArgs, view: &View) -> SelfTest {
         machine: None,
         steps: Vec::new(),
     };
-    test.steps(args);
+    test.steps(args, view);
     test.passed = test.steps.iter().all(|step| step.passed);
+    test.exit_status = test.status();
     test
+}
+
+/// What moves the pages where that is left to the self-test: the ConnectX, if one has a port that is up. Else why its steps
+/// cannot be run.
+fn nic_transport(args: &DoctorArgs, view: &View) -> Result<Transport, String> {
+    let wanted = |name: &String| args.rdma_device.is_empty() || args.rdma_device.contains(name);
+    let number = args.path.rdma_port;
+    let mut connectx = view.rdma.iter().filter(|device| device.kind == DeviceKind::Mlx5);
+    if connectx.clone().next().is_none() {
+        return Err("this machine has no ConnectX".to_owned());
+    }
+    let is_up = connectx.any(|device| {
+        let mut ports = device.ports.iter();
+        wanted(&device.name) && ports.any(|port| port.number == number && port.state == PortState::Active)
+    });
+    match is_up {
+        true => Ok(Transport::Mlx5),
+        false => Err(format!(
+            "port {number} of no ConnectX that was asked for is active: gpuvm doctor says what it lacks"
+        )),
+    }
 }
 
 /// A device without what would name it or its network.
@@ -104,14 +170,43 @@ fn describe(device: &gpuvm_nic::devices::RdmaDevice) -> String {
 }
 
 /// What a step found: words and figures.
-type Outcome = Result<(String, Map<String, Value>), CliError>;
+#[derive(Debug)]
+struct Found {
+    said: String,
+    figures: Map<String, Value>,
+    limited: bool,
+}
+
+impl Found {
+    fn new(said: String, figures: Map<String, Value>) -> Self {
+        Self {
+            said,
+            figures,
+            limited: false,
+        }
+    }
+}
+
+type Outcome = Result<Found, CliError>;
 
 impl SelfTest {
-    fn steps(&mut self, args: &DoctorArgs) {
+    fn steps(&mut self, args: &DoctorArgs, view: &View) {
+        let asked = match args.transport {
+            Some(asked) => Ok(asked),
+            None => nic_transport(args, view),
+        };
+        self.machine_steps(args, view, asked.as_ref().ok().copied());
+        let reason = asked.err();
+        self.steps
+            .extend(reason.iter().flat_map(|why| NIC_STEPS.map(|name| not_run(name, why))));
+    }
+
+    /// The steps over `transport`; without one over what a `Vm` takes by itself.
+    fn machine_steps(&mut self, args: &DoctorArgs, view: &View, transport: Option<Transport>) {
+        let options = args.bench_options(transport);
         let mut transport = Transport::Auto;
         let mut cuda = false;
         let (mut pairs, mut proxied) = (0, 0);
-        let options = args.bench_options();
         let machine = &mut self.machine;
         let up = step("bring-up and registration", None, || {
             let args = machine_args(&options)?;
@@ -123,7 +218,7 @@ impl SelfTest {
             let said = format!("{}, transport {transport}: {said}", facts.gpu);
             (pairs, proxied) = (opened.vm.queue_pairs(), opened.vm.proxied_queue_pairs());
             *machine = Some(facts);
-            Ok((said, figures))
+            Ok(Found::new(said, figures))
         });
         let came_up = up.passed;
         self.steps.push(up);
@@ -138,7 +233,7 @@ impl SelfTest {
         self.bench("loopback READ", &options, &few, reads);
         let doorbells = self.steps.last().map(|step| step.figures.clone()).unwrap_or_default();
         self.steps.push(step("doorbell", None, || {
-            rings(transport, (pairs, proxied), &doorbells)
+            rings(transport, (pairs, proxied), &doorbells, doorbell_obstacle(view))
         }));
         let writes = format!("{few} --access warp --writes 50");
         self.bench("loopback READ and WRITE", &options, &writes, reads);
@@ -178,36 +273,57 @@ impl SelfTest {
         }
         text.push('\n');
         for step in &self.steps {
-            let mark = if step.passed { "[pass]" } else { "[FAIL]" };
-            text.push_str(&format!(
-                "{mark} {} ({:.1} s): {}\n",
-                step.name, step.seconds, step.said
-            ));
-            if let (false, Some(command)) = (step.passed, &step.command) {
+            let seconds = match step.mark {
+                Mark::NotRun => String::new(),
+                _ => format!(" ({:.1} s)", step.seconds),
+            };
+            text.push_str(&format!("{} {}{seconds}: {}\n", step.mark.text(), step.name, step.said));
+            if let (Mark::Failed, Some(command)) = (step.mark, &step.command) {
                 text.push_str(&format!("       again: RUST_LOG=gpuvm=debug {command}\n"));
             }
         }
-        text.push_str(if self.passed { "\nall passed" } else { "\nFAILED" });
+        text.push_str(match self.worst() {
+            Mark::Passed => "\nall passed",
+            Mark::Limited => "\nall data was right, with limits: see above",
+            Mark::NotRun => "\nwhat was run passed; NOTHING was tested on a ConnectX",
+            Mark::Failed => "\nFAILED",
+        });
         text
+    }
+
+    /// What is to be said of all steps together.
+    fn worst(&self) -> Mark {
+        let of = [Mark::Failed, Mark::NotRun, Mark::Limited].into_iter();
+        let mut of = of.filter(|mark| self.steps.iter().any(|step| step.mark == *mark));
+        of.next().unwrap_or(Mark::Passed)
+    }
+
+    fn status(&self) -> u8 {
+        match self.worst() {
+            Mark::Passed | Mark::Limited => 0,
+            Mark::Failed => 1,
+            Mark::NotRun => NOT_RUN_STATUS,
+        }
     }
 }
 
 impl DoctorArgs {
-    /// The options that were given, as the benchmarks spell them.
-    fn bench_options(&self) -> Vec<String> {
+    /// The options that were given, as the benchmarks spell them, over that transport.
+    fn bench_options(&self, transport: Option<Transport>) -> Vec<String> {
         let mut options = Vec::new();
         let mut option = |name: &str, value: Option<String>| {
             // One argument, whatever the value has in it.
             options.extend(value.map(|value| format!("--{name}={value}")));
         };
         option("gpu", self.gpu.map(|gpu| gpu.to_string()));
-        option("transport", self.transport.map(|transport| transport.to_string()));
+        option("transport", transport.map(|transport| transport.to_string()));
         for device in &self.rdma_device {
             option("rdma-device", Some(device.clone()));
         }
-        option("rdma-port", self.rdma_port.map(|port| port.to_string()));
-        option("gid-index", self.gid_index.map(|index| index.to_string()));
-        option("rdma-mtu", self.rdma_mtu.map(|bytes| bytes.to_string()));
+        option("rdma-queues", self.rdma_queues.map(|making| making.to_string()));
+        for (name, value) in self.path.options() {
+            option(name, value);
+        }
         option("queue-pairs", self.queue_pairs.map(|pairs| pairs.to_string()));
         options
     }
@@ -235,15 +351,32 @@ fn step(name: &'static str, command: Option<&str>, work: impl FnOnce() -> Outcom
     let started = Instant::now();
     let outcome = work();
     let seconds = started.elapsed().as_secs_f64();
-    let passed = outcome.is_ok();
-    let (said, figures) = outcome.unwrap_or_else(|error| (chain(&error), Map::new()));
+    let mark = match &outcome {
+        Ok(found) if found.limited => Mark::Limited,
+        Ok(_) => Mark::Passed,
+        Err(_) => Mark::Failed,
+    };
+    let found = outcome.unwrap_or_else(|error| Found::new(with_causes(&error), Map::new()));
     Step {
         name,
-        passed,
+        passed: mark != Mark::Failed,
+        mark,
         seconds,
-        said: redact(&said),
+        said: redact(&found.said),
         command: command.map(redact),
-        figures,
+        figures: found.figures,
+    }
+}
+
+fn not_run(name: &'static str, why: &str) -> Step {
+    Step {
+        name,
+        passed: false,
+        mark: Mark::NotRun,
+        seconds: 0.0,
+        said: why.to_owned(),
+        command: None,
+        figures: Map::new(),
     }
 }
 
@@ -292,11 +425,17 @@ fn reads(report: &Report) -> Outcome {
         figure(&figures, "fault_ns_p50") / 1e3,
         figure(&figures, "fault_ns_p99") / 1e3,
     );
-    Ok((said, figures))
+    Ok(Found::new(said, figures))
 }
 
-/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many.
-fn rings(transport: Transport, (pairs, proxied): (u32, u32), figures: &Map<String, Value>) -> Outcome {
+/// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many, with what
+/// is known against the GPU's ringing by itself.
+fn rings(
+    transport: Transport,
+    (pairs, proxied): (u32, u32),
+    figures: &Map<String, Value>,
+    obstacle: Option<String>,
+) -> Outcome {
     let (doorbells, calls, pages) = (
         figure(figures, "doorbells"),
         figure(figures, "doorbell_calls"),
@@ -307,7 +446,7 @@ fn rings(transport: Transport, (pairs, proxied): (u32, u32), figures: &Map<Strin
     });
     let told = told.as_object().cloned().unwrap_or_default();
     if transport == Transport::Direct {
-        return Ok(("transport direct has none".to_owned(), told));
+        return Ok(Found::new("transport direct has none".to_owned(), told));
     }
     if doorbells < 1.0 {
         return Err(CliError::Options(format!("no GPU thread rang for {pages} pages")));
@@ -318,7 +457,17 @@ fn rings(transport: Transport, (pairs, proxied): (u32, u32), figures: &Map<Strin
         0 => format!("{rung}; a proxy passed that on by {calls} calls"),
         _ => format!("{rung}; a proxy passes that on for {proxied} of {pairs} queue pairs, by {calls} calls"),
     };
-    Ok((said, told))
+    let mut found = Found::new(said, told);
+    // SoftRoCE takes a system call; a ConnectX is there to be rung by the GPU.
+    if transport == Transport::Mlx5 && proxied > 0 {
+        let why = obstacle
+            .unwrap_or_else(|| "the driver refused to map the register, and RUST_LOG=gpuvm=warn says how".into());
+        found
+            .said
+            .push_str(&format!("; the GPU does not reach the NIC's register: {why}"));
+        found.limited = true;
+    }
+    Ok(found)
 }
 
 fn latency(report: &Report) -> Outcome {
@@ -331,7 +480,7 @@ fn latency(report: &Report) -> Outcome {
         us("ns_p99"),
         us("ns_p999"),
     );
-    Ok((said, figures))
+    Ok(Found::new(said, figures))
 }
 
 /// Without addresses of networks and names of devices that only this machine has.
@@ -367,6 +516,7 @@ fn is_private(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::tests::machines::{Fixture, NIC_WAY};
 
     #[test]
     fn what_names_a_machine_is_taken_out() {
@@ -399,17 +549,96 @@ mod tests {
             let value = json!({ "doorbells": doorbells, "doorbell_calls": calls, "pages": 10 });
             value.as_object().cloned().expect("an object")
         };
-        assert!(rings(Transport::Soft, (4, 0), &told(0, 0)).is_err());
-        assert!(rings(Transport::Direct, (0, 0), &told(0, 0)).is_ok());
-        let (said, _) = rings(Transport::Mlx5, (4, 0), &told(3, 0)).expect("rung");
-        assert!(said.contains("by no processor"), "{said}");
-        let (said, _) = rings(Transport::Mlx5, (4, 3), &told(3, 0)).expect("rung");
-        assert!(
-            said.contains("3 of 4 queue pairs") && !said.contains("no processor"),
-            "{said}"
+        let rung = |transport, pairs, told| rings(transport, pairs, &told, None);
+        assert!(rung(Transport::Soft, (4, 0), told(0, 0)).is_err());
+        assert!(rung(Transport::Direct, (0, 0), told(0, 0)).is_ok());
+        let found = rung(Transport::Mlx5, (4, 0), told(3, 0)).expect("rung");
+        assert!(found.said.contains("by no processor") && !found.limited, "{found:?}");
+        let found = rung(Transport::Rxe, (4, 4), told(3, 2)).expect("rung");
+        assert!(found.said.contains("2 calls") && !found.limited, "{found:?}");
+    }
+
+    #[test]
+    fn a_connectx_that_a_proxy_rings_is_limited_and_says_why() {
+        let told = json!({ "doorbells": 3, "doorbell_calls": 0, "pages": 10 });
+        let told = told.as_object().expect("an object");
+        for proxied in [1, 4] {
+            let why = "the IOMMU translates";
+            let found = rings(Transport::Mlx5, (4, proxied), told, Some(why.to_owned())).expect("rung");
+            let of_all = format!("{proxied} of 4 queue pairs");
+            assert!(
+                found.limited && found.said.contains(&of_all) && found.said.contains(why),
+                "{found:?}"
+            );
+            assert!(!found.said.contains("by no processor"), "{found:?}");
+            let found = rings(Transport::Mlx5, (4, proxied), told, None).expect("rung");
+            assert!(found.limited && found.said.contains("refused to map"), "{found:?}");
+            let step = step("doorbell", None, || Ok(found));
+            assert_eq!((step.mark, step.passed), (Mark::Limited, true));
+        }
+    }
+
+    /// As `gpuvm doctor --selftest` with those.
+    fn args(words: &str) -> DoctorArgs {
+        let words = ["gpuvm", "doctor", "--selftest"]
+            .into_iter()
+            .chain(words.split_ascii_whitespace());
+        match Cli::try_parse_from(words).expect("options").command {
+            Command::Doctor(args) => args,
+            _ => panic!("another command"),
+        }
+    }
+
+    #[test]
+    fn a_connectx_that_is_up_is_what_is_tested() {
+        let server = Fixture::server();
+        let of = |fixture: &Fixture, words: &str| nic_transport(&args(words), &fixture.view());
+        assert_eq!(of(&server, ""), Ok(Transport::Mlx5));
+        assert_eq!(of(&server, "--rdma-device mlx5_0"), Ok(Transport::Mlx5));
+        for other in ["--rdma-device rxe0", "--rdma-port 2"] {
+            assert!(of(&server, other).is_err(), "{other}");
+        }
+        let port = format!("sys/devices/{NIC_WAY}/infiniband/mlx5_0/ports/1");
+        server.tree.file(&format!("{port}/state"), "1: DOWN\n");
+        let why = of(&server, "").expect_err("it is down");
+        assert!(why.contains("port 1"), "{why}");
+        assert_eq!(
+            of(&Fixture::laptop(), ""),
+            Err("this machine has no ConnectX".to_owned())
         );
-        let (said, _) = rings(Transport::Rxe, (4, 4), &told(3, 2)).expect("rung");
-        assert!(said.contains("2 calls"), "{said}");
+    }
+
+    #[test]
+    fn steps_that_were_not_run_are_no_pass() {
+        let fixture = Fixture::laptop();
+        let words = "--gpu cuda:99";
+        let test = run(&args(words), &fixture.view());
+        let left_out: Vec<_> = test.steps.iter().filter(|step| step.mark == Mark::NotRun).collect();
+        assert_eq!(left_out.len(), NIC_STEPS.len());
+        assert!(!test.passed && test.exit_status == 1, "no such GPU");
+        let mut test = test;
+        test.steps.retain(|step| step.mark == Mark::NotRun);
+        assert_eq!(test.status(), NOT_RUN_STATUS);
+        let text = test.text();
+        assert!(
+            !text.contains("all passed") && text.contains("[not run] doorbell of a ConnectX: "),
+            "{text}"
+        );
+        test.steps.clear();
+        assert_eq!(test.status(), 0);
+    }
+
+    #[test]
+    fn every_option_of_the_path_reaches_the_benchmarks() {
+        let words =
+            "--rdma-queues devx --rdma-port 2 --gid-index 3 --rdma-mtu 1024 --service-level 5 --traffic-class 96";
+        let options = args(words).bench_options(Some(Transport::Mlx5));
+        let parsed = machine_args(&options).expect("options of a benchmark");
+        assert_eq!(parsed.rdma_queues.to_string(), "devx");
+        let path = parsed.path.path();
+        assert_eq!((path.port, path.gid_index, path.mtu), (2, Some(3), Some(1024)));
+        assert_eq!((path.service_level, path.traffic_class), (5, 96));
+        assert_eq!(args("").bench_options(None), Vec::<String>::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-mod machines;
+pub mod machines;
 
 use serde_json::Value;
 
@@ -177,7 +177,17 @@ fn locked_memory_is_limited() {
             .unwrap_or("")
             .contains("ulimit -l unlimited")
     );
-    assert_eq!(of(&report, "capabilities").found, "lacks IPC_LOCK");
+    let rights = of(&report, "capabilities");
+    assert_eq!(rights.found, "lacks IPC_LOCK");
+    let mend = rights.mend.as_deref().unwrap_or("");
+    assert!(mend.contains("setcap cap_ipc_lock+ep"), "{mend}");
+    // A user's own.
+    let laptop = Fixture::laptop().report();
+    let mend = of(&laptop, "capabilities").mend.as_deref().unwrap_or("");
+    assert!(
+        mend.contains("cap_sys_admin,cap_ipc_lock,cap_sys_rawio,cap_net_admin+ep"),
+        "{mend}"
+    );
 }
 
 #[test]
@@ -266,6 +276,38 @@ fn a_container_without_rights() {
         .remove(".dockerenv")
         .file("proc/1/cgroup", "0::/kubepods/besteffort/pod1\n");
     assert!(of(&fixture.report(), "capabilities").found.contains("kubepods"));
+}
+
+#[test]
+fn nodes_of_the_gpus_that_are_there() {
+    let fixture = Fixture::server();
+    let lacking = || {
+        let report = fixture.report();
+        let nodes = of(&report, "device_nodes");
+        (nodes.state, nodes.found.clone())
+    };
+    fixture.tree.remove("dev/nvidia-uvm");
+    assert_eq!(lacking(), (State::Missing, "no /dev/nvidia-uvm".to_owned()));
+    fixture.tree.file("dev/nvidia-uvm", "");
+    // As the driver counts.
+    let information = "proc/driver/nvidia/gpus/0000:18:00.0/information";
+    fixture
+        .tree
+        .file(information, "Model: \t NVIDIA H200\nDevice Minor: \t 3\n");
+    assert_eq!(lacking(), (State::Missing, "no /dev/nvidia3".to_owned()));
+    fixture.tree.remove("dev/nvidia0").file("dev/nvidia3", "");
+    assert_eq!(lacking().0, State::Ok, "the others' are not this GPU's");
+    // Something that nobody can open to write.
+    fixture.tree.remove("dev/nvidia-uvm").file("dev/nvidia-uvm/x", "");
+    let (state, found) = lacking();
+    assert_eq!(state, State::Limited);
+    assert_eq!(found, "this user may not open /dev/nvidia-uvm");
+    let report = fixture.report();
+    let mend = of(&report, "device_nodes").mend.as_deref().unwrap_or("");
+    assert!(
+        mend.contains("NVreg_DeviceFileMode") && !mend.contains("uverbs"),
+        "{mend}"
+    );
 }
 
 #[test]

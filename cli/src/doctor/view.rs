@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpuvm_gpu::{cuda, sim};
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
-
-use crate::error::chain;
+use gpuvm_nic::with_causes;
 
 /// The verbs libraries.
 pub const VERBS_LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"];
@@ -61,10 +60,10 @@ impl Probed {
     pub fn here() -> Self {
         let gpus = cuda::devices().map(|devices| devices.into_iter().map(gpu_facts).collect());
         Self {
-            gpus: gpus.map_err(|error| chain(&error)),
+            gpus: gpus.map_err(|error| with_causes(&error)),
             cuda: cuda::driver_version().ok(),
-            nvrtc: cuda::nvrtc_version().map_err(|error| chain(&error)),
-            compiler: sim::compiler_version().map_err(|error| chain(&error)),
+            nvrtc: cuda::nvrtc_version().map_err(|error| with_causes(&error)),
+            compiler: sim::compiler_version().map_err(|error| with_causes(&error)),
             libraries: VERBS_LIBRARIES.map(|name| (name, loadable(name))).into(),
         }
     }

@@ -8,29 +8,33 @@ use clap::Args;
 use gpuvm_nic::soft::FaultMix;
 use gpuvm_simulate::Workload;
 
-/// Many interleavings of small workloads, each decided by one seed, on the simulated GPU and the software NIC in virtual time.
-///
-/// After every access page words, frames, requests and ring indexes are compared with the protocol's rules, results with a
-/// model. Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options.
-#[derive(Debug, Args)]
+/// A campaign, or one run.
+#[derive(Debug, Clone, Args)]
 pub struct SimulateArgs {
     /// Seeds, from A up to but not including B.
-    #[arg(long, value_name = "A..B", conflicts_with = "seed", required_unless_present_any = ["seed", "worker"])]
+    #[arg(long, value_name = "A..B", conflicts_with = "seed", required_unless_present_any = ["seed", "worker", "mutation"])]
     pub seeds: Option<Seeds>,
 
     /// One seed.
-    #[arg(long, value_name = "N")]
+    // Without the last number, which no range A..B has either.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..u64::MAX))]
     pub seed: Option<u64>,
 
     /// Workloads, separated by commas, or all: random, counters, linear, stream, transpose, bfs, spans, prefetch, flush,
-    /// never-evicted, direct.
+    /// never-evicted, direct, replicas, returns, checksums.
     #[arg(long, value_name = "NAME[,..]", default_value = "all")]
     pub workload: Workloads,
 
     /// Faults of the NIC, drawn by the seed: KIND:1/ODDS, KIND:TIMES, each perhaps with @TIME, separated by commas. Kinds that only
-    /// delay must change no result; others may end a kernel with an error, and must do no more.
+    /// delay, and those that the library repeats and mends, must change no result; others may end a kernel with an error, and must do
+    /// no more. A kind that never happens is an error.
     #[arg(long, value_name = "MIX")]
     pub faults: Option<FaultMix>,
+
+    /// Look for data races in the GPU's memory as well, which are failures. Memory is sequentially consistent then, so results say less.
+    /// Without the workloads linear, bfs and never-evicted, whose lanes race for words on purpose.
+    #[arg(long)]
+    pub races: bool,
 
     /// Worker processes. Without it: one for each core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

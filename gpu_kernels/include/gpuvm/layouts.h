@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 5;
+constexpr const unsigned int LAYOUT_VERSION = 6;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -572,8 +572,13 @@ struct alignas(128) QueueState {
     unsigned long long pad2[14];
     /// A hint: requests below this index need nobody's help any more.
     unsigned long long cursor;
+    /// Not 0: the far end has answered a request of a region with replicas or checksums since the host set it to 0.
+    unsigned int answered;
+    /// Not 0: requests have got no answer for some time, though the host mends the pair again and again. Regions with replicas turn
+    /// to the other home. Written by the host.
+    unsigned int silent;
     /// Unused, to the end of the line.
-    unsigned long long pad3[15];
+    unsigned int pad3[28];
 };
 
 /// The record of the request in one ring slot. Whoever needs the request finished can finish it.
@@ -642,8 +647,10 @@ struct alignas(128) LaunchState {
     unsigned int abort;
     /// Faults after the first.
     unsigned int later_faults;
+    /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
+    unsigned int goes_on;
     /// Unused, to the end of the line.
-    unsigned long long pad[15];
+    unsigned int pad[29];
     /// The first fault.
     FaultRecord fault;
 };
@@ -698,7 +705,9 @@ static_assert(__builtin_offsetof(QueueState, failed) == 260, "offset of QueueSta
 static_assert(__builtin_offsetof(QueueState, posted) == 264, "offset of QueueState::posted");
 static_assert(__builtin_offsetof(QueueState, pad2) == 272, "offset of QueueState::pad2");
 static_assert(__builtin_offsetof(QueueState, cursor) == 384, "offset of QueueState::cursor");
-static_assert(__builtin_offsetof(QueueState, pad3) == 392, "offset of QueueState::pad3");
+static_assert(__builtin_offsetof(QueueState, answered) == 392, "offset of QueueState::answered");
+static_assert(__builtin_offsetof(QueueState, silent) == 396, "offset of QueueState::silent");
+static_assert(__builtin_offsetof(QueueState, pad3) == 400, "offset of QueueState::pad3");
 static_assert(__builtin_offsetof(RequestRecord, state) == 0, "offset of RequestRecord::state");
 static_assert(__builtin_offsetof(RequestRecord, owner) == 8, "offset of RequestRecord::owner");
 static_assert(__builtin_offsetof(RequestRecord, frame) == 16, "offset of RequestRecord::frame");
@@ -817,7 +826,8 @@ static_assert(__builtin_offsetof(FaultRecord, frames_free) == 84, "offset of Fau
 static_assert(__builtin_offsetof(FaultRecord, reserved) == 88, "offset of FaultRecord::reserved");
 static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchState::abort");
 static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
-static_assert(__builtin_offsetof(LaunchState, pad) == 8, "offset of LaunchState::pad");
+static_assert(__builtin_offsetof(LaunchState, goes_on) == 8, "offset of LaunchState::goes_on");
+static_assert(__builtin_offsetof(LaunchState, pad) == 12, "offset of LaunchState::pad");
 static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
 #endif
 }  // namespace layout

@@ -211,6 +211,14 @@ fn drain_stores() {
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier, which touches no memory.
+    unsafe {
+        std::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // SeqCst: the strongest fence there is.
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 unsafe extern "C" fn mmio_store(lane: *mut Lane, address: *mut u64, value: u64) {

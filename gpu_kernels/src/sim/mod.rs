@@ -86,7 +86,7 @@ pub enum MemoryModel {
 /// How the seeded mode picks the lane that runs next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
-    /// A random walk under even seeds, priorities with 1 to 5 changes under odd ones.
+    /// A random walk under half of the seeds, priorities with 1 to 5 changes under the others, by a draw.
     #[default]
     BySeed,
     /// A random walk: any lane that can run is as likely as any other.

@@ -79,6 +79,10 @@ pub const SIMULATED_ALONE: &[&str] = &[
     "simulate/kernels/words.cu",
 ];
 
+/// Files of tests: compiled for the architecture on which they run. One beside them, which has every way to an element,
+/// is compiled for all.
+pub const TESTS_ALONE: &[&str] = &["tests/kernels/faulty.cu", "tests/kernels/holding.cu"];
+
 /// All files.
 pub const FILES: &[File] = &[
     File {
@@ -88,9 +92,8 @@ pub const FILES: &[File] = &[
             plain("gpuvm_version", 8),
             // Queued, both write requests by stores of 16 bytes, each from four neighbouring registers.
             paged("gpuvm_flush", 56, 104),
-            // Its functions are compiled with a frame of their own each, in which they keep their caller's registers. It runs when a region
-            // ends, over frames, not over accesses.
-            capped("gpuvm_release", 88, 96, 872, 1400),
+            // It goes on behind a page that fails, and so keeps where it is and when it began.
+            paged("gpuvm_release", 80, 128),
             // Here without what regions with replicas need, as in every program that did not ask for it.
             paged("gpuvm_reap", 56, 56),
             paged("gpuvm_age", 32, 32),
@@ -181,10 +184,10 @@ pub const FILES: &[File] = &[
             paged("warm_pages", 184, 184),
             plain("gather_raw", 40),
             // A bound of 8 blocks of 256 threads, 4 of compute capability 7.5.
-            capped("gather_paged", 64, 64, 3000, 4600),
+            capped("gather_paged", 64, 64, 3000, 4900),
             plain("rows_raw", 24),
             paged("rows_paged", 184, 184),
-            paged("rows_span", 144, 168),
+            paged("rows_span", 152, 168),
             paged("rows_reader", 168, 192),
             plain("stream_raw", 64),
             paged("stream_paged<true>", 176, 184),
@@ -203,7 +206,7 @@ pub const FILES: &[File] = &[
             paged("read_then_write", 160, 184),
             paged("check", 192, 192),
             paged("gather", 144, 168),
-            paged("fetch", 184, 168),
+            paged("fetch", 184, 176),
             paged("store", 160, 176),
             plain("owners", 24),
             paged("until_stopped", 160, 176),
@@ -237,8 +240,8 @@ pub const FILES: &[File] = &[
             paged("sum", 184, 168),
             paged("read_while_dirty", 144, 168),
             paged("write_while_clean", 144, 168),
-            paged("walk_beside_a_pin", 184, 168),
-            paged("walk_beside_a_fetch", 184, 168),
+            paged("walk_beside_a_pin", 184, 176),
+            paged("walk_beside_a_fetch", 184, 176),
             paged("hold_many", 256, 256),
             paged("leak_pins", 160, 176),
             paged("pin_and_touch", 184, 176),
@@ -290,3 +293,15 @@ pub const FILES: &[File] = &[
         ],
     },
 ];
+
+/// Kernels in the form for regions with replicas and checksums: what the code for both adds to a thread that may fault.
+pub const GUARDED: &[File] = &[File {
+    path: "tests/kernels/basic.cu",
+    defines: &[],
+    kernels: &[guarded("sum", 232), guarded("copy", 232)],
+}];
+
+/// A kernel of that form, which is always queued.
+const fn guarded(name: &'static str, registers: u32) -> Kernel {
+    paged(name, registers, registers)
+}

@@ -79,6 +79,12 @@ impl Grant {
         self.access
     }
 
+    /// Whether it was sealed: nobody writes it any more.
+    pub fn is_sealed(&self) -> bool {
+        // Relaxed: see `rkey`.
+        self.sealed.load(Ordering::Relaxed)
+    }
+
     /// The session.
     pub fn client(&self) -> &Arc<NodeClient> {
         &self.client
@@ -97,8 +103,7 @@ impl Grant {
     /// # Errors
     /// A place outside the grant, a sealed grant, or a session that is over or ends by this.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NodeError> {
-        // Relaxed: see `rkey`.
-        if self.sealed.load(Ordering::Relaxed) {
+        if self.is_sealed() {
             return Err(NodeError::Sealed);
         }
         self.client.copy(self, offset, Copy::Write(data))
@@ -174,6 +179,7 @@ impl NodeClient {
             let waited = self.inner.wait_for(
                 "a copy to or from the memory node",
                 self.inner.options.timeout,
+                None,
                 |state| match state.pieces[slot] {
                     Piece::Done(status) => {
                         state.pieces[slot] = Piece::Idle;
@@ -248,6 +254,7 @@ impl NodeClient {
             NodeError::Call {
                 call: "ibv_post_send",
                 what: "copying",
+                object: self.inner.address.clone(),
                 source,
             }
         })

@@ -44,7 +44,7 @@ fn knock(node: &MemoryNode, private_data: &[u8]) -> Event {
         channel: &channel,
         resends: Resends::of_control(&options),
     };
-    let events = |id: &Id, left| next_event(&channel, id, left);
+    let events = |id: &Id, left| next_event(&channel, id, left, None);
     let id = dialling.resolve(&events).unwrap();
     let queue = HostQueue::open(&id.device().unwrap(), 1, 64).unwrap();
     id.connect(ConnectParameters {

@@ -304,6 +304,7 @@ impl Node {
                 session.post_receives().map_err(|source| NodeError::Call {
                     call: "ibv_post_recv",
                     what: "waiting for messages",
+                    object: peer.to_string(),
                     source,
                 })
             },

@@ -17,6 +17,13 @@ use super::queue::from_verbs;
 use super::{check, need_libraries, set_nonblocking};
 use crate::error::NodeError;
 
+/// What calls work on before there is a connection.
+const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
+/// `RDMA_OPTION_ID`, and of its options `RDMA_OPTION_ID_TOS` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
+const OPTION_LEVEL_ID: libc::c_int = 0;
+const OPTION_TOS: libc::c_int = 0;
+const OPTION_ACK_TIMEOUT: libc::c_int = 3;
+
 /// Where events arrive. Reading it does not block.
 #[derive(Debug)]
 pub struct Channel(NonNull<sys::rdma_event_channel>);
@@ -76,6 +83,7 @@ impl Channel {
                 _ => NodeError::Call {
                     call: "rdma_create_event_channel",
                     what: "opening the connection manager",
+                    object: CONNECTION_MANAGER.to_owned(),
                     source,
                 },
             }
@@ -84,6 +92,7 @@ impl Channel {
         set_nonblocking(channel.fd()).map_err(|source| NodeError::Call {
             call: "fcntl",
             what: "opening the connection manager",
+            object: CONNECTION_MANAGER.to_owned(),
             source,
         })?;
         Ok(Arc::new(channel))
@@ -108,6 +117,7 @@ impl Channel {
                 _ => Err(NodeError::Call {
                     call: "rdma_get_cm_event",
                     what: "reading an event",
+                    object: CONNECTION_MANAGER.to_owned(),
                     source,
                 }),
             };
@@ -224,10 +234,12 @@ impl Id {
         let space = sys::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: the channel lives, and the identifier is a local.
         let result = unsafe { sys::rdma_create_id(channel.0.as_ptr(), &mut raw, std::ptr::null_mut(), space) };
-        check("rdma_create_id", "beginning a connection", result)?;
+        let object = || CONNECTION_MANAGER.to_owned();
+        check("rdma_create_id", "beginning a connection", object, result)?;
         let raw = NonNull::new(raw).ok_or_else(|| NodeError::Call {
             call: "rdma_create_id",
             what: "beginning a connection",
+            object: object(),
             source: io::ErrorKind::Other.into(),
         })?;
         Ok(Id {
@@ -271,6 +283,17 @@ impl Id {
         unsafe { socket_address((&raw const *address).cast()) }
     }
 
+    /// For messages: the peer, or the own address of a listener, and the device.
+    fn name(&self) -> String {
+        let address = self.peer_address().or(self.local_address());
+        match (address, self.device()) {
+            (Some(address), Some(device)) => format!("{address} over {device}"),
+            (Some(address), None) => address.to_string(),
+            (None, Some(device)) => device,
+            (None, None) => CONNECTION_MANAGER.to_owned(),
+        }
+    }
+
     pub fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let mut raw = RawAddress::new(address);
         // SAFETY: the identifier lives; the address is a local that is read during the call.
@@ -299,51 +322,79 @@ impl Id {
                 milliseconds(limit),
             )
         };
-        check("rdma_resolve_addr", "finding the node's RDMA address", result)
+        check(
+            "rdma_resolve_addr",
+            "finding the node's RDMA address",
+            || peer.to_string(),
+            result,
+        )
     }
 
     pub fn resolve_route(&self, limit: Duration) -> Result<(), NodeError> {
         // SAFETY: the identifier lives.
         let result = unsafe { sys::rdma_resolve_route(self.raw.as_ptr(), milliseconds(limit)) };
-        check("rdma_resolve_route", "finding the way to the node", result)
+        check(
+            "rdma_resolve_route",
+            "finding the way to the node",
+            || self.name(),
+            result,
+        )
     }
 
     /// The time after which a packet is sent again, 4.096 us << `ack_timeout`, for both ends of the connection. To be set
-    /// before the route is resolved; kernels before 5.3 do not know it.
+    /// before the route is resolved. Kernels before 5.3 do not know it: their default holds then, and the log says so.
     pub fn set_ack_timeout(&self, ack_timeout: u8) {
-        const LEVEL_ID: libc::c_int = 0;
-        const ACK_TIMEOUT: libc::c_int = 3;
-        let mut value = ack_timeout;
-        // SAFETY: the identifier lives; one byte is read from a local. Where it is not known, the default holds.
-        unsafe { sys::rdma_set_option(self.raw.as_ptr(), LEVEL_ID, ACK_TIMEOUT, (&raw mut value).cast(), 1) };
+        if let Err(error) = self.set_option(OPTION_ACK_TIMEOUT, ack_timeout) {
+            let peer = self.name();
+            tracing::warn!(%error, errno = error.raw_os_error(), peer, ack_timeout, "the acknowledgement timeout was not set");
+        }
+    }
+
+    /// The traffic class of the connection's packets, from both ends. To be set before the route is resolved.
+    pub fn set_traffic_class(&self, class: u8) -> Result<(), NodeError> {
+        self.set_option(OPTION_TOS, class).map_err(|source| NodeError::Call {
+            call: "rdma_set_option",
+            what: "setting the traffic class",
+            object: self.name(),
+            source,
+        })
+    }
+
+    fn set_option(&self, option: libc::c_int, mut value: u8) -> io::Result<()> {
+        let value = (&raw mut value).cast();
+        // SAFETY: the identifier lives; one byte is read from a local.
+        match unsafe { sys::rdma_set_option(self.raw.as_ptr(), OPTION_LEVEL_ID, option, value, 1) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     pub fn connect(&self, parameters: ConnectParameters<'_>) -> Result<(), NodeError> {
         let mut raw = parameters.to_raw();
         // SAFETY: the identifier lives; the parameters and their private data are read during the call.
         let result = unsafe { sys::rdma_connect(self.raw.as_ptr(), &mut raw) };
-        check("rdma_connect", "asking for the connection", result)
+        check("rdma_connect", "asking for the connection", || self.name(), result)
     }
 
     pub fn accept(&self, parameters: ConnectParameters<'_>) -> Result<(), NodeError> {
         let mut raw = parameters.to_raw();
         // SAFETY: as above.
         let result = unsafe { sys::rdma_accept(self.raw.as_ptr(), &mut raw) };
-        check("rdma_accept", "accepting the connection", result)
+        check("rdma_accept", "accepting the connection", || self.name(), result)
     }
 
     pub fn reject(&self, private_data: &[u8]) -> Result<(), NodeError> {
         let (data, bytes) = (private_data.as_ptr().cast(), private_data.len() as u8);
         // SAFETY: the identifier lives; the data is read during the call.
         let result = unsafe { sys::rdma_reject(self.raw.as_ptr(), data, bytes) };
-        check("rdma_reject", "refusing the connection", result)
+        check("rdma_reject", "refusing the connection", || self.name(), result)
     }
 
     /// Says that the own queue pair is ready, after a connect response.
     pub fn establish(&self) -> Result<(), NodeError> {
         // SAFETY: the identifier lives.
         let result = unsafe { sys::rdma_establish(self.raw.as_ptr()) };
-        check("rdma_establish", "establishing the connection", result)
+        check("rdma_establish", "establishing the connection", || self.name(), result)
     }
 
     /// Ends the connection, or answers its end. One that is over already is no error.
@@ -363,7 +414,12 @@ impl Id {
         let mut mask = 0;
         // SAFETY: the identifier lives; attributes and mask are locals.
         let result = unsafe { sys::rdma_init_qp_attr(self.raw.as_ptr(), &mut attr, &mut mask) };
-        check("rdma_init_qp_attr", "asking for a queue pair's attributes", result)?;
+        check(
+            "rdma_init_qp_attr",
+            "asking for a queue pair's attributes",
+            || self.name(),
+            result,
+        )?;
         Ok(from_verbs(&attr, mask))
     }
 }

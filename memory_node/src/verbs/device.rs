@@ -41,6 +41,7 @@ fn find_device<T>(mut each: impl FnMut(*mut sys::ibv_device, String) -> Option<T
             _ => Err(NodeError::Call {
                 call: "ibv_get_device_list",
                 what: "looking for devices",
+                object: "this machine".to_owned(),
                 source,
             }),
         };
@@ -109,6 +110,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Opens a device by its name.
     ///
     /// # Errors
@@ -122,6 +128,7 @@ impl Context {
         let failed = |source| NodeError::Call {
             call: "ibv_open_device",
             what: "opening the device",
+            object: name.to_owned(),
             source,
         };
         let Some(opened) = opened else {
@@ -141,6 +148,7 @@ impl Context {
             return Err(NodeError::Call {
                 call: "ibv_query_device",
                 what: "asking for the device's limits",
+                object: name.to_owned(),
                 source: io::Error::from_raw_os_error(result),
             });
         }
@@ -178,6 +186,7 @@ impl Domain {
         let raw = raw.ok_or_else(|| NodeError::Call {
             call: "ibv_alloc_pd",
             what: "making a protection domain",
+            object: context.name.clone(),
             source: io::Error::last_os_error(),
         })?;
         Ok(Arc::new(Domain {
@@ -293,6 +302,7 @@ impl Region {
             error => Err(NodeError::Call {
                 call: "ibv_dereg_mr",
                 what: "taking a memory region's keys back",
+                object: self.domain.context.name.clone(),
                 source: io::Error::from_raw_os_error(error),
             }),
         }
@@ -343,6 +353,7 @@ impl CompletionQueue {
         let failed = |call, source| NodeError::Call {
             call,
             what: "making a completion queue",
+            object: context.name.clone(),
             source,
         };
         // SAFETY: the context is open.
@@ -407,6 +418,7 @@ impl CompletionQueue {
             error => Err(NodeError::Call {
                 call: "ibv_req_notify_cq",
                 what: "waiting for completions",
+                object: self.context.name.clone(),
                 source: io::Error::from_raw_os_error(error.abs()),
             }),
         }

@@ -49,15 +49,23 @@ fn is_loaded(name: &CStr) -> bool {
 }
 
 /// The error of a function that returns -1 and sets errno.
-pub(crate) fn check(call: &'static str, what: &'static str, result: libc::c_int) -> Result<(), NodeError> {
-    match result {
-        0 => Ok(()),
-        _ => Err(NodeError::Call {
-            call,
-            what,
-            source: io::Error::last_os_error(),
-        }),
+pub(crate) fn check(
+    call: &'static str,
+    what: &'static str,
+    object: impl FnOnce() -> String,
+    result: libc::c_int,
+) -> Result<(), NodeError> {
+    if result == 0 {
+        return Ok(());
     }
+    // Before anything else sets errno.
+    let source = io::Error::last_os_error();
+    Err(NodeError::Call {
+        call,
+        what,
+        object: object(),
+        source,
+    })
 }
 
 /// Waits until one of the descriptors can be read, at most this long. True for each that can.

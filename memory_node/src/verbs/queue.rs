@@ -206,6 +206,7 @@ impl VerbsQueue {
         let raw = raw.ok_or_else(|| NodeError::Call {
             call: "ibv_create_qp",
             what: "making a queue pair",
+            object: completions.context().name().to_owned(),
             source: io::Error::last_os_error(),
         })?;
         Ok(VerbsQueue {

@@ -190,13 +190,13 @@ fn no_devices(known: &[String], wanted: Option<&str>) -> NicError {
 }
 
 impl Device {
-    /// Opens the device of this name, or the first that mlx5 drives.
+    /// Opens the device of this name; without a name the first that mlx5 drives and whose `port` is active, else the first.
     ///
     /// # Errors
     /// A library that is missing, no such device, one of another driver, or what the library says.
-    pub fn open(wanted: Option<&str>, dv: &Mlx5Dv) -> Result<Self, NicError> {
+    pub fn open(wanted: Option<&str>, port: u8, dv: &Mlx5Dv) -> Result<Self, NicError> {
         let list = DeviceList::get()?;
-        let mut known = Vec::new();
+        let (mut known, mut candidates) = (Vec::new(), Vec::new());
         for device in list.devices() {
             // SAFETY: the list is not freed yet.
             let (name, supported) = unsafe { (device_name(device), dv.is_supported(device)) };
@@ -211,23 +211,78 @@ impl Device {
                     ),
                 });
             }
-            let (context, call) = match dv.devx() {
-                // SAFETY: the list is not freed yet.
-                None => (unsafe { sys::ibv_open_device(device) }, "ibv_open_device"),
-                Some(devx) => {
-                    let mut wanted = ContextAttr {
-                        flags: CONTEXT_DEVX,
-                        comp_mask: 0,
-                    };
-                    // SAFETY: the list is not freed yet; the attributes are a local.
-                    (unsafe { (devx.open_device)(device, &mut wanted) }, "mlx5dv_open_device")
-                }
-            };
-            let context = NonNull::new(context)
-                .ok_or_else(|| failed(&name, "opening the device", call, io::Error::last_os_error()))?;
-            return Ok(Self { context, name });
+            candidates.push((device, name));
         }
-        Err(no_devices(&known, wanted))
+        let choice = candidates.len() > 1;
+        let mut passed = None;
+        for (device, name) in candidates {
+            // SAFETY: the list is not freed yet.
+            let opened = unsafe { Self::open_listed(device, name, dv) };
+            let taken = !choice || opened.as_ref().is_ok_and(|opened| opened.is_active(port));
+            let other = match taken {
+                true => passed.replace(opened),
+                false if passed.is_none() => passed.replace(opened),
+                false => Some(opened),
+            };
+            match other {
+                Some(Ok(other)) => other.give_up(),
+                Some(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "passed over"),
+                None => {}
+            }
+            if taken {
+                break;
+            }
+        }
+        // Without an active one the first: its error says what its port lacks.
+        passed.unwrap_or_else(|| Err(no_devices(&known, wanted)))
+    }
+
+    /// # Safety
+    /// `device` is of a device list that is not freed.
+    unsafe fn open_listed(device: *mut sys::ibv_device, name: String, dv: &Mlx5Dv) -> Result<Self, NicError> {
+        let (context, call) = match dv.devx() {
+            // SAFETY: the caller's promise.
+            None => (unsafe { sys::ibv_open_device(device) }, "ibv_open_device"),
+            Some(devx) => {
+                let mut wanted = ContextAttr {
+                    flags: CONTEXT_DEVX,
+                    comp_mask: 0,
+                };
+                // SAFETY: the caller's promise; the attributes are a local.
+                (unsafe { (devx.open_device)(device, &mut wanted) }, "mlx5dv_open_device")
+            }
+        };
+        let context = NonNull::new(context)
+            .ok_or_else(|| failed(&name, "opening the device", call, io::Error::last_os_error()))?;
+        Ok(Self { context, name })
+    }
+
+    /// Whether it has that port, and the port carries data.
+    fn is_active(&self, port: u8) -> bool {
+        let found = self.query_port(port);
+        found.is_ok_and(|found| found.state == sys::ibv_port_state::IBV_PORT_ACTIVE)
+    }
+
+    fn query_port(&self, number: u8) -> io::Result<sys::ibv_port_attr> {
+        // SAFETY: all zero bytes are a valid ibv_port_attr, which holds integers only.
+        let mut found: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open and the attributes are a local.
+        match unsafe { sys::ibv_query_port(self.context.as_ptr(), number, &mut found) } {
+            0 => Ok(found),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+
+    /// Closes a device that is not taken.
+    fn give_up(self) {
+        // SAFETY: nothing was made from it, and it ends here.
+        if let Err(error) = unsafe { self.close() } {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                device = self.name,
+                "ibv_close_device"
+            );
+        }
     }
 
     /// Closes it.
@@ -282,15 +337,9 @@ impl Device {
                 expected: "a port of the device: from 1 on, as `ibv_devinfo` shows them",
             });
         }
-        // SAFETY: all zero bytes are a valid ibv_port_attr, which holds integers only.
-        let mut found: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open and the attributes are a local.
-        let result = unsafe { sys::ibv_query_port(self.context.as_ptr(), number, &mut found) };
         let doing = format!("asking for the state of port {number}");
-        if result != 0 {
-            let source = io::Error::from_raw_os_error(result.abs());
-            return Err(failed(&self.name, doing, "ibv_query_port", source));
-        }
+        let found = self.query_port(number);
+        let found = found.map_err(|source| failed(&self.name, doing, "ibv_query_port", source))?;
         let ethernet = found.link_layer == LINK_ETHERNET;
         if found.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
             let source = io::Error::from_raw_os_error(libc::ENETDOWN);

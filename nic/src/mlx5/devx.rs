@@ -1,8 +1,9 @@
 //! Queue pairs made by DEVX: firmware commands ([`super::prm`]) over memory that this program registers.
 //!
 //! Rings and doorbell records lie where [`super::SharedMemory::allocate_queues`] puts them, in the GPU's own memory where
-//! there is a dma-buf of it: what a GPU polls is near it. The completion queue is collapsed. Each queue pair has a page
-//! of registers for itself. The processor writes the first state of a ring and never reads one.
+//! there is a dma-buf of it: what a GPU polls is near it. The completion queue is collapsed. Each queue pair asks for a
+//! register of its own; the library may give several out of one page, or one to several, and takes it back with its queue
+//! pair: nobody may have the page mapped then. The processor writes the first state of a ring and never reads one.
 //!
 //! Not tested on a ConnectX.
 
@@ -36,8 +37,8 @@ const SLAB_BYTES: u64 = 2 << 20;
 const CQ_RECORD: u64 = 64;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 const LOCAL_WRITE: u32 = 1;
-/// `IBV_ACCESS_REMOTE_WRITE`, `_READ` and `_ATOMIC`.
-const REMOTE: [u32; 3] = [2, 4, 8];
+/// `IBV_ACCESS_REMOTE_WRITE` and `_READ`.
+const REMOTE: [u32; 2] = [2, 4];
 /// Page sizes of a registration: all from 4 KiB on.
 const ANY_PAGES: u64 = !(PAGE - 1);
 
@@ -332,7 +333,7 @@ impl DevxPair {
         Ok(())
     }
 
-    /// Its own page of registers, of the best kind that there is.
+    /// Its register, of the best kind that there is.
     fn make_registers(&mut self) -> Result<u32, NicError> {
         let domain = &self.domain;
         let library = library(&domain.dv, &domain.device.name)?;
@@ -465,12 +466,12 @@ impl DevxPair {
             pkey_index: wanted.pkey_index,
         };
         *lock(&self.local) = local;
-        let [write, read, atomic] = REMOTE.map(|bit| wanted.access_flags & bit != 0);
+        let [write, read] = REMOTE.map(|bit| wanted.access_flags & bit != 0);
         Command::ToInit(ToInit {
             queue_pair: self.number,
             port: local.port,
             pkey_index: local.pkey_index,
-            access: RemoteAccess { read, write, atomic },
+            access: RemoteAccess { read, write },
         })
     }
 

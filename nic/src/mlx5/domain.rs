@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
-use super::QueueMaking;
 use super::arena::{self, Arena, SharedMemory};
 use super::device::Device;
 use super::devx::Devx;
 use super::dv::Mlx5Dv;
 use super::failure::failed;
+use super::{Mlx5Options, QueueMaking};
 use crate::NicError;
 
 /// Device and domains. Everything that is made in them holds an `Arc` of this, so they are given back last and in order.
@@ -36,13 +36,14 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     /// Opens a device. Its domains follow with [`allocate`](Self::allocate).
-    pub fn open(wanted: Option<&str>, memory: Arc<dyn SharedMemory>, making: QueueMaking) -> Result<Self, NicError> {
+    pub fn open(options: &Mlx5Options, memory: Arc<dyn SharedMemory>) -> Result<Self, NicError> {
+        let making = options.queues;
         let dv = match making {
             QueueMaking::Verbs => Mlx5Dv::load()?,
             QueueMaking::Devx => Mlx5Dv::load_with_devx()?,
         };
         Ok(Self {
-            device: Device::open(wanted, &dv)?,
+            device: Device::open(options.device.as_deref(), options.port, &dv)?,
             dv,
             arena: Box::new(Arena::new(Arc::clone(&memory))),
             devx: None,

@@ -43,6 +43,7 @@ use pair::Pair;
 
 use crate::soft::lock;
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
+use crate::write_combining::flush_write_combining;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat,
     QueuePair, QueuePairState, QueueRings, Wake,
@@ -54,13 +55,15 @@ const REGISTER_PAGE: u64 = 4096;
 const DMA_BUF_BYTES_MAX: u64 = 1 << 31;
 /// Receiver-not-ready timer: nothing is received here, so it is never used.
 const RNR_TIMER: u8 = 12;
+/// What a peer may do. No atomics: nothing here uses them, and devices without refuse a queue pair that asks for them.
+const REMOTE_ACCESS: u32 = Access::REMOTE_READ.bits() | Access::REMOTE_WRITE.bits();
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 
 /// How an mlx5 device is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mlx5Options {
-    /// The device, such as `mlx5_0`. Default: the first one.
+    /// The device, such as `mlx5_0`. Default: the first one whose port is active, else the first one.
     pub device: Option<String>,
     /// Its port, from 1 on. Default: 1.
     pub port: u8,
@@ -91,7 +94,7 @@ pub enum QueueMaking {
     #[default]
     Verbs,
     /// By firmware commands over DEVX: rings in memory of [`SharedMemory::allocate_queues`], such as a GPU's own, a collapsed
-    /// completion queue, and a page of registers for each queue pair. Queue pairs do not tell which request failed once
+    /// completion queue. Queue pairs do not tell which request failed once
     /// those behind it are flushed.
     Devx,
 }
@@ -208,7 +211,7 @@ impl Mlx5Nic {
     /// [`NicError::System`] with the step and call that failed.
     pub fn open(options: Mlx5Options, memory: Arc<dyn SharedMemory>) -> Result<Self, NicError> {
         options.check()?;
-        let mut domain = Domain::open(options.device.as_deref(), memory, options.queues)?;
+        let mut domain = Domain::open(&options, memory)?;
         let limits = domain.device.limits()?;
         let port = domain.device.port(&options, &limits)?;
         domain.allocate(port.ethernet)?;
@@ -262,6 +265,20 @@ impl Mlx5Nic {
     /// READs that a queue pair has in flight to another one of this device.
     fn outstanding(&self) -> u8 {
         self.limits.reads_out.min(self.limits.reads_in)
+    }
+
+    /// Whether a path that others chose leaves by the port that was asked for.
+    fn check_port(&self, attributes: &QueueAttributes) -> Result<(), NicError> {
+        let asked = self.options.port;
+        let other = attributes.mask & QueueAttributes::PORT != 0 && attributes.port_num != asked;
+        if asked == Mlx5Options::default().port || !other {
+            return Ok(());
+        }
+        Err(NicError::BadArgument {
+            what: "port of the path to the peer",
+            value: attributes.port_num.into(),
+            expected: "the port that was asked for; leave it out, or reach the peer by an address of its network",
+        })
     }
 
     fn change(&self, pair: &dyn Made, attributes: &QueueAttributes) -> Result<(), NicError> {
@@ -369,24 +386,6 @@ unsafe fn ring_register(register: u64, value: u64) {
     // SAFETY: the caller's promise. Volatile: the store is the message.
     unsafe { std::ptr::with_exposed_provenance_mut::<u64>(register as usize).write_volatile(value) };
     flush_write_combining();
-}
-
-/// Sends what this processor stored to write-combining memory on its way, and lets no later store pass it.
-#[inline]
-fn flush_write_combining() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier, which touches no memory.
-    unsafe {
-        std::arch::asm!("dsb st", options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    // SeqCst: the strongest fence there is.
-    fence(Ordering::SeqCst);
 }
 
 impl Nic for Mlx5Nic {
@@ -503,7 +502,7 @@ impl Nic for Mlx5Nic {
                     | QueueAttributes::ACCESS_FLAGS,
                 state: QueueAttributes::INIT,
                 port_num: port.number,
-                access_flags: Access::ALL.bits(),
+                access_flags: REMOTE_ACCESS,
                 ..Default::default()
             },
         )?;
@@ -563,7 +562,13 @@ impl Nic for Mlx5Nic {
         if attributes.mask & QueueAttributes::STATE != 0 && attributes.state == QueueAttributes::RESET {
             return self.reset(qp);
         }
-        self.change(&*self.find(qp)?, attributes)
+        self.check_port(attributes)?;
+        // A connection manager asks for atomics wherever it asks for READs.
+        let attributes = QueueAttributes {
+            access_flags: attributes.access_flags & !Access::REMOTE_ATOMIC.bits(),
+            ..*attributes
+        };
+        self.change(&*self.find(qp)?, &attributes)
     }
 
     fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {

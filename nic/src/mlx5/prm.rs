@@ -38,8 +38,6 @@ const MIGRATED: u64 = 3;
 const NO_RECEIVE_QUEUE: u64 = 3;
 /// `ts_format`: the device's default.
 const DEFAULT_TIMESTAMPS: u64 = 1;
-/// `atomic_mode`: 8 bytes, as InfiniBand has them.
-const ATOMICS_OF_8_BYTES: u64 = 1;
 /// `log_msg_max`: 1 GiB.
 const LOG_MESSAGE_MAX: u64 = 30;
 /// What `stat_rate` is more than the code of verbs.
@@ -86,15 +84,13 @@ pub struct CreateQueuePair {
     pub record: Place,
 }
 
-/// What the peer may do.
+/// What the peer may do. Atomics are never among it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoteAccess {
     /// READ.
     pub read: bool,
     /// WRITE.
     pub write: bool,
-    /// Atomics.
-    pub atomic: bool,
 }
 
 /// From reset to initialised.
@@ -411,9 +407,6 @@ impl ToInit {
         out.set(path(ads::pkey_index), self.pkey_index);
         out.set(context(qpc::rre), self.access.read);
         out.set(context(qpc::rwe), self.access.write);
-        out.set(context(qpc::rae), self.access.atomic);
-        let mode = if self.access.atomic { ATOMICS_OF_8_BYTES } else { 0 };
-        out.set(context(qpc::atomic_mode), mode);
         out.0
     }
 
@@ -425,7 +418,6 @@ impl ToInit {
             access: RemoteAccess {
                 read: from.flag(context(qpc::rre)),
                 write: from.flag(context(qpc::rwe)),
-                atomic: from.flag(context(qpc::rae)),
             },
         }
     }

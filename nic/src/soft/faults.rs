@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lock;
-use super::mix::{FaultMix, FaultTally, Mixed, Verdict};
+use super::mix::{FaultKind, FaultMix, FaultTally, Mixed, Verdict};
 use crate::wire::mlx5::{Opcode, Syndrome, WorkRequest};
 
 /// What goes wrong.
@@ -183,6 +183,11 @@ impl Faults {
     /// Asks the mix, where there is one.
     pub fn with_mix<R>(&self, ask: impl FnOnce(&mut Mixed) -> R) -> Option<R> {
         lock(&self.mix).as_mut().map(ask)
+    }
+
+    /// A kind of the mix has shown.
+    pub fn bit(&self, kind: FaultKind) {
+        self.with_mix(|mix| mix.bit(kind));
     }
 
     /// What the mix makes of this request.

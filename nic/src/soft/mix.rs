@@ -93,6 +93,11 @@ impl FaultKind {
         found.map_or("unknown", |(name, ..)| name)
     }
 
+    /// Whether it bites some time after its request has started, or never, as others let it.
+    fn shows_later(self) -> bool {
+        matches!(self, Self::Lost | Self::Reorder | Self::Pieces | Self::Unflushed)
+    }
+
     /// The time that an item of this kind has by itself; `None` where it takes none.
     pub fn time(self) -> Option<Duration> {
         KINDS.iter().find(|(_, kind, _)| *kind == self)?.2
@@ -371,7 +376,9 @@ pub struct FaultCount {
     pub rate: FaultRate,
     /// How often it began.
     pub begun: u64,
-    /// Requests, or doorbells, that it has bitten.
+    /// Requests, or doorbells, that it has bitten: not drawn, but shown. `lost` counts when a completion is left out, `reorder` when data
+    /// moves ahead of an earlier request's, `pieces` when a part moves without the rest, `unflushed` when a request completes without
+    /// its data; the others when the request starts, since they leave it no other way.
     pub bitten: u64,
 }
 
@@ -485,6 +492,10 @@ pub(super) struct Verdict {
     pub delay_ns: u64,
     /// Its data moves by itself, in this many pieces at most; 0: when it completes.
     pub pieces: u64,
+    /// That its data overtakes an earlier request's is to be counted.
+    pub reorders: bool,
+    /// That a part of its data moves before the rest is to be counted.
+    pub splits: bool,
     /// A part of its data lands up to so long after its completion; 0: none.
     pub adrift_ns: u64,
     /// Its queue pair goes to the error state before it starts.
@@ -536,6 +547,13 @@ impl Mixed {
         self.slow.clear();
         self.revoked.clear();
         self.short.clear();
+    }
+
+    /// A kind that was drawn for a request has shown.
+    pub fn bit(&mut self, kind: FaultKind) {
+        if let Some(count) = self.counts.iter_mut().find(|count| count.rate.kind == kind) {
+            count.bitten += 1;
+        }
     }
 
     /// Whether count `place` begins now. It is counted.
@@ -624,7 +642,9 @@ impl Mixed {
             if !bites || verdict.failure.is_some() || verdict.breaks {
                 continue;
             }
-            self.counts[place].bitten += 1;
+            if !kind.shows_later() {
+                self.counts[place].bitten += 1;
+            }
             let injected = |syndrome| {
                 Some(Failure {
                     syndrome,
@@ -639,10 +659,12 @@ impl Mixed {
                 FaultKind::Reorder => {
                     verdict.delay_ns += self.dice.up_to(time);
                     verdict.pieces = verdict.pieces.max(1);
+                    verdict.reorders = true;
                 }
                 FaultKind::Pieces => {
                     verdict.delay_ns += self.dice.up_to(time);
                     verdict.pieces = PIECES_MAX;
+                    verdict.splits = true;
                 }
                 FaultKind::Unflushed => {
                     verdict.pieces = PIECES_MAX;

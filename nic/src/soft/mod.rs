@@ -236,9 +236,10 @@ impl SoftNic {
         self.shared.violations.list()
     }
 
-    /// Plants a fault for requests that are posted from now on.
+    /// Plants a fault for requests that are posted from now on. A [`Fault::Flip`] bites nobody where a mover moves the data.
     pub fn inject(&self, plan: FaultPlan) -> FaultId {
-        self.shared.faults.plant(plan)
+        let cannot = self.shared.moved && matches!(plan.fault, Fault::Flip { .. });
+        self.shared.faults.plant(if cannot { plan.times(0) } else { plan })
     }
 
     /// How many requests a planted fault has bitten.

@@ -290,12 +290,6 @@ impl Shared {
     #[cold]
     pub(super) fn mover_failed(&self, error: &MoverError) {
         tracing::error!(%error, "the software NIC's mover failed");
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        lock(&self.mover_failure).get_or_insert(text);
+        lock(&self.mover_failure).get_or_insert_with(|| crate::with_causes(&**error));
     }
 }

@@ -9,7 +9,7 @@ use super::copy::Ahead;
 use super::engine::Context;
 use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
-use super::mix::pieces_of;
+use super::mix::{FaultKind, pieces_of};
 use super::report::{InFlight, ViolationKind, describe};
 use super::{lock, vendor};
 use crate::wire::WireError;
@@ -480,6 +480,8 @@ impl QueuePairEngine {
         let scattered = in_pieces.then(|| Scattered {
             pieces: pieces_of(length, verdict.pieces),
             adrift_ns: verdict.adrift_ns,
+            reorders: verdict.reorders,
+            splits: verdict.splits,
         });
         let (bytes, end) = (bytes.to_vec(), self.head);
         self.queue(Pending {
@@ -615,6 +617,7 @@ impl QueuePairEngine {
         if lose && request.signalled {
             self.skip_entry();
             lock(&self.shared.ends).cq.skip();
+            context.faults.bit(FaultKind::Lost);
         } else if request.signalled {
             let detail = CompletionDetail::Success {
                 bytes: bytes as u32,

@@ -132,6 +132,14 @@ pub struct Looks {
     pub evicted: u64,
     /// Write-backs whose frame was compared with the home.
     pub cleaned: u64,
+    /// Frames whose checksum was compared with the one that is kept.
+    pub checksums: u64,
+    /// Comparisons with a page's second home.
+    pub copies: u64,
+    /// Pages of which all copies that count were compared when everything was over.
+    pub agreed: u64,
+    /// Copies that differed by a bit that was flipped on purpose.
+    pub damaged: u64,
     /// Changes of request records.
     pub requests: u64,
     /// Changes of ring indexes.
@@ -140,4 +148,23 @@ pub struct Looks {
     pub frames: u64,
     /// Most READs of one queue pair under way at one time.
     pub in_flight_max: u64,
+}
+
+impl Looks {
+    /// Counts those of another run as well.
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.words += other.words;
+        self.published += other.published;
+        self.evicted += other.evicted;
+        self.cleaned += other.cleaned;
+        self.checksums += other.checksums;
+        self.copies += other.copies;
+        self.agreed += other.agreed;
+        self.damaged += other.damaged;
+        self.requests += other.requests;
+        self.indexes += other.indexes;
+        self.frames += other.frames;
+        self.in_flight_max = self.in_flight_max.max(other.in_flight_max);
+    }
 }

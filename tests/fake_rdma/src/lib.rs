@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `FAKE_RDMA_LOG` | the file that each call is appended to, and each breach |
 //! | `FAKE_RDMA_FAIL` | calls that fail, as `name:errno` or `name:errno@n` (the n-th call), separated by commas; the name `any` counts all |
-//! | `FAKE_RDMA_PORT` | `down`: the port has no link |
+//! | `FAKE_RDMA_PORT` | `down`: the port has no link; `another_down`: there is a device before it, `mlx5_9`, whose port has none |
 //! | `FAKE_RDMA_LINK` | `infiniband` instead of Ethernet |
 //! | `FAKE_RDMA_ALLOCATORS` | `ignored`: rings lie in memory of the library |
 //! | `FAKE_RDMA_ENTRY_BYTES` | bytes of a completion that it tells (64) |

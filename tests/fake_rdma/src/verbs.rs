@@ -28,12 +28,13 @@ pub(crate) const DEPTH_MAX: u32 = 1 << 15;
 /// Longest completion queue.
 pub(crate) const ENTRIES_MAX: u32 = (1 << 22) - 1;
 
-/// A SoftRoCE device, which libmlx5 does not know, and the one that it does.
-const NAMES: [&CStr; 2] = [c"rxe0", c"mlx5_0"];
+/// A SoftRoCE device, which libmlx5 does not know, and those that it does: one without a link, where that is asked for, and the
+/// one that all is tested with.
+const NAMES: [&CStr; 3] = [c"rxe0", c"mlx5_9", c"mlx5_0"];
 
 /// The devices: addresses, which stay.
-fn devices() -> [usize; 2] {
-    static DEVICES: OnceLock<[usize; 2]> = OnceLock::new();
+fn devices() -> [usize; 3] {
+    static DEVICES: OnceLock<[usize; 3]> = OnceLock::new();
     *DEVICES.get_or_init(|| {
         NAMES.map(|name| {
             // SAFETY: all zero bytes are a valid ibv_device: null pointers, numbers and empty strings.
@@ -49,7 +50,12 @@ fn devices() -> [usize; 2] {
 
 /// Whether it is the device that libmlx5 knows.
 pub(crate) fn is_mlx5(device: *mut sys::ibv_device) -> bool {
-    device.addr() == devices()[1]
+    devices()[1..].contains(&device.addr())
+}
+
+/// Whether a device has no link.
+fn is_down(device: *mut sys::ibv_device) -> bool {
+    config().port_down || device.addr() == devices()[1]
 }
 
 /// The port's GIDs: address and `enum ibv_gid_type` of `struct ibv_gid_entry`.
@@ -70,11 +76,15 @@ pub(crate) fn gids() -> Vec<([u8; 16], u32)> {
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut sys::ibv_device {
     pointer(|| {
         enter("ibv_get_device_list")?;
-        let devices = devices().map(std::ptr::with_exposed_provenance_mut::<sys::ibv_device>);
-        let list = Box::new([devices[0], devices[1], std::ptr::null_mut()]);
+        let [rxe, down, up] = devices().map(std::ptr::with_exposed_provenance_mut::<sys::ibv_device>);
+        let none = std::ptr::null_mut();
+        let (list, listed) = match config().another_down {
+            true => (Box::new([rxe, down, up, none]), 3),
+            false => (Box::new([rxe, up, none, none]), 2),
+        };
         if !count.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { *count = devices.len() as c_int };
+            unsafe { *count = listed };
         }
         let list: *mut *mut sys::ibv_device = Box::into_raw(list).cast();
         objects::add(list.addr(), Kind::DeviceList, 0, &[]);
@@ -91,7 +101,7 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_device) {
     called("ibv_free_device_list");
     if objects::remove("ibv_free_device_list", list.addr()).is_ok() {
         // SAFETY: it was among the objects, so it is one of `ibv_get_device_list` and freed once.
-        drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_device; 3]>()) });
+        drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_device; 4]>()) });
     }
 }
 
@@ -218,7 +228,9 @@ unsafe extern "C" fn query_port(
         let infiniband = config().infiniband;
         // SAFETY: all zero bytes are a valid ibv_port_attr, which holds integers only.
         let mut found: sys::ibv_port_attr = unsafe { zeroed() };
-        found.state = if config().port_down {
+        // SAFETY: the context is open, and its device does not change.
+        let device = unsafe { (*context).device };
+        found.state = if is_down(device) {
             sys::ibv_port_state::IBV_PORT_DOWN
         } else {
             sys::ibv_port_state::IBV_PORT_ACTIVE

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::bed::{Memory, PAGE, config, open, over_fake};
 use common::{StandIn, in_child};
-use gpuvm_nic::mlx5::{Mlx5Options, SharedMemory, devices};
+use gpuvm_nic::mlx5::{Mlx5Options, QueueMaking, SharedMemory, devices};
 use gpuvm_nic::poster::Poster;
 use gpuvm_nic::{Access, MemoryKey, Mlx5Nic, Nic, NicError, QueueMemory, QueueRings};
 
@@ -15,6 +15,32 @@ use gpuvm_nic::{Access, MemoryKey, Mlx5Nic, Nic, NicError, QueueMemory, QueueRin
 fn refusal(options: Mlx5Options) -> String {
     let error = open(options).err().expect("it is refused");
     error.to_string()
+}
+
+#[test]
+fn a_device_that_is_up_is_taken_before_the_first() {
+    let name = "a_device_that_is_up_is_taken_before_the_first";
+    over_fake(name, &[("FAKE_RDMA_PORT", "another_down")], |_| {
+        for queues in [QueueMaking::Verbs, QueueMaking::Devx] {
+            let options = Mlx5Options {
+                queues,
+                ..Mlx5Options::default()
+            };
+            let nic = open(options.clone()).expect("one is up");
+            assert_eq!(nic.device(), "mlx5_0");
+            let said = refusal(Mlx5Options {
+                device: Some("mlx5_9".into()),
+                ..options.clone()
+            });
+            assert!(
+                said.contains("mlx5_9") && said.contains("port 1, which is down"),
+                "{said}"
+            );
+            // None is: the first one's error is told.
+            let said = refusal(Mlx5Options { port: 2, ..options });
+            assert!(said.contains("port is 0x2"), "{said}");
+        }
+    });
 }
 
 #[test]

@@ -251,6 +251,17 @@ fn queues_that_are_made_by_devx() {
             pages_come_and_go(&vm);
             assert_eq!(gpu.exported().len() > 1, dma_buf, "frames, and rings");
         }
+        // Frames that fell back to the host's memory keep the queues there: data and completion must not part.
+        let fake = Fake::new();
+        fake.fail("ibv_reg_dmabuf_mr", 1, libc::EOPNOTSUPP);
+        fake.fail("ibv_reg_mr", 1, libc::EFAULT);
+        let gpu = hardware(true, true, 100);
+        let vm = devx(Some(gpu.clone())).build().unwrap();
+        assert_eq!(vm.frame_access(), FrameAccess::HostMemory);
+        assert_eq!(gpu.exported().len(), 1, "of the frames alone");
+        pages_come_and_go(&vm);
+        drop(vm);
+        fake.clear();
         Fake::new().assert_clean();
     });
 }
@@ -259,13 +270,7 @@ fn refused(builder: VmBuilder) -> String {
     let Err(error) = builder.build() else {
         panic!("it was built")
     };
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(&error);
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
+    gpuvm_nic::with_causes(&error)
 }
 
 #[test]
@@ -286,6 +291,37 @@ fn what_cannot_be_says_why() {
         assert!(text.contains("seed"), "{text}");
         let text = refused(settings(8).queue_depth(32_768).flush_reads(true));
         assert!(text.contains("queue depth"), "{text}");
+        // So it is where only the frames tell that READs are flushed.
+        let gpu = hardware(true, true, 0);
+        let text = refused(settings(8).device(gpu).queue_depth(32_768).queue_pairs(1));
+        assert!(text.contains("queue depth") && text.contains("flushed"), "{text}");
+        // Before any node is asked.
+        for (path, what) in [
+            (
+                RdmaPath {
+                    mtu: Some(1024),
+                    ..RdmaPath::default()
+                },
+                "MTU",
+            ),
+            (
+                RdmaPath {
+                    service_level: 2,
+                    ..RdmaPath::default()
+                },
+                "service level",
+            ),
+            (
+                RdmaPath {
+                    gid_index: Some(1),
+                    ..RdmaPath::default()
+                },
+                "GID index",
+            ),
+        ] {
+            let text = refused(settings(8).rdma_path(path).memory_node("192.0.2.9:7471"));
+            assert!(text.contains(what) && text.contains("memory nodes"), "{text}");
+        }
         let fake = Fake::new();
         fake.fail("ibv_create_qp_ex", 1, libc::ENOMEM);
         let text = refused(settings(8).queue_pairs(2));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use super::error::GraphError;
 use super::{Progress, ProgressFn, Stage};
@@ -18,6 +18,9 @@ pub(super) const LINE_LIMIT_BYTES: usize = 64 * 1024;
 const REPORT_BYTES: u64 = 1 << 20;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// How UTF-8 text begins where it begins with a byte order mark.
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// Counts the bytes taken from a file, under the decoder.
 struct Counted {
@@ -31,6 +34,55 @@ impl Read for Counted {
         // Relaxed: a figure for the progress bar, it orders nothing.
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
+    }
+}
+
+/// Gzip data, of one piece or of several behind each other. Other bytes after them are told apart from data that end too
+/// early, which a decoder of several pieces does not do; zeros, with which some media fill their blocks, are none.
+struct Pieces<R> {
+    /// Nothing at the end.
+    piece: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Pieces<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(piece) = &mut self.piece {
+            let count = piece.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            let mut rest = match self.piece.take() {
+                Some(ended) => ended.into_inner(),
+                None => break,
+            };
+            self.piece = match gzip_follows(&mut rest)? {
+                None => None,
+                Some(true) => Some(GzDecoder::new(rest)),
+                Some(false) => {
+                    let what = "after its end there are bytes that are no gzip data";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
+            };
+        }
+        Ok(0)
+    }
+}
+
+/// Whether gzip data follow zeros; nothing at the end. What follows is left there.
+fn gzip_follows(input: &mut impl BufRead) -> io::Result<Option<bool>> {
+    loop {
+        let chunk = input.fill_buf()?;
+        if let Some(at) = chunk.iter().position(|byte| *byte != 0) {
+            // As much of its magic as is there: the decoder sees the rest.
+            let follows = chunk[at..].iter().zip(GZIP_MAGIC).all(|(byte, magic)| *byte == magic);
+            input.consume(at);
+            return Ok(Some(follows));
+        }
+        let zeros = chunk.len();
+        if zeros == 0 {
+            return Ok(None);
+        }
+        input.consume(zeros);
     }
 }
 
@@ -55,7 +107,11 @@ impl<'a> Lines<'a> {
             source,
         };
         let file = File::open(path).map_err(failed)?;
-        let total_bytes = file.metadata().map_err(failed)?.len();
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        let total_bytes = metadata.len();
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = Counted {
             file,
@@ -69,7 +125,8 @@ impl<'a> Lines<'a> {
         };
         let gzip = raw.fill_buf().map_err(read)?.starts_with(&GZIP_MAGIC);
         let input: Box<dyn BufRead> = if gzip {
-            Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(raw)))
+            let piece = Some(GzDecoder::new(raw));
+            Box::new(BufReader::with_capacity(1 << 18, Pieces { piece }))
         } else {
             Box::new(raw)
         };
@@ -132,7 +189,15 @@ impl<'a> Lines<'a> {
     /// Reads on to the next line that holds something, `false` at the end of the file.
     pub(super) fn advance_to_text(&mut self) -> Result<bool, GraphError> {
         while self.advance()? {
-            if !self.text()?.is_empty() {
+            if self.number == 1 && self.buffer.starts_with(&BYTE_ORDER_MARK) {
+                return Err(self.malformed("the file begins with a byte order mark; save it without one"));
+            }
+            let text = self.text()?;
+            if text.contains('\r') {
+                let what = "a carriage return within the line; lines end with LF or CR LF, not with CR alone";
+                return Err(self.malformed(what));
+            }
+            if !text.is_empty() {
                 return Ok(true);
             }
         }
@@ -194,11 +259,19 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// `word` cut to a length that fits into a message.
+/// `word` cut to a length that fits into a message. What a terminal would obey is escaped: the file may come from anywhere.
 pub(super) fn shown(word: &str) -> String {
     const LIMIT: usize = 40;
-    if word.chars().count() <= LIMIT {
-        return format!("'{word}'");
+    let mut text = String::from("'");
+    for letter in word.chars().take(LIMIT) {
+        match letter {
+            '\'' | '"' | '\\' => text.push(letter),
+            _ => text.extend(letter.escape_debug()),
+        }
     }
-    format!("'{}...'", word.chars().take(LIMIT).collect::<String>())
+    if word.chars().nth(LIMIT).is_some() {
+        text.push_str("...");
+    }
+    text.push('\'');
+    text
 }

@@ -94,7 +94,7 @@ impl Fixture {
             .file("proc/self/limits", limits("unlimited"))
             .file("proc/self/status", "CapEff:\t000001ffffffffff\n")
             .file("proc/meminfo", meminfo(512));
-        for node in ["nvidiactl", "nvidia0", "infiniband/rdma_cm"] {
+        for node in ["nvidiactl", "nvidia-uvm", "nvidia0", "infiniband/rdma_cm"] {
             tree.file(&format!("dev/{node}"), "");
         }
         fixture.probed.gpus = Ok(vec![GpuFacts {
@@ -118,8 +118,12 @@ impl Fixture {
         &mut self.probed.gpus.as_mut().expect("it has one")[0]
     }
 
+    pub fn view(&self) -> View {
+        View::new(self.tree.machine(), self.probed.clone())
+    }
+
     pub fn look(&self) -> Report {
-        Report::of(&View::new(self.tree.machine(), self.probed.clone()))
+        Report::of(&self.view())
     }
 }
 

@@ -23,6 +23,8 @@ struct Miss {
     u32 group;   // the lanes with this page
     u32 active;  // the lanes of the round
     bool mixed;  // not all of them are done: they meet again before anyone waits
+    u32 parts;   // the round's winners, if they are several parts by what their pages need; else 0
+    bool first;  // waits if none of the parts gets anything
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
     GPUVM_DEVICE const layout::VmDesc* vm() const { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
@@ -105,10 +107,10 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
         if (is_direct(region_of(vm, owner))) {
             if (token && fill_chunk(fill_at(vm, token - 1), owner)) continue;
         } else if constexpr (kQueued) {
-            if (token)
-                reap_token(vm, token);
-            else if ((wait.turns & 7) == 7)  // a demand fetch whose poster gave up has no token
-                reap_queues_of(vm, owner, kClockWindow);
+            if (token) reap_token(vm, token);
+            // A demand fetch whose poster gave up has no token, and a pair that the host declared failed waits for
+            // somebody to close it.
+            if ((wait.turns & 7) == 7) reap_queues_of(vm, owner, kClockWindow);
         }
         if (!wait.again()) {
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
@@ -212,6 +214,20 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     return finish_demand(q, index, word, owner, miss->started);
 }
 
+// A second try for a leader whose claim was taken back: it may wait.
+GPUVM_NOINLINE u32 open_alone(Miss* miss, u32 pins) {
+    switch (open_page(miss->word(), miss->owner(), pins, &miss->frame)) {
+        case kHeld:
+            return kRoundHeld;
+        case kWon:
+            return fetch_alone(miss, pins);
+        case kFailed:
+            return kRoundFailed;
+        default:
+            return kRoundRetry;
+    }
+}
+
 // What the poster of a batch tells the other winners.
 struct Grant {
     u32 count;  // winners, by rank, that got a frame and a slot
@@ -246,16 +262,14 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, bool pooled
 }
 
 // All winners of a round whose pages the same queues reach. Returns the lane's outcome; those without a frame take
-// their claim back. Winners of other queues are a group of their own: neither waits for the other before its lanes
-// have used and unpinned their pages.
+// their claim back. Winners of other queues are a part of their own.
 GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
     u64 owner = way_to_fetch(vm, miss->owner());
-    // Lanes whose frames come from elsewhere are a group of their own as well; those with a page that cannot be had,
-    // too.
+    // Lanes whose frames come from elsewhere are a part as well; those with a page that cannot be had, too.
     u64 way = owner ? stripe_of(vm, owner)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
-    if (vm->queue_groups > 1 || __any_sync(won, !miss->pooled())) won = __match_any_sync(won, way);
+    if (miss->parts) won = __match_any_sync(won, way);
     if (!owner) return fail_claim(miss);
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
@@ -331,8 +345,16 @@ GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     }
     u32 held, won;
     ballot2(miss->active, status == kHeld, status == kWon, &held, &won);
-    if (status == kWon) outcome = fetch_batch(miss, lanes, won, held == 0);
     if (held || won) *busy = false;
+    if (status != kWon) return outcome;
+    bool split = miss->vm()->queue_groups > 1 || __any_sync(won, !miss->pooled());
+    miss->parts = split ? won : 0;
+    miss->first = held == 0 && (won & (0 - won)) == 1u << lane_id();
+    outcome = fetch_batch(miss, lanes, won, held == 0 && !split);
+    // No part waits while another may get something: its lanes can keep their pins until the round has met again. When
+    // nobody got anything, one of them waits, all claims having been taken back.
+    if (miss->parts && !__any_sync(miss->parts, outcome != kRoundRetry) && miss->first)
+        outcome = open_alone(miss, lanes);
     return outcome;
 }
 
@@ -431,6 +453,15 @@ GPUVM_NOINLINE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bo
     }
 }
 
+// Lanes whose page came, or was there. A function of its own: ptxas 13.0 drops `acquire_round`'s load whose value
+// nobody uses, though not its order, and with it the memory descriptor that the function's other accesses to global
+// memory would need.
+GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited) {
+    layout::Counters* c = counters(vm);
+    count(&c->missed_lanes, lanes);
+    count(&c->coalesced, waited ? lanes : lanes - 1);
+}
+
 // One round for every lane that comes here together. Each returns with one pin on its page, with a page that is its
 // group's own (not with `keep`), or with the reason why not.
 GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
@@ -450,11 +481,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
         outcome = kRoundFailed;
     bool waited = busy;
     if (busy && !wait_for_page(miss->vm(), miss->word(), owner)) outcome = kRoundFailed;
-    if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) {
-        layout::Counters* c = counters(miss->vm());
-        count(&c->missed_lanes, lanes);
-        count(&c->coalesced, waited ? lanes : lanes - 1);
-    }
+    if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) count_lanes(miss->vm(), lanes, waited);
     u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;

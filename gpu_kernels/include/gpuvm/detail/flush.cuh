@@ -27,13 +27,15 @@ GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame,
     u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
     if (!pending) {
         write_back_failed(word);
-        // A pair is being mended, or both homes are gone.
-        return is_unreachable(vm, owner) ? layout::OUTCOME_FAILED : layout::OUTCOME_FLUSHED;
+        if (is_unreachable(vm, owner)) return layout::OUTCOME_FAILED;
+        // A pair is being mended, once its requests are finished, which nobody but us may be there to do.
+        reap_all(vm, kClockWindow);
+        return layout::OUTCOME_FLUSHED;
     }
     if (is_checked(region)) renew_checksum(vm, owner, frame);
     u32 posted = 0, worst = 0, queues[layout::REPLICAS_MAX];
     u64 indexes[layout::REPLICAS_MAX];
-    bool written = false, again = false, ended = true;
+    bool written = false, dirty = false, again = false, ended = true;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (!(pending >> n & 1)) continue;
         u64 way = at_replica(owner, n);
@@ -62,12 +64,14 @@ GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame,
         *index = indexes[n];
         ended = ended && outcome != 0;
         again = again || (outcome & 0xff) == layout::OUTCOME_FLUSHED;
-        if ((outcome & 0xff) == layout::OUTCOME_FAILED) worst = outcome;
+        if ((outcome & 0xff) != layout::OUTCOME_FAILED) continue;
+        worst = outcome;
+        dirty = dirty || is_own_fault(outcome >> 8 & 0xff);
     }
     if (!ended) return 0;
     if (again) return layout::OUTCOME_FLUSHED;
-    // A replica that missed it is stale.
-    if (written) return layout::OUTCOME_OK;
+    // A replica that missed it is stale; after an error of our own none is, and the page is dirty.
+    if (written && !dirty) return layout::OUTCOME_OK;
     return worst ? worst : layout::OUTCOME_FAILED;
 }
 
@@ -102,7 +106,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         }
         if constexpr (!kQueued) return false;
         u32 queue, outcome;
-        u64 index, posted = time_ns();
+        u64 index;
         if (is_guarded(region_of(vm, owner))) {
             outcome = flush_guarded(vm, owner, frame, &queue, &index);
         } else {
@@ -114,14 +118,14 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
             write_slot(q, index, layout::REQUEST_FLUSH, owner, frame, 1, 0);
             commit(q, index, 1);
             ring(q);
-            posted = time_ns();
             outcome = wait_outcome(q, index);
         }
         if ((outcome & 0xff) == layout::OUTCOME_OK) return true;
         // Bounded: see `finish_demand`.
-        if ((outcome & 0xff) == layout::OUTCOME_FLUSHED && wait.again()) continue;
-        if (outcome == 0) {
-            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, time_ns() - posted);
+        bool again = (outcome & 0xff) == layout::OUTCOME_FLUSHED;
+        if (again && wait.again()) continue;
+        if (again || outcome == 0) {
+            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, wait.waited());
             return false;
         }
         Fault fault;
@@ -137,6 +141,13 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
     }
 }
 
+// Finishes what has completed on a queue pair that the host brings to rest. It asks again until nothing is in flight:
+// lanes that are at work on the pair get on meanwhile.
+GPUVM_DEVICE void reap_for_host(const layout::VmDesc* vm, u32 queue) {
+    reap_queue(Queue(vm, queue), ~0u);
+    sleep_ns(1000);
+}
+
 // Whatever a home holds of a page counts no more. No WRITE to it may be in flight.
 GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 owner, u32 home) {
     const layout::RegionDesc* region = region_of(vm, owner);
@@ -147,10 +158,11 @@ GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 owner, u32 home) {
     }
 }
 
-// Whether a copy of the page is stale at a home that can be reached.
+// Whether a copy of the page is stale at a home that can be reached, and answers.
 GPUVM_DEVICE bool is_behind(const layout::VmDesc* vm, u64 owner) {
     u64 other = other_replica(owner);
-    return (is_stale(vm, owner) && !all_queues_gone(vm, owner)) || (is_stale(vm, other) && !all_queues_gone(vm, other));
+    return (is_stale(vm, owner) && !is_silent(vm, owner) && !all_queues_gone(vm, owner)) ||
+           (is_stale(vm, other) && !is_silent(vm, other) && !all_queues_gone(vm, other));
 }
 
 // Has a page with a stale copy written back to both homes, as if a kernel had written it. False after a fault.
@@ -181,7 +193,11 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
         u64 seen = ld_acquire_gpu(word);
         bool busy = state_of(seen) == kFetching || (seen & layout::WRITE_BACK_BIT) || pins_of(seen);
         bool keep = (seen & layout::DIRTY_BIT) && !discard;
-        if (!busy && keep) return flush_page(vm, owner) && release_page(vm, owner, false);
+        if (!busy && keep) {
+            // A loop, not a call of itself: a GPU reserves no stack for a depth that is not known.
+            if (!flush_page(vm, owner)) return false;
+            continue;
+        }
         if (!busy) {
             if (state_of(seen) == kAbsent) return true;
             if (!try_evict(word, seen)) continue;

@@ -7,6 +7,12 @@
 namespace gpuvm {
 namespace detail {
 
+// The error is this machine's doing: the request, the frame's key. It says nothing of the copy at the home.
+GPUVM_DEVICE bool is_own_fault(u32 syndrome) {
+    return syndrome == kSyndromeLocalLength || syndrome == kSyndromeLocalOperation ||
+           syndrome == kSyndromeLocalProtection || syndrome == kSyndromeWindowBind || syndrome == kSyndromeLocalAccess;
+}
+
 // One queue pair of a virtual memory.
 struct Queue {
     const layout::VmDesc* vm;
@@ -33,6 +39,10 @@ struct Queue {
         return desc->mended && (done.syndrome == kSyndromeRetriesExceeded ||
                                 done.syndrome == kSyndromeReceiverNotReady || done.syndrome == kSyndromeRemoteAborted);
     }
+    // The home has answered. Relaxed: a hint to the host, which may come late.
+    GPUVM_DEVICE void note_answer() const {
+        if (!ld_relaxed_gpu(&state()->answered)) st_relaxed_gpu(&state()->answered, 1u);
+    }
     // The host saw that completions do not come and set `failed`: nobody reserves from here on. A look that is late may
     // close a pair that is mended by now; the host opens it again.
     GPUVM_DEVICE void close_if_failed() const {
@@ -53,12 +63,17 @@ GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 owner) {
 
 // Whether a pair that reaches the page is being mended. Until its far end was reset too, a WRITE of it that got no
 // answer may still arrive there: no later WRITE may be posted to another pair, or it would be overwritten.
-GPUVM_DEVICE bool write_may_arrive_late(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
+GPUVM_DEVICE bool is_being_mended(const layout::VmDesc* vm, const layout::StripeDesc* stripe) {
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         Queue q(vm, stripe->queue_first + n);
         if (q.failed() && q.desc->mended) return true;
     }
     return false;
+}
+
+// Whether the home of the copy that the owner value names can be reached and does not answer.
+GPUVM_DEVICE bool is_silent(const layout::VmDesc* vm, u64 owner) {
+    return ld_relaxed_gpu(&Queue(vm, stripe_of(vm, owner)->queue_first).state()->silent) != 0;
 }
 
 }  // namespace detail

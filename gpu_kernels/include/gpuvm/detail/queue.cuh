@@ -26,6 +26,7 @@ GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u3
                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
     const layout::RegionDesc* region = region_of(vm, owner);
+    if (done.ok) q.note_answer();
     // The claim is ours, so a copy that was not stale when it was chosen is stale now only because its home was lost
     // and returned before the request was reserved. None is in flight while a home returns.
     bool returned = done.ok && is_replicated(region) && is_stale(vm, owner);
@@ -39,7 +40,8 @@ GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u3
         return layout::OUTCOME_OK;
     }
     // Refused by one home, it is asked of the other.
-    bool repeat = returned || q.to_repeat(done) || (is_replicated(region) && leave_replica(vm, owner));
+    bool repeat = returned || q.to_repeat(done) ||
+                  (is_replicated(region) && !is_own_fault(done.syndrome) && leave_replica(vm, owner));
     u64* word = word_of(vm, owner);
     if (repeat) {
         publish_absent(word, token);
@@ -82,12 +84,16 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
 GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, const Completion& done,
                                         bool release_frame) {
     const layout::VmDesc* vm = q.vm;
+    if (done.ok) q.note_answer();
     bool replicated = is_replicated(region_of(vm, owner));
-    bool repeat = !done.ok && q.to_repeat(done);
+    bool repeat = !done.ok && q.to_repeat(done), own_fault = !done.ok && is_own_fault(done.syndrome);
     u32 how = done.ok ? kWritten : repeat && !(replicated && all_queues_gone(vm, owner)) ? kToRepeat : kMissed;
-    u32 end = replicated ? end_replica(vm, owner, how) : how == kWritten ? kEndedWell : kEndedBadly;
+    // An error of our own leaves the home's copy what it was, and the page dirty.
+    u32 end = replicated        ? end_replica(vm, owner, own_fault ? kToRepeat : how)
+              : how == kWritten ? kEndedWell
+                                : kEndedBadly;
     // No home takes it.
-    if (end == kEndedBadly && !done.ok && !repeat) let_rest(vm, region_of(vm, owner));
+    if ((end == kEndedBadly && !done.ok && !repeat) || own_fault) let_rest(vm, region_of(vm, owner));
     if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, release_frame);
     return how == kWritten ? layout::OUTCOME_OK : how == kToRepeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
@@ -247,7 +253,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, owner);
     if (is_lost(stripe)) return 0;
-    if (write && write_may_arrive_late(vm, stripe)) return 0;
+    if (write && is_being_mended(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;

@@ -44,10 +44,14 @@ GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 owner) {
     // Neighbours from both rows, and a page from either in turn: each fetch has another version, and so damage to a
     // copy is found while the other one is good.
     u64 version = ld_relaxed_gpu(word_of(vm, owner)) >> layout::VERSION_SHIFT;
-    u64 way = at_replica(owner, (version + page_at_home(region_of(vm, owner), page_of(owner))) & 1);
-    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, way = other_replica(way))
-        if (!is_stale(vm, way) && !all_queues_gone(vm, way)) return way;
-    return 0;
+    u64 way = at_replica(owner, (version + page_at_home(region_of(vm, owner), page_of(owner))) & 1), mended = 0;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, way = other_replica(way)) {
+        if (is_stale(vm, way) || all_queues_gone(vm, way)) continue;
+        // A home that does not answer, or whose queue pairs fail, is asked only where the other one cannot be.
+        if (!is_silent(vm, way) && !is_being_mended(vm, stripe_of(vm, way))) return way;
+        if (!mended) mended = way;
+    }
+    return mended;
 }
 GPUVM_DEVICE u64 way_to_fetch(const layout::VmDesc* vm, u64 owner) {
     return is_replicated(region_of(vm, owner)) ? choose_replica(vm, owner) : owner;
@@ -65,21 +69,25 @@ GPUVM_NOINLINE bool leave_replica(const layout::VmDesc* vm, u64 owner) {
 GPUVM_DEVICE bool is_to_be_mended(const layout::VmDesc* vm, u64 owner) {
     if (region_of(vm, owner)->flags & layout::REGION_READ_ONLY) return false;
     u64 other = other_replica(owner);
-    return is_stale(vm, other) && !all_queues_gone(vm, other);
+    return is_stale(vm, other) && !is_silent(vm, other) && !all_queues_gone(vm, other);
 }
 
 // Begins a write-back whose mark is ours: the replicas to write, by bits; 0 when none can be reached, or when one has
-// to wait. A replica that is lost is stale from here on, before anything of the write-back can be seen.
+// to wait. A replica that is lost, or that does not answer while the other one does, is stale from here on, before
+// anything of the write-back can be seen.
 GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 owner) {
-    u32 pending = 0, lost = 0;
+    u32 pending = 0, gone = 0, silent = 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         u64 way = at_replica(owner, n);
-        if (all_queues_gone(vm, way))
-            lost |= 1u << n;
-        else if (write_may_arrive_late(vm, stripe_of(vm, way)))
-            return 0;
-        else
-            pending |= layout::JOIN_PENDING << n;
+        gone |= (all_queues_gone(vm, way) ? 1u : 0u) << n;
+        silent |= (is_silent(vm, way) ? 1u : 0u) << n;
+    }
+    constexpr u32 kAll = (1u << layout::REPLICAS_MAX) - 1;
+    u32 lost = (gone | silent) == kAll ? gone : gone | silent;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
+        if (lost >> n & 1) continue;
+        if (is_being_mended(vm, stripe_of(vm, at_replica(owner, n)))) return 0;
+        pending |= layout::JOIN_PENDING << n;
     }
     if (!pending) return 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n)

@@ -29,7 +29,8 @@ struct Fault {
     u32 frames_free = 0;
 };
 
-// Records the launch's first fault and stops its slow paths. Later ones are counted.
+// Records the launch's first fault and stops its slow paths, unless it does each page for itself. Later ones are
+// counted.
 GPUVM_NOINLINE void report(const Fault& fault) {
     layout::LaunchState* launch = launch_state();
     layout::FaultRecord* record = &launch->fault;
@@ -55,7 +56,7 @@ GPUVM_NOINLINE void report(const Fault& fault) {
     } else {
         atom_add_relaxed_gpu(&launch->later_faults, 1u);
     }
-    st_relaxed_sys(&launch->abort, 1u);
+    if (!ld_relaxed_gpu(&launch->goes_on)) st_relaxed_sys(&launch->abort, 1u);
 }
 
 GPUVM_DEVICE layout::Counters* counters(const layout::VmDesc* vm) {

@@ -24,8 +24,13 @@ struct Completion {
     u32 vendor_syndrome;
 };
 
+constexpr u32 kSyndromeLocalLength = 0x01;
+constexpr u32 kSyndromeLocalOperation = 0x02;
+constexpr u32 kSyndromeLocalProtection = 0x04;
 constexpr u32 kSyndromeFlushed = 0x05;
+constexpr u32 kSyndromeWindowBind = 0x06;
 constexpr u32 kSyndromeBadResponse = 0x10;
+constexpr u32 kSyndromeLocalAccess = 0x11;
 constexpr u32 kSyndromeRetriesExceeded = 0x15;
 constexpr u32 kSyndromeReceiverNotReady = 0x16;
 constexpr u32 kSyndromeRemoteAborted = 0x22;

@@ -54,7 +54,6 @@ fn commands() -> Vec<Command> {
             access: RemoteAccess {
                 read: true,
                 write: true,
-                atomic: true,
             },
         }),
         Command::ToReadyToReceive(path),

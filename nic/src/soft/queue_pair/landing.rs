@@ -3,6 +3,7 @@
 use super::super::copy::copy;
 use super::super::engine::Context;
 use super::super::execute::{Failure, plan};
+use super::super::mix::FaultKind;
 use super::{Pending, QueuePairEngine, opcode_of};
 use crate::Move;
 use crate::wire::mlx5::WorkRequest;
@@ -13,6 +14,10 @@ pub(super) struct Scattered {
     pub pieces: Vec<(u64, u64)>,
     /// What has not moved when the request completes may land up to so much later; 0: it moves then.
     pub adrift_ns: u64,
+    /// Moving ahead of an earlier request's data is to be counted.
+    pub reorders: bool,
+    /// Moving a part before the rest is to be counted.
+    pub splits: bool,
 }
 
 /// Data of a completed READ that has not landed.
@@ -42,9 +47,21 @@ impl QueuePairEngine {
         let chosen = context.faults.with_mix(|mix| mix.below(2 * count))?;
         let place = (0..self.pending.len()).filter(|place| scattered(&self.pending[*place]));
         let place = place.into_iter().nth(usize::try_from(chosen).ok()?)?;
-        let pieces = &mut self.pending[place].scattered.as_mut()?.pieces;
+        let ahead = self.pending.iter().take(place).any(|earlier| match &earlier.scattered {
+            Some(scattered) => !scattered.pieces.is_empty(),
+            None => true,
+        });
+        let scattered = self.pending[place].scattered.as_mut()?;
+        let pieces = &mut scattered.pieces;
         let chosen = context.faults.with_mix(|mix| mix.below(pieces.len() as u64))?;
         let piece = pieces.swap_remove(usize::try_from(chosen).ok()?);
+        // Each counts once for a request.
+        if ahead && std::mem::take(&mut scattered.reorders) {
+            context.faults.bit(FaultKind::Reorder);
+        }
+        if !scattered.pieces.is_empty() && std::mem::take(&mut scattered.splits) {
+            context.faults.bit(FaultKind::Pieces);
+        }
         let bytes = std::mem::take(&mut self.pending[place].bytes);
         let moved = self.land(context, &bytes, &[piece]);
         self.pending[place].bytes = bytes;
@@ -64,6 +81,7 @@ impl QueuePairEngine {
                 // SAFETY: planned just now, under the lock of the engine that `self` lives behind.
                 unsafe { move_pieces(&moves, &scattered.pieces) };
             } else {
+                context.faults.bit(FaultKind::Unflushed);
                 self.adrift.push(Adrift {
                     bytes: pending.bytes.clone(),
                     pieces: scattered.pieces.clone(),

@@ -28,6 +28,8 @@ const CQ_MASK: u32 = 3;
 const QP_PD: u32 = 1;
 /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
 const QP_SEND_OPS: u32 = 1 << 6;
+/// `IBV_ACCESS_REMOTE_ATOMIC`.
+const REMOTE_ATOMIC: u32 = 8;
 /// Blocks of a request that may be of any kind.
 const ANY_REQUEST_BLOCKS: u32 = 3;
 
@@ -279,6 +281,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut sys::ibv_qp, wanted: *mut sys::i
                 pair.destination = wanted.dest_qp_num;
                 Ok(())
             }
+            // A device without atomics, as mlx5_ib treats it.
+            QueueAttributes::INIT if wanted.qp_access_flags & REMOTE_ATOMIC != 0 => return Err(libc::EOPNOTSUPP),
             QueueAttributes::READY_TO_SEND if wanted.max_rd_atomic > READS_MAX => return Err(libc::EINVAL),
             QueueAttributes::READY_TO_SEND => nic.connect(pair.number, pair.destination),
             QueueAttributes::RESET => nic.reset(pair.number),

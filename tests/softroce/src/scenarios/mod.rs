@@ -106,7 +106,7 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "replica_node_killed",
-            what: "a kernel whose pages have two memory nodes goes on when one of them dies, and its data are exact",
+            what: "a kernel whose pages have two memory nodes goes on when one dies, which is taken back, and then the other may die",
             limit: minutes(3),
             run: Run::One(node::replica_killed),
         },

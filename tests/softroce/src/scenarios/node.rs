@@ -8,6 +8,7 @@ use super::SHORT;
 use super::programs::{gpuvm, json, number, serve, test, warm_all};
 use super::start::check;
 use crate::error::Error;
+use crate::job::Job;
 use crate::machine::Machine;
 
 /// How long a search may take.
@@ -158,18 +159,28 @@ fn outlived(
     Ok(())
 }
 
-/// A region with two replicas at two nodes of one machine, of which one is killed while a kernel writes, and started again.
+/// Regions with two replicas at two nodes of one machine. One is killed while a kernel writes; in its place comes one with too
+/// little memory, then some that die while they are taken back, then one that stays; then the other one is killed, and comes back. Virtual memories
+/// end while they call a node that is dead, and while they take one back.
 pub(super) fn replica_killed(machine: &Machine) -> Result<(), Error> {
+    const SECOND: &str = "--listen 0.0.0.0:7472";
     warm_all(&["memory_node"])?;
     let address = machine.address();
-    let nodes = [serve(machine, "")?, serve(machine, "--listen 0.0.0.0:7472")?];
-    let [first, second] = nodes;
-    machine.run("rm -f /tmp/returned", SHORT)?.success()?;
-    let environment = format!("GPUVM_TEST_NODE={address}:7471,{address}:7472 GPUVM_TEST_REPLICA_DIES=/tmp/returned");
+    let (first, second) = (serve(machine, "")?, serve(machine, SECOND)?);
+    machine.run("rm -f /tmp/nodes.*", SHORT)?.success()?;
+    let environment = format!("GPUVM_TEST_NODE={address}:7471,{address}:7472 GPUVM_TEST_REPLICA_DIES=/tmp/nodes");
     let program = test("memory_node")?.display();
     let mut job = machine.spawn(&format!(
         "{environment} {program} --nocapture --exact replica_node_death"
     ))?;
+    let done = |word: &str| {
+        let touched = machine.run(&format!("touch /tmp/nodes.{word}"), SHORT)?;
+        touched.success().map(drop)
+    };
+    let end = |node: Job| {
+        node.kill()?;
+        node.wait(SHORT).map(drop)
+    };
     job.wait_for("RUNNING", SHORT)?;
     // The kernel is to be at work.
     std::thread::sleep(Duration::from_millis(1500));
@@ -182,12 +193,48 @@ pub(super) fn replica_killed(machine: &Machine) -> Result<(), Error> {
         format!("the kernel ended {seconds:.1} s after the node")
     })?;
     second.wait(SHORT)?;
-    let third = serve(machine, "--listen 0.0.0.0:7472")?;
-    machine.run("touch /tmp/returned", SHORT)?.success()?;
+
+    job.wait_for("REFUSE", SHORT)?;
+    let small = serve(machine, &format!("{SECOND} --memory 16KiB"))?;
+    done("REFUSE")?;
+    let refused = job.wait_for("# ", SHORT)?;
+    job.wait_for("GO", SHORT)?;
+    end(small)?;
+    done("GO")?;
+    job.wait_for("RETURN", SHORT)?;
+    // Lost again at some step of being taken back.
+    for pause in [100, 400, 1000] {
+        let short = serve(machine, SECOND)?;
+        std::thread::sleep(Duration::from_millis(pause));
+        end(short)?;
+    }
+    let second = serve(machine, SECOND)?;
+    done("RETURN")?;
     let whole = job.wait_for("WHOLE", SHORT)?;
+
+    job.wait_for("OTHER", SHORT)?;
+    end(first)?;
+    done("OTHER")?;
+    job.wait_for("EXACT", SHORT)?;
+    job.wait_for("BACK", SHORT)?;
+    let first = serve(machine, "")?;
+    done("BACK")?;
+    job.wait_for("END", SHORT)?;
+    end(second)?;
+    done("END")?;
+    job.wait_for("BOTH", SHORT)?;
+    let second = serve(machine, SECOND)?;
+    done("BOTH")?;
+    job.wait_for("AGAIN", SHORT)?;
+    end(first)?;
+    let first = serve(machine, "")?;
+    done("AGAIN")?;
+    let all = job.wait_for("ALL WELL", SHORT)?;
     job.wait(SHORT)?.success()?;
-    println!("         the kernel ended well {seconds:.1} s after the node: {survived}; {whole}");
-    for node in [first, third] {
+    println!("         the kernel ended well {seconds:.1} s after the node: {survived}");
+    println!("         {refused}");
+    println!("         {whole}; {all}");
+    for node in [first, second] {
         node.terminate()?;
         node.wait(SHORT)?.success()?;
     }

@@ -1,0 +1,248 @@
+//! A page's copies: at its home, or at two, of which one may be lost or stale, and its checksum.
+
+use std::ops::Range;
+
+use gpuvm_layouts as layout;
+use layout::{RegionDesc, StripeDesc, VmDesc};
+
+use super::{State, Watcher, Who, differ, load, read};
+
+/// Bits of a copy that may be wrong where bits are flipped on purpose: each WRITE of a page is a new copy, with one at most.
+const FLIPS_MAX: u32 = 1;
+
+/// How many bits two stretches of memory differ in.
+fn bits_apart(a: u64, b: u64, bytes: usize) -> u32 {
+    (0..bytes as u64)
+        .map(|at| (read::<u8>(a + at) ^ read::<u8>(b + at)).count_ones())
+        .sum()
+}
+
+/// The checksum of so many bytes, as the table of a region keeps it.
+fn checksum(at: u64, bytes: usize) -> u32 {
+    // SAFETY: as in `differ`.
+    let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
+    crc32c::crc32c(bytes).max(1)
+}
+
+/// Address of page 0 of a region in a replica, where each has one home.
+pub(super) fn home_of(region: &RegionDesc, replica: u32) -> Option<u64> {
+    let stripe = region.stripes + u64::from(replica * region.nics) * size_of::<StripeDesc>() as u64;
+    match (region.home, region.homes) {
+        (0, 1) => Some(read::<StripeDesc>(stripe).home),
+        (home, 1) => Some(home),
+        _ => None,
+    }
+}
+
+/// Where a page begins in its region, and its exact length.
+fn page_span(desc: &VmDesc, region: &RegionDesc, page: u64) -> (u64, usize) {
+    let start = page << desc.page_shift;
+    (start, (region.bytes - start).min(1 << desc.page_shift) as usize)
+}
+
+/// Whether a replica's copy of a page is marked as stale. The region has replicas.
+pub(super) fn is_stale(region: &RegionDesc, page: u64, replica: u32) -> bool {
+    let word = u64::from(replica) * region.stale_words + page / 32;
+    read::<u32>(region.stale + word * 4) >> (page % 32) & 1 != 0
+}
+
+/// The page of an owner value, whichever replica that names.
+pub(super) fn page_of(owner: u64) -> u64 {
+    owner & !REPLICA_BITS
+}
+
+/// The replica that an owner value names.
+pub(super) fn replica_of(owner: u64) -> u32 {
+    ((owner & REPLICA_BITS) >> layout::OWNER_REPLICA_SHIFT) as u32
+}
+
+/// Where an owner value names its replica.
+const REPLICA_BITS: u64 = (layout::REPLICAS_MAX as u64 - 1) << layout::OWNER_REPLICA_SHIFT;
+
+/// The region of an owner value.
+pub(crate) fn region_number(owner: u64) -> u32 {
+    (owner >> layout::OWNER_REGION_SHIFT) as u32 & (layout::REGIONS_MAX - 1)
+}
+
+/// A page in words, with the replica where that is not the first.
+pub fn page_name(owner: u64) -> String {
+    let (page, region) = (owner & (layout::REGION_PAGES_MAX - 1), region_number(owner));
+    match replica_of(owner) {
+        0 => format!("page {page} of region {region}"),
+        replica => format!("page {page} of region {region} in replica {replica}"),
+    }
+}
+
+/// Whether two owner values are about one page.
+pub(crate) fn is_same_page(one: u64, other: u64) -> bool {
+    page_of(one) == page_of(other)
+}
+
+impl Watcher {
+    /// Where a region's copy in a replica lies. None when it is not watched.
+    pub fn home_span(&self, region: u32, replica: u32) -> Option<Range<u64>> {
+        let mut state = self.lock();
+        state.rebuild();
+        let (_, region) = *state.regions.iter().find(|(id, _)| *id == region)?;
+        let home = home_of(&region, replica)?;
+        Some(home..home + region.bytes)
+    }
+
+    /// The homes of these replicas are about to be taken away: from now on what they hold is garbage.
+    pub fn home_lost(&self, replica: u32) {
+        self.lock().lost[replica as usize] = true;
+    }
+
+    /// A home has returned and its queue pairs are open. Every copy there must count as stale.
+    pub fn home_returned(&self, replica: u32) {
+        let mut state = self.lock();
+        state.who = Some(Who::Host);
+        state.rebuild();
+        state.lost[replica as usize] = false;
+        let mut fresh = None;
+        for (id, region) in &state.regions {
+            let replicated = region.flags & layout::REGION_REPLICATED != 0;
+            let of_region = (0..region.pages).find(|page| replicated && !is_stale(region, *page, replica));
+            fresh = fresh.or(of_region.map(|page| layout::owner_of(*id, page)));
+        }
+        if let Some(owner) = fresh {
+            let what = format!(
+                "home {replica} returned, and its copy of {} is not stale",
+                page_name(owner)
+            );
+            state.find(what, (Some(owner), None, None));
+        }
+        if let Some(finding) = state.findings.first() {
+            self.first.get_or_init(|| finding.clone());
+        }
+    }
+
+    /// From now on single bits at homes may be wrong where pages have checksums: they are flipped on purpose.
+    pub fn expect_flips(&self) {
+        self.lock().flips = true;
+    }
+
+    /// Looks at the copies of pages that no frame holds dirty: those that count are alike. How many were compared.
+    ///
+    /// # Errors
+    /// The first page of which that is not so.
+    pub fn copies_agree(&self) -> Result<u64, String> {
+        let mut state = self.lock();
+        state.rebuild();
+        let Some(desc) = state.desc else {
+            return Err("no virtual memory is watched whose copies could be compared".to_owned());
+        };
+        let mut compared = 0;
+        for (id, region) in state.regions.iter().filter(|(_, region)| region.replicas > 1) {
+            for page in 0..region.pages {
+                if load(region.words + page * 8) & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT) != 0 {
+                    continue;
+                }
+                let rows: Vec<u32> = state.good_rows(region, page).collect();
+                let &[one, other] = &rows[..] else { continue };
+                let (Some(one), Some(other)) = (home_of(region, one), home_of(region, other)) else {
+                    continue;
+                };
+                let (start, bytes) = page_span(&desc, region, page);
+                compared += 1;
+                if let Some(byte) = differ(one + start, other + start, bytes)
+                    && !(state.flips && bits_apart(one + start, other + start, bytes) <= FLIPS_MAX)
+                {
+                    let page = page_name(layout::owner_of(*id, page));
+                    return Err(format!(
+                        "both copies of {page} count, and they differ from byte {byte} on"
+                    ));
+                }
+            }
+        }
+        state.looks.agreed += compared;
+        Ok(compared)
+    }
+}
+
+impl State {
+    /// The replicas whose copy of a page is what was written back last: not stale, at a home that is there.
+    pub(super) fn good_rows(&self, region: &RegionDesc, page: u64) -> impl Iterator<Item = u32> + use<> {
+        let (lost, region) = (self.lost, *region);
+        let replicated = region.flags & layout::REGION_REPLICATED != 0;
+        let rows = if replicated { region.replicas } else { 1 };
+        (0..rows).filter(move |&row| !replicated || !(lost[row as usize] || is_stale(&region, page, row)))
+    }
+
+    /// A clean page's frame holds what its home holds, or each of its homes that counts, and has its checksum. False when it
+    /// was compared with no home.
+    pub(super) fn same_as_home(&mut self, owner: u64, frame: u32, event: &str) -> bool {
+        let (Some(desc), Some(region)) = (self.desc, self.region_of(owner).copied()) else {
+            return false;
+        };
+        if frame >= desc.frame_count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
+            return false;
+        }
+        let page = owner & (layout::REGION_PAGES_MAX - 1);
+        let (start, bytes) = page_span(&desc, &region, page);
+        let at = region.frames + (u64::from(frame) << desc.page_shift);
+        let place = (Some(owner), Some(frame), None);
+        let checked = region.flags & layout::REGION_CHECKED != 0;
+        if checked {
+            let kept: u32 = read(region.checksums + page * 4);
+            let found = checksum(at, bytes);
+            self.looks.checksums += u64::from(kept != 0);
+            if kept != 0 && kept != found {
+                self.find(
+                    format!(
+                        "{} {event}, but frame {frame} has checksum {found:#x} and not {kept:#x}",
+                        page_name(owner)
+                    ),
+                    place,
+                );
+            }
+        }
+        let mut compared = false;
+        for row in self.good_rows(&region, page) {
+            let Some(home) = home_of(&region, row) else { continue };
+            compared = true;
+            self.looks.copies += u64::from(row != 0);
+            let Some(byte) = differ(at, home + start, bytes) else {
+                continue;
+            };
+            if self.flips && checked && bits_apart(at, home + start, bytes) <= FLIPS_MAX {
+                self.looks.damaged += 1;
+                continue;
+            }
+            let which = if region.replicas > 1 {
+                format!(" {row}")
+            } else {
+                String::new()
+            };
+            self.find(
+                format!(
+                    "{} {event}, but its frame {frame} and its home{which} differ from byte {byte} on",
+                    page_name(owner)
+                ),
+                place,
+            );
+        }
+        compared
+    }
+
+    /// A write-back that made a page clean ended: with every WRITE of it, and with a copy that counts.
+    pub(super) fn ended_everywhere(&mut self, owner: u64) {
+        let Some(region) = self.region_of(owner).copied() else {
+            return;
+        };
+        if region.flags & layout::REGION_REPLICATED == 0 {
+            return;
+        }
+        let page = owner & (layout::REGION_PAGES_MAX - 1);
+        let join: u32 = read(region.joins + page * 4);
+        let stale = (0..region.replicas).all(|replica| is_stale(&region, page, replica));
+        let what = if join != 0 {
+            format!("became clean while its WRITEs stand at {join:#x}")
+        } else if stale {
+            "became clean, and all its copies are stale".into()
+        } else {
+            return;
+        };
+        self.find(format!("{} {what}", page_name(owner)), (Some(owner), None, None));
+    }
+}
