@@ -149,8 +149,8 @@ impl Fault {
         }
     }
 
-    /// Whether the queue pairs or pages need the host before another launch can use them.
-    pub(crate) fn needs_recovery(&self) -> bool {
+    /// Whether what moves the pages can have to do with it.
+    pub(crate) fn is_of_transport(&self) -> bool {
         !matches!(
             self.kind,
             FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. }

@@ -144,6 +144,24 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    /// A launch that names no memory and holds no spans.
+    fn new(kernel: &Arc<dyn GpuKernel>, state: StateSlot, label: &str) -> Self {
+        Self {
+            flight: Arc::new(Flight {
+                launch: OnceLock::new(),
+                stopped: Mutex::default(),
+                ended: AtomicBool::new(false),
+            }),
+            regions: Vec::new(),
+            span_frames: 0,
+            state,
+            kernel: Arc::clone(kernel),
+            _memories: Vec::new(),
+            label: label.to_owned(),
+            examined: AtomicBool::new(false),
+        }
+    }
+
     /// Whether it has ended. Until it is on its stream it has not.
     pub fn is_done(&self) -> bool {
         self.flight.launch.get().is_some_and(|launch| launch.is_done())
@@ -176,17 +194,10 @@ impl InFlight {
         fault.doing(|| format!("reading how {} ended", self.label))
     }
 
-    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or it
-    /// left pages or queue pairs in the error state.
-    fn needs_recovery(&self, vm: &VmInner) -> bool {
-        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
-        // A state that cannot be read says nothing good.
-        let fault = self.fault(vm).map_or(true, |fault| {
-            fault.is_some_and(|(record, _)| {
-                Fault::from_record(&record, String::new(), vm.transport.name(), None).needs_recovery()
-            })
-        });
-        stopped || fault
+    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle. Lanes that meet
+    /// a fault leave nothing behind that others could not go on with.
+    fn needs_recovery(&self) -> bool {
+        matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)))
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
@@ -196,7 +207,7 @@ impl InFlight {
             let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
             let holder = vm.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, vm.transport.name(), holder));
-            if fault.needs_recovery() {
+            if fault.is_of_transport() {
                 fault.mover_failure = vm.soft_nics.iter().find_map(|nic| nic.mover_failure());
             }
             return Err(Error::Fault {
@@ -318,11 +329,9 @@ impl Launcher<'_> {
             regions,
             goes_on,
         } = named;
-        let doing = || format!("launching {label}");
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(vm.settings.launch_deadline);
-        let state = vm.launch_states.take(&*vm.gpu, goes_on).doing(doing)?;
-        let state_addr = state.addr();
+        let state = self.state_for(label, goes_on)?;
         // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
         // that name the same memory do not wait for each other.
         let mut by_address: Vec<_> = memories.iter().collect();
@@ -332,53 +341,63 @@ impl Launcher<'_> {
             .iter()
             .map(|memory| memory.launches().lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        let span_frames = self.spans(config).frames;
-        let flight = Arc::new(Flight {
-            launch: OnceLock::new(),
-            stopped: Mutex::default(),
-            ended: AtomicBool::new(false),
-        });
-        let in_flight = Arc::new(InFlight {
-            flight: Arc::clone(&flight),
-            regions,
-            span_frames,
-            state,
-            kernel: Arc::clone(kernel),
-            _memories: memories.clone(),
-            label: label.to_owned(),
-            examined: AtomicBool::new(false),
-        });
+        let mut in_flight = InFlight::new(kernel, state, label);
+        in_flight.regions = regions;
+        in_flight.span_frames = self.spans(config).frames;
+        in_flight._memories = memories.clone();
+        let in_flight = Arc::new(in_flight);
         let mut vm_state = vm.lock();
         vm.make_ready(&mut vm_state)?;
         let in_use = vm_state.in_flight.iter().map(|launch| launch.span_frames);
         let others = in_use.fold(0, u64::saturating_add);
         self.check_spans(&kernel.info().name, config, others)?;
-        let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let (peers, own, name) = (Arc::clone(&vm.peers), Arc::downgrade(&flight), label.to_owned());
-        let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
+        vm.forget_errors(&mut vm_state, stream)?;
         // Before the first write can be.
         by_address.iter().for_each(|memory| memory.may_be_written());
+        self.put(&mut vm_state, stream, &shape, args, &in_flight)?;
+        for launches in &mut guards {
+            launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
+            launches.push(Arc::downgrade(&in_flight));
+        }
+        Ok(in_flight)
+    }
+
+    /// The state of a launch to come.
+    fn state_for(&self, label: &str, goes_on: bool) -> Result<StateSlot> {
+        let state = self.vm.launch_states.take(&*self.vm.gpu, goes_on);
+        state.doing(|| format!("launching {label}"))
+    }
+
+    /// Puts a launch on a stream, and among those in flight.
+    fn put(
+        &self,
+        vm_state: &mut State,
+        stream: &Arc<dyn Stream>,
+        shape: &gpuvm_gpu::LaunchConfig,
+        args: &[Vec<u8>],
+        in_flight: &Arc<InFlight>,
+    ) -> Result<()> {
+        let InFlight { flight, label, .. } = &**in_flight;
+        let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let (peers, own, name) = (Arc::clone(&self.vm.peers), Arc::downgrade(flight), label.clone());
+        let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
         let launch = stream
-            .launch(&in_flight.kernel, &shape, &raw, state_addr, on_done)
-            .doing(doing)?;
+            .launch(&in_flight.kernel, shape, &raw, in_flight.state.addr(), on_done)
+            .doing(|| format!("launching {label}"))?;
         // The cell is new: it takes the launch.
         let _ = flight.launch.set(launch);
         let broken = {
-            let mut peers = vm.lock_peers();
+            let mut peers = self.vm.lock_peers();
             peers.launches.retain(|peer| peer.strong_count() > 0);
-            peers.launches.push(Arc::downgrade(&flight));
+            peers.launches.push(Arc::downgrade(flight));
             peers.broken.clone()
         };
         if let Some(reason) = broken {
             // A launch was stopped while this one was on its way; or this one has ended so by now.
             flight.stop(&reason);
         }
-        vm_state.in_flight.push(Arc::clone(&in_flight));
-        for launches in &mut guards {
-            launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
-            launches.push(Arc::downgrade(&in_flight));
-        }
-        Ok(in_flight)
+        vm_state.in_flight.push(Arc::clone(in_flight));
+        Ok(())
     }
 
     /// Runs a kernel of the runtime to its end.
@@ -535,26 +554,58 @@ impl VmInner {
         let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
         state.in_flight = running;
         for launch in &done {
-            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(self) {
+            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery() {
                 state.needs_recovery = true;
             }
         }
-        // A prefetch that failed is no fault of its launch, but its page is in the error state.
-        if !done.is_empty() && !state.needs_recovery {
-            // Lanes that copy pages themselves cannot fail at it.
-            if let Some(queues) = &self.queues {
-                state.needs_recovery = queues.any_given_up();
-                // The same for its page, whose queue pair is mended.
-                let failed = self.pages_failed().unwrap_or(u64::MAX);
-                state.needs_recovery |= failed != state.pages_failed;
-                state.pages_failed = failed;
-            }
+        if !done.is_empty() {
+            self.look_for_failed_pages(state);
+            // Lanes that copy pages themselves have no queue pairs.
+            state.needs_recovery |= self.queues.as_ref().is_some_and(|queues| queues.any_given_up());
         }
         if state.in_flight.is_empty() && !state.needs_recovery {
             // No lane looks at the words of closed regions any more.
             state.retired.clear();
         }
         done
+    }
+
+    /// Whether launches have left pages in the error state, which the next one must not meet. A prefetch that failed is no fault
+    /// of its launch, but its page is in that state all the same.
+    fn look_for_failed_pages(&self, state: &mut State) {
+        // Lanes that copy pages themselves cannot fail at it.
+        if self.queues.is_none() {
+            return;
+        }
+        // What cannot be read says nothing good.
+        let failed = self.pages_failed().unwrap_or(u64::MAX);
+        state.errors.found |= failed != state.errors.counted;
+        state.errors.counted = failed;
+    }
+
+    /// Puts kernels on a stream that make pages absent again whose fetches have failed: before a launch, which finds none of
+    /// what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// page once more.
+    fn forget_errors(&self, state: &mut State, stream: &Arc<dyn Stream>) -> Result<()> {
+        // Of a launch on another stream: it may be far behind.
+        let on_the_way = state.errors.forgetting.iter().any(|earlier| !earlier.is_done());
+        if !state.errors.found && !on_the_way {
+            return Ok(());
+        }
+        let regions: Vec<_> = state.regions.iter().flatten().filter_map(Weak::upgrade).collect();
+        let mut forgetting = Vec::new();
+        for region in regions.iter().filter(|region| region.pages > 0 && !region.has_ended()) {
+            let (kernel, args) = self.support.forget(self, region.id, region.pages);
+            let label = format!("forgetting failed fetches of region `{}`", region.name);
+            let slot = self.launcher().state_for(&label, true)?;
+            let in_flight = Arc::new(InFlight::new(kernel, slot, &label));
+            let config = self.service_config(region.pages);
+            self.launcher().put(state, stream, &config.shape, &args, &in_flight)?;
+            forgetting.push(in_flight);
+        }
+        state.errors.found = false;
+        state.errors.forgetting = forgetting;
+        Ok(())
     }
 
     /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
@@ -565,6 +616,9 @@ impl VmInner {
         let done = self.prune_locked(state);
         // A launch that was stopped says so before it counts as ended.
         state.needs_recovery |= self.lock_peers().broken.is_some();
+        if !state.in_flight.is_empty() {
+            self.look_for_failed_pages(state);
+        }
         if state.needs_recovery {
             for launch in &state.in_flight {
                 launch.settle();
@@ -572,6 +626,7 @@ impl VmInner {
             drop(self.prune_locked(state));
             self.lock_peers().broken = None;
             self.recover(state)?;
+            state.errors.found = false;
             state.retired.clear();
         }
         drop(done);

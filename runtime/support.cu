@@ -39,6 +39,15 @@ __global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsi
         gpuvm::detail::age_page(vm, gpuvm::detail::owner_of(region, page), home);
 }
 
+// Forgets that fetches of the pages [first, last) of a region failed.
+__global__ void gpuvm_forget(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,
+                             unsigned long long last) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+         page < last; page += lanes)
+        gpuvm::detail::forget_error(gpuvm::detail::word_of(vm, gpuvm::detail::owner_of(region, page)));
+}
+
 // Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
 __global__ void gpuvm_catch_up(gpuvm::layout::ArrayDesc array, unsigned long long first, unsigned long long last) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;

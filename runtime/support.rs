@@ -20,6 +20,7 @@ pub(crate) struct Support {
     reap: Arc<dyn Kernel>,
     age: Arc<dyn Kernel>,
     catch_up: Arc<dyn Kernel>,
+    forget: Arc<dyn Kernel>,
     stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     background: Arc<dyn Stream>,
@@ -35,6 +36,7 @@ impl Support {
             "gpuvm_reap",
             "gpuvm_age",
             "gpuvm_catch_up",
+            "gpuvm_forget",
         ];
         let module = gpu
             .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
@@ -47,6 +49,7 @@ impl Support {
             reap: kernel(names[3])?,
             age: kernel(names[4])?,
             catch_up: kernel(names[5])?,
+            forget: kernel(names[6])?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })
@@ -131,6 +134,17 @@ impl Support {
             Some((region, name.to_owned())),
             &format!("marking copies of region `{name}` as stale"),
         )
+    }
+
+    /// The kernel that forgets failed fetches of a region's pages, and its arguments.
+    pub fn forget(&self, vm: &VmInner, region: u32, pages: u64) -> (&Arc<dyn Kernel>, [Vec<u8>; 4]) {
+        let args = [
+            vm.desc.addr().to_ne_bytes().to_vec(),
+            region.to_ne_bytes().to_vec(),
+            0u64.to_ne_bytes().to_vec(),
+            pages.to_ne_bytes().to_vec(),
+        ];
+        (&self.forget, args)
     }
 
     /// Mends stale copies of pages.

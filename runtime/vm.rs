@@ -59,14 +59,25 @@ pub struct Vm {
 pub(crate) struct State {
     pub regions: Vec<Option<Weak<RegionInner>>>,
     pub in_flight: Vec<Arc<InFlight>>,
-    /// A launch was stopped, or left pages or queue pairs in the error state: the host mends them before the next one.
+    /// A launch was stopped where it stood, queue pairs were given up, or a region ended with frames left: the host mends
+    /// all before the next launch.
     pub needs_recovery: bool,
     pub poisoned: Option<String>,
-    /// Pages that fetches have put into the error state so far, as the host has seen it.
-    pub pages_failed: u64,
+    pub errors: FailedPages,
     /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the frames' owners,
     /// not only their own regions. Given back when no launch is in flight.
     pub retired: Vec<Retired>,
+}
+
+/// Pages whose fetches have failed.
+#[derive(Default)]
+pub(crate) struct FailedPages {
+    /// So far, as the host has seen it.
+    pub counted: u64,
+    /// Some may be in the error state still, for launches to come.
+    pub found: bool,
+    /// The kernels that were last put before a launch to forget them.
+    pub forgetting: Vec<Arc<InFlight>>,
 }
 
 /// What the host knows of a lost GPU since it first saw the loss.
@@ -245,7 +256,7 @@ impl Vm {
                 in_flight: Vec::new(),
                 needs_recovery: false,
                 poisoned: None,
-                pages_failed: 0,
+                errors: FailedPages::default(),
                 retired: Vec::new(),
             }),
             lost: OnceLock::new(),

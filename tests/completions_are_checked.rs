@@ -65,6 +65,31 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
 }
 
 #[test]
+fn a_launch_after_an_error_waits_for_no_other_kernel() {
+    let bench = Bench::new(small_soft(8), BASIC);
+    let (a, other) = (numbered(&bench), numbered(&bench));
+    let sink = bench.vm.buffer::<u64>(1).unwrap();
+    let turns = bench.vm.buffer::<u32>(1).unwrap();
+    let stream = bench.vm.stream().unwrap();
+    let endless = bench.kernel("until_stopped");
+    let running = endless
+        .launch_on(&stream, LaunchConfig::new(1, 32), (&other, &turns))
+        .unwrap();
+    for round in 0..3 {
+        let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
+        let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7 + round));
+        let found = first_fault(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err());
+        assert_eq!(bench.soft_nic().bitten(fault), 1);
+        assert_eq!(found.region, "numbered");
+        copies_right(&bench, &a).unwrap_or_else(|wrong| panic!("round {round}: {wrong}"));
+        assert!(!running.is_done(), "round {round}");
+    }
+    running.abort();
+    assert!(matches!(running.sync(), Err(Error::Stopped { .. })));
+    bench.no_violations();
+}
+
+#[test]
 fn a_read_that_nobody_answers_is_made_again() {
     for syndrome in [
         Syndrome::TransportRetryExceeded,

@@ -52,9 +52,9 @@ constexpr u32 kBusy = 3;    // the page is FETCHING and another's
 constexpr u32 kFailed = 4;  // the page is in the error state, or has too many pins
 constexpr u32 kNone = 5;    // nothing to be had now
 
-GPUVM_NOINLINE void report_page_error(u64 owner, u64 word, u32 fault_code) {
+// `code`: of the page's error, as its word has it.
+GPUVM_NOINLINE void report_page_error(u64 owner, u32 code, u32 fault_code) {
     Fault fault;
-    u32 code = frame_of(word);
     fault.code = fault_code;
     fault.region = region_number(owner);
     fault.page = page_of(owner);
@@ -81,7 +81,7 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* fra
     }
     if (state_of(seen) == kAbsent) return kWon;
     if (state_of(seen) == kFetching) return kBusy;
-    report_page_error(owner, seen, layout::FAULT_PAGE_ERROR);
+    report_page_error(owner, frame_of(seen), layout::FAULT_PAGE_ERROR);
     return kFailed;
 }
 
@@ -147,8 +147,8 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, bool writ
 }
 
 // Turns the end of a demand fetch into the lane's outcome.
-GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, u64 started) {
-    u32 outcome = wait_outcome(q, index) & 0xff;
+GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 owner, u64 started) {
+    u32 ended = wait_outcome(q, index), outcome = ended & 0xff;
     u64 took = ticks() - started;
     if (outcome == layout::OUTCOME_OK) {
         count_latency(latencies(q.vm), took);
@@ -158,8 +158,9 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64* word, u64 owner, 
     // Bounded: a pair that is mended again and again answers nobody.
     u64 took_ns = took * 1000 / q.vm->ticks_per_us;
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
+    // Not what the page's word has: the error may be forgotten by now.
     if (outcome == layout::OUTCOME_FAILED)
-        report_page_error(owner, ld_relaxed_gpu(word), layout::FAULT_FETCH);
+        report_page_error(owner, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
     else if (!aborted())
         report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, took_ns);
     return kRoundFailed;
@@ -211,7 +212,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     miss->frame = got;
     miss->token = queue;
     miss->way = owner;
-    return finish_demand(q, index, word, owner, miss->started);
+    return finish_demand(q, index, owner, miss->started);
 }
 
 // A second try for a leader whose claim was taken back: it may wait.
@@ -307,7 +308,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     miss->frame = got;
     miss->token = grant.queue;
     miss->way = owner;
-    return finish_demand(q, index, word, owner, miss->started);
+    return finish_demand(q, index, owner, miss->started);
 }
 
 // A page with a checksum has arrived: the lanes that wait for it compare, and their leader publishes it with their
@@ -326,7 +327,7 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
             count_latency(latencies(vm), ticks() - miss->started);
             result = kRoundHeld;
         } else if (outcome == layout::OUTCOME_FAILED) {
-            report_page_error(miss->way, ld_relaxed_gpu(miss->word()), layout::FAULT_FETCH);
+            report_page_error(miss->way, checksum_code(miss->token, miss->way), layout::FAULT_FETCH);
             result = kRoundFailed;
         }
     }

@@ -50,7 +50,12 @@ GPUVM_NOINLINE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 fra
         publish(word, token, frame, pins);
 }
 
-// The same, or not, for a page with a checksum and what its bytes in the frame come to.
+// The code of a page that came without its checksum.
+GPUVM_DEVICE u32 checksum_code(u32 queue, u64 owner) {
+    return queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(owner);
+}
+
+// The same as `publish_fetched`, or not, for a page with a checksum and what its bytes in the frame come to.
 GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 owner, u32 queue, u32 frame, u32 token, u32 pins,
                                    u32 found) {
     const layout::RegionDesc* region = region_of(vm, owner);
@@ -66,8 +71,7 @@ GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 owner, u32 queu
     if (again) {
         publish_absent(word_of(vm, owner), token);
     } else {
-        count(&counters(vm)->pages_failed, 1);
-        publish_error(word_of(vm, owner), token, queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(owner));
+        fail_page(vm, owner, token, checksum_code(queue, owner));
     }
     give_frame(vm, region, frame);
     return again ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;

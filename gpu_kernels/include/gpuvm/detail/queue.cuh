@@ -43,12 +43,10 @@ GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u3
     bool repeat = returned || q.to_repeat(done) ||
                   (is_replicated(region) && !is_own_fault(done.syndrome) && leave_replica(vm, owner));
     u64* word = word_of(vm, owner);
-    if (repeat) {
+    if (repeat)
         publish_absent(word, token);
-    } else {
-        count(&counters(vm)->pages_failed, 1);
-        publish_error(word, token, error_code(q.number, done));
-    }
+    else
+        fail_page(vm, owner, token, error_code(q.number, done));
     give_frame(vm, region, frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
@@ -72,10 +70,8 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     bool repeat = q.to_repeat(done);
     if (repeat)
         publish_absent(word, token);
-    else {
-        count(&counters(vm)->pages_failed, 1);
-        publish_error(word, token, error_code(q.number, done));
-    }
+    else
+        fail_page(vm, owner, token, error_code(q.number, done));
     give_frame(vm, region, frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }

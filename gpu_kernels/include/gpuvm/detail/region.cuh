@@ -71,6 +71,11 @@ GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 o
 GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
 }
+// The fetch of a page failed, for `code`. Counted last, and with a release: a host that sees the count sees the page.
+GPUVM_NOINLINE void fail_page(const layout::VmDesc* vm, u64 owner, u32 token, u32 code) {
+    publish_error(word_of(vm, owner), token, code);
+    atom_add_release_gpu(&counters(vm)->pages_failed, u64{1});
+}
 // Exact length of a page: the last one of a region may be shorter.
 GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
     u64 start = page << vm->page_shift;
