@@ -204,7 +204,7 @@ impl<'a> Faults<'a> {
             .map_err(CliError::Bench)?;
         Ok(Self {
             args,
-            module: machine.compile("bench/faults.cu", SOURCE, &KERNELS)?,
+            module: machine.compile_for("bench/faults.cu", SOURCE, &KERNELS, args.home)?,
             tally: Tally::new(&machine)?,
             machine,
             data,

@@ -195,9 +195,17 @@ impl Machine {
 
     /// Compiles one of this folder's files.
     pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module, CliError> {
-        self.vm
-            .compile_with(name, source, kernels, &options())
-            .map_err(CliError::Bench)
+        self.compile_for(name, source, kernels, HomeArg::Host)
+    }
+
+    /// The same for pages whose home is there.
+    pub fn compile_for(&self, name: &str, source: &str, kernels: &[&str], home: HomeArg) -> Result<Module, CliError> {
+        let mut options = options();
+        if matches!(home, HomeArg::Gpu(_)) {
+            options.defines.push(("BENCH_NEIGHBOUR".to_owned(), None));
+        }
+        let module = self.vm.compile_with(name, source, kernels, &options);
+        module.map_err(CliError::Bench)
     }
 
     /// A launch of about that many warps, whole blocks; and how many warps it has.

@@ -98,6 +98,7 @@ pub const FILES: &[File] = &[
             paged("gpuvm_reap", 56, 56),
             paged("gpuvm_age", 32, 32),
             paged("gpuvm_catch_up", 8, 8),
+            paged("gpuvm_forget", 32, 32),
         ],
     },
     File {
@@ -174,6 +175,18 @@ pub const FILES: &[File] = &[
             paged("touch_spans<false>", 184, 184),
             paged("touch_spans<true>", 184, 192),
             paged("touch_lanes", 192, 192),
+        ],
+    },
+    // Bounded to 2 blocks of 256 threads.
+    File {
+        path: "cli/src/bench/faults.cu",
+        defines: &[("BENCH_NEIGHBOUR", "1")],
+        kernels: &[
+            capped("touch_warps<false>", 128, 128, 1000, 1000),
+            capped("touch_warps<true>", 128, 128, 1000, 1000),
+            capped("touch_spans<false>", 128, 128, 1000, 1000),
+            capped("touch_spans<true>", 128, 128, 1000, 1000),
+            capped("touch_lanes", 128, 128, 1000, 1000),
         ],
     },
     File {

@@ -121,9 +121,10 @@ class Fetch {
             if (bytes_ - at > ahead) issue(buffer, at + ahead);
             if (two) buffer = buffer == buffer_ ? other : buffer_;
         }
-        stage_out_wait();
+        // The buffers were read: whoever waits for them need not wait for the frame.
         if (two) unlock_staging(other);
         unlock_staging(buffer_);
+        stage_out_wait();
     }
 
     // The same in parts, for a page of one piece, whose bytes other lanes read where they are staged.
@@ -133,10 +134,13 @@ class Fetch {
     GPUVM_DEVICE static const unsigned char* staged(u32 buffer, u64 home) {
         return staging.bytes[buffer] + (home & kHullMask);
     }
-    GPUVM_DEVICE void finish_staged(u64 frame) {
+    // Begins to fill the frame, and returns when the buffer was read.
+    GPUVM_DEVICE void empty(u64 frame) {
         unload(buffer_, skip(), frame, bytes_);
-        stage_out_wait();
+        stage_out_read();
     }
+    // The frame holds what was read of buffers, for ordinary loads too.
+    GPUVM_DEVICE static void emptied() { stage_out_wait(); }
     // After every lane's accesses to the buffer.
     GPUVM_DEVICE void release() {
         stage_in_end(buffer_);
@@ -176,8 +180,8 @@ GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
         unload(buffer, 0, home + at, piece);
         stage_out_read();
     }
-    stage_out_wait();
     unlock_staging(buffer);
+    stage_out_wait();
 }
 
 #endif

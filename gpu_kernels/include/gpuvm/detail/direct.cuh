@@ -16,9 +16,9 @@ GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* 
     const layout::RegionDesc* region = region_of(vm, owner);
     u32 bytes = page_bytes(vm, region, page_of(owner));
     copy_to_home(home_of(vm, region, page_of(owner)), frame_address(vm, region, frame), bytes);
-    // The home's bytes come before the mark's end for the host and the neighbours too: the page may be fetched again at
-    // once, and by whoever the home belongs to.
-    fence_acq_rel_sys();
+    // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
+    // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
+    // all other pages, made write-backs to a neighbour GPU take half as long again.
     write_back_done(word);
     count_written_back(vm, bytes);
 }

@@ -602,9 +602,11 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);
     if (leads) {
-        if (!together) fetch.finish_staged(frames + (static_cast<u64>(frame) << page_shift));
-        publish(word, 0, frame, 0);
+        if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
+        // Whoever waits for the buffer need not wait for the frame.
         fetch.release();
+        if (!together) Fetch::emptied();
+        publish(word, 0, frame, 0);
         count_latency(histogram, ticks() - started);
         if (available <= low) refill(vm, 1, available);
     }
