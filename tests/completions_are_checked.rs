@@ -70,7 +70,10 @@ fn a_launch_after_an_error_waits_for_no_other_kernel() {
     let a = numbered(&bench);
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     let flag = bench.vm.buffer::<u32>(1).unwrap();
-    let holding = bench.vm.compile("holding.cu", HOLDING, &["wait_for_ever"]).unwrap();
+    let holding = bench
+        .vm
+        .compile(HOLDING.name, HOLDING.text, &["wait_for_ever"])
+        .unwrap();
     let endless = holding.kernel("wait_for_ever").unwrap();
     let stream = bench.vm.stream().unwrap();
     let running = endless.launch_on(&stream, LaunchConfig::new(1, 32), (&flag,)).unwrap();
