@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, scaled, simulated_soft, small_soft};
+use common::{BASIC, Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -68,26 +68,32 @@ fn an_error_completion_of_a_read_is_an_error_and_the_next_launch_works() {
 fn a_launch_after_an_error_waits_for_no_other_kernel() {
     let bench = Bench::new(small_soft(8), BASIC);
     let a = numbered(&bench);
+    // All memory beforehand: CUDA gives none back beside a kernel that runs.
+    let copies: Vec<_> = (0..3).map(|_| bench.vm.region::<u32>(N).zeroed().unwrap()).collect();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
-    let flag = bench.vm.buffer::<u32>(1).unwrap();
-    let holding = bench
-        .vm
-        .compile(HOLDING.name, HOLDING.text, &["wait_for_ever"])
-        .unwrap();
-    let endless = holding.kernel("wait_for_ever").unwrap();
+    // A kernel that needs no page.
+    let nothing = bench.vm.region::<u32>(0).zeroed().unwrap();
+    let turns = bench.vm.buffer::<u32>(1).unwrap();
     let stream = bench.vm.stream().unwrap();
-    let running = endless.launch_on(&stream, LaunchConfig::new(1, 32), (&flag,)).unwrap();
-    for round in 0..3 {
+    let endless = bench.kernel("until_stopped");
+    let running = endless
+        .launch_on(&stream, LaunchConfig::new(1, 32), (&nothing, &turns))
+        .unwrap();
+    for (round, copy) in (0..).zip(&copies) {
         let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
         let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(7 + round));
         let found = first_fault(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)).unwrap_err());
         assert_eq!(bench.soft_nic().bitten(fault), 1);
         assert_eq!(found.region, "numbered");
-        copies_right(&bench, &a).unwrap_or_else(|wrong| panic!("round {round}: {wrong}"));
+        bench.must("copy", LaunchConfig::new(2, 64), (&a, copy));
         assert!(!running.is_done(), "round {round}");
     }
-    running.kill();
-    assert!(running.sync().is_err());
+    running.abort();
+    assert!(matches!(running.sync(), Err(Error::Stopped { .. })));
+    let expected = a.to_vec().unwrap();
+    for copy in &copies {
+        compare(&copy.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
     bench.no_violations();
 }
 

@@ -21,16 +21,15 @@ struct element_of<true> {
 // What a fault needs is some 150 registers, with which a multiprocessor has few warps that wait side by side. For the
 // host's memory they are enough; a neighbour GPU's pages come so soon that it takes twice as many to fill the wire.
 #if defined(BENCH_NEIGHBOUR)
-#define TOUCH_BLOCKS 2
+#define TOUCH_BOUNDS __launch_bounds__(256, 2)
 #else
-#define TOUCH_BLOCKS 1
+#define TOUCH_BOUNDS
 #endif
 
 // A warp on one page at a time by a[i].
 template <bool Write>
-__global__ void __launch_bounds__(256, TOUCH_BLOCKS)
-    touch_warps(gpuvm::array<typename element_of<Write>::type> data, const u32* order, u64 count, u64 page_words,
-                const u32* rounds, u32 round, u64* tally) {
+__global__ void TOUCH_BOUNDS touch_warps(gpuvm::array<typename element_of<Write>::type> data, const u32* order,
+                                         u64 count, u64 page_words, const u32* rounds, u32 round, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
         if (done % 64 == 63 && gpuvm::failed()) break;
@@ -49,9 +48,8 @@ __global__ void __launch_bounds__(256, TOUCH_BLOCKS)
 
 // The same through spans of the whole warp.
 template <bool Write>
-__global__ void __launch_bounds__(256, TOUCH_BLOCKS)
-    touch_spans(gpuvm::array<typename element_of<Write>::type> data, const u32* order, u64 count, u64 page_words,
-                const u32* rounds, u32 round, u64* tally) {
+__global__ void TOUCH_BOUNDS touch_spans(gpuvm::array<typename element_of<Write>::type> data, const u32* order,
+                                         u64 count, u64 page_words, const u32* rounds, u32 round, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
         if (done % 64 == 63 && gpuvm::failed()) break;
@@ -75,9 +73,8 @@ __global__ void __launch_bounds__(256, TOUCH_BLOCKS)
 }
 
 // Every lane reads the first and the last touched word of pages that no other lane reads at that time.
-__global__ void __launch_bounds__(256, TOUCH_BLOCKS)
-    touch_lanes(gpuvm::array<const u64> data, const u32* order, u64 count, u64 page_words, const u32* rounds, u32,
-                u64* tally) {
+__global__ void TOUCH_BOUNDS touch_lanes(gpuvm::array<const u64> data, const u32* order, u64 count, u64 page_words,
+                                         const u32* rounds, u32, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = thread_id(); n < count && !gpuvm::failed(); n += thread_count(), ++done) {
         u64 page = page_of(order[n]);
