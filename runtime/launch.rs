@@ -9,7 +9,7 @@ use std::{
 };
 
 use gpuvm_gpu::{Gpu, GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
-use gpuvm_layouts::FaultRecord;
+use gpuvm_layouts::{self as layout, FaultRecord};
 
 use crate::{
     args::{Given, Memory},
@@ -194,10 +194,18 @@ impl InFlight {
         fault.doing(|| format!("reading how {} ended", self.label))
     }
 
-    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle. Lanes that meet
-    /// a fault leave nothing behind that others could not go on with.
-    fn needs_recovery(&self) -> bool {
-        matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)))
+    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or pins were all
+    /// that there can be, perhaps of lanes that never gave them back. Lanes that meet another fault leave nothing behind that
+    /// others could not go on with.
+    fn needs_recovery(&self, vm: &VmInner) -> bool {
+        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
+        // A state that cannot be read says nothing good.
+        let pinned = self.fault(vm).map_or(true, |fault| {
+            fault.is_some_and(|(record, _)| {
+                matches!(record.code, layout::FAULT_FRAMES_PINNED | layout::FAULT_TOO_MANY_PINS)
+            })
+        });
+        stopped || pinned
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
@@ -554,7 +562,7 @@ impl VmInner {
         let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
         state.in_flight = running;
         for launch in &done {
-            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery() {
+            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(self) {
                 state.needs_recovery = true;
             }
         }

@@ -90,6 +90,8 @@ struct View {
     held: u32,
     /// Addresses and the time before which no value may be returned there.
     seen: Vec<(u64, u64)>,
+    /// Lanes that it has met at barriers since it last acquired, and when: it sees what they had stored by then.
+    met: Vec<(u32, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -244,15 +246,32 @@ impl<M: Bytes> WeakMemory<M> {
         self.land_known_to(lane);
     }
 
-    /// Lanes have met at a barrier: what one has acquired, all have.
+    /// Lanes have met at a barrier, and were flushed: what one has acquired or stored, all have.
     pub(crate) fn join(&mut self, lanes: impl Iterator<Item = u32> + Clone) {
         let floor = lanes.clone().map(|lane| self.view(lane).floor).max().unwrap_or(0);
+        // What is not remembered is seen by everybody; stores before the floor are.
+        let mut met: Vec<(u32, u64)> = Vec::new();
+        for past in self.history.iter().rev().take_while(|past| past.clock > floor) {
+            if !met.iter().any(|(lane, _)| *lane == past.lane) && lanes.clone().any(|lane| lane == past.lane) {
+                met.push((past.lane, past.clock));
+            }
+        }
+        for lane in lanes.clone() {
+            for &(other, clock) in &self.view(lane).met {
+                match met.iter_mut().find(|(known, _)| *known == other) {
+                    Some((_, known)) => *known = clock.max(*known),
+                    None => met.push((other, clock)),
+                }
+            }
+        }
+        met.retain(|(_, clock)| *clock > floor);
         for lane in lanes {
             let view = self.view(lane);
             if view.floor < floor {
                 view.floor = floor;
                 view.seen.clear();
             }
+            view.met.clone_from(&met);
         }
     }
 
@@ -482,6 +501,7 @@ impl<M: Bytes> WeakMemory<M> {
         let view = self.view(lane);
         view.floor = clock;
         view.seen.clear();
+        view.met.clear();
         if scope == Scope::Sys {
             for arrival in &mut self.arrivals {
                 if !arrival.known_to.contains(&lane) {
@@ -550,6 +570,7 @@ impl<M: Bytes> WeakMemory<M> {
                 bound = bound.max(clock);
             }
         }
+        let met = self.view(lane).met.clone();
         // Newest first: the old values, and since when each was current.
         let mut candidates = [(0u64, 0u64); 4];
         let mut count = 0;
@@ -565,7 +586,11 @@ impl<M: Bytes> WeakMemory<M> {
                 // The value before this store was current only until this store.
                 candidates[count - 1].1 = past.clock;
             }
-            if past.lane == lane || past.at != at || past.bytes != bytes || count == candidates.len() {
+            let ours = past.lane == lane
+                || met
+                    .iter()
+                    .any(|&(other, when)| other == past.lane && past.clock <= when);
+            if ours || past.at != at || past.bytes != bytes || count == candidates.len() {
                 break;
             }
             candidates[count] = (past.old, bound);

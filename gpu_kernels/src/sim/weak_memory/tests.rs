@@ -265,3 +265,31 @@ fn unequal_pieces_of_a_range_are_taken_and_put_back() {
         assert!((3..303).all(|at| m.0.memory.get(at, 1) == at & 0xff) && m.0.memory.get(303, 1) == 0);
     }
 }
+
+#[test]
+fn what_lanes_stored_before_a_barrier_is_seen_by_those_who_met_there() {
+    let neighbour = Who { lane: 1, sm: 0 };
+    let third = Who { lane: 2, sm: 0 };
+    let read = |meets: bool, order: Order| {
+        outcomes(|m| {
+            m.store(A, order, X, 1);
+            m.0.flush(A.lane);
+            if meets {
+                m.0.join([A.lane, neighbour.lane].into_iter());
+                // What one has learned by meeting, it hands on by meeting.
+                m.0.join([neighbour.lane, third.lane].into_iter());
+            }
+            (m.load(neighbour, order, X), m.load(third, order, X))
+        })
+    };
+    assert_eq!(read(true, Order::Relaxed), BTreeSet::from([(1, 1)]));
+    assert!(read(false, Order::Relaxed).len() > 1, "no barrier");
+    // A store of a lane that was not there is not ordered by it.
+    let stranger = outcomes(|m| {
+        m.store(B, Order::Relaxed, X, 1);
+        m.0.flush(B.lane);
+        m.0.join([A.lane, third.lane].into_iter());
+        m.load(A, Order::Relaxed, X)
+    });
+    assert_eq!(stranger, BTreeSet::from([0, 1]));
+}
