@@ -1,5 +1,5 @@
-//! The host's pass over a virtual memory that no launch uses: after a launch was stopped where it stood, or
-//! left pages or queue pairs in the error state.
+//! The host's pass over a virtual memory that no launch uses: after a launch was stopped where it stood, met a page or
+//! frames with as many pins as there can be, or a region ended with frames left, and after queue pairs were given up.
 
 use std::sync::Weak;
 

@@ -59,8 +59,7 @@ pub struct Vm {
 pub(crate) struct State {
     pub regions: Vec<Option<Weak<RegionInner>>>,
     pub in_flight: Vec<Arc<InFlight>>,
-    /// A launch was stopped where it stood, queue pairs were given up, or a region ended with frames left: the host mends
-    /// all before the next launch.
+    /// The host mends all before the next launch: see [`recovery`](crate::recovery).
     pub needs_recovery: bool,
     pub poisoned: Option<String>,
     pub errors: FailedPages,
