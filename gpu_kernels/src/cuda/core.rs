@@ -257,6 +257,16 @@ impl Core {
         }
     }
 
+    /// Does `act` unless a kernel may run, and says whether. No launch begins meanwhile.
+    pub(crate) fn while_idle(&self, act: impl FnOnce()) -> bool {
+        let flight = lock(&self.flight);
+        let idle = flight.launches == 0;
+        if idle {
+            act();
+        }
+        idle
+    }
+
     /// The registrations, once there are some.
     pub(crate) fn pins(&self) -> Option<Arc<Pins>> {
         self.pins.get().and_then(Weak::upgrade)

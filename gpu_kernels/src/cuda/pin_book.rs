@@ -68,6 +68,12 @@ impl Book {
         touching.map(|(&start, pinned)| (start, pinned))
     }
 
+    /// Whether nobody uses a range among those that touch the pages of `live`.
+    pub(crate) fn has_unused(&self, live: &Live) -> bool {
+        let (first, end) = live.pages(self.page);
+        self.overlapping(first, end).any(|(_, pinned)| pinned.users == 0)
+    }
+
     /// Takes out the ranges that nobody uses among those that touch the pages of `live`, all of them without one. What nobody uses may
     /// hold pages that were unmapped since: it must not be taken for today's.
     pub(crate) fn take_unused(&mut self, live: Option<&Live>) -> Vec<u64> {
@@ -278,7 +284,9 @@ mod tests {
         let (b, of_b) = register(&mut book, 4 * PAGE + 100, 2 * PAGE - 100).expect("B");
         assert_eq!(of_b, [(5 * PAGE, 6 * PAGE)], "page 4 is A's too");
         book.leave(a);
+        assert!(book.has_unused(&live(PAGE, 1)) && !book.has_unused(&live(8 * PAGE, 1)));
         assert_eq!(book.take_unused(None), [PAGE], "what A had for itself is unpinned");
+        assert!(!book.has_unused(&live(PAGE, 1)));
         // Other memory at A's place is pinned anew, but for the page that B keeps mapped.
         let (c, of_c) = register(&mut book, PAGE, 3 * PAGE + 50).expect("C");
         assert_eq!(of_c, [(PAGE, 4 * PAGE)]);

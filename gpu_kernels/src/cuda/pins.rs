@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY, CUresult,
@@ -18,6 +19,10 @@ use super::pin_book::{Book, Conflict, Live, Pinned};
 use crate::api::{CopySpan, HostRegistration, Release};
 use crate::error::GpuError;
 use crate::lock::lock;
+
+/// How long memory that is to be unpinned for a new registration waits for a moment without kernels, and between looks.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+const IDLE_LOOK: Duration = Duration::from_micros(100);
 
 /// The registrations of one GPU.
 pub(crate) struct Pins {
@@ -89,7 +94,7 @@ impl Pins {
     /// Pins what of `live` is not pinned, enters it, and gives its number and its device address.
     fn pin(&self, live: Live) -> Result<(u64, u64), GpuError> {
         let _pinning = lock(&self.pinning);
-        self.unpin_unused(Some(&live));
+        self.make_room(&live);
         let (missing, fresh) = {
             let book = lock(&self.book);
             let missing = book.missing(&live).map_err(|conflict| refused(&live, conflict))?;
@@ -195,6 +200,22 @@ impl Pins {
         let unused = lock(&self.book).take_unused(live);
         for from in unused {
             self.unpin(from);
+        }
+    }
+
+    /// Unpins what nobody uses among what touches `live`, between two kernels where that can be: the driver waits for
+    /// those that run and keeps others' calls waiting, and kernels may wait for copies that such calls make.
+    fn make_room(&self, live: &Live) {
+        let begun = Instant::now();
+        while lock(&self.book).has_unused(live) {
+            let done = self.core.while_idle(|| self.unpin_unused(Some(live)));
+            if !done && begun.elapsed() >= IDLE_WAIT {
+                // Kernels of others follow each other without a pause.
+                self.unpin_unused(Some(live));
+            }
+            if !done {
+                std::thread::sleep(IDLE_LOOK);
+            }
         }
     }
 
