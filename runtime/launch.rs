@@ -624,7 +624,8 @@ impl VmInner {
         let done = self.prune_locked(state);
         // A launch that was stopped says so before it counts as ended.
         state.needs_recovery |= self.lock_peers().broken.is_some();
-        if !state.in_flight.is_empty() {
+        // Unless that has looked: launches that run may have failed at a prefetch.
+        if done.is_empty() && !state.in_flight.is_empty() {
             self.look_for_failed_pages(state);
         }
         if state.needs_recovery {

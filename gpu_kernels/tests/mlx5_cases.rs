@@ -123,6 +123,14 @@ struct Posted {
 }
 
 impl Posted {
+    /// In the block of request `i` is this entry, and behind it what lay there before.
+    fn is_written(&self, i: usize, case: &Case, wqe: &[u8]) {
+        let at = i * 256 + case.number("index") as usize % 4 * 64;
+        let (written, behind) = self.rings[at..at + 64].split_at(wqe.len());
+        assert_eq!(written, wqe, "{}", case.line);
+        assert_eq!(behind, &[0xa5; 64][wqe.len()..], "{}", case.line);
+    }
+
     /// Record and doorbell of request `i` are the header's.
     fn is_rung(&self, i: usize, case: &Case) {
         let at = i * 8..(i + 1) * 8;
@@ -232,14 +240,7 @@ fn a_flushed_request_itself_is_the_headers() {
     for (i, case) in cases.iter().enumerate() {
         let mut wqe = case.bytes("wqe");
         wqe[11] = 0;
-        let at = i * 256 + case.number("index") as usize % 4 * 64;
-        assert_eq!(posted.rings[at..at + wqe.len()], wqe, "{}", case.line);
-        assert_eq!(
-            posted.rings[at + wqe.len()..at + 64],
-            [0xa5; 64][wqe.len()..],
-            "{}",
-            case.line
-        );
+        posted.is_written(i, case, &wqe);
     }
     println!("{} requests", cases.len());
     assert!(!cases.is_empty());
@@ -278,14 +279,7 @@ fn what_flushes_a_request_is_the_headers() {
         } else {
             wqe[11] = 0x08;
         }
-        let at = i * 256 + case.number("index") as usize % 4 * 64;
-        assert_eq!(posted.rings[at..at + wqe.len()], wqe, "{}", case.line);
-        assert_eq!(
-            posted.rings[at + wqe.len()..at + 64],
-            [0xa5; 64][wqe.len()..],
-            "{}",
-            case.line
-        );
+        posted.is_written(i, case, &wqe);
         posted.is_rung(i, case);
     }
     println!("{dumps} DUMPs, {} NOPs", cases.len() - dumps);
