@@ -16,7 +16,6 @@ use gpuvm_layouts::{self as layout, PageWord, RegionDesc, StripeDesc};
 use gpuvm_nic::Access;
 
 use crate::{
-    device::DeviceArray,
     error::{Doing, Error, Result},
     frames::FrameMemory,
     home::{Home, HomeKeys, HostMemory, NodeMemory, Owner, Reach},
@@ -28,11 +27,13 @@ use crate::{
 mod builder;
 mod guard;
 mod nodes;
+mod page_table;
 mod stripes;
 
 pub use builder::{Integrity, RegionBuilder};
 pub use guard::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
+use page_table::PageTable;
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
@@ -77,7 +78,7 @@ pub(crate) struct RegionInner {
 
 /// What of a region lies in GPU memory.
 pub(crate) struct Tables {
-    words: DeviceArray<u64>,
+    words: PageTable,
     guards: guard::Guards,
     /// Frames of the region's own; none when it uses those of all.
     frames: Option<FrameMemory>,
@@ -179,7 +180,7 @@ impl RegionInner {
         if pages >= layout::REGION_PAGES_MAX {
             return refuse(format!("{pages} pages are too many: at most 2^44 less one"));
         }
-        let words = DeviceArray::zeroed(&*inner.gpu, pages)
+        let words = PageTable::absent(&*inner.gpu, pages, never_evicted)
             .doing(|| format!("allocating the page table of region `{name}`"))?;
         let own_frames = match never_evicted && pages > 0 {
             true => Some(inner.own_frames(&name, pages)?),
@@ -449,7 +450,7 @@ impl RegionInner {
     pub fn read_words(&self) -> Result<Vec<u64>> {
         match &*self.lock_tables() {
             Some(Tables { words, .. }) => words
-                .read(&*self.vm.gpu, 0, self.pages as usize)
+                .read(&*self.vm.gpu)
                 .doing(|| format!("reading the page table of `{}`", self.name)),
             None => Ok(Vec::new()),
         }
@@ -459,7 +460,7 @@ impl RegionInner {
     pub fn write_words(&self, new: &[u64]) -> Result<()> {
         match &*self.lock_tables() {
             Some(Tables { words, .. }) => words
-                .write(&*self.vm.gpu, 0, new)
+                .write(&*self.vm.gpu, new)
                 .doing(|| format!("writing the page table of `{}`", self.name)),
             None => Ok(()),
         }

@@ -29,6 +29,9 @@ pub const JOIN_PENDING: u32 = 1;
 pub const JOIN_REPEAT: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
+/// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
+/// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
+pub const ABSENT_COUNT_WORDS: u64 = 16;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
@@ -65,7 +68,7 @@ pub const fn owner_of(region: u32, page: u64) -> u64 {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ArrayDesc {
-    /// Address of the region's page table words.
+    /// Address of the region's page table words. Before them, with `ARRAY_NEVER_EVICTED`: `ABSENT_COUNT_WORDS`.
     pub words: u64,
     /// Address of frame 0.
     pub frames: u64,
@@ -92,7 +95,7 @@ pub struct ArrayDesc {
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct RegionDesc {
-    /// Address of the page table words.
+    /// As [`ArrayDesc::words`].
     pub words: u64,
     /// Exact length in bytes; the last page may be shorter than the others.
     pub bytes: u64,

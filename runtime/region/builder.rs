@@ -39,8 +39,12 @@ pub enum Integrity {
     Crc32c,
 }
 
-/// Regions from this size on lie in system pages of their own: aligned, and huge ones where the system has them.
-const PAGES_FROM: usize = 64 << 10;
+/// Huge pages are asked for from this size on.
+const HUGE_FROM: usize = 64 << 10;
+
+/// Where GPU threads copy pages themselves, a vector of fewer bytes is copied rather than pinned where it lies: a system page
+/// that it shares with other memory is a pinned piece of its own, and one copy would cross from one piece into another.
+const COPIED_BELOW: usize = 2 << 20;
 
 /// Elements on their way into a region.
 enum Data<T> {
@@ -344,19 +348,18 @@ impl<T: Pod> RegionBuilder<T> {
         })
     }
 
-    /// Zeroed memory as the system gives it: pages that nobody touches take no memory.
+    /// Zeroed memory in system pages of its own: pages that nobody touches take no memory.
     fn zeros(&self) -> Result<Data<T>> {
         let length = self.check()?;
         let bytes = length * size_of::<T>();
-        if bytes < PAGES_FROM {
-            let data = bytemuck::allocation::try_zeroed_vec(length);
-            return data
-                .map(Data::Vec)
-                .map_err(|()| self.no_room(length, std::io::ErrorKind::OutOfMemory.into()));
+        if bytes == 0 {
+            return Ok(Data::Vec(Vec::new()));
         }
         let map = memmap2::MmapOptions::new().len(bytes).map_anon();
         let map = map.map_err(|source| self.no_room(length, source))?;
-        if let Err(error) = map.advise(memmap2::Advice::HugePage) {
+        if bytes >= HUGE_FROM
+            && let Err(error) = map.advise(memmap2::Advice::HugePage)
+        {
             tracing::debug!(%error, "no huge pages for region `{}`", self.label());
         }
         Ok(Data::Pages(map))
@@ -414,8 +417,8 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     /// The elements of `values`, which the region takes over. Without a copy, unless GPU threads copy the pages themselves
-    /// and the vector's memory begins off a multiple of 128 bytes, as large vectors of most allocators do: that would
-    /// cost every fetch half of its speed.
+    /// and the vector is smaller than 2 MiB or begins off a multiple of 128 bytes, as large vectors of most allocators do:
+    /// that would cost every fetch half of its speed.
     ///
     /// # Errors
     /// As [`from_slice`](Self::from_slice).
@@ -423,8 +426,8 @@ impl<T: Pod> RegionBuilder<T> {
         self.check()?;
         self.must_be_all(values.len())?;
         let bytes = size_of_val(values.as_slice());
-        let aligned = values.as_ptr().addr().is_multiple_of(128) || bytes < PAGES_FROM;
-        if self.vm.transport() == Transport::Direct && !aligned {
+        let stays = bytes >= COPIED_BELOW && values.as_ptr().addr().is_multiple_of(128);
+        if self.vm.transport() == Transport::Direct && !stays {
             return self.from_slice(&values);
         }
         self.finish(Data::Vec(values))

@@ -1,7 +1,8 @@
 //! Breadth-first search on the GPU, over a graph that is paged.
 //!
 //! Row offsets, neighbours and distances are paged regions; the sets of vertices are bitmaps in plain device memory,
-//! half a byte a vertex. The kernel is `bfs.cu` beside this file.
+//! half a byte a vertex, and so is the list of long rows' pieces, at most a byte for 32 edges. The kernels are `bfs.cu`
+//! beside this file.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,18 @@ pub const SOURCE: &str = include_str!("bfs.cu");
 /// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
 pub const SEARCH: &str = include_str!("search.cuh");
 
-/// Threads of a block: whole warps, as the kernel asks for.
+/// Edges of a row's piece, `kPiece` in `search.cuh`. A row that is listed has less than one for half as many edges.
+const PIECE_EDGES: u64 = 512;
+
+/// Counts at the head of the list of pieces, `kListHead` in `search.cuh`.
+const LIST_HEAD: u64 = 2;
+
+/// Threads of a block: whole warps, as the kernels ask for.
 const BLOCK_THREADS: u32 = 64;
+
+/// Blocks a multiprocessor of a GPU, as the kernels' bounds have it. Not more: blocks that wait for a place would go over the
+/// graph when the others have done so, and fetch its pages once more.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Blocks in the seeded mode, the same on every machine.
 const BLOCKS_SEEDED: usize = 8;
@@ -61,7 +72,7 @@ impl Shape {
     /// How such a kernel is launched on a GPU, for a graph of that many vertices.
     pub fn launch_config(self, gpu: &Capabilities, vertices: u64) -> LaunchConfig {
         let resident = match gpu.compute_capability {
-            Some(_) => (gpu.max_resident_lanes / BLOCK_THREADS) as usize,
+            Some(_) => (gpu.sm_count * BLOCKS_PER_MULTIPROCESSOR) as usize,
             None if gpu.deterministic => BLOCKS_SEEDED,
             None => std::thread::available_parallelism().map_or(1, usize::from) * BLOCKS_PER_CORE,
         };
@@ -240,7 +251,8 @@ fn start(options: &Options) -> gpuvm::Result<Vm> {
 /// What lies in GPU reach while a search runs.
 struct Search {
     vm: Vm,
-    kernel: Kernel,
+    rows: Kernel,
+    pieces: Kernel,
     offsets: Region<u64>,
     neighbours: Region<u32>,
     distances: Region<i32>,
@@ -248,28 +260,31 @@ struct Search {
     config: LaunchConfig,
 }
 
-/// The sets of vertices of a search, and its totals, in plain device memory.
+/// The sets of vertices of a search, its list and its totals, in plain device memory.
 pub struct Sets {
     /// Vertices reached, a bit each.
     pub visited: Buffer<u32>,
     /// The frontiers of this level, the next and the previous one take turns.
     frontiers: [Buffer<u32>; 3],
+    /// Pieces of long rows.
+    pub list: Buffer<u64>,
     /// Vertices reached, edges walked, accesses to paged elements.
     pub totals: Buffer<u64>,
 }
 
 impl Sets {
-    /// For a search from `source`.
+    /// For a search of `csr` from `source`.
     ///
     /// # Errors
     /// Device memory that is short.
-    pub fn new(vm: &Vm, vertices: u32, source: u32) -> gpuvm::Result<Self> {
-        let words = u64::from(vertices).div_ceil(32);
+    pub fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Self> {
+        let words = u64::from(csr.vertices()).div_ceil(32);
         let mut start = vec![0_u32; words as usize];
         start[source as usize / 32] = 1 << (source % 32);
         let sets = Self {
             visited: vm.buffer(words)?,
             frontiers: [vm.buffer(words)?, vm.buffer(words)?, vm.buffer(words)?],
+            list: vm.buffer(LIST_HEAD + csr.edges().div_ceil(PIECE_EDGES / 2))?,
             totals: vm.buffer(3)?,
         };
         sets.visited.write(&start)?;
@@ -299,12 +314,12 @@ impl Search {
         let gpu = vm.gpu().capabilities();
         let shape = shape.unwrap_or_else(|| Shape::of(&gpu));
         let vertices = u64::from(csr.vertices());
+        let module = vm.compile_with("bfs.cu", SOURCE, &["bfs_level", "bfs_pieces"], &shape.compile_options())?;
         let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
         Ok(Search {
             vm: vm.clone(),
-            kernel: vm
-                .compile_with("bfs.cu", SOURCE, &["bfs_level"], &shape.compile_options())?
-                .kernel("bfs_level")?,
+            rows: module.kernel("bfs_level")?,
+            pieces: module.kernel("bfs_pieces")?,
             offsets: vm
                 .region(vertices + 1)
                 .name("row offsets")
@@ -316,7 +331,7 @@ impl Search {
                 .read_only()
                 .from_slice(csr.neighbours())?,
             distances: vm.region(vertices).name("distances").from_iter(distances)?,
-            sets: Sets::new(vm, csr.vertices(), source)?,
+            sets: Sets::new(vm, csr, source)?,
             config: shape.launch_config(&gpu, vertices),
         })
     }
@@ -324,19 +339,20 @@ impl Search {
     /// Searches one level and returns the totals so far.
     fn level(&self, level: u32) -> Result<[u64; 3], BfsError> {
         let [frontier, next, previous] = self.sets.frontiers(level);
-        let args = (
-            &self.offsets,
-            &self.neighbours,
-            &self.distances,
-            &self.sets.visited,
-            frontier,
-            next,
-            previous,
-            &self.sets.totals,
-            level as i32,
+        let Sets {
+            visited, list, totals, ..
+        } = &self.sets;
+        let (offsets, neighbours, distances, number) = (&self.offsets, &self.neighbours, &self.distances, level as i32);
+        let rows = (
+            offsets, neighbours, distances, visited, frontier, next, previous, list, totals, number,
         );
+        let pieces = (neighbours, distances, visited, next, list, totals, number);
         let search = || {
-            self.kernel.launch(self.config.clone(), args)?.sync()?;
+            let rows = self.rows.launch(self.config.clone(), rows)?;
+            let pieces = self.pieces.launch(self.config.clone(), pieces)?;
+            // Its error is the cause of whatever the other one met.
+            rows.sync()?;
+            pieces.sync()?;
             self.sets.totals()
         };
         search().map_err(|source| BfsError::Vm {

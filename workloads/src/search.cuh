@@ -1,25 +1,34 @@
 // One level of a breadth-first search over arrays of any kind: gpuvm's, or others with `size`, `[]` and `reader`.
 //
-// A set of vertices is a bitmap in plain device memory.
+// A set of vertices is a bitmap in plain device memory. A level is two kernels: `search_level` walks the rows of the
+// frontier and lists the pieces of those that are long, `search_pieces` walks these, so that a row of a million edges
+// does not keep one warp busy while the others have ended.
 //
 // Two shapes, by SEARCH_WORD_A_LANE, which the host defines as it launches (`Shape` in bfs.rs). 0: a warp takes a word
-// of it, so 32 neighbouring vertices, a lane each; the lanes of a warp read neighbouring edges, and of most pages they
-// fetch one together. 1: a lane takes a word; the lanes of a warp miss different pages, which are fetched together.
+// of the frontier, so 32 neighbouring vertices, a lane each, or a piece; its lanes read neighbouring edges, and of most
+// pages they fetch one together. 1: a lane takes a word, or a piece; the lanes of a warp miss different pages, which
+// are fetched together.
 #pragma once
 
 #include <gpuvm/gpuvm.cuh>
 
 constexpr bool kWordALane = SEARCH_WORD_A_LANE;
-// A row this long is shared by the lanes of a warp, which take such pieces of it in turn: about a page, or an edge.
-constexpr unsigned long long kLongRow = kWordALane ? 4096 : 24;
-constexpr unsigned long long kPiece = kWordALane ? 1024 : 1;
+// A row this long is shared by the lanes of a warp, which take its edges in turn. Lanes that have a word each share
+// none.
+constexpr unsigned long long kSharedRow = 24;
+// A row this long is listed, in pieces that end where the array's edges are a multiple of this: half a page of 4 KiB.
+constexpr unsigned long long kPiece = 512;
+constexpr unsigned long long kListedRow = 4 * kPiece;
+// The list's first two words count its pieces at levels of even and odd number. A piece is its first edge, times this,
+// plus its length.
+constexpr unsigned kListHead = 2;
+constexpr unsigned long long kPieceUnit = 2 * kPiece;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-template <class Neighbours, class Distances, class Row>
+template <class Neighbours, class Distances>
 struct Search {
-    const Neighbours& all;
     Distances& distances;
-    Row neighbours;
+    decltype(static_cast<const Neighbours*>(nullptr)->reader()) neighbours;
     unsigned* visited;
     unsigned* next;
     int level;
@@ -37,35 +46,59 @@ struct Search {
         ++accesses;
     }
 
-    // One edge of many that the lanes walk side by side: a chunk for each lane would be read for one element.
     __device__ void step(unsigned long long edge) {
-        visit(all[edge]);
+        unsigned vertex = neighbours[edge];
+        visit(vertex);
         ++edges;
         ++accesses;
     }
 
+    // Edges [begin, end) of a lane that has them to itself.
     __device__ void walk(unsigned long long begin, unsigned long long end) {
-        for (unsigned long long edge = begin; edge < end; ++edge) {
-            visit(neighbours[edge]);
-            ++edges;
-            ++accesses;
-        }
+        for (; begin < end; ++begin) step(begin);
+    }
+
+    // This lane's share of edges that a warp walks.
+    __device__ void walk_together(unsigned lane, unsigned long long begin, unsigned long long end) {
+        for (begin += lane; begin < end && !gpuvm::failed(); begin += 32) step(begin);
+    }
+
+    __device__ void add_to(unsigned long long* totals) {
+        if (!accesses) return;
+        atomicAdd(&totals[0], reached);
+        atomicAdd(&totals[1], edges);
+        atomicAdd(&totals[2], accesses);
     }
 };
 
-// Walks the rows of the vertices in `frontier`, gives every vertex that is met for the first time the distance `level`
-// and puts it into `next`. `previous` is the frontier of the level before: it is emptied to be the next `next`.
-// `totals` counts vertices reached, edges walked and accesses to paged elements. Blocks are whole warps.
+// Lists the pieces of a row, by a whole warp.
+__device__ inline void list_row(unsigned long long* list, int level, unsigned lane, unsigned long long begin,
+                                unsigned long long end) {
+    unsigned long long first_piece = begin / kPiece, pieces = (end - 1) / kPiece - first_piece + 1, place = 0;
+    if (lane == 0) place = atomicAdd(&list[level % 2], pieces);
+    place = kListHead + __shfl_sync(kWholeWarp, place, 0);
+    for (unsigned long long piece = lane; piece < pieces; piece += 32) {
+        unsigned long long first = (first_piece + piece) * kPiece, past = first + kPiece;
+        if (first < begin) first = begin;
+        if (past > end) past = end;
+        list[place + piece] = first * kPieceUnit + (past - first);
+    }
+}
+
+// Walks the rows of the vertices in `frontier` but for long ones, gives every vertex that is met for the first time the
+// distance `level` and puts it into `next`. `previous` is the frontier of the level before: it is emptied to be the
+// next `next`. `list` takes the pieces of long rows; its count for the next level is emptied. `totals` counts vertices
+// reached, edges walked and accesses to paged elements. Blocks are whole warps.
 template <class Offsets, class Neighbours, class Distances>
 __device__ void search_level(const Offsets& offsets, const Neighbours& neighbours, Distances& distances,
                              unsigned* visited, const unsigned* frontier, unsigned* next, unsigned* previous,
-                             unsigned long long* totals, int level) {
+                             unsigned long long* list, unsigned long long* totals, int level) {
     unsigned words = static_cast<unsigned>((offsets.size() - 1 + 31) / 32);
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned lane = thread % 32;
     auto starts = offsets.reader();
-    auto row = neighbours.reader();
-    Search<Neighbours, Distances, decltype(row)> search{neighbours, distances, row, visited, next, level};
+    Search<Neighbours, Distances> search{distances, neighbours.reader(), visited, next, level};
+    if (thread == 0) list[(level + 1) % 2] = 0;
 
     // A warp takes 32 words at a time, or one. No lane leaves the loop early, since all meet in the collectives; after
     // a fault the walks end at once, so the loop is short.
@@ -81,7 +114,7 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
             unsigned member = __ffs(members) - 1;
             unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
             search.accesses += 2;
-            if (end - begin < kLongRow) {
+            if (end - begin < (kWordALane ? kListedRow : kSharedRow)) {
                 search.walk(begin, end);
             } else {
                 long_rows |= 1u << member;
@@ -93,18 +126,36 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
                 unsigned long long vertex = (kWordALane ? first + owner : first) * 32ull + __ffs(rows) - 1;
                 unsigned long long begin = starts[vertex], end = starts[vertex + 1];
                 search.accesses += 2;
-                for (begin += lane * kPiece; begin < end && !gpuvm::failed(); begin += 32 * kPiece) {
-                    if (kPiece == 1)
-                        search.step(begin);
-                    else
-                        search.walk(begin, begin + kPiece < end ? begin + kPiece : end);
+                // After a fault lanes may have read zeros, and part here otherwise.
+                if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
+                if (end - begin >= kListedRow) {
+                    list_row(list, level, lane, begin, end);
+                } else {
+                    search.walk_together(lane, begin, end);
                 }
             }
         }
     }
-    if (search.accesses) {
-        atomicAdd(&totals[0], search.reached);
-        atomicAdd(&totals[1], search.edges);
-        atomicAdd(&totals[2], search.accesses);
+    search.add_to(totals);
+}
+
+// Walks the pieces that `search_level` has listed at this level.
+template <class Neighbours, class Distances>
+__device__ void search_pieces(const Neighbours& neighbours, Distances& distances, unsigned* visited, unsigned* next,
+                              const unsigned long long* list, unsigned long long* totals, int level) {
+    unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+    unsigned lanes = gridDim.x * blockDim.x;
+    Search<Neighbours, Distances> search{distances, neighbours.reader(), visited, next, level};
+    unsigned long long pieces = list[level % 2];
+    unsigned stride = kWordALane ? lanes : lanes / 32;
+    for (unsigned long long at = kWordALane ? thread : thread / 32; at < pieces && !gpuvm::failed(); at += stride) {
+        unsigned long long piece = list[kListHead + at];
+        unsigned long long begin = piece / kPieceUnit, end = begin + piece % kPieceUnit;
+        if (kWordALane) {
+            search.walk(begin, end);
+        } else {
+            search.walk_together(thread % 32, begin, end);
+        }
     }
+    search.add_to(totals);
 }

@@ -14,10 +14,18 @@ struct Plain {
 
 __global__ void bfs_level_plain(unsigned long long offsets, unsigned long long vertices, unsigned long long neighbours,
                                 unsigned long long edges, unsigned long long distances, unsigned* visited,
-                                const unsigned* frontier, unsigned* next, unsigned* previous,
+                                const unsigned* frontier, unsigned* next, unsigned* previous, unsigned long long* list,
                                 unsigned long long* totals, int level) {
     Plain<const unsigned long long> starts{reinterpret_cast<const unsigned long long*>(offsets), vertices + 1};
     Plain<const unsigned> rows{reinterpret_cast<const unsigned*>(neighbours), edges};
     Plain<int> found{reinterpret_cast<int*>(distances), vertices};
-    search_level(starts, rows, found, visited, frontier, next, previous, totals, level);
+    search_level(starts, rows, found, visited, frontier, next, previous, list, totals, level);
+}
+
+__global__ void bfs_pieces_plain(unsigned long long vertices, unsigned long long neighbours, unsigned long long edges,
+                                 unsigned long long distances, unsigned* visited, unsigned* next,
+                                 const unsigned long long* list, unsigned long long* totals, int level) {
+    Plain<const unsigned> rows{reinterpret_cast<const unsigned*>(neighbours), edges};
+    Plain<int> found{reinterpret_cast<int*>(distances), vertices};
+    search_pieces(rows, found, visited, next, list, totals, level);
 }

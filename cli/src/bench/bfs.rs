@@ -125,13 +125,13 @@ impl Bench<'_> {
         name: &str,
         cold: impl Fn([&[u8]; 3]) -> Result<Peer, CliError>,
     ) -> Result<Row, CliError> {
-        let names = ["bfs_level_plain"];
+        let names = ["bfs_level_plain", "bfs_pieces_plain"];
         let shape = Shape::of(&machine.able);
         let module = machine
             .vm
             .compile_with("bench/bfs.cu", SOURCE, &names, &shape.compile_options());
-        let kernel = module.and_then(|module| module.kernel(names[0]));
-        let kernel = kernel.map_err(CliError::Bench)?;
+        let kernels = module.and_then(|module| Ok([module.kernel(names[0])?, module.kernel(names[1])?]));
+        let kernels = kernels.map_err(CliError::Bench)?;
         let config = shape.launch_config(&machine.able, self.csr.vertices().into());
         let mut times = Vec::new();
         for _ in 0..self.args.output.repeat {
@@ -143,10 +143,10 @@ impl Bench<'_> {
                 bytemuck::cast_slice(&distances),
             ];
             let peer = cold(contents)?;
-            let sets = Sets::new(&machine.vm, self.csr.vertices(), self.source).map_err(CliError::Bench)?;
+            let sets = Sets::new(&machine.vm, self.csr, self.source).map_err(CliError::Bench)?;
             let started = Instant::now();
             bfs::levels(self.csr.vertices(), &mut |_| {}, |level| {
-                self.level(&kernel, &config, &peer, &sets, level)
+                self.level(&kernels, &config, &peer, &sets, level)
             })
             .map_err(|source| self.search_error(source))?;
             times.push(started.elapsed().as_secs_f64() * 1e3);
@@ -157,7 +157,7 @@ impl Bench<'_> {
 
     fn level(
         &self,
-        kernel: &Kernel,
+        [rows, pieces]: &[Kernel; 2],
         config: &LaunchConfig,
         peer: &Peer,
         sets: &Sets,
@@ -165,21 +165,23 @@ impl Bench<'_> {
     ) -> Result<[u64; 3], BfsError> {
         let [frontier, next, previous] = sets.frontiers(level);
         let [offsets, neighbours, distances] = peer.addresses();
-        let args = (
-            offsets,
-            u64::from(self.csr.vertices()),
-            neighbours,
-            self.csr.edges(),
-            distances,
-            &sets.visited,
-            frontier,
-            next,
-            previous,
-            &sets.totals,
-            level as i32,
+        let (vertices, edges, level) = (u64::from(self.csr.vertices()), self.csr.edges(), level as i32);
+        let Sets {
+            visited, list, totals, ..
+        } = sets;
+        let row_args = (
+            offsets, vertices, neighbours, edges, distances, visited, frontier, next, previous, list, totals, level,
         );
-        let ran = kernel.launch(config.clone(), args).and_then(|launch| launch.sync());
-        ran.and_then(|_| sets.totals()).map_err(|source| BfsError::Vm {
+        let piece_args = (
+            vertices, neighbours, edges, distances, visited, next, list, totals, level,
+        );
+        let search = || {
+            let rows = rows.launch(config.clone(), row_args)?;
+            pieces.launch(config.clone(), piece_args)?.sync()?;
+            rows.sync()?;
+            sets.totals()
+        };
+        search().map_err(|source| BfsError::Vm {
             step: "searching a level",
             source,
         })

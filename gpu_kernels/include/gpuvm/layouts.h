@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 6;
+constexpr const unsigned int LAYOUT_VERSION = 7;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -235,6 +235,10 @@ constexpr const unsigned int JOIN_REPEAT = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
+/// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
+/// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
+constexpr const unsigned long long ABSENT_COUNT_WORDS = 16ULL;
+
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
 
@@ -275,7 +279,7 @@ constexpr const unsigned long long LATENCY_BUCKETS = 256ULL;
 
 /// The kernel argument behind `gpuvm::array<T>`: a view of one region, passed by value.
 struct alignas(16) ArrayDesc {
-    /// Address of the region's page table words.
+    /// Address of the region's page table words. Before them, with `ARRAY_NEVER_EVICTED`: `ABSENT_COUNT_WORDS`.
     unsigned long long words;
     /// Address of frame 0.
     unsigned long long frames;
@@ -300,7 +304,7 @@ struct alignas(16) ArrayDesc {
 /// One region: its page table and where its pages live. Page `p` is page `p / homes` of home `p % homes`, and one NIC of
 /// those that reach the home moves it, by a hash with [`NIC_HASH`].
 struct alignas(64) RegionDesc {
-    /// Address of the page table words.
+    /// As [`ArrayDesc::words`].
     unsigned long long words;
     /// Exact length in bytes; the last page may be shorter than the others.
     unsigned long long bytes;

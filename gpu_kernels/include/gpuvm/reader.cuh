@@ -38,8 +38,8 @@ class reader {
         bool stays = detail::never_evicted(array_);
         if (stays && place.page == page_) {
             // Resident once, resident for good: its word needs no second look.
-            value_ = detail::load_weak<detail::pair64>(array_.frames + chunk * 16);
-        } else if (detail::try_read(array_, place, &value_, &seen)) {
+            value_ = detail::load_weak<detail::pair64>(detail::address_in_own_frames<detail::pair64>(array_, chunk));
+        } else if (detail::try_read(array_, chunk, &value_, &seen)) {
             if (stays) page_ = place.page;
         } else {
             // Perhaps after a fault: the page is looked at again.

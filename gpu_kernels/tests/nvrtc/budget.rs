@@ -121,7 +121,7 @@ pub const FILES: &[File] = &[
             paged("walk_array", 184, 184),
             paged("walk_reader", 176, 184),
             paged("walk_span", 160, 184),
-            paged("fault_warps", 184, 176),
+            paged("fault_warps", 184, 184),
             paged("fault_lanes", 184, 184),
         ],
     },
@@ -129,12 +129,15 @@ pub const FILES: &[File] = &[
         path: "workloads/src/bfs.cu",
         defines: &[("SEARCH_WORD_A_LANE", "0")],
         // A bound of 8 blocks of 64 threads.
-        kernels: &[capped("bfs_level", 128, 128, 1400, 2200)],
+        kernels: &[
+            capped("bfs_level", 128, 128, 1400, 2300),
+            capped("bfs_pieces", 128, 128, 1400, 2200),
+        ],
     },
     File {
         path: "cli/src/bench/bfs.cu",
         defines: &[("SEARCH_WORD_A_LANE", "0")],
-        kernels: &[plain("bfs_level_plain", 64)],
+        kernels: &[plain("bfs_level_plain", 64), plain("bfs_pieces_plain", 64)],
     },
     File {
         path: "cli/src/bench/raw.cu",

@@ -165,15 +165,25 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
     return read_faulting<T>(&miss, place.offset);
 }
 
+// Whether a page of a never-evicted region is there. The word moves once: a stale one only sends us the slow way, and
+// only a word that says so lets the data be looked at.
+GPUVM_DEVICE bool is_in_own_frame(const layout::ArrayDesc& array, u64 page) {
+    return all_resident(words_of(array)) || is_resident(ld_weak(words_of(array) + page));
+}
+// Where an element of such a region lies: page p is in frame p.
+template <class T>
+GPUVM_DEVICE u64 address_in_own_frames(const layout::ArrayDesc& array, u64 index) {
+    return array.frames + index * sizeof(T);
+}
+
 // One optimistic try: word, element, word again. `seen` is the first word.
 template <class T>
-GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, Place place, T* value, u64* seen) {
+GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, u64 index, T* value, u64* seen) {
+    Place place = place_of<T>(array, index);
     u64* word = words_of(array) + place.page;
     if (never_evicted(array)) {
-        // The word moves once. A stale one only sends us the slow way, and only a word that says so lets the data be
-        // looked at: no line of it is in L1 before its fill.
-        if (!is_resident(ld_weak(word))) return false;
-        *value = load_weak<T>(array.frames + (place.page << array.page_shift) + place.offset);
+        if (!is_in_own_frame(array, place.page)) return false;
+        *value = load_weak<T>(address_in_own_frames<T>(array, index));
         return true;
     }
     // Acquire: pairs with publication, so the frame's data is there.
@@ -194,9 +204,7 @@ template <class T>
 GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
     T value;
     u64 seen = kError;  // an out-of-range index has no word
-    if (GPUVM_LIKELY(index < array.length) &&
-        GPUVM_LIKELY(try_read<T>(array, place_of<T>(array, index), &value, &seen)))
-        return value;
+    if (GPUVM_LIKELY(index < array.length) && GPUVM_LIKELY(try_read<T>(array, index, &value, &seen))) return value;
     return read_slow<T>(array, index, seen);
 }
 
@@ -374,11 +382,17 @@ GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool wri
     }
     Place place = place_of<T>(array, index);
     u64* word = words_of(array) + place.page;
-    u64 seen;
-    bool held = never_evicted(array) ? is_resident(seen = ld_weak(word)) : pin_resident(word, &seen);
-    if (held) {
-        if (write) mark_dirty(word, seen);
-        return frame_at(array, seen) + place.offset;
+    if (never_evicted(array)) {
+        if (is_in_own_frame(array, place.page)) {
+            if (write) mark_dirty(word, ld_weak(word));
+            return address_in_own_frames<T>(array, index);
+        }
+    } else {
+        u64 seen;
+        if (pin_resident(word, &seen)) {
+            if (write) mark_dirty(word, seen);
+            return frame_at(array, seen) + place.offset;
+        }
     }
     Miss miss(array, place.page);
     u64 address = pin_slow(&miss, place.offset, write);

@@ -31,6 +31,9 @@ struct Miss {
     GPUVM_DEVICE u64* word() const { return reinterpret_cast<u64*>(array.words) + page; }
     GPUVM_DEVICE u32 region() const { return array.region & ~layout::ARRAY_NEVER_EVICTED; }
     GPUVM_DEVICE bool pooled() const { return !(array.region & layout::ARRAY_NEVER_EVICTED); }
+    GPUVM_DEVICE void count_own_frame() const {
+        if (!pooled()) count_resident(reinterpret_cast<u64*>(array.words));
+    }
     GPUVM_DEVICE u64 owner() const { return owner_of(region(), page); }
     GPUVM_DEVICE bool direct() const { return kDirect && (!kQueued || array.home != 0); }
     GPUVM_DEVICE u64 frame_address() const { return array.frames + (static_cast<u64>(frame) << array.page_shift); }
@@ -105,7 +108,11 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
         if (ended) break;
         u32 token = frame_of(seen);
         if (is_direct(region_of(vm, owner))) {
-            if (token && fill_chunk(fill_at(vm, token - 1), owner)) continue;
+            if (token) {
+                if (fill_chunk(fill_at(vm, token - 1), owner)) continue;
+                // The last chunks are on their way.
+                wait.keep_short();
+            }
         } else if constexpr (kQueued) {
             if (token) reap_token(vm, token);
             // A demand fetch whose poster gave up has no token, and a pair that the host declared failed waits for
@@ -418,6 +425,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, frame), miss->owner());
         publish(word, miss->token, frame, pins);
+        miss->count_own_frame();
         account_for(miss);
         return kHeld;
     }
@@ -508,6 +516,7 @@ GPUVM_NOINLINE void settle(Miss* miss, bool written) {
             publish_written(miss->word(), miss->token, miss->frame);
         else
             publish(miss->word(), miss->token, miss->frame, 0);
+        miss->count_own_frame();
         account_for(miss);
     }
     // The group goes on together: lanes that ran ahead of their leader would meet the next page one by one.

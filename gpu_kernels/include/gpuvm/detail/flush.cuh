@@ -200,8 +200,14 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
         }
         if (!busy) {
             if (state_of(seen) == kAbsent) return true;
-            if (!try_evict(word, seen)) continue;
-            if (is_resident(seen) && is_pooled(region_of(vm, owner))) {
+            const layout::RegionDesc* region = region_of(vm, owner);
+            bool own = is_resident(seen) && !is_pooled(region);
+            if (own) count_absent(reinterpret_cast<u64*>(region->words));
+            if (!try_evict(word, seen)) {
+                if (own) count_resident(reinterpret_cast<u64*>(region->words));
+                continue;
+            }
+            if (is_resident(seen) && !own) {
                 frame_left(vm, frame_of(seen));
                 pool_give(vm, frame_of(seen));
             }

@@ -48,6 +48,7 @@ GPUVM_NOINLINE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 fra
         publish_to_mend(word, token, frame, pins);
     else
         publish(word, token, frame, pins);
+    count_own_frame(region);
 }
 
 // The code of a page that came without its checksum.

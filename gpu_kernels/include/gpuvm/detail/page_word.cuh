@@ -75,6 +75,15 @@ GPUVM_DEVICE void forget_error(u64* word) {
     }
 }
 
+// The count of a never-evicted region's pages that are not resident, before its words. A page is counted out after its
+// publication and in again before it leaves, so that at 0 all are there. Release: each count continues the sequence of
+// those before it, so that the last one comes after all that was published before any of them.
+GPUVM_DEVICE void count_resident(u64* words) { atom_add_release_gpu(words - 1, ~u64{0}); }
+GPUVM_DEVICE void count_absent(u64* words) { atom_add_release_gpu(words - 1, u64{1}); }
+// Weak, through L1, as are the reads of the data behind it: an old value only sends the reader to the page's word, and
+// no line of a page's data is in L1 before its fill.
+GPUVM_DEVICE bool all_resident(const u64* words) { return ld_weak(words - 1) == 0; }
+
 // The fetch was flushed with its queue pair: absent again.
 GPUVM_DEVICE void publish_absent(u64* word, u32 token) {
     atom_add_release_gpu(word, (kAbsent - kFetching) - (static_cast<u64>(token) << layout::FRAME_SHIFT));

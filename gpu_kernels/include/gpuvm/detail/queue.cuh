@@ -65,6 +65,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
         count_fetched(vm, page_bytes(vm, region, page_of(owner)));
         if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), owner);
         publish(word, token, frame, pins);
+        count_own_frame(region);
         return layout::OUTCOME_OK;
     }
     bool repeat = q.to_repeat(done);

@@ -102,6 +102,10 @@ GPUVM_DEVICE bool is_pooled(const layout::RegionDesc* region) {
     return !(region->flags & layout::REGION_NEVER_EVICTED);
 }
 
+GPUVM_DEVICE void count_own_frame(const layout::RegionDesc* region) {
+    if (!is_pooled(region)) count_resident(reinterpret_cast<u64*>(region->words));
+}
+
 GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
     Fault fault;
     fault.code = fault_code;

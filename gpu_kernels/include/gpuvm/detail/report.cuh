@@ -107,6 +107,11 @@ struct Wait {
     // Others got on: the limit counts from here.
     GPUVM_DEVICE void restart() { started = time_ns(); }
 
+    // The end is near: the next pauses are short again.
+    GPUVM_DEVICE void keep_short() {
+        if (pause_ns > 256) pause_ns = 256;
+    }
+
     // One turn. False when the wait must end: the launch was aborted or the limit is reached.
     GPUVM_DEVICE bool again() {
         if (aborted()) return false;
