@@ -370,6 +370,18 @@ fn order_a_doorbell_before_its_record() {
     named(WIRE, fence, "", &[ViolationKind::DoorbellAheadOfRecord], 400);
 }
 
+#[test]
+fn a_page_in_its_own_frame_counted_twice() {
+    let own_frames = |seed| Shape {
+        elements: 4 * PAGE_WORDS,
+        never_evicted: true,
+        launches: 1,
+        ..tiny(seed, 1)
+    };
+    let count = "atom_add_release_gpu(words - 1, ~u64{0});";
+    found_in(WORD, count, &count.replace("~u64{0}", "~u64{1}"), 0..60, &own_frames);
+}
+
 /// Whether the happens-before checker reports a race in one of `most` interleavings of the library with the bug, and none in the
 /// same interleaving of the library without it.
 fn races(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> Shape) {
