@@ -81,31 +81,45 @@ fn memory_of_every_alignment_is_copied_to_its_exact_end() {
     }
 }
 
+/// An element whose vectors are aligned.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Line([u32; 32]);
+
 #[test]
 fn memory_is_registered_where_it_is_and_read_only_as_such() {
     let gpu = MockGpu::new(Some((9, 0)));
     let bench = Bench::new(simulated_soft(4).transport(Transport::Auto).device(gpu.clone()), BASIC);
     let mut lent = vec![1u32; 100];
     let fixed = vec![2u32; 200];
-    let owned = vec![3u32; 300];
+    // Large and aligned.
+    let owned = vec![Line([3; 32]); 16 << 10];
     let expected = [
         (lent.as_ptr() as u64, 400, false),
         (fixed.as_ptr() as u64, 800, true),
-        (owned.as_ptr() as u64, 1200, false),
+        (owned.as_ptr() as u64, 2 << 20, false),
     ];
     bench
         .vm
         .scope(|scope| {
             let _lent = scope.region("lent", &mut lent)?;
             let fixed = scope.read_only("fixed", &fixed)?;
-            let owned = bench.vm.region::<u32>(300).from_vec(owned)?;
+            let owned = bench.vm.region::<Line>(16 << 10).from_vec(owned)?;
             assert_eq!(gpu.registered(), expected);
+            // A small one shares its system pages with other memory, and is copied into pages of its own.
+            let small = vec![4u32; 300];
+            let at = small.as_ptr() as u64;
+            let small = bench.vm.region::<u32>(300).from_vec(small)?;
+            let (copied, bytes, _) = gpu.registered()[3];
+            assert!(copied != at && copied.is_multiple_of(4096) && bytes == 1200);
+            small.close()?;
             let sink = bench.vm.buffer::<u64>(1)?;
             bench.run("sum", config(), (&fixed, &sink))?;
             assert_eq!(sink.to_vec()?, [400]);
             // An empty region needs nothing.
+            let registered = gpu.registered().len();
             bench.vm.region::<u32>(0).zeroed()?;
-            assert_eq!(gpu.registered().len(), 3);
+            assert_eq!(gpu.registered().len(), registered);
             owned.close()
         })
         .unwrap();
