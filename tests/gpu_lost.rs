@@ -142,13 +142,9 @@ fn memory_that_a_kernel_may_reach_for_ever_is_not_given_back() {
     let gpu = MockGpu::new(Some((9, 0)));
     let bench = Bench::new(on(&gpu).transport(Transport::Direct), BASIC);
     let values = vec![5u32; 12 * PAGE_WORDS as usize];
-    let address = values.as_ptr();
-    let a = bench
-        .vm
-        .region::<u32>(values.len() as u64)
-        .name("a")
-        .from_vec(values)
-        .unwrap();
+    let region = bench.vm.region::<u32>(values.len() as u64).name("a");
+    let a = region.from_slice(&values).unwrap();
+    let (address, bytes, _) = *gpu.registered().last().unwrap();
     bench.must("sum", config(), (&a, &bench.vm.buffer::<u64>(1).unwrap()));
     gpu.lose_with(GpuError::Deadline {
         kernel: "endless".into(),
@@ -158,12 +154,13 @@ fn memory_that_a_kernel_may_reach_for_ever_is_not_given_back() {
     let message = refused(a.close());
     assert!(message.contains("`a`") && message.contains("endless"), "{message}");
     drop(bench);
-    // SAFETY: the region has leaked the vector, which is what is tested: freed, it would be another allocation's by now,
-    // or no memory at all.
-    let left = unsafe { std::slice::from_raw_parts(address, 12 * PAGE_WORDS as usize) };
-    let others: Vec<Vec<u32>> = (0..50).map(|_| vec![9; 12 * PAGE_WORDS as usize]).collect();
-    assert!(others.iter().all(|other| other.as_ptr() != address));
-    assert!(left.iter().all(|&word| word == 5));
+    // Memory that was given back would be another's by now.
+    let others = (0..50).map(|_| memmap2::MmapOptions::new().len(bytes as usize).map_anon().unwrap());
+    let others: Vec<_> = others.collect();
+    assert!(others.iter().all(|other| other.as_ptr() as u64 != address));
+    // SAFETY: the region has leaked its pages, which is what is tested: given back, they would be no memory at all.
+    let left = unsafe { std::slice::from_raw_parts(address as *const u32, values.len()) };
+    assert_eq!(left, values);
 }
 
 #[test]
