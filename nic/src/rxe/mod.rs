@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use device::DeviceInfo;
 use ring::Ring;
@@ -34,6 +35,8 @@ const REQUEST_BYTES: u32 = 224;
 const COMPLETION_BYTES: u32 = 48;
 /// Most requests in flight: the completion ring has two slots for each, and the driver allows 32,768.
 const DEPTH_MAX: u32 = 1 << 14;
+/// Longest wait for the driver to drop the requests of a queue pair in the error state.
+const DROP_WAIT: Duration = Duration::from_secs(1);
 /// READs and atomics that the driver keeps in flight for one queue pair.
 const READS_MAX: u32 = 128;
 /// Receiver-not-ready timer and retries: nothing is received here, so they are never used.
@@ -213,6 +216,39 @@ impl RxeNic {
             completion,
             first_psn: AtomicU32::new(psn(qp.number)),
         }))
+    }
+
+    /// Takes a queue pair with requests to the error state, and the driver's requester past them. A reset leaves it where it
+    /// stands (`rxe_qp_reset` of Linux 6.1, which empties the ring): it would begin with requests that are gone, and drop the
+    /// answer to a READ behind them as out of order, each time that it repeats it.
+    fn leave_nothing_unsent(&self, pair: &Pair) -> Result<(), NicError> {
+        let waiting = || {
+            // Acquire: the driver's last store, and what lanes published last.
+            let (producer, consumer) = (pair.send.producer(), pair.send.consumer());
+            let distance = producer
+                .load(Ordering::Acquire)
+                .wrapping_sub(consumer.load(Ordering::Acquire));
+            distance & (pair.send.slots() - 1)
+        };
+        let left = match self.state(pair.number)? {
+            // They are dropped already; how many the requester had not come to is not known.
+            QueuePairState::Error => pair.send.slots() - 1,
+            _ => waiting(),
+        };
+        if left == 0 {
+            return Ok(());
+        }
+        self.change(pair, &QueueAttributes::to_state(QueueAttributes::ERROR))?;
+        // The driver drops them by itself, perhaps after what it is at.
+        let begun = Instant::now();
+        while waiting() > 0 && begun.elapsed() < DROP_WAIT {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        // In that state a call takes the requester on by one request, if there is one.
+        (0..left).try_for_each(|_| {
+            let rung = self.uverbs.post_send(pair.handle);
+            rung.map_err(|error| self.failed(format!("flushing queue pair {:#x}", pair.number), error))
+        })
     }
 
     fn describe(&self, pair: &Pair) -> QueuePair {
@@ -424,6 +460,9 @@ impl Nic for RxeNic {
 
     fn reset(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
+        // No call of the proxy comes between: nobody posts.
+        pair.slot.reset();
+        self.leave_nothing_unsent(&pair)?;
         self.change(&pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
         // The driver keeps its indexes. What was posted and not executed is taken back, and unread completions are
         // dropped: both rings are empty where the driver stands.
@@ -434,7 +473,6 @@ impl Nic for RxeNic {
         pair.completion
             .consumer()
             .store(pair.completion.producer().load(Ordering::Acquire), Ordering::Release);
-        pair.slot.reset();
         // Relaxed: see `connect`.
         let next = psn(pair.first_psn.load(Ordering::Relaxed).wrapping_add(qp));
         pair.first_psn.store(next, Ordering::Relaxed);
