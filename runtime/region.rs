@@ -446,6 +446,11 @@ impl RegionInner {
         self.unflushed.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the page table.
+    pub fn table_bytes(&self) -> u64 {
+        page_table::words(self.pages, self.never_evicted) * size_of::<u64>() as u64
+    }
+
     /// The page table; empty once the region has ended.
     pub fn read_words(&self) -> Result<Vec<u64>> {
         match &*self.lock_tables() {

@@ -453,19 +453,19 @@ impl Vm {
         self.inner.nics.iter().map(|nic| nic.capabilities()).collect()
     }
 
-    /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame. Frames of a never-evicted region's
-    /// own have none.
+    /// Bytes of page table and frame bookkeeping: 8 a page of every live region, 16 a frame, 128 a never-evicted region, whose own
+    /// frames have none.
     pub fn bookkeeping_bytes(&self) -> u64 {
         let state = self.inner.lock();
-        let pages: u64 = state
+        let tables: u64 = state
             .regions
             .iter()
             .flatten()
             .filter_map(Weak::upgrade)
             .filter(|region| !region.has_ended())
-            .map(|region| region.pages)
+            .map(|region| region.table_bytes())
             .sum();
-        pages * 8 + self.frames() * 16
+        tables + self.frames() * 16
     }
 }
 

@@ -417,8 +417,8 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     /// The elements of `values`, which the region takes over. Without a copy, unless GPU threads copy the pages themselves
-    /// and the vector is smaller than 2 MiB or begins off a multiple of 128 bytes, as large vectors of most allocators do:
-    /// that would cost every fetch half of its speed.
+    /// and the vector is smaller than 2 MiB or begins off a multiple of 128 bytes, as large vectors of most allocators do,
+    /// which would cost every fetch half of its speed.
     ///
     /// # Errors
     /// As [`from_slice`](Self::from_slice).

@@ -13,12 +13,21 @@ pub(super) struct PageTable {
     counts: bool,
 }
 
+/// Words before those of the pages.
+const fn head(counts: bool) -> u64 {
+    if counts { layout::ABSENT_COUNT_WORDS } else { 0 }
+}
+
+/// All words of a table.
+pub(super) const fn words(pages: u64, counts: bool) -> u64 {
+    head(counts) + pages
+}
+
 impl PageTable {
     /// No page is resident. With `counts` for a region that is never evicted.
     pub fn absent(gpu: &dyn Gpu, pages: u64, counts: bool) -> Result<Self, GpuError> {
-        let head = if counts { layout::ABSENT_COUNT_WORDS } else { 0 };
         let table = Self {
-            memory: DeviceArray::zeroed(gpu, head + pages)?,
+            memory: DeviceArray::zeroed(gpu, words(pages, counts))?,
             pages,
             counts,
         };
@@ -27,7 +36,7 @@ impl PageTable {
     }
 
     fn head(&self) -> u64 {
-        if self.counts { layout::ABSENT_COUNT_WORDS } else { 0 }
+        head(self.counts)
     }
 
     /// Address of the first page's word.

@@ -17,17 +17,16 @@ pub const SOURCE: &str = include_str!("bfs.cu");
 /// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
 pub const SEARCH: &str = include_str!("search.cuh");
 
-/// Edges of a row's piece, `kPiece` in `search.cuh`. A row that is listed has less than one for half as many edges.
+/// Edges of a row's piece: half a page of 4 KiB. A row that is listed has less than one for half as many edges.
 const PIECE_EDGES: u64 = 512;
 
-/// Counts at the head of the list of pieces, `kListHead` in `search.cuh`.
+/// Counts at the head of the list of pieces: of levels of even and of odd number.
 const LIST_HEAD: u64 = 2;
 
 /// Threads of a block: whole warps, as the kernels ask for.
 const BLOCK_THREADS: u32 = 64;
 
-/// Blocks a multiprocessor of a GPU, as the kernels' bounds have it. Not more: blocks that wait for a place would go over the
-/// graph when the others have done so, and fetch its pages once more.
+/// Blocks a multiprocessor of a GPU: as many as it has at a time, by the kernels' bounds.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Blocks in the seeded mode, the same on every machine.
@@ -64,7 +63,11 @@ impl Shape {
         };
         CompileOptions {
             headers: vec![("search.cuh".to_owned(), SEARCH.to_owned())],
-            defines: vec![("SEARCH_WORD_A_LANE".to_owned(), Some(word_a_lane.to_owned()))],
+            defines: vec![
+                ("SEARCH_WORD_A_LANE".to_owned(), Some(word_a_lane.to_owned())),
+                ("SEARCH_PIECE_EDGES".to_owned(), Some(PIECE_EDGES.to_string())),
+                ("SEARCH_LIST_HEAD".to_owned(), Some(LIST_HEAD.to_string())),
+            ],
             ..CompileOptions::default()
         }
     }

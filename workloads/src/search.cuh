@@ -16,12 +16,13 @@ constexpr bool kWordALane = SEARCH_WORD_A_LANE;
 // A row this long is shared by the lanes of a warp, which take its edges in turn. Lanes that have a word each share
 // none.
 constexpr unsigned long long kSharedRow = 24;
-// A row this long is listed, in pieces that end where the array's edges are a multiple of this: half a page of 4 KiB.
-constexpr unsigned long long kPiece = 512;
+// A row this long is listed, in pieces that end where the array's edges are a multiple of kPiece. The host defines it,
+// and the list's head, since it allocates the list.
+constexpr unsigned long long kPiece = SEARCH_PIECE_EDGES;
 constexpr unsigned long long kListedRow = 4 * kPiece;
-// The list's first two words count its pieces at levels of even and odd number. A piece is its first edge, times this,
+// The list's first words count its pieces at levels of even and odd number. A piece is its first edge, times this,
 // plus its length.
-constexpr unsigned kListHead = 2;
+constexpr unsigned kListHead = SEARCH_LIST_HEAD;
 constexpr unsigned long long kPieceUnit = 2 * kPiece;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 

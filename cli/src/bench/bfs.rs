@@ -177,8 +177,9 @@ impl Bench<'_> {
         );
         let search = || {
             let rows = rows.launch(config.clone(), row_args)?;
-            pieces.launch(config.clone(), piece_args)?.sync()?;
+            let pieces = pieces.launch(config.clone(), piece_args)?;
             rows.sync()?;
+            pieces.sync()?;
             sets.totals()
         };
         search().map_err(|source| BfsError::Vm {

@@ -127,7 +127,7 @@ pub const FILES: &[File] = &[
     },
     File {
         path: "workloads/src/bfs.cu",
-        defines: &[("SEARCH_WORD_A_LANE", "0")],
+        defines: SEARCH,
         // A bound of 8 blocks of 64 threads.
         kernels: &[
             capped("bfs_level", 128, 128, 1400, 2300),
@@ -136,7 +136,7 @@ pub const FILES: &[File] = &[
     },
     File {
         path: "cli/src/bench/bfs.cu",
-        defines: &[("SEARCH_WORD_A_LANE", "0")],
+        defines: SEARCH,
         kernels: &[plain("bfs_level_plain", 64), plain("bfs_pieces_plain", 64)],
     },
     File {
@@ -309,6 +309,13 @@ pub const FILES: &[File] = &[
             plain("delay", 32),
         ],
     },
+];
+
+/// As `workloads::bfs` defines them for a GPU.
+const SEARCH: &[(&str, &str)] = &[
+    ("SEARCH_WORD_A_LANE", "0"),
+    ("SEARCH_PIECE_EDGES", "512"),
+    ("SEARCH_LIST_HEAD", "2"),
 ];
 
 /// Kernels in the form for regions with replicas and checksums: what the code for both adds to a thread that may fault.

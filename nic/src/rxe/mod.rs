@@ -460,7 +460,7 @@ impl Nic for RxeNic {
 
     fn reset(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
-        // No call of the proxy comes between: nobody posts.
+        // No call of the proxy that was due comes between.
         pair.slot.reset();
         self.leave_nothing_unsent(&pair)?;
         self.change(&pair, &QueueAttributes::to_state(QueueAttributes::RESET))?;
@@ -473,6 +473,8 @@ impl Nic for RxeNic {
         pair.completion
             .consumer()
             .store(pair.completion.producer().load(Ordering::Acquire), Ordering::Release);
+        // Once more: a lane that was late may have rung since, and the same index would be no new one later.
+        pair.slot.reset();
         // Relaxed: see `connect`.
         let next = psn(pair.first_psn.load(Ordering::Relaxed).wrapping_add(qp));
         pair.first_psn.store(next, Ordering::Relaxed);
