@@ -92,7 +92,8 @@ __device__ unsigned twice(unsigned x) { return 2 * x; }
 template <class Array> __device__ unsigned through_const(const Array& a, int i) { return a[i]; }
 
 __global__ void allowed(gpuvm::array<unsigned> a, gpuvm::array<unsigned> b, gpuvm::array<const unsigned> c,
-                        gpuvm::array<float> f, gpuvm::array<pair> p, gpuvm::array<long long> w, unsigned* out) {
+                        gpuvm::array<float> f, gpuvm::array<pair> p, gpuvm::array<long long> w,
+                        gpuvm::array<int> s, unsigned* out) {
     int i = 3;
     unsigned short j = 4;
     unsigned long long k = 5;
@@ -137,6 +138,18 @@ __global__ void allowed(gpuvm::array<unsigned> a, gpuvm::array<unsigned> b, gpuv
     out[n++] = a.atomic_add(40, 2) + a.atomic_max(41, 100) + a.atomic_min(42, 1) + a.atomic_or(43, 64) + a.atomic_exch(44, 9) + a.atomic_cas(45, 45, 1);
     out[n++] = w.atomic_add(40, -50) < 0;
     f.atomic_add(41, 0.25f);
+    // Least and greatest by the element's own order: a set top bit is a sign or is not.
+    a.atomic_max(46, 1u << 31);
+    a.atomic_min(47, 1u << 31);
+    s.atomic_max(0, -5);
+    s.atomic_min(1, -5);
+    s.atomic_max(2, 5);
+    s.atomic_min(3, 5);
+    w.atomic_max(42, -1ll << 40);
+    w.atomic_min(43, -1ll << 40);
+    w.atomic_max(44, 1ll << 40);
+    f.atomic_min(42, -1.5f);
+    f.atomic_max(43, -1.5f);
     printf("element %u of %llu\n", static_cast<unsigned>(a[i]), a.size());
     a[b[50]] = 500;
     a[b[51]] += c[b[52]];
@@ -159,9 +172,10 @@ fn what_plain_arrays_allow_compiles_and_is_right() {
     let pairs = (0..10u32).map(|i| [i, (i as f32).to_bits()]).collect::<Vec<_>>();
     let p = vm.region::<[u32; 2]>(10).from_slice(&pairs).unwrap();
     let w = vm.region::<i64>(100).from_iter((0..100).map(|i| -i)).unwrap();
+    let s = vm.region::<i32>(10).zeroed().unwrap();
     let out = vm.buffer::<u32>(32).unwrap();
     let launch = kernel
-        .launch(LaunchConfig::new(1, 1), (&a, &b, &c, &f, &p, &w, &out))
+        .launch(LaunchConfig::new(1, 1), (&a, &b, &c, &f, &p, &w, &s, &out))
         .unwrap();
     launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let expected = [
@@ -191,11 +205,15 @@ fn what_plain_arrays_allow_compiles_and_is_right() {
     assert_eq!(a[20..31], [20, 25, 20, 69, 4, 4, 24, 31, 29, 116, 15]);
     assert_eq!(a[50..52], [500, 51 + 52]);
     assert_eq!(a[40..46], [42, 100, 1, 43 | 64, 9, 1]);
+    assert_eq!(a[46..48], [1 << 31, 47]);
+    assert_eq!(s.to_vec().unwrap()[..4], [0, -5, 5, 0]);
     assert_eq!(b.to_vec().unwrap()[5], 50);
     let f = f.to_vec().unwrap();
     assert_eq!((f[7], f[41]), (7.5, 41.25));
+    assert_eq!((f[42], f[43]), (-1.5, 43.0));
     let w = w.to_vec().unwrap();
     assert_eq!((w[3], w[40]), (-13, -90));
+    assert_eq!(w[42..45], [-42, -1 << 40, 1 << 40]);
     let p = p.to_vec().unwrap();
     assert_eq!((p[3], p[4]), ([2, 3f32.to_bits()], [9, 2.5f32.to_bits()]));
 }

@@ -76,15 +76,9 @@ __device__ void interpret(gpuvm::array<T>& a, const gpuvm::array<u64>& shared, c
                 if (i % 4 == 2) shared.atomic_or(i, 1ull << value % 64);
                 if (i % 4 == 3) shared.atomic_min(i, ~0ull - value);
                 break;
-            case 5: {
+            case 5:    // pages of the lane's own
+            case 6: {  // a page of the whole warp's
                 auto held = a.pin(i);
-                if (!held) break;
-                hash = fold(fold(hash, held.size()), as::get(held[0]));
-                held[0] = as::make(value);
-                break;
-            }
-            case 6: {
-                auto held = a.pin_warp(i);
                 if (!held) break;
                 hash = fold(fold(hash, held.size()), as::get(held[0]));
                 held[0] = as::make(value);

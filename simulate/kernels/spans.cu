@@ -9,7 +9,7 @@ __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
     for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
         u64 first = where[(lane / 32 * steps + step) * 2], other = where[(lane / 32 * steps + step) * 2 + 1];
         {
-            auto held = a.pin_warp(first);
+            auto held = a.pin(first);
             if (!held) break;
             held[lane % 32] = held[lane % 32] * 5 + step + 1;
             sum += a[other + lane % 32];

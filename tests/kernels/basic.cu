@@ -28,7 +28,7 @@ __global__ void copy(gpuvm::array<const unsigned> from, gpuvm::array<unsigned> t
     for (u64 i = first_index(); i < to.size() && !gpuvm::failed(); i += lanes()) to[i] = from[i];
 }
 
-// Six ways to write: assignment, update, two atomics, a lane's span, a warp's span.
+// Five ways to write: assignment, update, two atomics, a span.
 __global__ void write_by(gpuvm::array<unsigned> a, unsigned way, unsigned value) {
     for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) {
         if (way == 0) a[i] = value + static_cast<unsigned>(i);
@@ -37,10 +37,6 @@ __global__ void write_by(gpuvm::array<unsigned> a, unsigned way, unsigned value)
         if (way == 3) a.atomic_exch(i, value + static_cast<unsigned>(i));
         if (way == 4) {
             auto held = a.pin(i);
-            if (held) held[0] = value + static_cast<unsigned>(i);
-        }
-        if (way == 5) {
-            auto held = a.pin_warp(i);
             if (held) held[0] = value + static_cast<unsigned>(i);
         }
     }
@@ -120,7 +116,7 @@ __global__ void count_up(gpuvm::array<unsigned> a) {
 // The same under spans that are held almost all the time: pages that are never clean and unpinned.
 __global__ void count_up_held(gpuvm::array<unsigned> a, u64 page_words) {
     u64 page = first_index() / 32 % ((a.size() + page_words - 1) / page_words);
-    auto held = a.pin_warp(page * page_words);
+    auto held = a.pin(page * page_words);
     if (!held) return;
     for (unsigned round = 1; !gpuvm::failed(); ++round) {
         for (u64 k = 2 * (threadIdx.x % 32) + 1; k < held.size(); k += 64) {

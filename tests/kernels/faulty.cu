@@ -27,16 +27,12 @@ __global__ void write_at(gpuvm::array<unsigned> a, u64 i, unsigned way) {
         auto held = a.pin(i);
         if (held) held[0] = 9;
     }
-    if (way == 4) {
-        auto held = a.pin_warp(i);
-        if (held) held[0] = 9;
-    }
-    if (way == 5) a.prefetch(0, i);
-    if (way == 6) {
+    if (way == 4) a.prefetch(0, i);
+    if (way == 5) {
         auto near = a.reader();
         if (near[i] != 0) a[0] = 9;
     }
-    if (way == 7) a[i]++;
+    if (way == 6) a[i]++;
 }
 // The index that a mistake with signs makes.
 __global__ void read_negative(gpuvm::array<const unsigned> a, int i, unsigned* out) { *out = a[i] + 1; }

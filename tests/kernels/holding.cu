@@ -143,8 +143,8 @@ __global__ void two_pages(gpuvm::array<const unsigned> a, u64 page_words, unsign
 __global__ void two_spans(gpuvm::array<const unsigned> a, gpuvm::array<unsigned> b, u64 page_words) {
     u64 pages = a.size() / page_words;
     for (u64 p = first_index() / 32; p < pages; p += lanes() / 32) {
-        auto from = a.pin_warp(p * page_words);
-        auto to = b.pin_warp(p * page_words);
+        auto from = a.pin(p * page_words);
+        auto to = b.pin(p * page_words);
         if (!from || !to) return;
         for (u64 k = threadIdx.x % 32; k < to.size(); k += 32) to[k] = from[k] + 1;
     }

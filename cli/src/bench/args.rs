@@ -88,7 +88,7 @@ pub enum Pattern {
 pub enum Access {
     /// The 32 lanes of a warp touch 32 words of one page by `a[i]`.
     Warp,
-    /// The same through a span of the whole warp, `pin_warp`.
+    /// The 32 lanes of a warp touch 32 words of one page through a span, `pin`.
     Span,
     /// Each lane reads two words of a page of its own by `a[i]`.
     Lanes,

@@ -54,7 +54,7 @@ __global__ void TOUCH_BOUNDS touch_spans(gpuvm::array<typename element_of<Write>
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
         if (done % 64 == 63 && gpuvm::failed()) break;
         u64 page = page_of(order[n]), word = word_of(page, page_words, lane_id());
-        auto span = data.pin_warp(page * page_words);
+        auto span = data.pin(page * page_words);
         if (!span) {
             ++wrong;
             break;

@@ -123,17 +123,11 @@ __global__ void stream_raw(const u32* words, u64 length, u64 page_words, u64* ta
     if (lane_id() == 0) add_tally(tally, kDone, done);
     add_tally(tally, kSum, sum);
 }
-template <bool Warp>
 __global__ void stream_paged(gpuvm::array<const u32> data, u64 page_words, u64* tally) {
     u64 done = 0;
     u32 sum = 0;
     for (u64 page = warp_id(); page < data.size() / page_words; page += warp_count(), ++done) {
-        auto span = [&] {
-            if constexpr (Warp)
-                return data.pin_warp(page * page_words);
-            else
-                return data.pin(page * page_words);
-        }();
+        auto span = data.pin(page * page_words);
         if (!span) continue;
         sum += sum_page(reinterpret_cast<const uint4*>(span.data()), static_cast<u32>(page_words / 4));
     }

@@ -10,7 +10,7 @@ use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
 const SOURCE: &str = include_str!("hits.cu");
-const KERNELS: [&str; 11] = [
+const KERNELS: [&str; 10] = [
     "fill_values",
     "warm_pages",
     "gather_raw",
@@ -20,8 +20,7 @@ const KERNELS: [&str; 11] = [
     "rows_span",
     "rows_reader",
     "stream_raw",
-    "stream_paged<true>",
-    "stream_paged<false>",
+    "stream_paged",
 ];
 
 /// What word `index` holds; `hits.cu` has the same rule.
@@ -159,7 +158,7 @@ impl<'a> Hits<'a> {
             let paged: &[(&str, &str)] = match walk {
                 Walk::Gather => &[("a[i]", "gather_paged")],
                 Walk::Rows => &[("a[i]", "rows_paged"), ("span", "rows_span"), ("reader", "rows_reader")],
-                Walk::Stream => &[("pin_warp", "stream_paged<true>"), ("pin", "stream_paged<false>")],
+                Walk::Stream => &[("pin", "stream_paged")],
             };
             for (access, kernel) in paged {
                 let before = self.machine.vm.stats().map_err(CliError::Bench)?;
@@ -176,7 +175,7 @@ impl<'a> Hits<'a> {
             let kernel = match walk {
                 Walk::Gather => "gather_paged",
                 Walk::Rows => "rows_paged",
-                Walk::Stream => "stream_paged<true>",
+                Walk::Stream => "stream_paged",
             };
             let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
             report

@@ -178,13 +178,8 @@ class array {
 
     // Holds the page of element i for this lane: raw elements from i to the end of the page, until the span is
     // destroyed. Lanes that come here together with one page take their pins by one addition. The launch states how
-    // many spans a lane holds at once. Empty after a fault.
+    // many spans a lane holds at once, or a warp whose lanes all hold the same pages. Empty after a fault.
     __device__ span<T> pin(unsigned long long i) const {
-        return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
-    }
-    // The same, and says that all lanes of the warp hold the same page: the launch states how many a warp holds at
-    // once.
-    __device__ span<T> pin_warp(unsigned long long i) const {
         return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }
 
@@ -218,9 +213,6 @@ class array<const T> {
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
     __device__ span<const T> pin(unsigned long long i) const {
-        return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
-    }
-    __device__ span<const T> pin_warp(unsigned long long i) const {
         return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
     }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }

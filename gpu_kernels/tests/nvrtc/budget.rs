@@ -206,8 +206,7 @@ pub const FILES: &[File] = &[
             paged("rows_span", 152, 168),
             paged("rows_reader", 168, 192),
             plain("stream_raw", 64),
-            paged("stream_paged<true>", 176, 184),
-            paged("stream_paged<false>", 176, 184),
+            paged("stream_paged", 176, 184),
         ],
     },
     File {

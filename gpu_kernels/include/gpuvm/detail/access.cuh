@@ -2,6 +2,7 @@
 // updates and atomics under a pin; the way to a fault for all of them.
 #pragma once
 
+#include "../kernel_param.cuh"
 #include "fault.cuh"
 
 namespace gpuvm {
@@ -317,12 +318,39 @@ GPUVM_DEVICE T atomic_add(T* p, T v) {
         return static_cast<T>(atomicAdd(reinterpret_cast<u64*>(p), static_cast<u64>(v)));
 }
 template <class T>
+constexpr bool is_integer = gpuvm_detail::scalar_class<T>() == 1 || gpuvm_detail::scalar_class<T>() == 2;
+// CUDA's atomics know four integer types: the one of T's size and sign.
+template <int Bytes, bool Signed>
+struct atomic_integer {
+    using type = typename bits_of<Bytes>::type;
+};
+template <>
+struct atomic_integer<4, true> {
+    using type = int;
+};
+template <>
+struct atomic_integer<8, true> {
+    using type = i64;
+};
+template <class T>
+using atomic_integer_of = typename atomic_integer<sizeof(T), gpuvm_detail::scalar_class<T>() == 1>::type;
+template <class T>
 GPUVM_DEVICE T atomic_min(T* p, T v) {
-    return atomic_update(p, [v](T x) { return v < x ? v : x; });
+    if constexpr (is_integer<T>) {
+        using A = atomic_integer_of<T>;
+        return static_cast<T>(atomicMin(reinterpret_cast<A*>(p), static_cast<A>(v)));
+    } else {
+        return atomic_update(p, [v](T x) { return v < x ? v : x; });
+    }
 }
 template <class T>
 GPUVM_DEVICE T atomic_max(T* p, T v) {
-    return atomic_update(p, [v](T x) { return x < v ? v : x; });
+    if constexpr (is_integer<T>) {
+        using A = atomic_integer_of<T>;
+        return static_cast<T>(atomicMax(reinterpret_cast<A*>(p), static_cast<A>(v)));
+    } else {
+        return atomic_update(p, [v](T x) { return x < v ? v : x; });
+    }
 }
 template <class T>
 GPUVM_DEVICE T atomic_or(T* p, T v) {
