@@ -197,3 +197,125 @@ fn tests_that_can_be_repeated_say_how() {
         silent.map(|(path, _)| path.display().to_string()).collect(),
     );
 }
+
+/// The targets of a Markdown text's links, without those to other hosts.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .filter(|target| !target.contains("://"))
+}
+
+/// A heading's anchor as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        _ => c.is_alphanumeric().then(|| c.to_ascii_lowercase()),
+    });
+    kept.collect()
+}
+
+fn has_anchor(text: &str, wanted: &str) -> bool {
+    text.lines().any(|line| line.starts_with('#') && anchor(line) == wanted)
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let documents: Vec<_> = files().into_iter().filter(|(path, _)| is(path, &["md"])).collect();
+    let mut looked_at = 0;
+    let mut broken = Vec::new();
+    for (path, text) in &documents {
+        for target in links(text) {
+            looked_at += 1;
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let to = match file {
+                "" => root.join(path),
+                _ => root.join(path).parent().expect("in a folder").join(file),
+            };
+            let found = match heading {
+                "" => to.exists(),
+                _ => std::fs::read_to_string(&to).is_ok_and(|text| has_anchor(&text, heading)),
+            };
+            if !found {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    report("a relative link names a file, and its anchor a heading", broken);
+    assert!(looked_at > 20, "only {looked_at} links were found");
+    assert_eq!(
+        links("[a](b.md#c), [d](https://e.org) and [f](#g)").collect::<Vec<_>>(),
+        ["b.md#c", "#g"]
+    );
+    assert_eq!(anchor("## 10. Two `homes`, each page"), "10-two-homes-each-page");
+    assert!(has_anchor("# One\ntext\n## A b", "a-b") && !has_anchor("text a-b", "a-b"));
+}
+
+/// The paths in backticks in the first column of a README's table of folders.
+fn folders(readme: &str) -> Vec<&str> {
+    let rows = readme
+        .lines()
+        .skip_while(|line| !line.starts_with("| folder |"))
+        .skip(2);
+    let cells = rows.map_while(|row| row.strip_prefix('|')?.split('|').next());
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+}
+
+#[test]
+fn folders_that_the_readme_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let named = folders(&readme);
+    let missing = named.iter().filter(|path| !root.join(path).is_dir());
+    report(
+        "a folder of the README's table exists",
+        missing.map(|path| path.to_string()).collect(),
+    );
+    assert!(named.len() > 8, "only {named:?} were found");
+    // And none of the repository's is left out.
+    let table: Vec<&str> = named.iter().filter_map(|path| path.split('/').next()).collect();
+    let unnamed = files().into_iter().filter_map(|(path, _)| {
+        let folder = path.components().next()?.as_os_str().to_str()?.to_owned();
+        let known = path.components().count() == 1 || folder.starts_with('.') || folder == "docs";
+        (!known && !table.contains(&folder.as_str())).then_some(folder)
+    });
+    let mut unnamed: Vec<String> = unnamed.collect();
+    unnamed.dedup();
+    report("the README's table has every folder", unnamed);
+    assert_eq!(
+        folders("| folder | x |\n|---|---|\n| `a/`, `b/c/` | `d` |\n\n| `e` |"),
+        ["a/", "b/c/"]
+    );
+}
+
+/// Words in backticks that are a file's path: a folder, a name and an ending of ours.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    quoted.filter(|word| {
+        let path = Path::new(word);
+        let plain = word.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+        plain
+            && path.is_relative()
+            && path.components().count() > 1
+            && is(path, &["rs", "cu", "cuh", "md", "sh", "yml"])
+    })
+}
+
+#[test]
+fn files_that_documents_name_are_there() {
+    let files = files();
+    let documents = files.iter().filter(|(path, _)| is(path, &["md"]));
+    let missing = documents.flat_map(|(document, text)| {
+        named_files(text)
+            .filter(|named| !files.iter().any(|(path, _)| path.ends_with(named)))
+            .map(move |named| format!("{}: {named}", document.display()))
+    });
+    report(
+        "a file that a document names exists, by the end of its path",
+        missing.collect(),
+    );
+    let text = "`a/b.rs`, `b.rs`, `a b/c.rs`, `https://e.org/c.rs`, a/d.rs\n`/sys/e.md` `detail/f.cuh`";
+    assert_eq!(named_files(text).collect::<Vec<_>>(), ["a/b.rs", "detail/f.cuh"]);
+}
