@@ -2,11 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use gpuvm_gpu::{
-    CompileOptions, Gpu,
-    cuda::CudaGpu,
-    sim::{Mode, SimGpu, SimOptions},
-};
+use gpuvm_gpu::{CompileOptions, Gpu, cuda::CudaGpu};
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::{ClientOptions, NodeClient};
 use gpuvm_nic::{
@@ -15,6 +11,8 @@ use gpuvm_nic::{
     mlx5::{Mlx5Nic, Mlx5Options, QueueMaking, SharedMemory},
     rxe::RxeOptions,
 };
+
+use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
 
 use crate::{
     arena::RingArena,

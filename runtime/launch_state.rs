@@ -124,7 +124,7 @@ impl Drop for StateSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuvm_gpu::sim::SimGpu;
+    use gpuvm_sim_gpu::SimGpu;
 
     #[test]
     fn a_state_is_zero_when_it_is_taken_whatever_happened_to_it_before() {

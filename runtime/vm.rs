@@ -284,9 +284,9 @@ impl Vm {
         inner.write_pool(&(0..frame_count).collect::<Vec<_>>())?;
         let vm = Self { inner: Arc::new(inner) };
         if let Some(queues) = &vm.inner.queues {
-            match capabilities.deterministic {
-                true => vm.inner.gpu.attach(Arc::new(StepKeeper::new(queues, &vm.inner.gpu))),
-                false => {
+            match vm.inner.gpu.simulation().filter(|_| capabilities.deterministic) {
+                Some(simulation) => simulation.attach(Arc::new(StepKeeper::new(queues, &vm.inner.gpu))),
+                None => {
                     let keeper = Keeper::start(Arc::clone(queues), Arc::clone(&vm.inner.gpu));
                     let keeper = keeper.map_err(|source| Error::Thread { source })?;
                     // Set once, here.
@@ -537,13 +537,9 @@ fn compile_options(transport: Transport, guarded: bool, options: &CompileOptions
 fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
     struct Engine(Weak<dyn Nic>);
     impl gpuvm_gpu::Actor for Engine {
-        fn step(&self) -> bool {
-            self.0.upgrade().is_some_and(|nic| nic.step())
-        }
-
-        fn step_at(&self, now_ns: u64) -> bool {
+        fn step(&self, now_ns: u64) -> bool {
             // Its data may come late; the memory model says when.
-            gpuvm_nic::soft::witness_copies(Some(gpuvm_gpu::sim::engine_copies));
+            gpuvm_nic::soft::witness_copies(Some(gpuvm_sim_gpu::engine_copies));
             self.0.upgrade().is_some_and(|nic| {
                 // One time for both machines.
                 nic.advance_to(now_ns);
@@ -551,11 +547,12 @@ fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
             })
         }
     }
+    let Some(simulation) = gpu.simulation() else { return };
     for nic in nics {
         // A NIC with a mover looks for stores itself, since a GPU's come without a word.
         if !nic.capabilities().has_mover {
             let woken = Arc::downgrade(nic);
-            gpu.watch_stores(
+            simulation.watch_stores(
                 &nic.doorbell_pages(),
                 Arc::new(move |address| {
                     if let Some(nic) = woken.upgrade() {
@@ -564,9 +561,9 @@ fn connect_machines(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
                 }),
             );
         }
-        gpu.attach(Arc::new(Engine(Arc::downgrade(nic))));
+        simulation.attach(Arc::new(Engine(Arc::downgrade(nic))));
     }
-    gpu.set_note_formatter(Arc::new(|code, a, b| match code {
+    simulation.set_note_formatter(Arc::new(|code, a, b| match code {
         layout::WAIT_COMPLETION => format!("completion of request {b} on queue pair {a}"),
         layout::WAIT_PAGE => format!("page {} of region {}", page_of(a), region_of(a)),
         layout::WAIT_FRAME => format!("a frame for page {} of region {}", page_of(a), region_of(a)),

@@ -80,8 +80,13 @@ impl Taker {
     }
 }
 
+fn attach(vm: &Vm, taker: &Arc<Taker>) {
+    let simulation = vm.gpu().simulation().expect("a simulated GPU");
+    simulation.attach(Arc::clone(taker) as Arc<dyn gpuvm_gpu::Actor>);
+}
+
 impl gpuvm_gpu::Actor for Taker {
-    fn step(&self) -> bool {
+    fn step(&self, _now_ns: u64) -> bool {
         let Some(home) = self.home.get() else { return false };
         // Relaxed: one thread steps it.
         match self.steps.load(Ordering::Relaxed) {
@@ -109,7 +114,7 @@ fn losses(seed: u64, case: &Case, taken: &mut u32) -> Result<Outcome, String> {
         let (one, other) = (&homes[(seed % 2) as usize], &homes[1 - (seed % 2) as usize]);
         match moment {
             Moment::Before(0) => {
-                vm.gpu().attach(Arc::clone(&first) as Arc<dyn gpuvm_gpu::Actor>);
+                attach(vm, &first);
                 let _ = first.home.set(one.clone());
             }
             Moment::After(1) => {
@@ -122,7 +127,7 @@ fn losses(seed: u64, case: &Case, taken: &mut u32) -> Result<Outcome, String> {
             }
             Moment::After(2) => vm.catch_up()?,
             Moment::Before(3) => {
-                vm.gpu().attach(Arc::clone(&second) as Arc<dyn gpuvm_gpu::Actor>);
+                attach(vm, &second);
                 let _ = second.home.set(other.clone());
             }
             Moment::After(4) => {

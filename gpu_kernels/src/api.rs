@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use crate::GpuError;
+use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
+use crate::{GpuError, Simulation};
 
 /// What a GPU can do. All sizes are in bytes.
 #[derive(Clone, Debug)]
@@ -213,14 +213,22 @@ pub struct LaunchReport {
     pub trace_hash: Option<u64>,
 }
 
+impl LaunchReport {
+    /// A launch of `blocks` blocks that took `elapsed`: for back ends.
+    pub fn new(blocks: u64, elapsed: Duration, trace_hash: Option<u64>) -> Self {
+        Self {
+            blocks,
+            elapsed,
+            trace_hash,
+        }
+    }
+}
+
 /// How a launch ended.
 pub type LaunchOutcome = Result<LaunchReport, GpuError>;
 
 /// Called once when a launch has ended, before its waiters wake. It must not wait for that launch.
 pub type OnDone = Box<dyn FnOnce(&LaunchOutcome) + Send>;
-
-/// Called after a store into a watched page with the store's device address.
-pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// A GPU. All methods may be called from any thread.
 pub trait Gpu: Send + Sync {
@@ -233,25 +241,19 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::OutOfMemory`] when no hole is large enough, [`GpuError::BadAllocation`] for zero bytes or a bad alignment.
     fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError>;
 
-    /// The same for memory that NICs of the machine are to reach.
+    /// Zeroed device memory as [`allocate`](Self::allocate) gives it, which NICs of the machine can reach where this GPU's
+    /// memory can be reached at all.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
-    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
-        self.allocate(bytes, align)
-    }
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError>;
 
     /// A part of one allocation of [`allocate_for_nics`](Self::allocate_for_nics), aligned to the system's pages, for a NIC to
     /// register.
     ///
     /// # Errors
     /// [`GpuError::Unsupported`] where this GPU has no dma-bufs, [`GpuError::BadAddress`], or the driver's error.
-    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {
-        let _ = (addr, bytes);
-        Err(GpuError::Unsupported {
-            what: "export its memory as dma-bufs".into(),
-        })
-    }
+    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError>;
 
     /// Makes a device's registers, mapped into this process, reachable by kernels where they are. `host` and `bytes` are
     /// whole pages.
@@ -261,10 +263,7 @@ pub trait Gpu: Send + Sync {
     ///
     /// # Safety
     /// As for [`register_host`](Self::register_host).
-    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
-        // SAFETY: the caller's promise. Kernels that run on the processor reach what the process does.
-        unsafe { self.register_host(host, bytes, false) }
-    }
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError>;
 
     /// Zeroed host memory that kernels can reach, page aligned. It does not count against device memory.
     ///
@@ -312,9 +311,7 @@ pub trait Gpu: Send + Sync {
 
     /// Why nothing can run on this GPU any more, once that is so: a kernel trapped, the device was lost, or a kernel that
     /// cannot be stopped runs on.
-    fn lost(&self) -> Option<GpuError> {
-        None
-    }
+    fn lost(&self) -> Option<GpuError>;
 
     /// Compiles `source` and finds the kernels named. A name may be qualified and may be a template-id, `spmv<float>`.
     ///
@@ -329,24 +326,8 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::ShutDown`] when the GPU is gone.
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError>;
 
-    /// After a device library's register store (`gpuvm_sim::mmio_store64`) into one of `pages`, given as (first address, bytes),
-    /// calls `on_store` with the address, on the thread that runs the lane. It stays for the life of the GPU. On a GPU whose stores reach
-    /// registers by themselves this does nothing.
-    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore);
-
-    /// Adds an engine that the scheduler of a deterministic GPU steps between lanes. Other GPUs never step it.
-    fn attach(&self, actor: Arc<dyn Actor>);
-
-    /// How a watchdog's report words what a lane waits for, from the note's code and two values. GPUs without such notes
-    /// ignore it.
-    fn set_note_formatter(&self, format: NoteFormatter) {
-        drop(format);
-    }
-
-    /// The simulated GPU behind this, for what only that knows: virtual time, races, events. None on any other.
-    fn as_simulated(&self) -> Option<&crate::sim::SimGpu> {
-        None
-    }
+    /// What this GPU does for machines that are simulated beside it; none for hardware.
+    fn simulation(&self) -> Option<&dyn Simulation>;
 }
 
 /// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or
@@ -386,53 +367,6 @@ pub trait Copier: Send + Sync {
 /// Submits of one [`Copier`] that can be in flight without waiting.
 pub const COPIES_IN_FLIGHT_MAX: usize = 64;
 
-/// Words for what a lane waits for, from the note's code and two values.
-pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
-
-/// An engine, such as a NIC's, that a deterministic GPU steps.
-pub trait Actor: Send + Sync {
-    /// Does at most one small piece of work; false when there was nothing to do. It must not block.
-    fn step(&self) -> bool;
-
-    /// The same, told the GPU's time in nanoseconds, which never steps back.
-    fn step_at(&self, now_ns: u64) -> bool {
-        let _ = now_ns;
-        self.step()
-    }
-}
-
-/// What a deterministic GPU is about to do, or has just done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A lane is about to make an access of its kernel to memory that others see, or has completed a collective.
-    Lane {
-        /// Number of the launch, from 0 on.
-        launch: u32,
-        /// Number of the block in its grid.
-        block: u32,
-        /// Number of the thread in its block.
-        thread: u32,
-    },
-    /// An [`Actor`] has been stepped.
-    Actor {
-        /// Its number, in the order of [`Gpu::attach`].
-        number: u32,
-        /// What it answered.
-        did: bool,
-    },
-    /// The scheduler goes on after host threads ran, which may have changed anything.
-    Host,
-}
-
-/// Watches a deterministic GPU: called before every access of a lane, after every step of an actor, and when the
-/// scheduler goes on after it had stood still. Between two calls one lane made one access at most, and stores that the
-/// memory model had delayed became visible. A GPU without a seed never calls it.
-pub trait Observer: Send + Sync {
-    /// Something happens at virtual time `now_ns`. Called on the scheduler's thread, on a lane's stack of 128 KiB perhaps: it must
-    /// neither block nor use a GPU. It may read device memory, which no one writes meanwhile.
-    fn step(&self, now_ns: u64, step: Step);
-}
-
 /// A compiled source.
 pub trait Module: Send + Sync {
     /// The kernel that was asked for at compile time as `name`.
@@ -452,10 +386,7 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Errors
     /// The driver's error.
-    fn blocks_per_multiprocessor(&self, threads: u32, dynamic_shared_bytes: u32) -> Result<Option<u32>, GpuError> {
-        let _ = (threads, dynamic_shared_bytes);
-        Ok(None)
-    }
+    fn blocks_per_multiprocessor(&self, threads: u32, dynamic_shared_bytes: u32) -> Result<Option<u32>, GpuError>;
 
     /// This kernel as the type of its own GPU.
     fn as_any(&self) -> &dyn std::any::Any;
@@ -496,127 +427,4 @@ pub trait Launch: Send + Sync {
     /// Stops it: its lanes are dropped where they stand, without running destructors. Returns at once; the launch ends with
     /// [`GpuError::Abandoned`] soon after, unless it ended first.
     fn abandon(&self);
-}
-
-/// What gives memory back when its owner is dropped.
-pub(crate) trait Release: Send + Sync {
-    /// Gives the allocation at `addr` back.
-    fn release(&self, addr: u64);
-}
-
-/// Device memory, given back when dropped. Kernels that use it must have ended by then.
-pub struct DeviceMemory {
-    pub(crate) addr: u64,
-    pub(crate) bytes: u64,
-    pub(crate) owner: Arc<dyn Release>,
-}
-
-impl DeviceMemory {
-    /// First device address.
-    pub fn addr(&self) -> u64 {
-        self.addr
-    }
-
-    /// Size in bytes as asked for.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        self.owner.release(self.addr);
-    }
-}
-
-impl std::fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DeviceMemory({:#x}, {} bytes)", self.addr, self.bytes)
-    }
-}
-
-/// Memory of this process that kernels reach in place, until this is dropped. Kernels that use it must have ended by then.
-pub struct HostRegistration {
-    pub(crate) host: u64,
-    pub(crate) device: u64,
-    pub(crate) bytes: u64,
-    pub(crate) owner: Option<Arc<dyn Release>>,
-}
-
-impl HostRegistration {
-    /// First byte for kernels.
-    pub fn device_addr(&self) -> u64 {
-        self.device
-    }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Drop for HostRegistration {
-    fn drop(&mut self) {
-        if let Some(owner) = &self.owner {
-            owner.release(self.host);
-        }
-    }
-}
-
-impl std::fmt::Debug for HostRegistration {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HostRegistration({:#x}, {} bytes)", self.device, self.bytes)
-    }
-}
-
-/// Host memory that kernels can reach, given back when dropped. Kernels that use it must have ended by then.
-pub struct HostMemory {
-    pub(crate) host: *mut u8,
-    pub(crate) device: u64,
-    pub(crate) bytes: u64,
-    pub(crate) owner: Arc<dyn Release>,
-}
-
-// SAFETY: HostMemory is the only owner of the mapping; it hands out a raw pointer only, and who dereferences that keeps Rust's rules.
-unsafe impl Send for HostMemory {}
-// SAFETY: as for Send; no method of a shared HostMemory touches the bytes.
-unsafe impl Sync for HostMemory {}
-
-impl HostMemory {
-    /// First byte for the host. Valid until this value is dropped; kernels may change the bytes at any time.
-    pub fn host_ptr(&self) -> *mut u8 {
-        self.host
-    }
-
-    /// First byte for kernels.
-    pub fn device_addr(&self) -> u64 {
-        self.device
-    }
-
-    /// Size in bytes as asked for.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl HostMemory {
-    /// The 32-bit word at `index`, which host and kernels may share; none past the end.
-    pub fn word(&self, index: usize) -> Option<&AtomicU32> {
-        let end = (index as u64 + 1).checked_mul(4)?;
-        // SAFETY: the mapping is page aligned, holds the word whole, and lives as long as `self`. Kernels change it by
-        // word-sized accesses, as an atomic allows.
-        (end <= self.bytes).then(|| unsafe { AtomicU32::from_ptr(self.host.cast::<u32>().add(index)) })
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        self.owner.release(self.device);
-    }
-}
-
-impl std::fmt::Debug for HostMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HostMemory({:#x}, {} bytes)", self.device, self.bytes)
-    }
 }

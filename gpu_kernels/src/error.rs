@@ -224,7 +224,7 @@ pub enum GpuError {
 
 impl GpuError {
     /// An [`GpuError::Io`] for `what`, from the system's error.
-    pub(crate) fn io(what: &str, path: Option<&std::path::Path>, cause: impl ToString) -> Self {
+    pub fn io(what: &str, path: Option<&std::path::Path>, cause: impl ToString) -> Self {
         Self::Io {
             what: what.to_owned(),
             path: path.map(Into::into),

@@ -2,8 +2,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 
-/// Every device header as (path for `#include`, text): the device library under `gpuvm/` and the simulated GPU's
-/// language emulation under `gpuvm_sim/`.
+/// Every header of the device library as (path for `#include`, text).
 pub fn headers() -> &'static [(&'static str, &'static str)] {
     HEADERS
 }

@@ -1,10 +1,10 @@
-//! GPUs whose threads serve their own page misses: the traits every GPU implements, [`cuda::CudaGpu`], an NVIDIA GPU, and
-//! [`sim::SimGpu`], a GPU simulated in this process that runs CUDA C++ kernels through the host's C++ compiler.
+//! GPUs whose threads serve their own page misses: the traits every GPU implements, the device library's
+//! [`headers`](headers()), and [`cuda::CudaGpu`], an NVIDIA GPU. The simulated GPU is the crate `gpuvm-sim-gpu`.
 //!
 //! ```no_run
-//! use gpuvm_gpu::{CompileOptions, Gpu, LaunchConfig, Source, sim::SimGpu};
+//! use gpuvm_gpu::{CompileOptions, Gpu, LaunchConfig, Source, cuda::CudaGpu};
 //! # fn main() -> Result<(), gpuvm_gpu::GpuError> {
-//! let gpu = SimGpu::builder().memory_bytes(64 << 20).build()?;
+//! let gpu = CudaGpu::open(0)?;
 //! let source = Source::new("twice.cu", "__global__ void twice(int* a) { a[threadIdx.x] *= 2; }");
 //! let kernel = gpu.compile(&source, &["twice"], &CompileOptions::default())?.kernel("twice")?;
 //! let data = gpu.allocate(32 * 4, 256)?;
@@ -19,20 +19,18 @@
 //! Errors are [`GpuError`]; everything public may be used from several threads at once.
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("gpuvm-gpu needs Linux: its kernels are loaded ELF modules and its lanes use Linux signals");
+compile_error!("gpuvm-gpu needs Linux: its GPUs map memory as Linux does");
 
 mod api;
-mod arguments;
-mod cache;
+pub mod back_end;
 pub mod cuda;
-mod diagnostics;
 mod error;
 mod headers;
-mod lock;
-mod params;
-mod ranges;
-pub mod sim;
+mod memory;
+mod simulation;
 
 pub use api::*;
 pub use error::{Coordinates, GpuError};
 pub use headers::headers;
+pub use memory::{DeviceMemory, HostMemory, HostRegistration};
+pub use simulation::{Actor, NoteFormatter, OnStore, Simulation};

@@ -400,12 +400,7 @@ impl StepKeeper {
 }
 
 impl Actor for StepKeeper {
-    fn step(&self) -> bool {
-        // Without a time there is nothing to keep to.
-        false
-    }
-
-    fn step_at(&self, now_ns: u64) -> bool {
+    fn step(&self, now_ns: u64) -> bool {
         // Relaxed: one thread steps it.
         if now_ns < self.next_ns.load(Ordering::Relaxed) {
             return false;

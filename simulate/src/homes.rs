@@ -62,7 +62,8 @@ impl Homes {
             steps: AtomicU32::new(steps.max(1)),
             has_taken: AtomicBool::new(false),
         });
-        vm.gpu().attach(Arc::clone(&taker) as Arc<dyn Actor>);
+        let simulation = vm.gpu().simulation().expect("a program runs on the simulated GPU");
+        simulation.attach(Arc::clone(&taker) as Arc<dyn Actor>);
         self.takers.borrow_mut().push(taker);
     }
 
@@ -113,7 +114,7 @@ struct Taker {
 }
 
 impl Actor for Taker {
-    fn step(&self) -> bool {
+    fn step(&self, _now_ns: u64) -> bool {
         // Relaxed: one thread steps it.
         let steps = self.steps.load(Ordering::Relaxed);
         if steps == 0 {

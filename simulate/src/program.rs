@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use gpuvm_nic::with_causes;
+use gpuvm_sim_gpu::SimGpu;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -465,7 +466,7 @@ pub fn run_watched_in<T: Element>(
     }
     watch(&bench.vm, Moment::Ended)?;
     // Where they are looked for.
-    let races = bench.vm.gpu().as_simulated().map(|gpu| gpu.races());
+    let races = SimGpu::behind(&**bench.vm.gpu()).map(|gpu| gpu.races());
     if let Some((races, count @ 1..)) = races {
         let told: Vec<String> = races.iter().take(4).map(ToString::to_string).collect();
         return Err(format!("{count} races: {}", told.join("; ")).into());

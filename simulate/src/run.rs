@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use gpuvm::{CompileOptions, GpuKind, Transport, Vm, VmBuilder};
 use gpuvm_gpu::Gpu;
-use gpuvm_gpu::sim::{Mode, SimGpu, SimOptions};
 use gpuvm_nic::soft::{FaultKind, FaultMix};
 use gpuvm_nic::wire::mlx5::Syndrome;
 use gpuvm_nic::with_causes;
+use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, Wrong};

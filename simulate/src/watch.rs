@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use gpuvm_gpu::{Observer, Step};
 use gpuvm_layouts as layout;
+use gpuvm_sim_gpu::{Observer, Step};
 use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
 
 use crate::words::{self, Transition};

@@ -12,10 +12,10 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    Actor, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError, HostMemory,
-    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, Module, NoteFormatter, OnDone, OnStore, Source,
-    Stream, sim::SimGpu,
+    Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError, HostMemory,
+    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, Module, OnDone, Simulation, Source, Stream,
 };
+use gpuvm_sim_gpu::SimGpu;
 
 /// The ordinal of the neighbour.
 pub const NEIGHBOUR: u32 = 1;
@@ -152,6 +152,10 @@ impl Gpu for MockGpu {
         self.shared.sim.allocate_host(bytes)
     }
 
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.allocate(bytes, align)
+    }
+
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
         self.shared.check()?;
         self.shared.sim.write(addr, bytes)
@@ -252,16 +256,8 @@ impl Gpu for MockGpu {
         }))
     }
 
-    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore) {
-        self.shared.sim.watch_stores(pages, on_store);
-    }
-
-    fn attach(&self, actor: Arc<dyn Actor>) {
-        self.shared.sim.attach(actor);
-    }
-
-    fn set_note_formatter(&self, format: NoteFormatter) {
-        self.shared.sim.set_note_formatter(format);
+    fn simulation(&self) -> Option<&dyn Simulation> {
+        self.shared.sim.simulation()
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use gpuvm_gpu::{cuda, sim};
+use gpuvm::sim;
+use gpuvm_gpu::cuda;
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
 use gpuvm_nic::with_causes;
 

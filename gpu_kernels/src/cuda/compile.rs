@@ -7,9 +7,8 @@ use super::log::{self, Usage};
 use super::nvrtc::{COMPILATION, Program, architectures, version};
 use super::{elf, includes};
 use crate::api::{CompileOptions, ParamInfo, Source};
-use crate::cache::{Cache, Key};
+use crate::back_end::{Cache, Key, missing_kernel, params};
 use crate::error::GpuError;
-use crate::{diagnostics, params};
 
 /// Name of the generated part that follows the user's source, as it shows in errors.
 const TRAILER: &str = "gpuvm-kernel-table";
@@ -238,7 +237,7 @@ impl<'a> Request<'a> {
     fn refused(&self, log: &str) -> GpuError {
         let log = self.shown(log);
         let generated = |line: &str| [TRAILER, NAME_MAP, "gpuvm/"].iter().any(|file| line.starts_with(file));
-        diagnostics::missing_kernel(self.source, self.kernels, &log, generated).unwrap_or(GpuError::Compile {
+        missing_kernel(self.source, self.kernels, &log, generated).unwrap_or(GpuError::Compile {
             file: self.source.name.clone(),
             log,
         })

@@ -17,8 +17,8 @@ use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// Most copies of one call.
 const BATCH_MAX: usize = 256;

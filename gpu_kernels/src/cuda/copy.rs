@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use super::calls::cu;
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::host::pin;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// Bytes of one staging buffer. A lane has two: the host fills one while the other travels.
 const STAGE_BYTES: u64 = 4 << 20;

@@ -13,8 +13,8 @@ use super::calls::cu;
 use super::device::{self, DeviceInfo};
 use super::driver::{Called, Failure, check, outcome};
 use super::pins::Pins;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// A handle of the driver or an address of pinned memory.
 #[derive(Debug, PartialEq, Eq)]

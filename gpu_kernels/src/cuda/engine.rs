@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::core::Core;
 use super::stops::Stops;
 use super::stream::StreamInner;
-use crate::lock::lock;
+use crate::back_end::lock;
 
 /// How long the thread sleeps between looks, by how long nothing has happened: at most a few percent of what a launch has taken so far.
 const PAUSES: [(Duration, Duration); 3] = [

@@ -9,10 +9,10 @@ use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use super::calls::cu;
 use super::core::{Core, Raw, Retired};
 use super::driver::outcome;
-use crate::api::{HostMemory, Release};
+use crate::back_end::Ranges;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
-use crate::ranges::Ranges;
+use crate::memory::{HostMemory, Release};
 
 const PAGE: u64 = 4096;
 /// Allocations below this come from slabs: pinning costs some 100 us, and a launch takes a page.

@@ -12,8 +12,8 @@ use super::module::KernelInner;
 use super::stops::{Brake, LATE, Stops, Why};
 use super::stream::StreamInner;
 use crate::api::{Launch, LaunchOutcome, LaunchReport, OnDone};
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// How long a waiter asks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);

@@ -13,10 +13,10 @@ use super::calls::cu;
 use super::copy::Copier;
 use super::core::{Block, Core, Retired};
 use super::driver::{is, outcome};
-use crate::api::{DeviceMemory, Release};
+use crate::back_end::Ranges;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
-use crate::ranges::Ranges;
+use crate::memory::{DeviceMemory, Release};
 
 /// Smallest alignment and granule, bytes.
 const GRANULE: u64 = 256;

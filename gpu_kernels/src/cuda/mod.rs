@@ -57,12 +57,11 @@ use self::module::ModuleInner;
 use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
-use crate::api::{
-    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, HostMemory, HostRegistration, Module,
-    OnStore, Source, Stream,
-};
+use crate::api::{Capabilities, CompileOptions, Copier, DmaBuf, Gpu, Module, Source, Stream};
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
+use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
+use crate::simulation::Simulation;
 
 /// What of CUDA this machine has. Looking loads the libraries, by `cudarc`, and needs none of them at build time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,12 +280,8 @@ impl Gpu for CudaGpu {
         Ok(Arc::new(CudaStream::new(&self.engine, &self.places)?))
     }
 
-    fn watch_stores(&self, _pages: &[(u64, u64)], _on_store: OnStore) {
-        // Stores reach registers by themselves.
-    }
-
-    fn attach(&self, _actor: Arc<dyn Actor>) {
-        // Engines run by themselves.
+    fn simulation(&self) -> Option<&dyn Simulation> {
+        None
     }
 }
 

@@ -14,9 +14,9 @@ use super::copy::Copier;
 use super::core::{Core, Event, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
+use crate::back_end::lock;
+use crate::back_end::params;
 use crate::error::GpuError;
-use crate::lock::lock;
-use crate::params;
 
 /// Shared memory of a block that needs no asking, bytes.
 const SHARED_PLAIN_BYTES: u32 = 48 << 10;

@@ -14,8 +14,9 @@ use cudarc::driver::sys::{
 use super::calls::cu;
 use super::core::Core;
 use super::driver::{is, outcome};
-use crate::api::{DmaBuf, HostRegistration, Release};
+use crate::api::DmaBuf;
 use crate::error::GpuError;
+use crate::memory::{HostRegistration, Release};
 
 /// `bytes` bytes of one allocation at `addr` as a dma-buf.
 pub(crate) fn export(core: &Arc<Core>, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {

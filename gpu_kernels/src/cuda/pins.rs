@@ -16,9 +16,10 @@ use super::core::{Core, Raw};
 use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
 use super::pin_book::{Book, Conflict, Live, Pinned};
-use crate::api::{CopySpan, HostRegistration, Release};
+use crate::api::CopySpan;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
+use crate::memory::{HostRegistration, Release};
 
 /// How long memory that is to be unpinned for a new registration waits for a moment without kernels, and between looks.
 const IDLE_WAIT: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::calls::cu;
 use super::core::{Core, Raw, Retired, StreamHandle};
 use super::host::pin;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// How long a kernel has to end after it was asked to, unless a tenth of its deadline is longer.
 const GRACE: Duration = Duration::from_secs(1);

@@ -17,9 +17,9 @@ use super::module::{CudaKernel, Instance, KernelInner, Taken};
 use super::places::Places;
 use super::stops::{Brake, LATE, StopWord};
 use crate::api::{Kernel, Launch, LaunchConfig, OnDone, Stream};
-use crate::arguments::Arguments;
+use crate::back_end::Arguments;
+use crate::back_end::lock;
 use crate::error::GpuError;
-use crate::lock::lock;
 
 /// Most blocks in x, y and z.
 const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];

@@ -1,7 +1,7 @@
 //! Planted corruptions: a virtual memory of plain vectors, changed as lanes would change it, and as they must not.
 
-use gpuvm_gpu::{Observer, Step};
 use gpuvm_layouts::{self as layout, PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, StripeDesc, VmDesc};
+use gpuvm_sim_gpu::{Observer, Step};
 
 use super::{Finding, Watcher};
 

@@ -1,0 +1,17 @@
+//! What GPUs are built from: the parts that every back end needs and none has alone. Users of a GPU need none of it.
+
+mod arguments;
+mod cache;
+mod diagnostics;
+mod lock;
+pub mod params;
+mod ranges;
+mod tokens;
+
+pub use self::arguments::Arguments;
+pub use self::cache::{Cache, Key};
+pub use self::diagnostics::missing_kernel;
+pub use self::lock::lock;
+pub use self::ranges::Ranges;
+pub use self::tokens::{Token, TokenKind, tokens};
+pub use crate::memory::Release;

@@ -1,0 +1,214 @@
+//! Compiled kernels on disk, shared by processes.
+//!
+//! An entry is the shared object or GPU binary followed by the SHA-256 of its bytes; it appears by one rename, so readers never see a part of it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+use sha2::{Digest, Sha256};
+use tempfile::{Builder, TempDir, TempPath};
+
+use crate::error::GpuError;
+
+const DIGEST_BYTES: usize = 32;
+
+/// How names begin that live no longer than the process that made them, unless it was ended. They are told from those of
+/// anybody else, whose folder the cache may be in.
+const BUILD: &str = "gpuvm-build-";
+const ENTRY: &str = "gpuvm-entry-";
+const LOAD: &str = "gpuvm-load-";
+
+/// The age from which on they are what an ended process left behind: no compilation takes this long, and a loaded object
+/// outlives its name.
+const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A directory of compiled kernels.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// What an entry depends on, hashed.
+pub struct Key(Sha256);
+
+impl Key {
+    /// Depends on nothing yet.
+    pub fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    /// Depends on `part` too; parts are delimited.
+    pub fn add(&mut self, part: &str) -> &mut Self {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part.as_bytes());
+        self
+    }
+
+    /// The entry's name.
+    pub fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Cache {
+    /// `asked`, else $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm, else the system's temporary directory.
+    pub fn open(asked: Option<PathBuf>) -> Result<Self, GpuError> {
+        let var = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let dir = asked
+            .or_else(|| var("GPUVM_CACHE_DIR"))
+            .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("gpuvm")))
+            .or_else(|| var("HOME").map(|d| d.join(".cache").join("gpuvm")))
+            .unwrap_or_else(|| env::temp_dir().join("gpuvm-cache"));
+        fs::create_dir_all(&dir).map_err(|e| {
+            GpuError::io(
+                "make the kernel cache directory",
+                Some(&dir),
+                format!("{e}; set GPUVM_CACHE_DIR to a writable one"),
+            )
+        })?;
+        let cache = Self { dir };
+        cache.remove_stale(STALE_AGE);
+        Ok(cache)
+    }
+
+    /// Removes what ended processes left behind, of at least that age. What cannot be removed stays: another process may
+    /// be at it, and nothing depends on it.
+    fn remove_stale(&self, age: Duration) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let passing = name
+                .to_str()
+                .is_some_and(|name| [BUILD, ENTRY, LOAD].iter().any(|begin| name.starts_with(begin)));
+            let Some(known) = entry.metadata().ok().filter(|_| passing) else {
+                continue;
+            };
+            let old = known
+                .modified()
+                .is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed >= age));
+            let _ = match (old, known.is_dir()) {
+                (false, _) => Ok(()),
+                (true, true) => fs::remove_dir_all(entry.path()),
+                (true, false) => fs::remove_file(entry.path()),
+            };
+        }
+    }
+
+    fn fail<E: ToString>(&self, what: &str) -> impl Fn(E) -> GpuError + use<'_, E> {
+        let what = what.to_owned();
+        move |e| GpuError::io(&what, Some(&self.dir), e)
+    }
+
+    /// A fresh directory for one compilation, removed when dropped.
+    pub fn work_dir(&self) -> Result<TempDir, GpuError> {
+        Builder::new()
+            .prefix(BUILD)
+            .tempdir_in(&self.dir)
+            .map_err(self.fail("make a directory in"))
+    }
+
+    /// The bytes of the entry, if it is there and whole.
+    pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
+        let mut bytes = fs::read(self.dir.join(key)).ok()?;
+        let split = bytes.len().checked_sub(DIGEST_BYTES)?;
+        // A damaged entry: whoever asked rebuilds it, and the rename replaces it.
+        let whole = Sha256::digest(&bytes[..split])[..] == bytes[split..];
+        bytes.truncate(split);
+        whole.then_some(bytes)
+    }
+
+    /// Adds `bytes` as entry `key`.
+    pub fn store_bytes(&self, key: &str, bytes: &[u8]) -> Result<(), GpuError> {
+        let mut entry = Builder::new()
+            .prefix(ENTRY)
+            .tempfile_in(&self.dir)
+            .map_err(self.fail("write to"))?;
+        entry.write_all(bytes).map_err(self.fail("write to"))?;
+        entry.write_all(&Sha256::digest(bytes)).map_err(self.fail("write to"))?;
+        entry
+            .persist(self.dir.join(key))
+            .map_err(|e| self.fail("rename in")(e.error))?;
+        Ok(())
+    }
+
+    /// A private copy of the entry, if it is there and whole. Loading a copy of its own keeps a module's globals apart from
+    /// those of the same source loaded twice.
+    pub fn find(&self, key: &str) -> Result<Option<TempPath>, GpuError> {
+        self.bytes(key).map(|object| self.copy(&object)).transpose()
+    }
+
+    /// Adds the object built at `built` as entry `key`; a private copy of it.
+    pub fn store(&self, key: &str, built: &Path) -> Result<TempPath, GpuError> {
+        let object = fs::read(built).map_err(self.fail("read a compiled kernel in"))?;
+        self.store_bytes(key, &object)?;
+        self.copy(&object)
+    }
+
+    fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
+        let mut file = Builder::new()
+            .prefix(LOAD)
+            .suffix(".so")
+            .tempfile_in(&self.dir)
+            .map_err(self.fail("write to"))?;
+        file.write_all(object).map_err(self.fail("write to"))?;
+        Ok(file.into_temp_path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use super::{Cache, STALE_AGE};
+
+    #[test]
+    fn what_ended_processes_left_is_removed_once_it_is_old() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        for name in ["gpuvm-build-old", "gpuvm-build-new", "build-old"] {
+            std::fs::create_dir(path(name)).expect("a folder");
+            std::fs::write(path(name).join("source.cu"), "text").expect("a file");
+        }
+        for name in ["gpuvm-load-old.so", "gpuvm-entry-new", "0123-old"] {
+            std::fs::write(path(name), "text").expect("a file");
+        }
+        let then = SystemTime::now() - STALE_AGE * 2;
+        for name in ["gpuvm-build-old", "gpuvm-load-old.so", "0123-old", "build-old"] {
+            let aged = File::open(path(name)).and_then(|file| file.set_modified(then));
+            aged.expect("the age is set");
+        }
+        Cache::open(Some(dir.path().into())).expect("a cache");
+        for (name, stays) in [
+            ("gpuvm-build-old", false),
+            ("gpuvm-load-old.so", false),
+            ("gpuvm-build-new", true),
+            ("gpuvm-entry-new", true),
+            // An entry, which is for ever, and somebody else's folder.
+            ("0123-old", true),
+            ("build-old", true),
+        ] {
+            assert_eq!(path(name).exists(), stays, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_entry_is_no_entry() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(Some(dir.path().into())).expect("a cache");
+        assert_eq!(cache.bytes("k"), None);
+        cache.store_bytes("k", b"kernel").expect("it is stored");
+        assert_eq!(cache.bytes("k").as_deref(), Some(&b"kernel"[..]));
+        let path = dir.path().join("k");
+        let mut whole = std::fs::read(&path).expect("the entry");
+        whole[2] ^= 1;
+        for damaged in [&whole[..], &whole[..7], &[]] {
+            std::fs::write(&path, damaged).expect("the entry is damaged");
+            assert_eq!(cache.bytes("k"), None);
+        }
+        cache.store_bytes("k", b"kernel").expect("it is replaced");
+        assert!(cache.bytes("k").is_some());
+    }
+}

@@ -1,0 +1,32 @@
+//! What a GPU that is simulated in this process does for machines that are simulated beside it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+/// Called after a store into a watched page with the store's device address.
+pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// Words for what a lane waits for, from the note's code and two values.
+pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
+
+/// A simulated GPU, as the engines beside it see it. [`Gpu::simulation`](crate::Gpu::simulation) hands it out. It is
+/// [`Any`], so that who knows the simulator can ask it for more.
+pub trait Simulation: Any + Send + Sync {
+    /// After a device library's register store (`gpuvm_sim::mmio_store64`) into one of `pages`, given as (first address, bytes),
+    /// calls `on_store` with the address, on the thread that runs the lane. It stays for the life of the GPU.
+    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore);
+
+    /// Adds an engine that the scheduler steps between lanes when the GPU is
+    /// [deterministic](crate::Capabilities::deterministic), and never otherwise.
+    fn attach(&self, actor: Arc<dyn Actor>);
+
+    /// How a watchdog's report words what a lane waits for, from the note's code and two values.
+    fn set_note_formatter(&self, format: NoteFormatter);
+}
+
+/// An engine, such as a NIC's, that a deterministic GPU steps.
+pub trait Actor: Send + Sync {
+    /// Does at most one small piece of work at the GPU's time in nanoseconds, which never steps back; false when there was
+    /// nothing to do. It must not block.
+    fn step(&self, now_ns: u64) -> bool;
+}

@@ -1,0 +1,344 @@
+//! Kernel source to shared object: the host's C++ compiler.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::{env, fs};
+
+use tempfile::{TempDir, TempPath};
+
+use super::abi::{COLOUR_BYTES, LANE_OFFSET, STACK_BYTES};
+use super::headers::HEADERS;
+use super::rewrite;
+use gpuvm_gpu::GpuError;
+use gpuvm_gpu::back_end::lock;
+use gpuvm_gpu::back_end::missing_kernel;
+use gpuvm_gpu::back_end::{Cache, Key};
+use gpuvm_gpu::{CompileOptions, Source};
+
+/// Name of the generated part that follows the user's source, as it shows in errors.
+const TRAILER: &str = "gpuvm-kernel-table";
+/// What makes CUDA of C++: read before every kernel source.
+const EMULATION: [&str; 2] = ["-include", "gpuvm_sim/cuda.h"];
+/// The second translation unit of seeded modules.
+const TSAN_HOOKS: &str = "gpuvm_sim/tsan_hooks.cpp";
+
+/// A compiler that was found, and how it is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiler {
+    command: Vec<String>,
+    /// First line of `--version`, part of every cache key and of a seed's name.
+    pub(crate) version: String,
+}
+
+/// How lanes are preempted, which decides how modules are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preemption {
+    /// A signal to a worker that has run one lane for long. x86-64 only.
+    Signal,
+    /// A counter in every basic block of the kernel. Works everywhere, slows kernels down.
+    Counter,
+}
+
+/// What decides how modules are compiled besides the source.
+#[derive(Clone, Debug)]
+pub(crate) struct Build {
+    pub(crate) compiler: Compiler,
+    pub(crate) seeded: bool,
+    pub(crate) preemption: Preemption,
+}
+
+/// Versions of the compilers that this process has asked, by command: a process that makes many GPUs asks once.
+static VERSIONS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+impl Compiler {
+    /// `asked`, else GPUVM_CXX, else g++, else clang++. A command may carry arguments after spaces.
+    pub(crate) fn find(asked: Option<&str>) -> Result<Self, GpuError> {
+        let from_env = env::var("GPUVM_CXX").ok().filter(|v| !v.trim().is_empty());
+        let candidates = match asked.map(str::to_owned).or(from_env) {
+            Some(one) => vec![one],
+            None => vec!["g++".to_owned(), "clang++".to_owned()],
+        };
+        for candidate in &candidates {
+            let command: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
+            let Some((program, rest)) = command.split_first() else {
+                continue;
+            };
+            if let Some(version) = lock(&VERSIONS).get(candidate) {
+                let version = version.clone();
+                return Ok(Self { command, version });
+            }
+            let Ok(output) = Command::new(program).args(rest).arg("--version").output() else {
+                continue;
+            };
+            if output.status.success() {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let version = text.lines().next().unwrap_or_default().trim().to_owned();
+                lock(&VERSIONS).insert(candidate.clone(), version.clone());
+                return Ok(Self { command, version });
+            }
+        }
+        Err(GpuError::CompilerMissing { tried: candidates })
+    }
+}
+
+impl Build {
+    /// The flags for a kernel's translation unit, without includes.
+    pub(crate) fn flags(&self, options: &CompileOptions) -> Vec<String> {
+        let mut flags: Vec<String> = [
+            "-std=c++17",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-fvisibility-inlines-hidden",
+            "-fno-exceptions",
+            "-fno-strict-aliasing",
+            // One copy of a template's static per module, so that the module can be unloaded and is separate from others.
+            if self.is_gnu() {
+                "-fno-gnu-unique"
+            } else {
+                "-fno-common"
+            },
+            // A big frame must hit the guard page, not jump over it.
+            "-fstack-clash-protection",
+            "-fno-stack-protector",
+            "-Wno-unknown-pragmas",
+            "-Wno-attributes",
+            "-fdiagnostics-color=never",
+            "-g1",
+        ]
+        .map(str::to_owned)
+        .into();
+        flags.push(if options.debug { "-O0".into() } else { "-O2".into() });
+        if options.debug {
+            flags.push("-g".into());
+        }
+        flags.push(format!("-DGPUVM_SIM_STACK_BYTES={STACK_BYTES}ul"));
+        flags.push(format!("-DGPUVM_SIM_COLOUR_BYTES={COLOUR_BYTES}ul"));
+        flags.push(format!("-DGPUVM_SIM_LANE_OFFSET={LANE_OFFSET}ul"));
+        if self.seeded {
+            flags.extend(["-fsanitize=thread", "-DGPUVM_SIM_SEEDED=1"].map(str::to_owned));
+            // A volatile access is a strong one, and every copy of memory is seen: no instruction does it unannounced.
+            flags.extend(["memcpy", "memmove", "memset"].map(|name| format!("-fno-builtin-{name}")));
+            if self.is_gnu() {
+                flags.extend(["-Wno-tsan", "--param=tsan-distinguish-volatile=1"].map(str::to_owned));
+            } else {
+                for option in ["-tsan-distinguish-volatile=1", "-tsan-instrument-read-before-write=1"] {
+                    flags.extend(["-mllvm".to_owned(), option.to_owned()]);
+                }
+            }
+        } else if self.preemption == Preemption::Counter {
+            flags.extend(["-fsanitize-coverage=trace-pc", "-DGPUVM_SIM_COUNTED=1"].map(str::to_owned));
+        }
+        for (name, value) in &options.defines {
+            flags.push(format!("-D{name}={}", value.as_deref().unwrap_or("1")));
+        }
+        flags
+    }
+
+    fn is_gnu(&self) -> bool {
+        !self.compiler.version.contains("clang")
+    }
+
+    /// Compiles `source` with the kernels named, or finds it in the cache; the path of a shared object that the caller deletes after
+    /// loading it.
+    pub(crate) fn object(
+        &self,
+        cache: &Cache,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<TempPath, GpuError> {
+        let text = format!("{}{}", rewrite::shared_arrays(&source.text), trailer(kernels));
+        let mut key = Key::new();
+        key.add(env!("CARGO_PKG_VERSION"))
+            .add(&self.compiler.version)
+            .add(&self.compiler.command.join(" "));
+        key.add(&self.flags(options).join("\u{0}")).add(&source.name);
+        for (name, content) in headers() {
+            key.add(name).add(content);
+        }
+        for (name, content) in &options.headers {
+            key.add(name).add(content);
+        }
+        let mut laid_out = None;
+        if options.include_dirs.is_empty() {
+            key.add(&text);
+        } else {
+            // Files in the caller's directories may change: only what the compiler really reads tells.
+            let (work, file) = self.lay_out(cache, source, &text, options)?;
+            key.add(&self.preprocess(work.path(), &file, source, options)?);
+            laid_out = Some((work, file));
+        }
+        let key = key.finish();
+        if let Some(object) = cache.find(&key)? {
+            return Ok(object);
+        }
+        let (work, file) = match laid_out {
+            Some(laid_out) => laid_out,
+            None => self.lay_out(cache, source, &text, options)?,
+        };
+        let built = self.build(work.path(), &file, source, kernels, options)?;
+        cache.store(&key, &built)
+    }
+
+    /// Writes source and headers into a fresh directory; that, and the source's path relative to it.
+    fn lay_out(
+        &self,
+        cache: &Cache,
+        source: &Source,
+        text: &str,
+        options: &CompileOptions,
+    ) -> Result<(TempDir, PathBuf), GpuError> {
+        let dir = cache.work_dir()?;
+        let work = dir.path();
+        let write = |path: &Path, text: &str| -> Result<(), GpuError> {
+            let fail = |e| GpuError::io("write a kernel's source to", Some(path), e);
+            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(fail)?;
+            fs::write(path, text).map_err(fail)
+        };
+        let include = work.join("include");
+        for (name, content) in headers() {
+            write(&include.join(name), content)?;
+        }
+        for (name, content) in &options.headers {
+            write(&include.join(plain_path(name)), content)?;
+        }
+        let file = plain_path(&source.name);
+        write(&work.join(&file), text)?;
+        Ok((dir, file))
+    }
+
+    fn command(&self, work: &Path, options: &CompileOptions) -> Command {
+        let mut command = Command::new(&self.compiler.command[0]);
+        command
+            .current_dir(work)
+            .args(&self.compiler.command[1..])
+            .args(self.flags(options))
+            .env("LC_ALL", "C");
+        command.arg("-Iinclude");
+        for dir in &options.include_dirs {
+            command
+                .arg("-I")
+                .arg(fs::canonicalize(dir).unwrap_or_else(|_| dir.clone()));
+        }
+        command
+    }
+
+    fn preprocess(
+        &self,
+        work: &Path,
+        file: &Path,
+        source: &Source,
+        options: &CompileOptions,
+    ) -> Result<String, GpuError> {
+        let mut command = self.command(work, options);
+        command.args(EMULATION).args(["-E", "-x", "c++"]).arg(file);
+        let output = run(&mut command)?;
+        if !output.status.success() {
+            return Err(self.refused(source, &output, &[]));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn build(
+        &self,
+        work: &Path,
+        file: &Path,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<PathBuf, GpuError> {
+        let object = work.join("kernel.so");
+        let mut command = self.command(work, options);
+        if !(self.seeded || self.preemption == Preemption::Counter) {
+            command
+                .args(EMULATION)
+                .args(["-shared", "-x", "c++"])
+                .arg(file)
+                .arg("-o")
+                .arg(&object);
+            let output = run(&mut command)?;
+            return if output.status.success() {
+                Ok(object)
+            } else {
+                Err(self.refused(source, &output, kernels))
+            };
+        }
+        command
+            .args(EMULATION)
+            .args(["-c", "-x", "c++"])
+            .arg(file)
+            .args(["-o", "kernel.o"]);
+        let output = run(&mut command)?;
+        if !output.status.success() {
+            return Err(self.refused(source, &output, kernels));
+        }
+        // The hooks must not be instrumented, and the object is linked without the sanitizer's own library.
+        let mut plain = self.clone();
+        (plain.seeded, plain.preemption) = (false, Preemption::Signal);
+        let mut link = plain.command(work, &CompileOptions::default());
+        link.args([
+            "-shared",
+            "kernel.o",
+            "-x",
+            "c++",
+            &format!("include/{TSAN_HOOKS}"),
+            "-o",
+        ])
+        .arg(&object);
+        let output = run(&mut link)?;
+        if output.status.success() {
+            Ok(object)
+        } else {
+            Err(self.refused(source, &output, &[]))
+        }
+    }
+
+    /// The error for a failed compilation: a missing kernel when only the generated trailer is at fault.
+    fn refused(&self, source: &Source, output: &Output, kernels: &[&str]) -> GpuError {
+        let log = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let generated = |line: &str| line.starts_with(TRAILER) || line.starts_with("include/gpuvm");
+        if let Some(error) = missing_kernel(source, kernels, &log, generated) {
+            return error;
+        }
+        GpuError::Compile {
+            file: source.name.clone(),
+            log: if log.is_empty() { output.status.to_string() } else { log },
+        }
+    }
+}
+
+/// The device library's headers and this GPU's own.
+fn headers() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    gpuvm_gpu::headers().iter().chain(HEADERS)
+}
+
+fn run(command: &mut Command) -> Result<Output, GpuError> {
+    let program = PathBuf::from(command.get_program());
+    command
+        .output()
+        .map_err(|e| GpuError::io("run the C++ compiler", Some(&program), e))
+}
+
+/// What is appended to the user's source: a table and an entry for each kernel.
+fn trailer(kernels: &[&str]) -> String {
+    let mut text = format!("\n#line 1 \"{TRAILER}\"\n");
+    for (number, kernel) in kernels.iter().enumerate() {
+        text.push_str(&format!("GPUVM_SIM_KERNEL({number}, {kernel})\n"));
+    }
+    text
+}
+
+/// `name` as a relative path that stays below where it is put.
+fn plain_path(name: &str) -> PathBuf {
+    let kept = Path::new(name)
+        .components()
+        .filter(|c| matches!(c, Component::Normal(_)));
+    let path: PathBuf = kept.collect();
+    if path.as_os_str().is_empty() || path.starts_with("include") {
+        PathBuf::from("kernel.cu")
+    } else {
+        path
+    }
+}

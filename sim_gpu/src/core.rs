@@ -1,0 +1,268 @@
+//! What the parts of one simulated GPU share: memory, launches that run, watchers of register stores.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::SimOptions;
+use super::events::Event;
+use super::launch::{LaunchState, lock};
+use super::memory::Memory;
+use super::observer::Observer;
+use super::races::Race;
+use super::trap::WorkerSignals;
+use gpuvm_gpu::{Actor, NoteFormatter, OnStore};
+
+/// How often the ticker looks at deadlines and at workers that do not yield.
+const TICK: Duration = Duration::from_millis(2);
+
+/// What a simulated GPU was built with.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) workers: u32,
+    pub(crate) lanes_per_worker: u32,
+    /// The seed of the seeded mode, none in the fast mode.
+    pub(crate) seed: Option<u64>,
+    pub(crate) simulation: SimOptions,
+    pub(crate) skip_exited: bool,
+    pub(crate) preempt_after: Duration,
+}
+
+/// Launches at the heads of their streams.
+#[derive(Default)]
+pub(crate) struct Running {
+    pub(crate) launches: Vec<Arc<LaunchState>>,
+    pub(crate) shut_down: bool,
+    /// What host threads wait for: while one of these is not fulfilled, the seeded scheduler runs.
+    targets: Vec<(u64, Target)>,
+    tickets: u64,
+}
+
+/// Whether what a host thread waits for has come.
+type Target = Box<dyn Fn() -> bool + Send>;
+
+impl Running {
+    /// Whether the seeded scheduler has to run.
+    pub(crate) fn wanted(&self) -> bool {
+        self.targets.iter().any(|(_, fulfilled)| !fulfilled())
+    }
+}
+
+/// The shared part of a simulated GPU.
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) memory: Arc<Memory>,
+    /// Numbers for launches.
+    pub(crate) launches: AtomicU64,
+    /// Numbers for warp slots.
+    pub(crate) slots: AtomicU32,
+    pub(crate) running: Mutex<Running>,
+    /// Moves with every change of `running`, so that workers see changes without the lock.
+    generation: AtomicU64,
+    /// Workers and the ticker wait here for launches.
+    pub(crate) changed: Condvar,
+    shut_down: AtomicBool,
+    watchers: RwLock<Vec<(u64, u64, OnStore)>>,
+    pub(crate) actors: Mutex<Vec<Arc<dyn Actor>>>,
+    /// Watches the seeded mode.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    formatter: Mutex<Option<NoteFormatter>>,
+    pub(crate) signals: OnceLock<Vec<Arc<WorkerSignals>>>,
+    /// Hash of the seeded mode's interleaving so far.
+    pub(crate) trace: AtomicU64,
+    /// Virtual time of the seeded mode, ns.
+    pub(crate) virtual_ns: AtomicU64,
+    /// Races that the seeded mode found, and how often.
+    pub(crate) races: Mutex<(Vec<Race>, u64)>,
+    /// The last events of the seeded mode.
+    pub(crate) events: Mutex<VecDeque<Event>>,
+}
+
+/// While it lives, the seeded scheduler may run: a host thread waits.
+pub(crate) struct Driving<'a>(&'a Core, u64);
+
+impl Core {
+    /// A core with nothing running.
+    pub(crate) fn new(options: Options, memory: Arc<Memory>, observer: Option<Arc<dyn Observer>>) -> Self {
+        Self {
+            options,
+            memory,
+            launches: AtomicU64::new(0),
+            slots: AtomicU32::new(0),
+            running: Mutex::default(),
+            generation: AtomicU64::new(0),
+            changed: Condvar::new(),
+            shut_down: AtomicBool::new(false),
+            watchers: RwLock::default(),
+            actors: Mutex::default(),
+            observer,
+            formatter: Mutex::default(),
+            signals: OnceLock::new(),
+            trace: AtomicU64::new(0),
+            virtual_ns: AtomicU64::new(0),
+            races: Mutex::default(),
+            events: Mutex::default(),
+        }
+    }
+
+    /// Lets workers run a launch, or ends it at once when the GPU is gone or it was stopped while it waited.
+    pub(crate) fn activate(launch: Arc<LaunchState>) {
+        let core = Arc::clone(&launch.core);
+        launch.start();
+        let gone = {
+            let mut running = lock(&core.running);
+            if !running.shut_down {
+                running.launches.push(Arc::clone(&launch));
+                core.bump();
+            }
+            running.shut_down
+        };
+        if gone {
+            if launch.claim_end() {
+                launch.end(Err(launch.abandoned("its GPU was shut down")));
+            }
+        } else if launch.stopped() {
+            launch.try_finish();
+        }
+    }
+
+    /// Tells workers that `running` has changed. The caller holds its lock.
+    fn bump(&self) {
+        // Release, paired with the load in `generation`: who sees the number and takes the lock sees the change.
+        self.generation.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// A number that moves when `running` does.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Forgets a launch that ends.
+    pub(crate) fn remove(&self, id: u64) {
+        let mut running = lock(&self.running);
+        running.launches.retain(|launch| launch.id != id);
+        self.bump();
+    }
+
+    /// Whether nothing can run any more.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        // Relaxed: `activate` decides under the lock; this only gives the error earlier.
+        self.shut_down.load(Ordering::Relaxed)
+    }
+
+    /// Stops everything; workers end soon after.
+    pub(crate) fn shut_down(&self) {
+        let launches = {
+            let mut running = lock(&self.running);
+            running.shut_down = true;
+            self.shut_down.store(true, Ordering::Relaxed);
+            self.bump();
+            running.launches.clone()
+        };
+        for launch in launches {
+            launch.fail(launch.abandoned("its GPU was shut down"));
+            launch.try_finish();
+        }
+        lock(&self.actors).clear();
+        self.watchers.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Lets the seeded scheduler run until `fulfilled`, which is asked whenever a launch has ended, or until the value is dropped. So it stops
+    /// at the same point of the interleaving however fast the waiting thread is.
+    pub(crate) fn drive(&self, fulfilled: impl Fn() -> bool + Send + 'static) -> Driving<'_> {
+        if self.options.seed.is_none() {
+            return Driving(self, 0);
+        }
+        let mut running = lock(&self.running);
+        running.tickets += 1;
+        let ticket = running.tickets;
+        running.targets.push((ticket, Box::new(fulfilled)));
+        self.bump();
+        Driving(self, ticket)
+    }
+
+    /// Adds a watcher of register stores.
+    pub(crate) fn watch(&self, pages: &[(u64, u64)], on_store: &OnStore) {
+        let mut watchers = self.watchers.write().unwrap_or_else(PoisonError::into_inner);
+        watchers.extend(pages.iter().map(|&(start, bytes)| (start, bytes, Arc::clone(on_store))));
+    }
+
+    /// A register store to `address` has happened.
+    pub(crate) fn stored(&self, address: u64) {
+        let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
+        let hit = watchers
+            .iter()
+            .find(|(start, bytes, _)| address.wrapping_sub(*start) < *bytes);
+        let on_store = hit.map(|(_, _, on_store)| Arc::clone(on_store));
+        // The callback may add watchers itself.
+        drop(watchers);
+        if let Some(on_store) = on_store {
+            // A panic of the watcher is its owner's mistake; it is printed by the panic hook and must not unwind into a kernel.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_store(address)));
+        }
+    }
+
+    /// Sets how wait notes are put into words.
+    pub(crate) fn set_note_formatter(&self, formatter: NoteFormatter) {
+        *lock(&self.formatter) = Some(formatter);
+    }
+
+    /// How wait notes are put into words.
+    pub(crate) fn note_formatter(&self) -> NoteFormatter {
+        let own = lock(&self.formatter).clone();
+        own.unwrap_or_else(|| Arc::new(|code, a, b| format!("waits for {code} ({a:#x}, {b:#x})")))
+    }
+
+    /// The ticker thread: deadlines, and workers that one lane holds. It sleeps while nothing runs.
+    pub(crate) fn tick_until_shut_down(&self) {
+        loop {
+            let launches = {
+                let mut running = lock(&self.running);
+                loop {
+                    if running.shut_down {
+                        // A worker may still be inside a lane that never yields.
+                        if self
+                            .signals
+                            .get()
+                            .into_iter()
+                            .flatten()
+                            .all(|worker| worker.has_ended())
+                        {
+                            return;
+                        }
+                        break Vec::new();
+                    }
+                    if !running.launches.is_empty() {
+                        break running.launches.clone();
+                    }
+                    running = self.changed.wait(running).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            let now = Instant::now();
+            for launch in launches
+                .iter()
+                .filter(|launch| self.options.seed.is_none() && launch.is_late(now))
+            {
+                launch.time_out();
+                launch.try_finish();
+            }
+            drop(launches);
+            for worker in self.signals.get().into_iter().flatten() {
+                worker.preempt_if_stuck(self.options.preempt_after);
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        if self.0.options.seed.is_some() {
+            let mut running = lock(&self.0.running);
+            running.targets.retain(|(ticket, _)| *ticket != self.1);
+            self.0.bump();
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The CUDA language for the host's C++ compiler, embedded so that an installed program can compile kernels without its
+//! source tree.
+
+/// Every header of the language's emulation as (path for `#include`, text).
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("gpuvm_sim/atomics.h", include_str!("../include/gpuvm_sim/atomics.h")),
+    ("gpuvm_sim/cuda.h", include_str!("../include/gpuvm_sim/cuda.h")),
+    ("gpuvm_sim/math.h", include_str!("../include/gpuvm_sim/math.h")),
+    ("gpuvm_sim/memory.h", include_str!("../include/gpuvm_sim/memory.h")),
+    ("gpuvm_sim/runtime.h", include_str!("../include/gpuvm_sim/runtime.h")),
+    (
+        "gpuvm_sim/tsan_hooks.cpp",
+        include_str!("../include/gpuvm_sim/tsan_hooks.cpp"),
+    ),
+    ("gpuvm_sim/types.h", include_str!("../include/gpuvm_sim/types.h")),
+    ("gpuvm_sim/warp.h", include_str!("../include/gpuvm_sim/warp.h")),
+];

@@ -1,0 +1,289 @@
+//! A launch: its arguments, how its blocks are handed out, how it ends.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::module::KernelInner;
+use super::report::Report;
+use gpuvm_gpu::GpuError;
+use gpuvm_gpu::back_end::Arguments;
+pub(crate) use gpuvm_gpu::back_end::lock;
+use gpuvm_gpu::{Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone};
+
+/// A launch that was enqueued and, once its stream lets it, runs.
+pub(crate) struct LaunchState {
+    pub(crate) id: u64,
+    pub(crate) core: Arc<Core>,
+    pub(crate) kernel: Arc<KernelInner>,
+    pub(crate) config: LaunchConfig,
+    pub(crate) arguments: Arguments,
+    pub(crate) state: u64,
+    pub(crate) skip_exited: bool,
+    pub(crate) blocks: u64,
+    pub(crate) lanes_per_block: u32,
+    /// Next block to hand out; may run past `blocks`.
+    next: AtomicU64,
+    /// Blocks on workers, and workers about to take one.
+    resident: AtomicU64,
+    completed: AtomicU64,
+    stop: AtomicBool,
+    timed_out: AtomicBool,
+    failure: Mutex<Option<GpuError>>,
+    pub(crate) report: Mutex<Report>,
+    started: OnceLock<Instant>,
+    finishing: AtomicBool,
+    /// Virtual start and end, and the trace, in the seeded mode.
+    pub(crate) seeded: Mutex<Option<(u64, u64, u64)>>,
+    outcome: Mutex<Option<LaunchOutcome>>,
+    ended: Condvar,
+    on_done: Mutex<Option<OnDone>>,
+    /// Told when the launch has ended, so that the stream goes on.
+    next_in_stream: Mutex<Option<OnDone>>,
+}
+
+/// What a launch is made of.
+pub(crate) struct NewLaunch {
+    pub(crate) core: Arc<Core>,
+    pub(crate) kernel: Arc<KernelInner>,
+    pub(crate) config: LaunchConfig,
+    pub(crate) arguments: Arguments,
+    pub(crate) state: u64,
+    pub(crate) on_done: OnDone,
+}
+
+impl LaunchState {
+    /// A launch that is not yet running.
+    pub(crate) fn new(new: NewLaunch) -> Arc<Self> {
+        let config = new.config;
+        Arc::new(Self {
+            // Relaxed: only uniqueness matters.
+            id: new.core.launches.fetch_add(1, Ordering::Relaxed),
+            skip_exited: new.core.options.skip_exited,
+            core: new.core,
+            kernel: new.kernel,
+            blocks: config.grid.iter().map(|&n| u64::from(n)).product(),
+            lanes_per_block: config.block.iter().product(),
+            config,
+            arguments: new.arguments,
+            state: new.state,
+            next: AtomicU64::new(0),
+            resident: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            timed_out: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            report: Mutex::default(),
+            started: OnceLock::new(),
+            finishing: AtomicBool::new(false),
+            seeded: Mutex::new(None),
+            outcome: Mutex::new(None),
+            ended: Condvar::new(),
+            on_done: Mutex::new(Some(new.on_done)),
+            next_in_stream: Mutex::new(None),
+        })
+    }
+
+    /// What the stream does when this launch has ended.
+    pub(crate) fn then(&self, next: OnDone) {
+        *lock(&self.next_in_stream) = Some(next);
+    }
+
+    /// The launch is at the head of its stream: its clock starts.
+    pub(crate) fn start(&self) {
+        let _ = self.started.set(Instant::now());
+    }
+
+    /// Warps of a block.
+    pub(crate) fn warps_per_block(&self) -> usize {
+        self.lanes_per_block.div_ceil(32) as usize
+    }
+
+    /// A block for the caller to run, which must then call `retired` once.
+    pub(crate) fn take_block(self: &Arc<Self>) -> Option<u64> {
+        // Relaxed: a hint; the exact answer is the fetch_add below.
+        if self.next.load(Ordering::Relaxed) >= self.blocks {
+            return None;
+        }
+        // SeqCst with the loads of `stop` here and of `resident` in `try_finish`: either this sees the stop, or `try_finish` sees this taker.
+        self.resident.fetch_add(1, Ordering::SeqCst);
+        if !self.stop.load(Ordering::SeqCst) {
+            let number = self.next.fetch_add(1, Ordering::SeqCst);
+            if number < self.blocks {
+                return Some(number);
+            }
+        }
+        self.retired(false);
+        None
+    }
+
+    /// A taken block has left its worker.
+    pub(crate) fn retired(self: &Arc<Self>, completed: bool) {
+        if completed {
+            // Relaxed: read only after the SeqCst decrement below made it visible.
+            self.completed.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.resident.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.try_finish();
+        }
+    }
+
+    /// Whether blocks are left to hand out.
+    pub(crate) fn has_blocks(&self) -> bool {
+        // Relaxed: a hint for schedulers; `take_block` decides.
+        self.next.load(Ordering::Relaxed) < self.blocks && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether its lanes are to be dropped.
+    pub(crate) fn stopped(&self) -> bool {
+        // Relaxed: the flag carries no data; the failure itself is behind a mutex.
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Stops the launch with an error; the first one stays.
+    pub(crate) fn fail(&self, error: GpuError) {
+        lock(&self.failure).get_or_insert(error);
+        // SeqCst: see `take_block`.
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Stops the launch because its deadline has passed; workers add to the report first.
+    pub(crate) fn time_out(&self) {
+        // Relaxed: ordered by the SeqCst store of `stop`, which every reader of this flag has seen.
+        self.timed_out.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it was stopped by its deadline, and so wants a report.
+    pub(crate) fn timed_out(&self) -> bool {
+        // Relaxed: see `time_out`.
+        self.timed_out.load(Ordering::Relaxed)
+    }
+
+    /// Whether the deadline has passed at `now`.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        match (self.started.get(), self.config.deadline) {
+            (Some(start), Some(limit)) => now.saturating_duration_since(*start) > limit,
+            _ => false,
+        }
+    }
+
+    /// Ends the launch if nothing of it is left to run.
+    pub(crate) fn try_finish(self: &Arc<Self>) {
+        // SeqCst: see `take_block`.
+        if self.resident.load(Ordering::SeqCst) != 0 {
+            return;
+        }
+        let all_out = self.next.load(Ordering::SeqCst) >= self.blocks;
+        if !(all_out || self.stop.load(Ordering::SeqCst)) {
+            return;
+        }
+        // AcqRel: exactly one caller goes on, and it sees what the others did before.
+        if self.finishing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.core.remove(self.id);
+        let outcome = self.decide();
+        self.end(outcome);
+    }
+
+    fn decide(&self) -> LaunchOutcome {
+        if let Some(error) = lock(&self.failure).take() {
+            return Err(error);
+        }
+        let completed = self.completed.load(Ordering::Relaxed);
+        if completed < self.blocks && self.timed_out() {
+            let limit = self.config.deadline.unwrap_or_default();
+            let report = lock(&self.report).text(self.blocks, completed, &self.core.note_formatter());
+            return Err(GpuError::Deadline {
+                kernel: self.kernel.info.name.clone(),
+                limit,
+                report,
+            });
+        }
+        let seeded = *lock(&self.seeded);
+        let elapsed = match seeded {
+            Some((start, end, _)) => Duration::from_nanos(end.saturating_sub(start)),
+            None => self.started.get().map(Instant::elapsed).unwrap_or_default(),
+        };
+        let trace_hash = seeded.map(|(_, _, hash)| hash);
+        Ok(LaunchReport::new(completed, elapsed, trace_hash))
+    }
+
+    /// Tells everybody. Callbacks run before waiters wake, so that what they clean up is clean then.
+    pub(crate) fn end(&self, outcome: LaunchOutcome) {
+        let callback = lock(&self.on_done).take();
+        if let Some(callback) = callback {
+            // A panic of the callback is its owner's mistake; it is printed by the panic hook and must not end a worker.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(&outcome)));
+        }
+        *lock(&self.outcome) = Some(outcome.clone());
+        self.ended.notify_all();
+        let next = lock(&self.next_in_stream).take();
+        if let Some(next) = next {
+            next(&outcome);
+        }
+    }
+
+    /// Marks the launch as one that ends without ever having run; false when it already ends.
+    pub(crate) fn claim_end(&self) -> bool {
+        // AcqRel: see `try_finish`.
+        !self.finishing.swap(true, Ordering::AcqRel)
+    }
+
+    /// The error for a launch that its owner or the GPU stops.
+    pub(crate) fn abandoned(&self, cause: &str) -> GpuError {
+        GpuError::Abandoned {
+            kernel: self.kernel.info.name.clone(),
+            cause: cause.to_owned(),
+        }
+    }
+
+    fn has_outcome(&self) -> bool {
+        lock(&self.outcome).is_some()
+    }
+
+    fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        let until = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut outcome = lock(&self.outcome);
+        while outcome.is_none() {
+            outcome = match until {
+                None => self.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.checked_duration_since(Instant::now())?;
+                    self.ended
+                        .wait_timeout(outcome, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+        outcome.clone()
+    }
+}
+
+/// A launch as its owner holds it.
+pub(crate) struct SimLaunch(pub(crate) Arc<LaunchState>);
+
+impl Launch for SimLaunch {
+    fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        let target = Arc::clone(&self.0);
+        let waiting = self.0.core.drive(move || target.has_outcome());
+        let outcome = self.0.wait_ended(timeout);
+        drop(waiting);
+        outcome
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.has_outcome()
+    }
+
+    fn abandon(&self) {
+        self.0.fail(self.0.abandoned("its owner stopped it"));
+        // Only a launch that has started is finished here; one that waits in its stream ends when its turn comes.
+        if self.0.started.get().is_some() {
+            self.0.try_finish();
+        }
+    }
+}

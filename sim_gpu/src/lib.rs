@@ -1,0 +1,549 @@
+//! A GPU simulated in this process, which runs CUDA C++ kernels through the host's C++ compiler.
+//!
+//! ```no_run
+//! use gpuvm_gpu::{CompileOptions, Gpu, LaunchConfig, Source};
+//! use gpuvm_sim_gpu::SimGpu;
+//! # fn main() -> Result<(), gpuvm_gpu::GpuError> {
+//! let gpu = SimGpu::builder().memory_bytes(64 << 20).build()?;
+//! let source = Source::new("twice.cu", "__global__ void twice(int* a) { a[threadIdx.x] *= 2; }");
+//! let kernel = gpu.compile(&source, &["twice"], &CompileOptions::default())?.kernel("twice")?;
+//! let data = gpu.allocate(32 * 4, 256)?;
+//! gpu.write(data.addr(), &[1u8; 128])?;
+//! let stream = gpu.stream()?;
+//! let config = LaunchConfig::linear(1, 32);
+//! let launch = stream.launch(&kernel, &config, &[&data.addr().to_ne_bytes()], 0, Box::new(|_| ()))?;
+//! launch.wait(None).expect("no timeout was given")?;
+//! # Ok(()) }
+//! ```
+//!
+//! Kernels are compiled by the host's C++ compiler and loaded; every lane is a coroutine on a stack of its own, so lanes of a warp
+//! diverge and wait for each other as on hardware with independent thread scheduling. Warp collectives are rendezvous of the lanes that
+//! their mask names; `__shared__` variables are the module's thread-local image; device memory is a mapping of a fixed capacity.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("gpuvm-sim-gpu needs Linux: its kernels are loaded ELF modules and its lanes use Linux signals");
+
+mod abi;
+mod block;
+mod compile;
+mod copier;
+mod core;
+mod device_words;
+mod events;
+mod headers;
+mod hooks;
+mod launch;
+mod memory;
+mod module;
+mod observer;
+mod preempt;
+mod priorities;
+mod races;
+mod report;
+mod resident;
+mod rewrite;
+mod seeded;
+mod stacks;
+mod stream;
+mod trap;
+mod warp;
+mod weak_memory;
+mod worker;
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use self::compile::Preemption;
+
+use self::compile::{Build, Compiler};
+use self::copier::SimCopier;
+use self::core::{Core, Options};
+use self::launch::lock;
+use self::memory::Memory;
+use self::module::{ModuleInner, SimModule};
+use self::seeded::Scheduler;
+use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
+use self::worker::Worker;
+use gpuvm_gpu::back_end::Cache;
+use gpuvm_gpu::{
+    Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory, HostRegistration,
+    Module, NoteFormatter, OnStore, Simulation, Source, Stream,
+};
+
+/// Device memory unless told otherwise: 1 GiB.
+const MEMORY_BYTES: u64 = 1 << 30;
+/// Lanes that a worker holds at once unless told otherwise.
+const LANES_PER_WORKER: u32 = 2048;
+
+/// Longest real time that a lane of the seeded mode may run without a load, store or call.
+const SEEDED_LANE_MAX: Duration = Duration::from_secs(10);
+
+/// How the simulated GPU runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// On all workers, as fast as they go.
+    #[default]
+    Fast,
+    /// On one thread in virtual time: one seed, one interleaving.
+    Seeded(u64),
+}
+
+/// How weak the memory of the seeded mode is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryModel {
+    /// As weak as PTX allows, within bounds: a cache a multiprocessor that weak loads go through, stores that wait for a
+    /// release, loads that were performed early, stores that a NIC does not see before a fence of system scope, a NIC's
+    /// data that arrives late for who did not acquire its completion.
+    #[default]
+    Weak,
+    /// One access after the other: what a dropped fence does not break.
+    Sequential,
+}
+
+/// How the seeded mode picks the lane that runs next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// A random walk under half of the seeds, priorities with 1 to 5 changes under the others, by a draw.
+    #[default]
+    BySeed,
+    /// A random walk: any lane that can run is as likely as any other.
+    RandomWalk,
+    /// Random priorities a lane, and this many points at which the running lane becomes the last (PCT: Burckhardt and
+    /// others, 2010). It finds every bug that needs few switches with a known chance.
+    Priorities {
+        /// Points at which the running lane becomes the last.
+        changes: u32,
+    },
+}
+
+/// What the seeded mode does besides running kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimOptions {
+    /// How weak memory is.
+    pub memory_model: MemoryModel,
+    /// How lanes are picked.
+    pub schedule: Schedule,
+    /// Whether data races in device memory are looked for, see [`SimGpu::races`]. Memory is sequentially consistent then:
+    /// races are found by what orders accesses, not by what they come to.
+    pub find_races: bool,
+    /// How many of the last events are kept, see [`SimGpu::events`].
+    pub events_kept: usize,
+}
+
+pub use self::events::{Event, EventKind};
+pub use self::observer::{Observer, Step};
+pub use self::races::{Race, RaceAccess, RacingLane};
+pub use self::seeded::engine_copies;
+
+/// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
+///
+/// # Errors
+/// [`GpuError::CompilerMissing`].
+pub fn compiler_version() -> Result<String, GpuError> {
+    Compiler::find(None).map(|compiler| compiler.version)
+}
+
+/// A GPU simulated in this process; see the [module](self).
+pub struct SimGpu {
+    core: Arc<Core>,
+    build: Mutex<Option<Build>>,
+    compiler: Option<String>,
+    preemption: Preemption,
+    cache_dir: Option<PathBuf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Options of a [`SimGpu`].
+#[derive(Clone)]
+pub struct SimGpuBuilder {
+    memory_bytes: u64,
+    workers: Option<u32>,
+    lanes_per_worker: u32,
+    mode: Mode,
+    compiler: Option<String>,
+    cache_dir: Option<PathBuf>,
+    preemption: Preemption,
+    preempt_after: Duration,
+    skip_exited: bool,
+    options: SimOptions,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl SimGpuBuilder {
+    /// Capacity of device memory in bytes, 1 GiB by default.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// Worker threads of the fast mode, by default one for each processor.
+    #[must_use]
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers = Some(workers.clamp(1, 1024));
+        self
+    }
+
+    /// Lanes, in whole warps, that a worker holds at once, 2,048 by default. A block that is larger runs all the same, alone.
+    #[must_use]
+    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
+        self.lanes_per_worker = lanes.clamp(32, 1 << 16);
+        self
+    }
+
+    /// Fast by default.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// What the seeded mode does besides running kernels.
+    #[must_use]
+    pub fn options(mut self, options: SimOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The C++ compiler's command; by default $GPUVM_CXX, else g++, else clang++.
+    #[must_use]
+    pub fn compiler(mut self, command: impl Into<String>) -> Self {
+        self.compiler = Some(command.into());
+        self
+    }
+
+    /// Where compiled kernels are kept; by default $GPUVM_CACHE_DIR, else $XDG_CACHE_HOME/gpuvm, else ~/.cache/gpuvm.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// How a lane that never yields is stopped; by signal where that is possible.
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Self {
+        self.preemption = preemption;
+        self
+    }
+
+    /// How long one lane may hold a worker, 5 ms by default. Looked at every 2 ms.
+    #[must_use]
+    pub fn preempt_after(mut self, limit: Duration) -> Self {
+        self.preempt_after = limit;
+        self
+    }
+
+    /// Whether lanes that have returned are skipped when a mask names them, as hardware does; by default that ends the launch with an error,
+    /// because such a mask is usually a mistake.
+    #[must_use]
+    pub fn skip_exited_lanes(mut self, skip: bool) -> Self {
+        self.skip_exited = skip;
+        self
+    }
+
+    /// Who watches the seeded mode; nobody by default.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Io`] when memory or threads cannot be had.
+    pub fn build(self) -> Result<SimGpu, GpuError> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let seed = match self.mode {
+            Mode::Fast => None,
+            Mode::Seeded(seed) => Some(seed),
+        };
+        let workers = if seed.is_some() {
+            1
+        } else {
+            self.workers.unwrap_or(processors as u32)
+        };
+        let options = Options {
+            workers,
+            lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
+            seed,
+            simulation: self.options,
+            skip_exited: self.skip_exited,
+            // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
+            preempt_after: if seed.is_some() {
+                SEEDED_LANE_MAX
+            } else {
+                self.preempt_after
+            },
+        };
+        let core = Arc::new(Core::new(options, Memory::new(self.memory_bytes)?, self.observer));
+        let mut gpu = SimGpu {
+            core,
+            build: Mutex::new(None),
+            compiler: self.compiler,
+            preemption: if preempt::BY_SIGNAL {
+                self.preemption
+            } else {
+                Preemption::Counter
+            },
+            cache_dir: self.cache_dir,
+            threads: Vec::new(),
+        };
+        gpu.start_threads(workers)?;
+        Ok(gpu)
+    }
+}
+
+/// Lanes a worker may hold so that the stacks of all workers stay below the system's limit of mappings: each stack and its guard page are
+/// one, and a quarter is left to everybody else.
+fn lanes_that_fit(workers: u32) -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    let mappings: u64 = text.trim().parse().unwrap_or(65_530);
+    let lanes = (mappings / 4 * 3 / 2 / u64::from(workers)).clamp(32, 1 << 16) as u32;
+    lanes / 32 * 32
+}
+
+impl SimGpu {
+    /// A GPU with all defaults, to be changed.
+    pub fn builder() -> SimGpuBuilder {
+        SimGpuBuilder {
+            memory_bytes: MEMORY_BYTES,
+            workers: None,
+            lanes_per_worker: LANES_PER_WORKER,
+            mode: Mode::Fast,
+            compiler: None,
+            cache_dir: None,
+            preemption: Preemption::Signal,
+            preempt_after: Duration::from_millis(5),
+            skip_exited: false,
+            options: SimOptions::default(),
+            observer: None,
+        }
+    }
+
+    /// The simulated GPU that runs `gpu`'s kernels, if one does.
+    pub fn behind(gpu: &dyn Gpu) -> Option<&Self> {
+        gpu.simulation()
+            .and_then(|simulation| (simulation as &dyn Any).downcast_ref())
+    }
+
+    /// Hash of the seeded mode's interleaving so far: the sequence of (lane, event). 0 in the fast mode.
+    pub fn trace_hash(&self) -> u64 {
+        self.core.trace.load(Ordering::Acquire)
+    }
+
+    /// Virtual time of the seeded mode, ns, as engines that are stepped by its scheduler see it; 0 in the fast mode.
+    pub fn virtual_ns(&self) -> u64 {
+        self.core.virtual_ns.load(Ordering::Acquire)
+    }
+
+    /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
+    pub fn races(&self) -> (Vec<Race>, u64) {
+        lock(&self.core.races).clone()
+    }
+
+    /// The last events of the seeded mode, oldest first: as many as [`SimOptions::events_kept`] says.
+    pub fn events(&self) -> Vec<Event> {
+        lock(&self.core.events).iter().copied().collect()
+    }
+
+    /// Lanes preempted so far because they did not yield.
+    pub fn preemptions(&self) -> u64 {
+        self.core
+            .signals
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|worker| worker.preempted())
+            .sum()
+    }
+
+    /// What a run depends on besides its seed: the compiler's version and its flags.
+    ///
+    /// # Errors
+    /// [`GpuError::CompilerMissing`].
+    pub fn compiler_description(&self) -> Result<String, GpuError> {
+        let build = self.build()?;
+        Ok(format!(
+            "{} {}",
+            build.compiler.version,
+            build.flags(&CompileOptions::default()).join(" ")
+        ))
+    }
+
+    fn start_threads(&mut self, workers: u32) -> Result<(), GpuError> {
+        let signals: Vec<Arc<trap::WorkerSignals>> = (0..workers).map(|_| Arc::default()).collect();
+        let _ = self.core.signals.set(signals.clone());
+        let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(work)
+                .map_err(|e| GpuError::io("start a worker thread", None, e))
+        };
+        for (number, signals) in signals.into_iter().enumerate() {
+            let core = Arc::clone(&self.core);
+            let seeded = core.options.seed.is_some();
+            let work = move || match seeded {
+                true => Scheduler::new(core, signals).run(),
+                false => Worker::new(core, number as u32, signals).run(),
+            };
+            self.threads.push(spawn(format!("gpuvm-sm{number}"), Box::new(work))?);
+        }
+        let core = Arc::clone(&self.core);
+        self.threads.push(spawn(
+            "gpuvm-ticker".to_owned(),
+            Box::new(move || core.tick_until_shut_down()),
+        )?);
+        Ok(())
+    }
+
+    fn build(&self) -> Result<Build, GpuError> {
+        let mut build = lock(&self.build);
+        if let Some(build) = build.as_ref() {
+            return Ok(build.clone());
+        }
+        let compiler = Compiler::find(self.compiler.as_deref())?;
+        let seeded = self.core.options.seed.is_some();
+        Ok(build
+            .insert(Build {
+                compiler,
+                seeded,
+                preemption: self.preemption,
+            })
+            .clone())
+    }
+}
+
+impl Gpu for SimGpu {
+    fn capabilities(&self) -> Capabilities {
+        let options = &self.core.options;
+        Capabilities {
+            name: match options.seed {
+                None => format!("simulated GPU, {} workers", options.workers),
+                Some(seed) => format!("simulated GPU, seed {seed}"),
+            },
+            sm_count: options.workers,
+            warp_size: 32,
+            max_threads_per_block: BLOCK_THREADS_MAX,
+            max_resident_lanes: options.workers * options.lanes_per_worker,
+            shared_bytes_per_block: SHARED_BYTES_MAX,
+            memory_bytes: self.core.memory.capacity(),
+            deterministic: options.seed.is_some(),
+            compute_capability: None,
+            // `ticks()` is the time in nanoseconds.
+            ticks_per_us: 1000.0,
+            for_nics: None,
+        }
+    }
+
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.core.memory.allocate(bytes, align)
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
+        self.core.memory.allocate_host(bytes)
+    }
+
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, _read_only: bool) -> Result<HostRegistration, GpuError> {
+        // Lanes are threads of this process: they reach all its memory.
+        Ok(HostRegistration::unowned(host, bytes))
+    }
+
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
+        // A NIC's registers that are mapped into this process are reached as its memory is.
+        Ok(HostRegistration::unowned(host, bytes))
+    }
+
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        // A NIC registers it as any memory of this process.
+        self.allocate(bytes, align)
+    }
+
+    fn export_dma_buf(&self, _addr: u64, _bytes: u64) -> Result<DmaBuf, GpuError> {
+        Err(GpuError::Unsupported {
+            what: "export its memory as dma-bufs".into(),
+        })
+    }
+
+    fn lost(&self) -> Option<GpuError> {
+        // It is memory and threads of this process.
+        None
+    }
+
+    fn allocate_on(&self, ordinal: u32, _bytes: u64) -> Result<DeviceMemory, GpuError> {
+        Err(GpuError::NoPeer {
+            ordinal,
+            cause: "the simulated GPU has no neighbours".into(),
+        })
+    }
+
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
+        if self.core.is_shut_down() {
+            return Err(GpuError::ShutDown);
+        }
+        Ok(Arc::new(SimCopier::new(Arc::clone(&self.core))))
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.core.memory.write(addr, bytes)
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        self.core.memory.read(addr, out)
+    }
+
+    fn compile(
+        &self,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        let build = self.build()?;
+        let cache = Cache::open(self.cache_dir.clone())?;
+        let object = build.object(&cache, source, kernels, options)?;
+        let module = ModuleInner::load(&object, &source.name, build.seeded, &hooks::HOOKS)?;
+        Ok(Arc::new(SimModule::new(module, kernels)?))
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        if self.core.is_shut_down() {
+            return Err(GpuError::ShutDown);
+        }
+        Ok(Arc::new(SimStream::new(Arc::clone(&self.core))))
+    }
+
+    fn simulation(&self) -> Option<&dyn Simulation> {
+        Some(self)
+    }
+}
+
+impl Simulation for SimGpu {
+    fn watch_stores(&self, pages: &[(u64, u64)], on_store: OnStore) {
+        self.core.watch(pages, &on_store);
+    }
+
+    fn attach(&self, actor: Arc<dyn Actor>) {
+        lock(&self.core.actors).push(actor);
+    }
+
+    fn set_note_formatter(&self, format: NoteFormatter) {
+        self.core.set_note_formatter(format);
+    }
+}
+
+impl Drop for SimGpu {
+    fn drop(&mut self) {
+        self.core.shut_down();
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // A callback on a worker may drop the last handle; that worker ends by itself.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+}

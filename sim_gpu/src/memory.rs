@@ -1,0 +1,194 @@
+//! Device memory of a fixed capacity, and host memory for kernels: plain mappings of this process.
+
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpuvm_gpu::back_end::{Ranges, Release};
+use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
+
+/// Smallest alignment and granule of an allocation, bytes; CUDA's.
+const GRANULE: u64 = 256;
+const PAGE: u64 = 4096;
+
+/// All memory of one simulated GPU.
+pub(crate) struct Memory {
+    base: u64,
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Live device allocations: address -> (bytes asked for, bytes taken).
+    live: BTreeMap<u64, (u64, u64)>,
+    holes: Ranges,
+    /// Live host allocations: address -> (bytes asked for, bytes mapped).
+    host: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Memory {
+    /// Reserves address space for `capacity` bytes; pages are taken from the system when they are touched.
+    pub(crate) fn new(capacity: u64) -> Result<Arc<Self>, GpuError> {
+        let capacity = capacity.max(PAGE).next_multiple_of(PAGE);
+        let base = map(capacity)? as u64;
+        let state = State {
+            holes: Ranges::new(base, capacity),
+            ..State::default()
+        };
+        Ok(Arc::new(Self {
+            base,
+            capacity,
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// First byte of the device.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes of the whole device.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// First fit in the holes.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        let bad = |cause: &str| {
+            Err(GpuError::BadAllocation {
+                bytes,
+                align,
+                cause: cause.to_owned(),
+            })
+        };
+        if bytes == 0 {
+            return bad("zero bytes");
+        }
+        if !align.is_power_of_two() {
+            return bad("the alignment is not a power of two");
+        }
+        let align = align.max(GRANULE);
+        let mut state = self.state();
+        let out_of_memory = GpuError::OutOfMemory {
+            asked: bytes,
+            free: state.holes.free(),
+            capacity: self.capacity,
+        };
+        let taken = bytes.checked_next_multiple_of(GRANULE);
+        let Some((addr, taken)) = taken.and_then(|taken| Some((state.holes.take(taken, align)?, taken))) else {
+            return Err(out_of_memory);
+        };
+        state.live.insert(addr, (bytes, taken));
+        Ok(DeviceMemory::new(addr, bytes, Arc::clone(self) as Arc<dyn Release>))
+    }
+
+    /// A mapping of its own.
+    pub(crate) fn allocate_host(self: &Arc<Self>, bytes: u64) -> Result<HostMemory, GpuError> {
+        let Some(mapped) = bytes.checked_next_multiple_of(PAGE).filter(|m| *m > 0 && *m < 1 << 47) else {
+            return Err(GpuError::BadAllocation {
+                bytes,
+                align: PAGE,
+                cause: "zero bytes, or more than an address space".into(),
+            });
+        };
+        let host = map(mapped)?;
+        self.state().host.insert(host as u64, (bytes, mapped));
+        let owner = Arc::clone(self) as Arc<dyn Release>;
+        // SAFETY: the mapping was just made for it, and `release` alone unmaps it.
+        Ok(unsafe { HostMemory::new(host, host as u64, bytes, owner) })
+    }
+
+    /// Host to device.
+    pub(crate) fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        let state = self.state();
+        state.check(addr, bytes.len() as u64)?;
+        // SAFETY: a live allocation covers the range (checked, and kept alive by the lock); kernels that race with this see
+        // torn bytes, as on a device, and no Rust reference to these bytes exists anywhere.
+        unsafe { ptr::copy(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    /// Device to host.
+    pub(crate) fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        let state = self.state();
+        state.check(addr, out.len() as u64)?;
+        // SAFETY: as in `write`.
+        unsafe { ptr::copy(addr as *const u8, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Makes the freed range read as zeros again.
+    fn clear(&self, addr: u64, bytes: u64) {
+        let (first, last) = (addr.next_multiple_of(PAGE), (addr + bytes) & !(PAGE - 1));
+        let zero = |from: u64, to: u64| {
+            // SAFETY: [from, to) lies inside the allocation just released, which nobody may use any more.
+            unsafe { ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) }
+        };
+        if first >= last {
+            return zero(addr, addr + bytes);
+        }
+        zero(addr, first);
+        zero(last, addr + bytes);
+        // SAFETY: whole pages inside our own mapping, unused from here on; private anonymous pages come back zeroed.
+        if unsafe { libc::madvise(first as *mut libc::c_void, (last - first) as usize, libc::MADV_DONTNEED) } != 0 {
+            zero(first, last);
+        }
+    }
+}
+
+impl State {
+    fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        let inside = |map: &BTreeMap<u64, (u64, u64)>| {
+            map.range(..=addr)
+                .next_back()
+                .is_some_and(|(start, (len, _))| addr.checked_add(bytes).is_some_and(|end| end <= start + len))
+        };
+        if inside(&self.live) || inside(&self.host) {
+            Ok(())
+        } else {
+            Err(GpuError::BadAddress { addr, bytes })
+        }
+    }
+}
+
+impl Release for Memory {
+    fn release(&self, addr: u64) {
+        let mut state = self.state();
+        if let Some((_, mapped)) = state.host.remove(&addr) {
+            // SAFETY: this mapping was made by `allocate_host` and its only owner has just been dropped.
+            unsafe { libc::munmap(addr as *mut libc::c_void, mapped as usize) };
+            return;
+        }
+        let Some((_, taken)) = state.live.remove(&addr) else {
+            return;
+        };
+        self.clear(addr, taken);
+        state.holes.give(addr, taken);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: every DeviceMemory holds an Arc of this, so no allocation is left when it is dropped.
+        unsafe { libc::munmap(self.base as *mut libc::c_void, self.capacity as usize) };
+    }
+}
+
+fn map(bytes: u64) -> Result<*mut u8, GpuError> {
+    let (prot, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    // SAFETY: a fresh anonymous mapping at an address of the system's choice touches no memory in use.
+    let p = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        let what = format!("map {bytes} bytes of memory");
+        return Err(GpuError::io(&what, None, std::io::Error::last_os_error()));
+    }
+    Ok(p.cast())
+}

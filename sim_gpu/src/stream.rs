@@ -1,0 +1,173 @@
+//! Streams: launches in order.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::core::Core;
+use super::launch::{LaunchState, NewLaunch, SimLaunch, lock};
+use super::module::SimKernel;
+use gpuvm_gpu::GpuError;
+use gpuvm_gpu::back_end::Arguments;
+use gpuvm_gpu::{Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
+
+/// Most static and dynamic shared memory of a block, bytes; an H200's.
+pub(crate) const SHARED_BYTES_MAX: u32 = 227 << 10;
+/// Most threads of a block.
+pub(crate) const BLOCK_THREADS_MAX: u32 = 1024;
+
+/// A stream of a simulated GPU.
+pub(crate) struct SimStream {
+    pub(crate) core: Arc<Core>,
+    queue: Arc<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    empty: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: bool,
+    waiting: VecDeque<Arc<LaunchState>>,
+    error: Option<GpuError>,
+}
+
+impl SimStream {
+    /// An empty stream.
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            queue: Arc::default(),
+        }
+    }
+}
+
+impl Queue {
+    /// Starts launches until one runs or none is left.
+    fn advance(self: &Arc<Self>) {
+        let launch = {
+            let mut state = lock(&self.state);
+            if state.running {
+                return;
+            }
+            let Some(launch) = state.waiting.pop_front() else {
+                self.empty.notify_all();
+                return;
+            };
+            state.running = true;
+            launch
+        };
+        let queue = Arc::clone(self);
+        launch.then(Box::new(move |outcome| queue.ended(outcome)));
+        Core::activate(launch);
+    }
+
+    fn is_empty(&self) -> bool {
+        let state = lock(&self.state);
+        !state.running && state.waiting.is_empty()
+    }
+
+    fn ended(self: &Arc<Self>, outcome: &LaunchOutcome) {
+        {
+            let mut state = lock(&self.state);
+            state.running = false;
+            if let Err(error) = outcome {
+                state.error.get_or_insert_with(|| error.clone());
+            }
+        }
+        self.advance();
+    }
+}
+
+fn check_config(kernel: &SimKernel, config: &LaunchConfig) -> Result<(), GpuError> {
+    let name = &kernel.0.info.name;
+    let refuse = |cause: String| {
+        Err(GpuError::LaunchConfig {
+            kernel: name.clone(),
+            cause,
+        })
+    };
+    let product = |v: [u32; 3]| v.iter().try_fold(1u64, |p, &n| p.checked_mul(u64::from(n)));
+    match product(config.grid) {
+        None => return refuse(format!("grid {:?} has more than 2^64 blocks", config.grid)),
+        Some(0) => return refuse(format!("grid {:?} has no block", config.grid)),
+        Some(_) => {}
+    }
+    match product(config.block) {
+        Some(0) => return refuse(format!("block {:?} has no thread", config.block)),
+        Some(n) if n <= u64::from(BLOCK_THREADS_MAX) => {}
+        _ => {
+            return refuse(format!(
+                "block {:?} has more than {BLOCK_THREADS_MAX} threads",
+                config.block
+            ));
+        }
+    }
+    let (fixed, dynamic) = (
+        u64::from(kernel.0.info.static_shared_bytes),
+        u64::from(config.dynamic_shared_bytes),
+    );
+    if fixed + dynamic > u64::from(SHARED_BYTES_MAX) {
+        return refuse(format!(
+            "{fixed} bytes of static and {dynamic} of dynamic shared memory are more than {SHARED_BYTES_MAX}"
+        ));
+    }
+    Ok(())
+}
+
+impl Stream for SimStream {
+    fn launch(
+        &self,
+        kernel: &Arc<dyn Kernel>,
+        config: &LaunchConfig,
+        args: &[&[u8]],
+        launch_state: u64,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        let Some(kernel) = kernel.as_any().downcast_ref::<SimKernel>() else {
+            let cause = "it was compiled for another kind of GPU; compile it with this one".to_owned();
+            return Err(GpuError::BadArguments {
+                kernel: kernel.info().name.clone(),
+                cause,
+            });
+        };
+        if kernel.0.module.seeded != self.core.options.seed.is_some() {
+            let cause = "it was compiled by a GPU of the other mode; compile it with this one".to_owned();
+            return Err(GpuError::BadArguments {
+                kernel: kernel.0.info.name.clone(),
+                cause,
+            });
+        }
+        check_config(kernel, config)?;
+        if self.core.is_shut_down() {
+            return Err(GpuError::ShutDown);
+        }
+        let launch = LaunchState::new(NewLaunch {
+            core: Arc::clone(&self.core),
+            arguments: Arguments::new(&kernel.0.info, args)?,
+            kernel: Arc::clone(&kernel.0),
+            config: config.clone(),
+            state: launch_state,
+            on_done,
+        });
+        lock(&self.queue.state).waiting.push_back(Arc::clone(&launch));
+        self.queue.advance();
+        Ok(Arc::new(SimLaunch(launch)))
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        let queue = Arc::clone(&self.queue);
+        let driving = self.core.drive(move || queue.is_empty());
+        let mut state = lock(&self.queue.state);
+        while state.running || !state.waiting.is_empty() {
+            state = self.queue.empty.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let error = state.error.take();
+        // In this order: dropping `driving` takes the lock under which the scheduler asks for this state.
+        drop(state);
+        drop(driving);
+        error.map_or(Ok(()), Err)
+    }
+}
