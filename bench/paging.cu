@@ -10,7 +10,7 @@ __device__ u64 mixed(u64 x) {
     return x;
 }
 
-// `each` random elements a thread.
+// Each thread reads `each` random elements.
 __global__ void gather_raw(const unsigned* data, u64 length, u64 each, u64* sum) {
     u64 thread = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, total = 0;
     for (u64 n = 0; n < each; ++n) total += data[mixed(thread * each + n) & (length - 1)];
@@ -22,7 +22,7 @@ __global__ void gather_array(gpuvm::array<const unsigned> data, u64 each, u64* s
     atomicAdd(sum, total);
 }
 
-// Neighbouring elements, `each` a thread.
+// Each thread reads `each` neighbouring elements.
 __global__ void walk_raw(const unsigned* data, u64 each, u64* sum) {
     u64 first = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x) * each, total = 0;
     for (u64 n = first; n < first + each; ++n) total += data[n];
@@ -51,7 +51,7 @@ __global__ void walk_span(gpuvm::array<const unsigned> data, u64 each, u64* sum)
     atomicAdd(sum, total);
 }
 
-// One element a lane of a random page a warp, or a random page a lane: nearly every access faults.
+// Each lane reads one element, of its warp's random page or of a random page of its own: nearly every access faults.
 __global__ void fault_warps(gpuvm::array<const unsigned> data, u64 page_elements, u64 each, u64* sum) {
     u64 warp = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x) / 32, total = 0,
         pages = data.size() / page_elements;

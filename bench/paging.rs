@@ -98,7 +98,7 @@ impl Resident {
     }
 }
 
-/// Takes `what` in turn with its peers, so that noise hits them alike, and returns each one's best time.
+/// Measures `what` in turn with its peers, so that noise hits them alike, and returns each one's best time.
 fn best_of(rounds: usize, what: &mut [&mut dyn FnMut() -> AnyResult<Duration>]) -> AnyResult<Vec<Duration>> {
     let mut best = vec![Duration::MAX; what.len()];
     for _ in 0..rounds {

@@ -1,6 +1,6 @@
 #include <gpuvm/gpuvm.cuh>
 
-// y = A x for a matrix in CSR form; a lane a row. T is the number type.
+// y = A x for a matrix in CSR form, one lane for each row. T is the number type.
 template <class T>
 __global__ void spmv(gpuvm::array<const unsigned long long> offsets, gpuvm::array<const unsigned> columns,
                      gpuvm::array<const T> values, gpuvm::array<const T> x, gpuvm::array<T> y) {

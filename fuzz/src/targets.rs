@@ -1,5 +1,5 @@
-//! One function a target: it takes any bytes, and panics when what reads them does, or breaks a promise. The fuzzers run these,
-//! and so does the test `tests/fuzz_targets.rs`, which includes this file.
+//! One function for each target. It takes any bytes, and panics when their reader panics or breaks a promise. The fuzzers run
+//! these functions, and so does the test `tests/fuzz_targets.rs`, which includes this file.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
 #[allow(dead_code, missing_docs, reason = "the command uses all of it")]
 mod sizes;
 
-/// Work requests in mlx5's format: what was read is written and read again as the same.
+/// Work requests in mlx5's format: a request that was read reads the same after it was written.
 pub fn mlx5_requests(data: &[u8]) {
     let Ok(first) = mlx5::WorkRequest::parse(data) else {
         return;
     };
-    // What it does is asked of every request by the software NIC.
+    // The software NIC asks every request for these.
     let bytes: u64 = first
         .segments
         .iter()
@@ -83,9 +83,10 @@ pub fn rxe_entries(data: &[u8]) {
     assert_eq!(rxe::WorkRequest::parse(&buffer), Ok(first));
 }
 
-/// Graph files: edge lists and Matrix Market, plain or gzip, by what they begin with.
+/// Graph files: edge lists and Matrix Market, plain or gzip, told apart by their first bytes.
 pub fn graph_files(data: &[u8]) {
-    // Vertices that a file promises are made, even unconnected: that takes memory, not sense. Promises that are refused are tried.
+    // A file's vertices are allocated even when they have no edge, so large numbers of them would only take memory. Numbers that
+    // are refused are tried.
     if data.first() == Some(&b'%')
         && promised(data).is_some_and(|vertices| (1 << 20..=u64::from(u32::MAX)).contains(&vertices))
     {

@@ -1,8 +1,8 @@
-// Breadth-first search over a graph whose rows and distances are paged; two launches a level.
+// Breadth-first search over a graph whose rows and distances are paged. Each level takes two launches.
 #include "search.cuh"
 
-// Registers for 8 blocks of 64 threads: what hides the time of a read is other warps, and only a fault needs more. With
-// 16 a search is no faster, and a few large frames do not last for as many warps.
+// Registers for 8 blocks of 64 threads: other warps hide the time of a read, and only a fault needs more registers. 16
+// blocks make a search no faster, and a few large frames are not enough for their warps.
 __global__ void __launch_bounds__(64, 8)
     bfs_level(gpuvm::array<const unsigned long long> offsets, gpuvm::array<const unsigned> neighbours,
               gpuvm::array<int> distances, unsigned* visited, const unsigned* frontier, unsigned* next,

@@ -1,8 +1,8 @@
 //! Breadth-first search on the GPU, over a graph that is paged.
 //!
-//! Row offsets, neighbours and distances are paged regions; the sets of vertices are bitmaps in plain device memory,
-//! half a byte a vertex, and so is the list of long rows' pieces, at most a byte for 32 edges. The kernels are `bfs.cu`
-//! beside this file.
+//! Row offsets, neighbours and distances are paged regions. Plain device memory holds the sets of vertices, as bitmaps of
+//! half a byte for each vertex, and the list of long rows' pieces, at most a byte for 32 edges. `bfs.cu` beside this file
+//! has the kernels.
 
 use std::time::{Duration, Instant};
 
@@ -17,31 +17,31 @@ pub const SOURCE: &str = include_str!("bfs.cu");
 /// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
 pub const SEARCH: &str = include_str!("search.cuh");
 
-/// Edges of a row's piece: half a page of 4 KiB. A row that is listed has less than one for half as many edges.
+/// Edges of a row's piece: half a page of 4 KiB. A listed row has less than one piece for every `PIECE_EDGES / 2` edges.
 const PIECE_EDGES: u64 = 512;
 
-/// Counts at the head of the list of pieces: of levels of even and of odd number.
+/// Counts at the head of the list of pieces: one for even levels, one for odd ones.
 const LIST_HEAD: u64 = 2;
 
-/// Threads of a block: whole warps, as the kernels ask for.
+/// Threads of a block: whole warps, as the kernels require.
 const BLOCK_THREADS: u32 = 64;
 
-/// Blocks a multiprocessor of a GPU: as many as it has at a time, by the kernels' bounds.
+/// Blocks for each multiprocessor of a GPU: as many as are resident by the kernels' launch bounds.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Blocks in the seeded mode, the same on every machine.
 const BLOCKS_SEEDED: usize = 8;
 
-/// Blocks a core of the simulated GPU: some walk while others wait for pages, and the stacks of all lanes stay in the
-/// cache.
+/// Blocks for each core of the simulated GPU: some walk while others wait for pages, and the stacks of all lanes stay in
+/// the cache.
 const BLOCKS_PER_CORE: usize = 4;
 
 /// Who takes the 32 neighbouring vertices of a word of the frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A warp, a lane each: its lanes read neighbouring edges. For a GPU.
+    /// A warp, one vertex for each lane: its lanes read neighbouring edges. For a GPU.
     WordAWarp,
-    /// A lane: the lanes of a warp miss different pages, which are fetched together. For the simulated GPU, whose lanes
+    /// One lane: the lanes of a warp miss different pages, which are fetched together. For the simulated GPU, whose lanes
     /// run one after the other.
     WordALane,
 }
@@ -55,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// What a source that includes `search.cuh` is compiled with.
+    /// The options for a source that includes `search.cuh`.
     pub fn compile_options(self) -> CompileOptions {
         let word_a_lane = match self {
             Self::WordAWarp => "0",
@@ -97,9 +97,9 @@ pub struct Options {
     pub frame_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// One interleaving, named by this seed, instead of full speed.
+    /// The seed of one fixed interleaving, instead of full speed.
     pub seed: Option<u64>,
-    /// Who takes which vertices; none is what suits the GPU.
+    /// Who takes which vertices; `None`: the faster shape on this GPU.
     pub shape: Option<Shape>,
 }
 
@@ -251,7 +251,7 @@ fn start(options: &Options) -> gpuvm::Result<Vm> {
     builder.build()
 }
 
-/// What lies in GPU reach while a search runs.
+/// What the GPU reads and writes while a search runs.
 struct Search {
     vm: Vm,
     rows: Kernel,
@@ -265,9 +265,9 @@ struct Search {
 
 /// The sets of vertices of a search, its list and its totals, in plain device memory.
 pub struct Sets {
-    /// Vertices reached, a bit each.
+    /// Vertices reached, one bit for each vertex.
     pub visited: Buffer<u32>,
-    /// The frontiers of this level, the next and the previous one take turns.
+    /// Frontiers: the ones of this, the next and the previous level take turns.
     frontiers: [Buffer<u32>; 3],
     /// Pieces of long rows.
     pub list: Buffer<u64>,
@@ -279,7 +279,7 @@ impl Sets {
     /// For a search of `csr` from `source`.
     ///
     /// # Errors
-    /// Device memory that is short.
+    /// Too little device memory.
     pub fn new(vm: &Vm, csr: &Csr, source: u32) -> gpuvm::Result<Self> {
         let words = u64::from(csr.vertices()).div_ceil(32);
         let mut start = vec![0_u32; words as usize];
@@ -353,7 +353,7 @@ impl Search {
         let search = || {
             let rows = self.rows.launch(self.config.clone(), rows)?;
             let pieces = self.pieces.launch(self.config.clone(), pieces)?;
-            // Its error is the cause of whatever the other one met.
+            // First: its error is the cause of the other's.
             rows.sync()?;
             pieces.sync()?;
             self.sets.totals()

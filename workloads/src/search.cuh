@@ -1,27 +1,26 @@
 // One level of a breadth-first search over arrays of any kind: gpuvm's, or others with `size`, `[]` and `reader`.
 //
-// A set of vertices is a bitmap in plain device memory. A level is two kernels: `search_level` walks the rows of the
-// frontier and lists the pieces of those that are long, `search_pieces` walks these, so that a row of a million edges
-// does not keep one warp busy while the others have ended.
+// A set of vertices is a bitmap in plain device memory. A level takes two kernels. `search_level` walks the rows of the
+// frontier and lists the pieces of long rows; `search_pieces` walks these pieces. So a row of a million edges does not
+// keep one warp busy while the others have ended.
 //
-// Two shapes, by SEARCH_WORD_A_LANE, which the host defines as it launches (`Shape` in bfs.rs). 0: a warp takes a word
-// of the frontier, so 32 neighbouring vertices, a lane each, or a piece; its lanes read neighbouring edges, and of most
-// pages they fetch one together. 1: a lane takes a word, or a piece; the lanes of a warp miss different pages, which
-// are fetched together.
+// SEARCH_WORD_A_LANE, which the host defines (`Shape` in bfs.rs), chooses one of two shapes. 0: a warp takes a word of
+// the frontier (32 neighbouring vertices, one for each lane) or a piece. Its lanes read neighbouring edges, so they
+// mostly fetch one page together. 1: a lane takes a word or a piece. The lanes of a warp miss different pages, and
+// these are fetched together.
 #pragma once
 
 #include <gpuvm/gpuvm.cuh>
 
 constexpr bool kWordALane = SEARCH_WORD_A_LANE;
-// A row this long is shared by the lanes of a warp, which take its edges in turn. Lanes that have a word each share
-// none.
+// The lanes of a warp share a row this long and take its edges in turn. Lanes that have a word each share none.
 constexpr unsigned long long kSharedRow = 24;
-// A row this long is listed, in pieces that end where the array's edges are a multiple of kPiece. The host defines it,
-// and the list's head, since it allocates the list.
+// A row this long is listed, in pieces that end at multiples of kPiece in the array of edges. The host defines kPiece
+// and the list's head, because it allocates the list.
 constexpr unsigned long long kPiece = SEARCH_PIECE_EDGES;
 constexpr unsigned long long kListedRow = 4 * kPiece;
-// The list's first words count its pieces at levels of even and odd number. A piece is its first edge, times this,
-// plus its length.
+// The list's first words count its pieces at even and odd levels. A piece is its first edge times kPieceUnit plus its
+// length.
 constexpr unsigned kListHead = SEARCH_LIST_HEAD;
 constexpr unsigned long long kPieceUnit = 2 * kPiece;
 constexpr unsigned kWholeWarp = 0xffffffffu;
@@ -86,9 +85,9 @@ __device__ inline void list_row(unsigned long long* list, int level, unsigned la
     }
 }
 
-// Walks the rows of the vertices in `frontier` but for long ones, gives every vertex that is met for the first time the
-// distance `level` and puts it into `next`. `previous` is the frontier of the level before: it is emptied to be the
-// next `next`. `list` takes the pieces of long rows; its count for the next level is emptied. `totals` counts vertices
+// Walks the rows of the vertices in `frontier`, except long ones. A vertex that is met for the first time gets the
+// distance `level` and goes into `next`. `previous` is the frontier of the level before, which is cleared to become the
+// next `next`. `list` takes the pieces of long rows; its count for the next level is cleared. `totals` counts vertices
 // reached, edges walked and accesses to paged elements. Blocks are whole warps.
 template <class Offsets, class Neighbours, class Distances>
 __device__ void search_level(const Offsets& offsets, const Neighbours& neighbours, Distances& distances,
@@ -127,7 +126,7 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
                 unsigned long long vertex = (kWordALane ? first + owner : first) * 32ull + __ffs(rows) - 1;
                 unsigned long long begin = starts[vertex], end = starts[vertex + 1];
                 search.accesses += 2;
-                // After a fault lanes may have read zeros, and part here otherwise.
+                // After a fault lanes may have read zeros, and would diverge here.
                 if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
                 if (end - begin >= kListedRow) {
                     list_row(list, level, lane, begin, end);

@@ -50,11 +50,11 @@ pub struct Progress {
     pub stage: Stage,
     /// Units done, never more than `total` unless `total` is 0.
     pub done: u64,
-    /// Units in all, 0 when nobody knows (a pipe).
+    /// Units in all, 0 when unknown (a pipe).
     pub total: u64,
 }
 
-/// Called with a loading graph's progress, on the thread that loads, some times a second at most.
+/// Called with a loading graph's progress, on the thread that loads, at most some times a second.
 pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
 
 /// The names that a graph's source gives to the vertices 0, 1, 2...

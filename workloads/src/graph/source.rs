@@ -1,4 +1,4 @@
-//! A graph file as numbered lines of text: gzip, progress and damage are dealt with here.
+//! A graph file as numbered lines of text: gzip, progress and damage.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -37,8 +37,8 @@ impl Read for Counted {
     }
 }
 
-/// Gzip data, of one piece or of several behind each other. Other bytes after them are told apart from data that end too
-/// early, which a decoder of several pieces does not do; zeros, with which some media fill their blocks, are none.
+/// Gzip data, in one piece or in several that follow each other. Unlike a decoder of several pieces, it tells other bytes
+/// behind them from data that end too early. Zeros, with which some media fill their blocks, are ignored.
 struct Pieces<R> {
     /// Nothing at the end.
     piece: Option<GzDecoder<R>>,
@@ -68,12 +68,12 @@ impl<R: BufRead> Read for Pieces<R> {
     }
 }
 
-/// Whether gzip data follow zeros; nothing at the end. What follows is left there.
+/// Whether gzip data follow the zeros; `None` at the end. What follows is not consumed.
 fn gzip_follows(input: &mut impl BufRead) -> io::Result<Option<bool>> {
     loop {
         let chunk = input.fill_buf()?;
         if let Some(at) = chunk.iter().position(|byte| *byte != 0) {
-            // As much of its magic as is there: the decoder sees the rest.
+            // As much of the magic number as is there: the decoder sees the rest.
             let follows = chunk[at..].iter().zip(GZIP_MAGIC).all(|(byte, magic)| *byte == magic);
             input.consume(at);
             return Ok(Some(follows));
@@ -173,7 +173,7 @@ impl<'a> Lines<'a> {
                 return Ok(true);
             }
         }
-        // A last line without an end is a line; nothing after the last end is none.
+        // A last line without a line end counts; nothing after the last line end does not.
         if self.buffer.is_empty() {
             (self.progress)(Progress {
                 stage: Stage::Read,
@@ -259,7 +259,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// `word` cut to a length that fits into a message. What a terminal would obey is escaped: the file may come from anywhere.
+/// `word` cut to a length that fits into a message. Control characters are escaped: the file may come from anywhere.
 pub(super) fn shown(word: &str) -> String {
     const LIMIT: usize = 40;
     let mut text = String::from("'");

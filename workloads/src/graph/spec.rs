@@ -28,14 +28,14 @@ pub enum GraphSpec {
     Kronecker {
         /// The logarithm of the number of vertices.
         scale: u32,
-        /// Drawn edges a vertex.
+        /// Drawn edges for each vertex.
         degree: u32,
     },
     /// A graph whose edges have uniform ends.
     Uniform {
         /// The logarithm of the number of vertices.
         scale: u32,
-        /// Drawn edges a vertex.
+        /// Drawn edges for each vertex.
         degree: u32,
     },
 }
@@ -45,7 +45,7 @@ pub enum GraphSpec {
 pub struct LoadOptions {
     /// Overrides what the file says of its direction; generated graphs are undirected by default.
     pub direction: Option<Direction>,
-    /// The seed of a generated graph; files do not look at it.
+    /// The seed of a generated graph; files ignore it.
     pub seed: u64,
 }
 
