@@ -1,5 +1,5 @@
 //! One function for each target. It takes any bytes, and panics when their reader panics or breaks a promise. The fuzzers run
-//! these functions, and so does the test `tests/fuzz_targets.rs`, which includes this file.
+//! these functions, and so does the test `tests/promises/fuzz_targets.rs`, which includes this file.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,6 +1,4 @@
 //! Small virtual memories, the tests' kernels, and device libraries with one bug planted.
-#![allow(dead_code, reason = "every test binary uses its own part of this")]
-#![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Random programs of `gpuvm-simulate`, on the GPU and the transport that the environment asks for.
-#![allow(dead_code, reason = "every test binary uses its own part of this")]
-#![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 use std::time::Duration;
 
@@ -38,6 +36,8 @@ pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Ends the test with the command that repeats it.
-pub fn give_up(binary: &str, test: &str, seed: u64, shape: &Shape, wrong: &str) -> ! {
-    panic!("{wrong}\n{shape:?}\nrepeat with: GPUVM_TEST_SEED={seed} cargo test --test {binary} {test}")
+pub fn give_up(module: &str, test: &str, seed: u64, shape: &Shape, wrong: &str) -> ! {
+    panic!(
+        "{wrong}\n{shape:?}\nrepeat with: GPUVM_TEST_SEED={seed} cargo test --release --test promises {module}::{test}"
+    )
 }

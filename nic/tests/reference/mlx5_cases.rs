@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
-use crate::reference::Reference;
+use super::Reference;
 
 const REFERENCE: Reference = Reference {
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/../nic/tests/mlx5dv_cases.c"),

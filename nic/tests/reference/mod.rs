@@ -1,6 +1,8 @@
 //! Comparing codecs with what a C program prints of the public headers.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses its part")]
 
+pub mod mlx5_cases;
+
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Golden bytes and garbage. `tests/rxe_header.rs` compares with the kernel's headers.
+//! Golden bytes and garbage. `tests/nic/rxe_header.rs` compares with the kernel's headers.
 
 use proptest::prelude::*;
 

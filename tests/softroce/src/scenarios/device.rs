@@ -12,28 +12,28 @@ const PROGRAM: Duration = Duration::from_secs(240);
 
 /// Tests that page over the device that the environment names, the cheapest first.
 const OVER_THE_DEVICE: [&str; 13] = [
-    "rxe",
-    "paged_bfs",
-    "bookkeeping",
-    "flush_and_host_access",
-    "scoped_borrows",
-    "no_lost_write",
-    "prefetch",
-    "many_requests_in_flight",
-    "kernel_errors",
-    "every_wait_ends",
-    "inside_the_region",
-    "drop_in_any_order",
-    "random_programs",
+    "nic::rxe::",
+    "graphs::paged_bfs::",
+    "promises::bookkeeping::",
+    "promises::flush_and_host_access::",
+    "promises::scoped_borrows::",
+    "promises::no_lost_write::",
+    "promises::prefetch::",
+    "promises::many_requests_in_flight::",
+    "promises::kernel_errors::",
+    "promises::every_wait_ends::",
+    "promises::inside_the_region::",
+    "promises::drop_in_any_order::",
+    "promises::random_programs::",
 ];
 
 /// Those of them that say most about regions at a memory node.
 const AT_A_NODE: [&str; 5] = [
-    "memory_node",
-    "flush_and_host_access",
-    "no_lost_write",
-    "prefetch",
-    "two_machines",
+    "promises::memory_node::",
+    "promises::flush_and_host_access::",
+    "promises::no_lost_write::",
+    "promises::prefetch::",
+    "node::two_machines::",
 ];
 
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
@@ -58,7 +58,7 @@ fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(),
 }
 
 pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
-    for name in ["gpuvm_memory_node", "rdma", "serve"] {
+    for name in ["gpuvm_memory_node", "node::rdma::", "command::serve::"] {
         let output = run_test(machine, name, "", "--nocapture", PROGRAM)?;
         let skipped = output.lines.iter().any(|line| line.text.contains("skipped:"));
         super::start::check(!skipped, || format!("tests were skipped:\n{}", output.text()))?;
@@ -67,15 +67,15 @@ pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
 }
 
 pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
-    warm_all(&[&AT_A_NODE[..], &["random_programs"]].concat())?;
+    warm_all(&[&AT_A_NODE[..], &["promises::random_programs::"]].concat())?;
     let node = serve(server, "--memory 1GiB")?;
     let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
     run_tests(client, &AT_A_NODE, &environment)?;
     run_test(
         client,
-        "random_programs",
+        "promises::random_programs::words_in_pages_of_4_kib",
         &environment,
-        "words_in_pages_of_4_kib",
+        "",
         PROGRAM,
     )?;
     node.terminate()?;

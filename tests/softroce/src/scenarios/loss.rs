@@ -17,7 +17,7 @@ const PROGRAM: Duration = Duration::from_secs(120);
 const TRIES: u32 = 6;
 
 pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<(), Error> {
-    warm_all(&["no_lost_write"])?;
+    warm_all(&["promises::no_lost_write::"])?;
     let machines = [server, client];
     let address = server.address();
     // Few queue pairs: the connection manager waits seconds for each packet of its own that is lost.
@@ -26,10 +26,10 @@ pub(super) fn every_word_is_right(server: &Machine, client: &Machine) -> Result<
         format!("--memory-node {address}:7471 --queue-pairs 2"),
     );
     let writes = |settings: &str| -> Result<(), Error> {
-        let filter = "--exact a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction";
+        let test = "promises::no_lost_write::a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction";
         let settings = format!("GPUVM_TEST_NODE={address}:7471 {settings}");
         let since = Instant::now();
-        run_test(client, "no_lost_write", &settings, filter, PROGRAM)?;
+        run_test(client, test, &settings, "--exact", PROGRAM)?;
         println!("         no write was lost in {:.1} s", since.elapsed().as_secs_f32());
         Ok(())
     };

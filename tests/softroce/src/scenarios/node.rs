@@ -102,7 +102,7 @@ const NOTICED: Duration = Duration::from_secs(15);
 
 pub(super) fn killed(server: &Machine, client: &Machine) -> Result<(), Error> {
     let at = format!("--memory-node {}:7471", server.address());
-    warm_all(&["memory_node"])?;
+    warm_all(&["promises::memory_node::"])?;
     for retries in [6, 7] {
         let node = serve(server, "")?;
         outlived(client, server, "its process", retries, || node.kill())?;
@@ -134,13 +134,13 @@ fn outlived(
     retries: u32,
     end: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let program = test("memory_node")?;
+    let program = test("promises")?;
     let environment = format!(
         "GPUVM_TEST_NODE={}:7471 GPUVM_TEST_NODE_DIES=1 GPUVM_TEST_RETRIES={retries}",
         server.address()
     );
     let mut job = client.spawn(&format!(
-        "{environment} {} --nocapture --exact node_death",
+        "{environment} {} --nocapture --exact memory_node::node_death",
         program.display()
     ))?;
     job.wait_for("RUNNING", SHORT)?;
@@ -164,14 +164,14 @@ fn outlived(
 /// end while they call a node that is dead, and while they take one back.
 pub(super) fn replica_killed(machine: &Machine) -> Result<(), Error> {
     const SECOND: &str = "--listen 0.0.0.0:7472";
-    warm_all(&["memory_node"])?;
+    warm_all(&["promises::memory_node::"])?;
     let address = machine.address();
     let (first, second) = (serve(machine, "")?, serve(machine, SECOND)?);
     machine.run("rm -f /tmp/nodes.*", SHORT)?.success()?;
     let environment = format!("GPUVM_TEST_NODE={address}:7471,{address}:7472 GPUVM_TEST_REPLICA_DIES=/tmp/nodes");
-    let program = test("memory_node")?.display();
+    let program = test("promises")?.display();
     let mut job = machine.spawn(&format!(
-        "{environment} {program} --nocapture --exact replica_node_death"
+        "{environment} {program} --nocapture --exact memory_node::replica_node_death"
     ))?;
     let done = |word: &str| {
         let touched = machine.run(&format!("touch /tmp/nodes.{word}"), SHORT)?;

@@ -29,14 +29,20 @@ fn once(place: &'static OnceLock<Vec<PathBuf>>, arguments: &[&str]) -> Result<&'
     Ok(place.get_or_init(|| programs))
 }
 
-/// The test program of that name, such as "prefetch".
-pub(super) fn test(name: &str) -> Result<&'static Path, Error> {
+/// The program of the tests that are named by it and by what their names begin with, such as "promises::prefetch::".
+pub(super) fn test(tests: &str) -> Result<&'static Path, Error> {
+    let name = split(tests).0;
     static TESTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let programs = once(&TESTS, &["test", "--no-run", "--release", "--workspace"])?;
     named(programs, name, |program| {
         // Cargo adds a dash and a hash.
         program.rsplit_once('-').map_or(program, |(name, _)| name)
     })
+}
+
+/// The program and the filter of "promises::prefetch::"; all tests of a program have no filter.
+fn split(tests: &str) -> (&str, &str) {
+    tests.split_once("::").unwrap_or((tests, ""))
 }
 
 /// The command `gpuvm`, with all optimizations.
@@ -106,23 +112,25 @@ pub(super) fn warm(program: &Path, arguments: &str) -> Result<(), Error> {
 /// The tests of a program that need no cargo.
 const SKIP: &str = "--skip does_not_compile";
 
-/// Compiles the kernels of `gpuvm run bfs` and of the whole test programs named. Before a machine uses any: it keeps the
+/// Compiles the kernels of `gpuvm run bfs` and of the tests named. Before a machine uses any: it keeps the
 /// listing of a folder that it has seen, and would not find what this machine adds to the cache later.
 pub(super) fn warm_all(names: &[&str]) -> Result<(), Error> {
     warm(gpuvm()?, "run bfs kron:8 --memory 25%")?;
-    names.iter().try_for_each(|name| warm(test(name)?, SKIP))
+    names
+        .iter()
+        .try_for_each(|tests| warm(test(tests)?, &format!("{SKIP} {}", split(tests).1)))
 }
 
-/// Runs a test program, without the tests that call cargo; `before` is put before it, such as variables of its
-/// environment, `filter` after it. Its kernels come from the cache: see [`warm_all`].
+/// Runs tests, named as in [`test`], without those that call cargo; `before` is put before the program, such as variables of its
+/// environment, `options` after it. Its kernels come from the cache: see [`warm_all`].
 pub(super) fn run_test(
     machine: &Machine,
-    name: &str,
+    tests: &str,
     before: &str,
-    filter: &str,
+    options: &str,
     limit: Duration,
 ) -> Result<Output, Error> {
-    let program = test(name)?;
+    let (program, filter) = (test(tests)?, split(tests).1);
     let compiled = || -> Result<BTreeSet<String>, Error> {
         let Some(cache) = cache() else {
             return Ok(BTreeSet::new());
@@ -131,7 +139,7 @@ pub(super) fn run_test(
         Ok(listing.text().lines().map(str::to_owned).collect())
     };
     let known = compiled()?;
-    let command = format!("{SEEDS} {before} {} {SKIP} {filter}", program.display());
+    let command = format!("{SEEDS} {before} {} {SKIP} {options} {filter}", program.display());
     let output = machine.run(&command, limit)?.success()?;
     let ran = output
         .lines
@@ -144,7 +152,7 @@ pub(super) fn run_test(
     let fresh = compiled()?.difference(&known).count();
     if fresh > 0 && machine.is_virtual() {
         return Err(Error::Check(format!(
-            "{name} compiled {fresh} kernels on {}; they ought to come from the cache",
+            "{tests} compiled {fresh} kernels on {}; they ought to come from the cache",
             machine.name()
         )));
     }

@@ -1,0 +1,332 @@
+//! `gpuvm bench` on the simulated GPU, in small: what it reports, and what it refuses.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::finish;
+
+/// `gpuvm bench` with arguments separated by blanks, in `folder`.
+fn bench(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
+    command.arg("bench").args(arguments.split_ascii_whitespace());
+    command.current_dir(folder).env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+fn in_a_folder(arguments: &str) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    finish(bench(folder.path(), arguments))
+}
+
+/// The report of a run that must succeed.
+fn report(arguments: &str) -> Value {
+    let (status, out, err) = in_a_folder(&format!("{arguments} --gpu sim --json"));
+    assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
+    assert_eq!(out.lines().count(), 1, "{out}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// The rows, each with the keys and the sense that every row has.
+fn rows(report: &Value) -> Vec<Value> {
+    let rows = report["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        let (figure, best) = (row["figure"].as_f64().unwrap(), row["best"].as_f64().unwrap());
+        assert!(figure > 0.0 && best > 0.0, "{row}");
+        let better = if row["unit"] == "us" || row["unit"] == "ms" {
+            best <= figure
+        } else {
+            best >= figure
+        };
+        assert!(better, "{row}");
+        assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
+        assert!(!row["runs"].as_array().unwrap().is_empty(), "{row}");
+        if let Some(ceiling) = row["ceiling"].as_f64() {
+            let ratio = if row["unit"] == "us" || row["unit"] == "ms" {
+                ceiling / figure
+            } else {
+                figure / ceiling
+            };
+            assert!((row["ratio"].as_f64().unwrap() - ratio).abs() < 1e-6, "{row}");
+            assert!(!row["ceiling_name"].as_str().unwrap().is_empty(), "{row}");
+        }
+    }
+    rows.clone()
+}
+
+fn parameter(row: &Value, name: &str) -> String {
+    row["parameters"][name].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn faults_by_who_and_how_much_is_written() {
+    let report = report("faults --data 512KiB --access warp,span --writes 0,100 --frames-share 1,1/4 --repeat 2");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        assert_eq!(row["runs"].as_array().unwrap().len(), 2, "{row}");
+        let back = row["more"]["written back"].as_f64().unwrap();
+        let leave = parameter(row, "frames") != "all";
+        let written = parameter(row, "written") == "100 %";
+        assert_eq!(back > 0.0, leave && written, "{row}");
+        assert_eq!(row["more"]["evictions"].as_f64().unwrap() > 0.0, leave, "{row}");
+        assert_eq!(row["verified"], 128, "{row}");
+    }
+    assert!(report["machine"]["gpu"].as_str().unwrap().starts_with("simulated GPU"));
+    assert!(
+        report["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("gpuvm bench faults --data 512KiB")
+    );
+    assert!(report["pages_per_second"].as_f64().unwrap() > 0.0);
+    assert!(report["doorbell_calls_per_read"].as_f64().is_some());
+}
+
+#[test]
+fn faults_in_every_order_and_by_lanes() {
+    let orders = report("faults --data 256KiB --access warp --pattern sequential,random,zipf --repeat 1");
+    assert_eq!(rows(&orders).len(), 3);
+    let lanes = report("faults --pages 64 --frames 16 --repeat 1 --queue-pairs 1 --queue-depth 32 --warps 4");
+    let rows_of_lanes = rows(&lanes);
+    assert_eq!(parameter(&rows_of_lanes[0], "access"), "lanes");
+    assert!(lanes["faults"].as_f64().unwrap() >= 64.0);
+    let sparse = report("faults --data 1MiB --sparse 10 --access warp --repeat 1");
+    assert_eq!(parameter(&rows(&sparse)[0], "touched"), "10");
+}
+
+#[test]
+fn spans_that_have_no_frames_are_left_out_with_the_reason() {
+    let report = report("faults --data 256KiB --access warp,span --frames 4 --warps 8 --repeat 1");
+    assert_eq!(rows(&report).len(), 1);
+    assert!(
+        report["skipped"][0]["reason"].as_str().unwrap().contains("4 frames"),
+        "{report}"
+    );
+}
+
+#[test]
+fn latency_by_lanes_and_crowds() {
+    let report = report("latency --faults 32 --lanes 1,8,32 --crowd 4 --page-size 4KiB,64KiB --repeat 1");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 8);
+    assert!(rows.iter().all(|row| row["unit"] == "us" && row["ceiling"].is_number()));
+    for key in ["ns_min", "ns_p50", "ns_p99", "ns_p999"] {
+        assert!(report[key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    assert!(rows[0]["more"]["p99"].as_f64().unwrap() >= rows[0]["more"]["min"].as_f64().unwrap());
+}
+
+#[test]
+fn hits_beside_the_raw_pointer() {
+    let report = report("hits --data 256KiB --repeat 1");
+    let rows = rows(&report);
+    for access in ["raw pointer", "a[i]", "span", "reader", "pin", "never evicted"] {
+        let found = rows.iter().filter(|row| parameter(row, "access") == access);
+        for row in found.clone() {
+            assert_eq!(row["ratio"].is_number(), access != "raw pointer", "{row}");
+        }
+        assert!(found.count() >= 2, "{access}");
+    }
+}
+
+#[test]
+fn a_search_beside_the_hosts_memory_in_place() {
+    let report = report("bfs --graph kron:9 --page-size 4KiB --frames-share 1,1/4 --repeat 1");
+    let rows = rows(&report);
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["the host's memory in place", "paged", "paged"]);
+    assert!(rows.iter().all(|row| row["verified"] == 512 && row["unit"] == "ms"));
+    assert!(rows[2]["more"]["times that of memory for all"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["skipped"][0]["name"], "managed memory");
+}
+
+#[test]
+fn limits_without_what_only_cuda_has() {
+    let report = report("limits --data 256KiB --page-size 4KiB,64KiB --repeat 1");
+    let rows = rows(&report);
+    for name in [
+        "warps read random pages",
+        "warps write random pages",
+        "one warp, one page, p50",
+        "one dependent load",
+        "GPU to processor to GPU",
+        "warps copy random pages inside the GPU",
+    ] {
+        assert!(rows.iter().any(|row| row["name"] == name), "{name}");
+    }
+    let skipped = report["skipped"][0]["reason"].as_str().unwrap();
+    assert!(skipped.contains("needs an NVIDIA GPU"), "{skipped}");
+}
+
+#[test]
+fn what_needs_an_nvidia_gpu_says_so() {
+    for arguments in [
+        "uvm --gpu sim",
+        "limits --gpu sim --data 64KiB --page-size 4KiB --only copies",
+    ] {
+        let (status, out, err) = in_a_folder(arguments);
+        assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
+        assert!(
+            err.contains("needs an NVIDIA GPU, and this run has simulated GPU"),
+            "{err}"
+        );
+        assert!(err.contains("--gpu cuda:0"), "{err}");
+    }
+}
+
+#[test]
+fn tables_and_plots() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = bench(
+        folder.path(),
+        "faults --gpu sim --data 64KiB --access warp --repeat 1 --plot bars.svg",
+    );
+    let (status, out, err) = finish(run);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("faults: simulated GPU"), "{out}");
+    assert!(out.contains("| bare page reads |"), "{out}");
+    let drawn = std::fs::read_to_string(folder.path().join("bars.svg")).unwrap();
+    assert!(
+        drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_does_not_cost_the_table() {
+    let (status, out, err) = in_a_folder("faults --gpu sim --data 64KiB --access warp --repeat 1 --plot /dev/full");
+    assert_eq!(status, 1, "{err}");
+    assert!(out.contains("| bare page reads |"), "{out}");
+    assert!(err.starts_with("error: cannot write /dev/full"), "{err}");
+}
+
+#[test]
+fn nothing_measured_is_nothing_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let (status, _, err) = finish(bench(folder.path(), "uvm --gpu sim --plot bars.svg"));
+    assert_eq!(status, 1, "{err}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn ctrl_c_ends_the_benchmark_under_way_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bench(folder.path(), "all --gpu sim --out reports --repeat 1000");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut all = command.spawn().unwrap();
+    let children = || {
+        let id = all.id();
+        std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap()
+    };
+    let started = Instant::now();
+    let child = loop {
+        if let Some(child) = children().split_ascii_whitespace().next() {
+            break child.to_owned();
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "no benchmark was started");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let id = all.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert_eq!(all.wait().unwrap().code(), Some(130));
+    assert!(!Path::new("/proc").join(child).exists());
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("reports")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn wrong_flags_end_with_status_2() {
+    for (arguments, reason) in [
+        ("faults --no-such-flag", "--no-such-flag"),
+        ("faults --data 0", "give at least one page"),
+        ("faults --data lots", "is no size"),
+        ("faults --pages 0", "0 is not in 1..="),
+        ("faults --writes 101", "101 is not in 0..=100"),
+        ("faults --frames-share 0", "a share is above 0"),
+        ("faults --home disk", "expected host or gpu:N"),
+        ("faults --pattern spiral", "possible values"),
+        ("faults --repeat 0", "0 is not in 1..=1000"),
+        ("faults --pages 1 --data 4KiB", "cannot be used with"),
+        ("latency --lanes 33", "33 is not in 1..=32"),
+        ("latency --page-size 4KiB,5000", "a page is a power of two"),
+        ("hits --accesses 33", "a multiple of 32"),
+        ("limits --only speed", "possible values"),
+        ("uvm --faults 0", "0 is not in 1..="),
+        ("all", "--out <DIR>"),
+    ] {
+        let (status, out, err) = in_a_folder(arguments);
+        assert_eq!((status, out.as_str()), (2, ""), "{arguments}: {err}");
+        assert!(err.contains(reason), "{arguments}: {err}");
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused() {
+    for (arguments, reason) in [
+        (
+            "faults --gpu sim --data 4KiB --page-size 2MiB",
+            "the data has 0 pages of 2 MiB",
+        ),
+        ("faults --gpu sim --data 64KiB --sparse 17", "it must have 17 to"),
+        (
+            "faults --gpu sim --lanes-apart --writes 50",
+            "lanes with a page each only read",
+        ),
+        ("hits --gpu sim --data 4KiB", "hits take one page of 64 KiB to 16 GiB"),
+        ("limits --gpu sim --data 4KiB --page-size 4KiB", "two pages of 4 KiB"),
+        (
+            "faults --gpu sim --data 64KiB --plot no/folder/x.svg",
+            "cannot write no/folder/x.svg",
+        ),
+        (
+            "faults --gpu sim --data 64KiB --home gpu:1",
+            "cannot get 65536 bytes of memory",
+        ),
+        ("all --out /dev/null/x", "cannot write /dev/null/x"),
+        ("faults --gpu cuda:9", "cannot be used"),
+    ] {
+        let (status, out, err) = in_a_folder(arguments);
+        assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
+        assert!(err.starts_with("error: ") && err.contains(reason), "{arguments}: {err}");
+        assert!(!err.contains("panicked"), "{err}");
+    }
+}
+
+#[test]
+fn all_of_them_one_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = bench(folder.path(), "all --gpu sim --out reports --repeat 1");
+    let (status, out, err) = finish(run);
+    assert_eq!(status, 0, "{err}");
+    assert!(err.contains("uvm is left out"), "{err}");
+    for name in ["limits", "latency", "faults", "faults-written", "faults-sparse", "hits"] {
+        assert!(out.contains(&format!("## {name}\n")), "{out}");
+        let text = std::fs::read_to_string(folder.path().join(format!("reports/{name}.json"))).unwrap();
+        rows(&serde_json::from_str(&text).unwrap());
+        assert!(folder.path().join(format!("reports/{name}.svg")).exists());
+    }
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("reports/all.txt")).unwrap(),
+        out
+    );
+}
+
+#[test]
+fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    // The simulated GPU has no neighbour.
+    let run = bench(folder.path(), "all --gpu sim --peer 1 --out reports --repeat 1");
+    let (status, out, err) = finish(run);
+    assert_eq!(status, 1, "{err}");
+    assert!(
+        err.contains("3 of 12 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
+        "{err}"
+    );
+    assert!(out.contains("## limits-peer\nFAILED"), "{out}");
+    assert!(out.contains("## hits\n"), "{out}");
+    assert!(!folder.path().join("reports/limits-peer.json").exists());
+}

@@ -1,0 +1,10 @@
+//! The command `gpuvm` as its users call it.
+
+mod common;
+
+mod bench;
+mod doctor;
+mod refusals;
+mod run_bfs;
+mod serve;
+mod simulate;

@@ -1,0 +1,230 @@
+//! What the command says of bad flags and bad files, and how it ends.
+
+use crate::common::{bfs, finish};
+
+/// The message of a run that must fail with `status` and print nothing on the standard output.
+fn refusal(files: &[(&str, &[u8])], arguments: &str, status: i32) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let (code, out, err) = finish(bfs(folder.path(), arguments));
+    assert_eq!((code, out.as_str()), (status, ""), "{arguments}: {err}");
+    assert!(err.starts_with("error: "), "{err}");
+    assert!(!err.contains("panicked"), "{err}");
+    err
+}
+
+#[test]
+fn wrong_flags_end_with_status_2() {
+    for (arguments, reason) in [
+        ("kron:8 --no-such-flag", "--no-such-flag"),
+        ("kron:99", "the scale '99' is not a whole number from 1 to 30"),
+        ("kron:8:0", "the degree '0' is not a whole number from 1 to 4096"),
+        ("kron", "names a generator without a scale"),
+        ("kron:8 --memory 0%", "a share is a number above 0%"),
+        ("kron:8 --memory -5%", "a share is a number above 0%"),
+        ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),
+        ("kron:8 --page-size 5000", "a page is a power of two from 4KiB to 2MiB"),
+        ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
+        ("kron:8 --rdma-mtu 1000", "an MTU is 256, 512"),
+        ("kron:8 --gid-index 300", "300 is not in 0..=255"),
+        ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
+        ("kron:8 --gpu rocm", "expected auto, sim, cuda:N or cuda:GPU-UUID"),
+        ("kron:8 --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),
+        ("kron:8 --source -1", "unexpected argument '-1'"),
+        ("kron:8 --directed --undirected", "cannot be used with"),
+        ("kron:8 --seed 1 --graph-seed 2", "cannot be used with"),
+        ("", "<GRAPH>"),
+    ] {
+        let err = refusal(&[], arguments, 2);
+        assert!(err.contains(reason), "{arguments}: {err}");
+    }
+}
+
+#[test]
+fn back_ends_that_are_not_there_are_named() {
+    for (arguments, name) in [
+        ("not_here --transport rxe --rdma-device no-such-rxe", "transport rxe"),
+        ("not_here --transport mlx5", "transport mlx5"),
+    ] {
+        // The graph does not exist either: the machines are looked at first.
+        let err = refusal(&[], arguments, 1);
+        let start = format!(
+            "error: the GPU or the transport that was asked for cannot be used\n  caused by: {name} is not available: "
+        );
+        assert!(err.starts_with(&start), "{err}");
+    }
+    // A GPU that no machine has, whether or not it has a driver.
+    let err = refusal(&[], "not_here --gpu cuda:99", 1);
+    assert!(
+        err.contains("caused by: the GPU failed while opening GPU cuda:99"),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_only_an_rdma_device_has_is_refused_without_one() {
+    for (arguments, setting, whose) in [
+        ("--gid-index 3", "GID index", "mlx5"),
+        ("--rdma-port 2", "RDMA port", "mlx5"),
+        ("--rdma-mtu 1024", "RDMA MTU", "mlx5"),
+        ("--service-level 1", "service level", "mlx5"),
+        ("--traffic-class 4", "traffic class", "mlx5"),
+        ("--rdma-queues devx", "RDMA queues", "mlx5"),
+        ("--rdma-device rxe0", "RDMA device", "rxe or mlx5"),
+        ("--rdma-retries 1", "RDMA retries", "rxe or mlx5"),
+        ("--rdma-ack-timeout 20", "RDMA acknowledgement timeout", "rxe or mlx5"),
+    ] {
+        // The graph does not exist either: the settings are looked at first.
+        let err = refusal(&[], &format!("not_here --gpu sim --transport soft {arguments}"), 1);
+        let reason = format!("transport soft has none; leave it out, or use transport {whose}\n");
+        assert!(err.contains(setting) && err.ends_with(&reason), "{arguments}: {err}");
+    }
+}
+
+#[test]
+fn broken_files_are_named_with_their_line() {
+    let matrix = "%%MatrixMarket matrix coordinate pattern general\n3 3 2\n";
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, b"1 2\n2 3\n").unwrap();
+    let packed = packed.finish().unwrap();
+    for (name, bytes, reason) in [
+        ("a.txt", b"".as_slice(), "a.txt:1: the file is empty, it holds no edge"),
+        ("a.txt", b"# nothing\n", "a.txt:1: the file is empty, it holds no edge"),
+        (
+            "a.txt",
+            b"1 2\n3 cats\n",
+            "a.txt:2: 'cats' is no vertex id (a whole number, 0 or more)",
+        ),
+        ("a.txt", b"1 2\n\xff\n", "a.txt:2: not UTF-8 text"),
+        (
+            "a.gz",
+            &packed[..packed.len() - 9],
+            "a.gz:3: the gzip data is truncated",
+        ),
+        (
+            "a.mtx",
+            format!("{matrix}1 2\n").as_bytes(),
+            "a.mtx:3: the file is truncated: 2 entries are promised",
+        ),
+        (
+            "a.mtx",
+            format!("{matrix}1 2\n4 1\n").as_bytes(),
+            "a.mtx:4: the row index 4 is outside 1 to 3",
+        ),
+        (
+            "a.mtx",
+            format!("{matrix}1 2\n2 1\n2 3\n").as_bytes(),
+            "a.mtx:5: one entry too many",
+        ),
+    ] {
+        let err = refusal(&[(name, bytes)], name, 1);
+        let expected = format!("error: cannot load the graph {name}\n  caused by: {reason}");
+        assert!(err.starts_with(&expected), "{err}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_named_with_its_cause() {
+    let err = refusal(&[], "not/here.mtx", 1);
+    let lines: Vec<&str> = err.lines().collect();
+    assert_eq!(lines.len(), 3, "{err}");
+    assert_eq!(lines[0], "error: cannot load the graph not/here.mtx");
+    assert!(
+        lines[1].starts_with("  caused by: cannot open the graph file not/here.mtx;"),
+        "{err}"
+    );
+    assert!(lines[2].starts_with("  caused by: No such file or directory"), "{err}");
+}
+
+#[test]
+fn sources_that_are_not_there_are_named() {
+    let list = ("a.txt", b"10 20\n20 30\n".as_slice());
+    let message = "error: the graph a.txt has no vertex 15; its ids go from 10 to 30, not all of them used\n";
+    assert_eq!(refusal(&[list], "a.txt --source 15", 1), message);
+    let matrix = (
+        "m.mtx",
+        b"%%MatrixMarket matrix coordinate pattern general\n3 3 0\n".as_slice(),
+    );
+    let message = "error: the graph m.mtx has no vertex 0; its ids go from 1 to 3\n";
+    assert_eq!(refusal(&[matrix], "m.mtx --source 0", 1), message);
+    let message = "error: no vertex of the graph m.mtx has a neighbour; choose a start with --source\n";
+    assert_eq!(refusal(&[matrix], "m.mtx", 1), message);
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_named_before_the_work() {
+    // The graph does not exist either: the output is looked at first.
+    let err = refusal(&[], "not_here --output no/folder/out.txt", 1);
+    assert!(
+        err.starts_with("error: cannot write the distances to no/folder/out.txt\n  caused by: No such file"),
+        "{err}"
+    );
+    let err = refusal(&[], "not_here --output .", 1);
+    assert!(err.starts_with("error: cannot write the distances to .\n"), "{err}");
+}
+
+#[test]
+fn an_output_that_is_the_graph_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (graph, link) = (folder.path().join("a.txt"), folder.path().join("link"));
+    std::fs::write(&graph, "1 2\n2 3\n").unwrap();
+    std::os::unix::fs::symlink(&graph, link).unwrap();
+    for name in ["a.txt", "./a.txt", "link"] {
+        let (code, out, err) = finish(bfs(folder.path(), &format!("a.txt --output {name}")));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("is the graph itself"), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(graph).unwrap(), "1 2\n2 3\n");
+}
+
+#[test]
+fn memory_that_no_page_table_can_name_is_refused() {
+    let err = refusal(&[], "kron:4 --memory 15EiB", 1);
+    assert!(
+        err.contains("all of the graph is ") && !err.contains("larger pages"),
+        "{err}"
+    );
+}
+
+#[test]
+fn diagnostics_in_a_pipe_have_no_colours() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bfs(folder.path(), "kron:4 --gpu auto");
+    command.env("RUST_LOG", "gpuvm=trace");
+    let (code, _, err) = finish(command);
+    assert_eq!(code, 0, "{err}");
+    assert!(!err.is_empty() && !err.contains('\x1b'), "{err}");
+}
+
+#[test]
+fn options_stand_under_their_own_heading() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, help, _) = finish(bfs(folder.path(), "--help"));
+    assert_eq!(code, 0);
+    let (usual, packets) = help.split_once("Packets of a ConnectX device:").unwrap();
+    for option in ["--memory-node", "--queue-depth", "--seed", "--output", "--json"] {
+        assert!(usual.contains(option) && !packets.contains(option), "{option}: {help}");
+    }
+    assert!(packets.contains("--traffic-class"), "{help}");
+}
+
+#[test]
+fn memory_below_a_page_is_refused() {
+    let message = "error: --memory 4096 bytes is less than one page of 8192 bytes\n";
+    assert_eq!(refusal(&[], "kron:6 --memory 4KiB --page-size 8KiB", 1), message);
+}
+
+#[test]
+fn a_failed_run_leaves_no_output() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("out"), "as it was\n").unwrap();
+    let (code, _, err) = finish(bfs(folder.path(), "not_here --output out"));
+    assert_eq!(code, 1, "{err}");
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("out")).unwrap(),
+        "as it was\n"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,4 @@
+//! Memory nodes and their clients over a real RDMA device, which `GPUVM_TEST_RDMA` names.
+
+mod rdma;
+mod two_machines;

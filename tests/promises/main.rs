@@ -1,0 +1,38 @@
+//! What the library promises, a module for each promise. One program, since each costs a link of the whole library.
+//! `GPUVM_TEST_GPU=cuda:0 cargo test --release --test promises no_lost_write::` runs one module on a GPU.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/mock_gpu.rs"]
+mod mock_gpu;
+#[path = "../common/program.rs"]
+mod program;
+
+mod bookkeeping;
+mod collapsed;
+mod completions_are_checked;
+mod direct;
+mod drop_in_any_order;
+mod every_wait_ends;
+mod faults_heal;
+mod flush_and_host_access;
+mod flush_reads;
+mod fuzz_targets;
+mod gpu_lost;
+mod inside_the_region;
+mod integrity;
+mod kernel_errors;
+mod many_requests_in_flight;
+mod mapped_files;
+mod memory_node;
+mod misuse_does_not_compile;
+mod never_evicted;
+mod no_lost_write;
+mod planted_bugs;
+mod posted_copies;
+mod prefetch;
+mod random_programs;
+mod replicas;
+mod scoped_borrows;
+mod seeds;
+mod several_nics;

@@ -1,0 +1,153 @@
+//! A region may lie over a mapped file: kernels read its pages, and write them back into it, to its exact end.
+
+use std::path::Path;
+
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, small};
+use gpuvm::LaunchConfig;
+
+fn bench() -> Bench {
+    Bench::new(small(4), BASIC)
+}
+
+fn file_of(words: impl Iterator<Item = u32>) -> tempfile::NamedTempFile {
+    let file = crate::common::file_to_map();
+    std::fs::write(file.path(), words.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
+    file
+}
+
+fn words_of(path: &Path) -> Vec<u32> {
+    let bytes = std::fs::read(path).unwrap();
+    bytes
+        .chunks_exact(4)
+        .map(|word| u32::from_ne_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn kernels_read_a_file_in_place_and_leave_it_alone() {
+    let bench = bench();
+    let n = 30 * PAGE_WORDS + 5;
+    let file = file_of(0..n as u32);
+    // No right to write is needed.
+    let mut rights = file.as_file().metadata().unwrap().permissions();
+    rights.set_readonly(true);
+    std::fs::set_permissions(file.path(), rights).unwrap();
+    let a = bench.vm.region::<u32>(n).name("file").map_file(file.path()).unwrap();
+    assert!(a.is_read_only());
+    let sink = bench.vm.buffer::<u64>(1).unwrap();
+    bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
+    assert_eq!(sink.to_vec().unwrap(), [(0..n).sum::<u64>()]);
+    compare(&a.to_vec().unwrap(), &(0..n as u32).collect::<Vec<_>>()).unwrap();
+    let message = refused(bench.run("fill", LaunchConfig::new(1, 32), (&a, 1u32)));
+    assert!(message.contains("read-only region `file`"), "{message}");
+    a.close().unwrap();
+    assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+    compare(&words_of(file.path()), &(0..n as u32).collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
+    let bench = bench();
+    let n = 30 * PAGE_WORDS + 5;
+    let file = file_of((0..n).map(|_| 7));
+    let map = || {
+        bench
+            .vm
+            .region::<u32>(n)
+            .name("file")
+            .map_file_mut(file.path())
+            .unwrap()
+    };
+    let a = map();
+    bench.must("fill", LaunchConfig::new(2, 64), (&a, 100u32));
+    a.flush().unwrap();
+    let expected: Vec<u32> = (100..100 + n as u32).collect();
+    compare(&words_of(file.path()), &expected).unwrap();
+    a.write(3, &[1, 2]).unwrap();
+    drop(a);
+    let mut expected = expected;
+    expected[3..5].copy_from_slice(&[1, 2]);
+    compare(&words_of(file.path()), &expected).unwrap();
+    let a = map();
+    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
+    drop(a);
+    expected.iter_mut().for_each(|word| *word += 1);
+    compare(&words_of(file.path()), &expected).unwrap();
+    assert_eq!(
+        std::fs::metadata(file.path()).unwrap().len(),
+        4 * n,
+        "neither longer nor shorter"
+    );
+}
+
+#[test]
+fn bytes_to_the_files_exact_end() {
+    let bench = bench();
+    let n = 3 * PAGE + 1;
+    let file = crate::common::file_to_map();
+    std::fs::write(file.path(), vec![0xee; n as usize]).unwrap();
+    let a = bench.vm.region::<u8>(n).map_file_mut(file.path()).unwrap();
+    let places = bench.vm.buffer::<u64>(3).unwrap();
+    places.write(&[0, PAGE, n - 1]).unwrap();
+    bench.must("store", LaunchConfig::new(1, 32), (&a, &places, 3u32, 1u8));
+    a.close().unwrap();
+    let found = std::fs::read(file.path()).unwrap();
+    let expected: Vec<u8> = (0..n)
+        .map(|i| match i {
+            0 => 1,
+            PAGE => 2,
+            last if last == n - 1 => 3,
+            _ => 0xee,
+        })
+        .collect();
+    compare(&found, &expected).unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_mapped_is_named() {
+    let bench = bench();
+    let region = |n| bench.vm.region::<u32>(n).name("file");
+    let file = file_of(0..10);
+    let path = file.path().display().to_string();
+    for message in [
+        refused(region(11).map_file(file.path())),
+        refused(region(9).map_file_mut(file.path())),
+    ] {
+        assert!(message.contains(&path) && message.contains("40 bytes"), "{message}");
+    }
+    for message in [
+        refused(region(10).map_file("/nonexistent/file")),
+        refused(region(10).map_file_mut("/nonexistent/file")),
+    ] {
+        assert!(
+            message.contains("`file`") && message.contains("/nonexistent/file") && message.contains("No such file"),
+            "{message}"
+        );
+    }
+    let message = refused(region(10).read_only().map_file_mut(file.path()));
+    assert!(message.contains("map_file"), "{message}");
+    let message = refused(region(10).map_file("/dev"));
+    assert!(message.contains("/dev"), "{message}");
+    // Of no element.
+    let empty = crate::common::file_to_map();
+    assert!(region(0).map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
+    region(0).map_file_mut(empty.path()).unwrap().flush().unwrap();
+}
+
+#[test]
+fn a_file_is_mapped_twice_only_to_be_read() {
+    let bench = bench();
+    let region = |name: &str| bench.vm.region::<u32>(10).name(name);
+    let file = file_of(0..10);
+    let other_name = file.path().with_extension("link");
+    std::fs::hard_link(file.path(), &other_name).unwrap();
+    let reader = region("one").map_file(file.path()).unwrap();
+    region("two").map_file(&other_name).unwrap();
+    let message = refused(region("three").map_file_mut(&other_name));
+    assert!(message.contains("`three`") && message.contains("`one`"), "{message}");
+    drop(reader);
+    let writer = region("four").map_file_mut(&other_name).unwrap();
+    refused(region("five").map_file(file.path()));
+    drop(writer);
+    std::fs::remove_file(other_name).unwrap();
+}

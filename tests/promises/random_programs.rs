@@ -1,0 +1,59 @@
+//! Random programs of reads, writes, atomics, spans, prefetches and flushes by many warps come to what a plain array
+//! would come to: over page sizes, element types, queue depths, and regions of 1 to 16 times the frames.
+
+use crate::common::planted;
+use crate::program::{Element, Shape, give_up, rng, run, seeds};
+use gpuvm::CompileOptions;
+
+fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {
+    for seed in seeds(first, count) {
+        let mut rng = rng(seed);
+        let shape = Shape::random(&mut rng, page, size_of::<T>() as u64);
+        if let Err(wrong) = run::<T>(&mut rng, &shape, &CompileOptions::default()) {
+            give_up("random_programs", test, seed, &shape, &wrong);
+        }
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident: $element:ty, $page:expr, $first:literal, $count:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            programs::<$element>(stringify!($name), $page, $first, $count);
+        }
+    )*};
+}
+tests! {
+    bytes_in_pages_of_4_kib: u8, 4 << 10, 1000, 7;
+    halves_in_pages_of_4_kib: u16, 4 << 10, 2000, 7;
+    words_in_pages_of_4_kib: u32, 4 << 10, 3000, 14;
+    long_words_in_pages_of_4_kib: u64, 4 << 10, 4000, 7;
+    floats_in_pages_of_4_kib: f32, 4 << 10, 5000, 7;
+    doubles_in_pages_of_4_kib: f64, 4 << 10, 6000, 7;
+    structures_of_16_bytes_in_pages_of_4_kib: [u64; 2], 4 << 10, 7000, 7;
+    structures_of_32_bytes_in_pages_of_4_kib: [u64; 4], 4 << 10, 8000, 7;
+    words_in_pages_of_64_kib: u32, 64 << 10, 9000, 5;
+    structures_of_32_bytes_in_pages_of_64_kib: [u64; 4], 64 << 10, 10_000, 5;
+    long_words_in_pages_of_2_mib: u64, 2 << 20, 11_000, 4;
+    words_in_pages_of_2_mib: u32, 2 << 20, 12_000, 4;
+}
+
+/// Whether one of `count` programs goes wrong with a bug planted.
+fn found(bug: &CompileOptions, count: u64) -> bool {
+    (0..count).any(|seed| {
+        let mut rng = rng(seed);
+        let mut shape = Shape::random(&mut rng, 4 << 10, 4);
+        (shape.frames, shape.warp_spans, shape.lane_spans) = (3, false, false);
+        run::<u32>(&mut rng, &shape, bug).is_err()
+    })
+}
+
+#[test]
+fn they_find_a_library_that_forgets_that_a_page_was_written() {
+    let bug = planted(
+        "gpuvm/detail/access.cuh",
+        "            mark_dirty(word, old);\n            use(",
+        "            use(",
+    );
+    assert!(found(&bug, 10));
+}
