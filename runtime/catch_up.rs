@@ -169,8 +169,8 @@ impl VmInner {
         for region in regions {
             // Not beside the region's end, which takes its tables.
             let _launches = region.lock();
-            if !region.has_ended() && region.pages != 0 && !region.is_at_nodes() {
-                let (at, pages) = (place as u32, 0..region.pages);
+            if !region.has_ended() && region.pages.count() != 0 && !region.is_at_nodes() {
+                let (at, pages) = (place as u32, 0..region.pages.count());
                 self.support.age(self, region.id, at, pages, &region.name)?;
             }
         }
@@ -240,7 +240,7 @@ impl VmInner {
             };
             // Not beside the region's end, which takes its tables and gives its memory back.
             let _launches = region.lock();
-            if region.has_ended() || region.pages == 0 {
+            if region.has_ended() || region.pages.count() == 0 {
                 continue;
             }
             let of_it = memory.iter_mut().find(|(known, _)| known.ptr_eq(&weak));
@@ -288,9 +288,9 @@ impl RegionInner {
         let (mut page, mut first) = (0, Ok(()));
         if self.read_only {
             // Each slice looks at all stale bits.
-            let slice = SLICE_PAGES.max(self.pages / 64);
-            while page < self.pages {
-                let end = (page + slice).min(self.pages);
+            let slice = SLICE_PAGES.max(self.pages.count() / 64);
+            while page < self.pages.count() {
+                let end = (page + slice).min(self.pages.count());
                 let _launches = self.quiesce();
                 // SAFETY: no launch that names the region runs or begins, and kernels never write it.
                 unsafe { self.copy_to_stale(page..end) }?;
@@ -298,8 +298,8 @@ impl RegionInner {
             }
             return Ok(());
         }
-        while page < self.pages {
-            let end = (page + SLICE_PAGES).min(self.pages);
+        while page < self.pages.count() {
+            let end = (page + SLICE_PAGES).min(self.pages.count());
             // Launches that name the region begin between the slices, and it does not end meanwhile. The stores of a
             // never-evicted region take no pin, so that it is flushed only when no launch uses it.
             let _launches = match self.never_evicted {

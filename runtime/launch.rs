@@ -602,12 +602,15 @@ impl VmInner {
         }
         let regions: Vec<_> = state.regions.iter().flatten().filter_map(Weak::upgrade).collect();
         let mut forgetting = Vec::new();
-        for region in regions.iter().filter(|region| region.pages > 0 && !region.has_ended()) {
-            let (kernel, args) = self.support.forget(self, region.id, region.pages);
+        for region in regions
+            .iter()
+            .filter(|region| region.pages.count() > 0 && !region.has_ended())
+        {
+            let (kernel, args) = self.support.forget(self, region.id, region.pages.count());
             let label = format!("forgetting failed fetches of region `{}`", region.name);
             let slot = self.launcher().state_for(&label, true)?;
             let in_flight = Arc::new(InFlight::new(kernel, slot, &label));
-            let config = self.service_config(region.pages);
+            let config = self.service_config(region.pages.count());
             self.launcher().put(state, stream, &config.shape, &args, &in_flight)?;
             forgetting.push(in_flight);
         }

@@ -37,7 +37,7 @@
 //! | a fault served by the CPU | a fault served by the warp that missed |
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
 //! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
-//! | `cudaMemAdviseSetPreferredLocation` | [`RegionBuilder::never_evicted`]: frames of the region's own; [`RegionBuilder::on_gpu`] |
+//! | `cudaMemAdviseSetPreferredLocation` | [`RegionBuilder::never_evicted`]: frames of the region's own; [`RegionBuilder::home_on_gpu`] |
 //! | `cudaHostRegister` | [`Vm::scope`] lends a slice, [`RegionBuilder::map_file`] maps a file, in place |
 //! | `cudaDeviceSynchronize`, then a host access | [`Launch::sync`], then [`Region::read`] or [`Region::to_vec`] |
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
@@ -66,6 +66,7 @@ mod launch_state;
 mod local_home;
 mod mover;
 mod node;
+mod pages;
 mod queues;
 mod recovery;
 mod region;

@@ -39,7 +39,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LocalHome {
-    pub fn new(place: u32) -> Self {
+    /// `count` of them, or none where there is but one home, which cannot be lost by itself.
+    pub fn several(count: u32) -> Vec<Arc<Self>> {
+        match count {
+            1 => Vec::new(),
+            several => (0..several).map(|place| Arc::new(Self::new(place))).collect(),
+        }
+    }
+
+    fn new(place: u32) -> Self {
         Self {
             place,
             failure: Mutex::default(),

@@ -23,11 +23,13 @@ use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
+    home::Ways,
     kernel::Module,
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
+    local_home::LocalHome,
     node::Node,
-    queues::{Keeper, Queues, Shape, StepKeeper, measure},
+    queues::{Keeper, QueueShape, Queues, StepKeeper, measure},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
     stats::Stats,
@@ -179,18 +181,24 @@ impl Vm {
             }
             None => QUEUE_PAIRS,
         };
-        let shape = Shape {
+        let shape = QueueShape {
             count,
             depth: settings.queue_depth,
             flush_reads,
-            host_homes: settings.host_homes,
             collapsed: settings.collapsed_completions,
             patience: settings.wait_limit / PATIENCE_SHARE,
             guarded: settings.is_guarded(),
         };
         let queues = match nics.is_empty() {
             true => None,
-            false => Some(Arc::new(Queues::create(&*gpu, &nics, arena, &nodes, shape, &frames)?)),
+            false => Some(Arc::new(Queues::create(
+                &*gpu,
+                &nics,
+                arena,
+                (&LocalHome::several(settings.host_homes), &nodes),
+                shape,
+                &frames,
+            )?)),
         };
         let fill_count = match queues.is_none() && settings.page_size > u64::from(layout::FILL_CHUNK_BYTES) {
             true => FILLS,
@@ -601,7 +609,7 @@ impl VmInner {
         let live = state.regions.iter().flatten().filter_map(Weak::upgrade);
         let pages: u64 = live
             .filter(|region| !region.has_ended() && !region.never_evicted)
-            .map(|region| region.pages)
+            .map(|region| region.pages.count())
             .sum();
         let low = if pages <= u64::from(self.frame_count) {
             0
@@ -669,11 +677,6 @@ impl VmInner {
         Ok(shards.iter().map(which).sum())
     }
 
-    /// Elements of a page.
-    pub fn page_elements<T>(&self) -> u64 {
-        (1 << self.page_shift) / size_of::<T>() as u64
-    }
-
     /// Calls `look` while no launch runs and none can begin.
     pub fn at_rest<R>(&self, look: impl FnOnce() -> R) -> R {
         let state = self.lock();
@@ -697,6 +700,16 @@ impl VmInner {
             .as_ref()?
             .upgrade()?;
         region.holder_of(page)
+    }
+
+    /// What leads from the GPU to homes.
+    pub fn ways(&self) -> Ways<'_> {
+        Ways {
+            gpu: &*self.gpu,
+            nics: &self.nics,
+            queues: self.queues.as_deref(),
+            nodes: &self.nodes,
+        }
     }
 
     pub fn launcher(&self) -> Launcher<'_> {

@@ -1,16 +1,13 @@
 //! What a region has at a memory node, which may be lost and come back empty.
 
-use std::{
-    ops::Range,
-    sync::{Arc, PoisonError},
-};
+use std::{ops::Range, sync::Arc};
 
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
 
 use super::RegionInner;
 use crate::{
     error::{Doing, Result},
-    home::Home,
+    home::{AtNodes, NodeMemory},
 };
 
 /// New memory for what a node held of a region.
@@ -61,23 +58,16 @@ impl RegionInner {
     }
 
     pub(super) fn stripe_count(&self) -> usize {
-        self.with_grants(0, |memory| memory.grants.len()).unwrap_or(0)
+        self.home().at_nodes().map_or(0, AtNodes::stripe_count)
     }
 
     /// Asks about a replica's memory at nodes; none where it has none.
-    fn with_grants<R>(&self, row: usize, ask: impl FnOnce(&mut crate::home::NodeMemory) -> R) -> Option<R> {
-        let home = if row == 0 {
-            Some(&self.home)
-        } else {
-            self.mirror.as_ref()
-        };
-        let Some(Home::Nodes(memory)) = home else { return None };
-        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.as_mut().map(ask)
+    fn with_grants<R>(&self, row: usize, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
+        self.homes.get(row)?.home.at_nodes()?.with(ask)
     }
 
     pub fn is_at_nodes(&self) -> bool {
-        matches!(self.home, Home::Nodes(_))
+        self.home().at_nodes().is_some()
     }
 
     /// Refuses memory of a session that is no node's any more.
@@ -110,7 +100,7 @@ impl RegionInner {
         for (row, stripe) in self.stripes_at(place) {
             let lacks = self.with_grants(row, |memory| {
                 let ours = Arc::ptr_eq(memory.grants[stripe].client(), session);
-                (!ours).then(|| memory.stripe_bytes(stripe, self.pages))
+                (!ours).then(|| memory.stripe_bytes(stripe, self.pages.count()))
             });
             if let Some(bytes) = lacks.flatten() {
                 let grant = session.grant(bytes, access);
@@ -141,38 +131,10 @@ impl RegionInner {
             stripes: self.stripe_count(),
             nodes: self.vm.nodes.len(),
         };
-        for (home, pages) in spread.to_age(place, self.pages) {
+        for (home, pages) in spread.to_age(place, self.pages.count()) {
             self.vm.support.age(&self.vm, self.id, home, pages, &self.name)?;
         }
         Ok(())
-    }
-
-    fn node_of(&self, row: usize, page: u64) -> usize {
-        let stripe = page % self.stripe_count().max(1) as u64;
-        (stripe as usize + row) % self.vm.nodes.len().max(1)
-    }
-
-    /// Whether the node of a page's copy cannot be reached by kernels.
-    pub(super) fn is_node_away(&self, row: usize, page: u64) -> bool {
-        let place = self.node_of(row, page);
-        let queues = self.vm.queues.as_ref();
-        queues.is_none_or(|queues| queues.is_node_lost(place))
-    }
-
-    /// Whether it could not at some time: what the copy holds may be behind.
-    pub(super) fn was_node_away(&self, row: usize, page: u64) -> bool {
-        let place = self.node_of(row, page);
-        let queues = self.vm.queues.as_ref();
-        queues.is_none_or(|queues| queues.was_node_lost(place))
-    }
-
-    /// Whether a page's copy is at a node and nobody can write it any more.
-    pub(super) fn is_sealed(&self, row: usize, page: u64) -> bool {
-        let sealed = self.with_grants(row, |memory| {
-            let stripe = page % memory.grants.len().max(1) as u64;
-            memory.grants.get(stripe as usize).is_some_and(Grant::is_sealed)
-        });
-        sealed.unwrap_or(false)
     }
 
     /// Ends the filling of what nodes gave anew for a read-only region: of each stripe of which `is_whole` says that every

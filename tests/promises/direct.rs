@@ -129,7 +129,7 @@ fn a_real_neighbours_memory_is_a_home() {
     let peer: u32 = peer.parse().expect("GPUVM_TEST_PEER is an ordinal");
     let bench = Bench::new(direct(4), BASIC);
     let n = 40 * PAGE_WORDS + 7;
-    let region = || bench.vm.region::<u32>(n).name("next door").on_gpu(peer);
+    let region = || bench.vm.region::<u32>(n).name("next door").home_on_gpu(peer);
     let zeros = region().zeroed().unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
     let a = region().from_iter(0..n as u32).unwrap();
@@ -151,7 +151,7 @@ fn a_neighbours_memory_is_a_home() {
     let gpu = MockGpu::new(Some((9, 0)));
     let bench = Bench::new(simulated_soft(4).transport(Transport::Auto).device(gpu.clone()), BASIC);
     let n = 20 * PAGE_WORDS + 7;
-    let region = || bench.vm.region::<u32>(n).name("next door").on_gpu(NEIGHBOUR);
+    let region = || bench.vm.region::<u32>(n).name("next door").home_on_gpu(NEIGHBOUR);
     let zeros = region().zeroed().unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
     let a = region().from_iter(0..n as u32).unwrap();
@@ -171,7 +171,7 @@ fn a_neighbours_memory_is_a_home() {
         .vm
         .region::<u32>(5)
         .name("nowhere")
-        .on_gpu(7)
+        .home_on_gpu(7)
         .zeroed()
         .unwrap_err();
     let no_peer = matches!(
@@ -183,11 +183,11 @@ fn a_neighbours_memory_is_a_home() {
     );
     assert!(no_peer && error.to_string().contains("`nowhere`"), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
-    refused(bench.vm.region::<u32>(0).on_gpu(NEIGHBOUR).map_file(file.path()));
+    refused(bench.vm.region::<u32>(0).home_on_gpu(NEIGHBOUR).map_file(file.path()));
     bench
         .vm
         .region::<u32>(0)
-        .on_gpu(NEIGHBOUR)
+        .home_on_gpu(NEIGHBOUR)
         .zeroed()
         .unwrap()
         .close()
@@ -204,7 +204,7 @@ fn a_neighbours_memory_is_a_home() {
 #[test]
 fn only_the_direct_transport_reaches_a_neighbour() {
     let vm = simulated_soft(4).build().unwrap();
-    let message = refused(vm.region::<u32>(5).name("far").on_gpu(1).zeroed());
+    let message = refused(vm.region::<u32>(5).name("far").home_on_gpu(1).zeroed());
     assert!(
         message.contains("`far`") && message.contains("direct transport"),
         "{message}"

@@ -91,7 +91,7 @@ pub fn shuffled(count: u64, seed: u64) -> Vec<u32> {
 pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> RegionBuilder<T> {
     match home {
         HomeArg::Host => region,
-        HomeArg::Gpu(ordinal) => region.on_gpu(ordinal),
+        HomeArg::Gpu(ordinal) => region.home_on_gpu(ordinal),
     }
 }
 

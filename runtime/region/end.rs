@@ -1,0 +1,121 @@
+//! How a region ends: what it has at home, in GPU memory, and with the NICs.
+
+use std::{
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use super::RegionInner;
+use crate::{
+    error::{Error, Result},
+    vm::Retired,
+};
+
+/// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
+const BORROWED_WAIT: Duration = Duration::from_secs(60);
+/// How often a last flush that was stopped with another launch is begun again.
+const STOPPED_MAX: u32 = 8;
+
+impl RegionInner {
+    /// Ends the region: its launches, its dirty pages, its frames, its key. The first error is returned; what could
+    /// be done is done all the same. `borrowed` memory must not be returned to its owner while the NIC may reach it.
+    pub fn close(&self, borrowed: bool) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let guard = self.quiesce();
+        // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+        // that was stopped together with somebody's launch says nothing of the pages.
+        let mut flushed = self.flush_quiet();
+        for _ in 0..STOPPED_MAX {
+            if !matches!(flushed, Err(Error::Stopped { .. })) {
+                break;
+            }
+            flushed = self.flush_quiet();
+        }
+        let flushed = flushed.or_else(|_| self.flush_quiet());
+        let synced = self.sync();
+        let released = match self.vm.lost() {
+            // What is in GPU memory is gone; `flushed` says whether that matters.
+            Some(_) => Ok(()),
+            None => self.release_pages(flushed.is_err()),
+        };
+        let gone = self.let_go(borrowed);
+        // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
+        if released.is_ok() {
+            self.rows().for_each(|(_, home)| home.give_back());
+        }
+        self.retire(released.is_err());
+        drop(guard);
+        // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
+        self.vm.prune();
+        flushed.and(synced).and(released).and(gone)
+    }
+
+    /// Takes the home away from the NIC, or the lanes. Owned memory that may be reached still is leaked.
+    fn let_go(&self, borrowed: bool) -> Result<()> {
+        let deadline = Instant::now() + BORROWED_WAIT;
+        let mut gone = self.deregister();
+        while gone.is_err() && borrowed {
+            if Instant::now() > deadline {
+                // The lender gets its memory back on return, and the NIC would still write to it.
+                tracing::error!(
+                    "borrowed region `{}` may be reached by the NIC or the GPU still",
+                    self.name
+                );
+                std::process::abort();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            gone = self.deregister();
+        }
+        self.leaked.store(gone.is_err(), Ordering::Release);
+        gone
+    }
+
+    /// Hands the page table to whoever gives it back once no lane can look at it any more.
+    fn retire(&self, frames_left: bool) {
+        let mut state = self.vm.lock();
+        // Frames of the region that are left, if any, are found by the host's pass.
+        state.needs_recovery |= frames_left;
+        self.ended.store(true, Ordering::Release);
+        if let Err(error) = self.vm.write_low_water(&state) {
+            tracing::warn!(%error, "pages are evicted ahead though frames would do for all");
+        }
+        if let Some(tables) = self.lock_tables().take() {
+            state.retired.push(Retired {
+                id: self.id,
+                _tables: tables,
+            });
+        }
+    }
+
+    /// The error of a drop that could not return it.
+    pub fn take_failure(&self) -> Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn deregister(&self) -> Result<()> {
+        self.leave_local_homes();
+        // What can be taken back is, whatever becomes of the other home.
+        let gone = self.homes.iter().rev();
+        let gone = gone.map(|reached| reached.reach.withdraw(&*self.vm.gpu, &self.name));
+        gone.fold(Ok(()), |first: Result<()>, next| first.and(next))
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        // Not closed: creation failed half-way, and no kernel ever saw the region.
+        let closed = *self.closed.get_mut();
+        if *self.leaked.get_mut() || (!closed && self.deregister().is_err()) {
+            tracing::error!(
+                "region `{}` may be reached by the NIC or the GPU still; its memory is leaked",
+                self.name
+            );
+            for reached in &self.homes {
+                std::mem::forget(Arc::clone(&reached.home));
+            }
+        }
+    }
+}

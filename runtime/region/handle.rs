@@ -1,0 +1,236 @@
+//! The handle of a region.
+
+use std::{
+    marker::PhantomData,
+    sync::{Arc, PoisonError},
+};
+
+use bytemuck::Pod;
+use gpuvm_layouts::{self as layout, PageWord};
+
+use super::RegionInner;
+use crate::error::{Doing, Error, Result};
+
+/// An array in host memory, or at memory nodes, that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
+///
+/// Dropping it waits for the launches that name it, writes its dirty pages home and gives its frames back; use
+/// [`close`](Self::close) to see whether that worked.
+pub struct Region<T> {
+    pub(crate) inner: Arc<RegionInner>,
+    borrowed: bool,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Pod> Region<T> {
+    /// The handle of a region, which is lent or its own.
+    pub(super) fn new(inner: Arc<RegionInner>, borrowed: bool) -> Self {
+        Self {
+            inner,
+            borrowed,
+            _elements: PhantomData,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> u64 {
+        self.inner.length
+    }
+
+    /// Whether it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.inner.length == 0
+    }
+
+    /// The name that errors use.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Whether kernels may only read it.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.read_only
+    }
+
+    /// Pages, the last one perhaps not whole.
+    pub fn pages(&self) -> u64 {
+        self.inner.pages.count()
+    }
+
+    /// Writes home what the launches that were enqueued before this call, and that name the region, wrote.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
+    /// flush tries again.
+    pub fn flush(&self) -> Result<()> {
+        let _guard = self.inner.quiesce();
+        self.inner.flush_quiet()?;
+        self.inner.sync()
+    }
+
+    /// Writes dirty pages home without waiting for launches: it covers the writes that happened before it, and ends although kernels
+    /// write on. A never-evicted region is flushed as by [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_beside(&self) -> Result<()> {
+        if self.inner.never_evicted {
+            // Its lanes store without a pin, so a page that is being written cannot be told from one that is not.
+            return self.flush();
+        }
+        self.inner.flush_pages()?;
+        self.inner.sync()
+    }
+
+    /// Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory. Waits for
+    /// the launches that name the region.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn evict(&self) -> Result<()> {
+        let _guard = self.inner.quiesce();
+        self.inner.release_pages(false)
+    }
+
+    /// Copies elements from `first` on into `out`, after a flush.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], and as [`flush`](Self::flush).
+    pub fn read(&self, first: u64, out: &mut [T]) -> Result<()> {
+        self.inner
+            .check_range(&(first..first.saturating_add(out.len() as u64)))?;
+        let _guard = self.inner.quiesce();
+        self.inner.flush_quiet()?;
+        self.copy(first, out)
+    }
+
+    /// # Errors
+    /// Of a home that is elsewhere. The range is checked, no launch names the region until this has returned, and its last
+    /// WRITE has completed, or the GPU is lost.
+    fn copy(&self, first: u64, out: &mut [T]) -> Result<()> {
+        let offset = first * size_of::<T>() as u64;
+        // SAFETY: nobody writes the home, as this function's callers see to.
+        let copied = unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) };
+        self.inner.vm.or_lost(copied)
+    }
+
+    /// All elements as [`to_vec`](Self::to_vec) gives them; or, when the GPU is lost, as the home holds them: with what had
+    /// been written back by then, and without what was only in GPU memory. [`Error::GpuLost`] says whether that is the same.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush) while the GPU is there; [`Error::GpuLost`] when the home itself was a GPU's memory.
+    pub fn read_home(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::zeroed(); self.len() as usize];
+        let _guard = self.inner.quiesce();
+        if self.inner.vm.lost().is_none() {
+            self.inner.flush_quiet()?;
+        }
+        self.copy(0, &mut out)?;
+        Ok(out)
+    }
+
+    /// Stores `values` from element `first` on. Kernels launched later see them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Region`] when it is read-only, and as [`flush`](Self::flush).
+    pub fn write(&self, first: u64, values: &[T]) -> Result<()> {
+        self.inner
+            .check_range(&(first..first.saturating_add(values.len() as u64)))?;
+        if self.inner.read_only {
+            return Err(Error::Region {
+                region: self.inner.name.clone(),
+                reason: "it is read-only".into(),
+            });
+        }
+        let _guard = self.inner.quiesce();
+        self.inner.release_pages(false)?;
+        let offset = first * size_of::<T>() as u64;
+        // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the home
+        // until a launch that begins after the guard is gone.
+        let copied = unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) };
+        self.inner.vm.or_lost(copied)
+    }
+
+    /// All elements, after a flush.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::zeroed(); self.len() as usize];
+        self.read(0, &mut out)?;
+        Ok(out)
+    }
+
+    /// The pages that are newer in GPU memory than at their home, with what they hold: what is left to save when the home
+    /// cannot be reached any more. They stay dirty. Waits for all launches of the virtual memory.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] when GPU memory cannot be read.
+    pub fn salvage(&self) -> Result<Vec<DirtyPage<T>>> {
+        let _guard = self.inner.quiesce();
+        let pages = self.inner.vm.at_rest(|| self.read_dirty());
+        self.inner.vm.or_lost(pages)
+    }
+
+    /// No launch may run.
+    fn read_dirty(&self) -> Result<Vec<DirtyPage<T>>> {
+        let inner = &self.inner;
+        let mut found = Vec::new();
+        for (page, bits) in (0..).zip(inner.read_words()?) {
+            let word = PageWord::from_bits(bits);
+            let resident = u64::from(word.state) == layout::STATE_RESIDENT;
+            if !resident || !(word.dirty || word.write_back) {
+                continue;
+            }
+            let (span, element) = (inner.pages.span(page), size_of::<T>() as u64);
+            let mut elements = vec![T::zeroed(); ((span.end - span.start) / element) as usize];
+            let address = inner.frames_addr + (u64::from(word.frame) << inner.vm.page_shift);
+            let read = inner.vm.gpu.read(address, bytemuck::cast_slice_mut(&mut elements));
+            read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
+            let first = span.start / element;
+            found.push(DirtyPage { first, elements });
+        }
+        Ok(found)
+    }
+
+    /// Ends the region and says whether every page reached its home.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region.
+    pub fn close(self) -> Result<()> {
+        self.inner.close(self.borrowed)
+    }
+}
+
+/// A page that is newer in GPU memory than at its home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirtyPage<T> {
+    /// Its first element's index in the region.
+    pub first: u64,
+    /// Its elements; the last page of a region may have fewer than the others.
+    pub elements: Vec<T>,
+}
+
+impl<T> Drop for Region<T> {
+    fn drop(&mut self) {
+        if let Err(error) = self.inner.close(self.borrowed) {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "region `{}` did not end well",
+                self.inner.name
+            );
+            if self.borrowed {
+                *self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Region<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Region({:?}, {} elements of {} bytes)",
+            self.inner.name, self.inner.length, self.inner.element_bytes
+        )
+    }
+}
