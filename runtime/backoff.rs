@@ -27,7 +27,7 @@ impl Backoff {
         self.failed_up_to(now, why, LONGEST)
     }
 
-    /// The same with another longest pause.
+    /// [`failed`](Self::failed) with pauses of at most `longest`.
     pub fn failed_up_to(&mut self, now: Instant, why: String, longest: Duration) -> bool {
         let pause = self.pause.map_or(FIRST, |pause| (2 * pause).min(longest));
         (self.pause, self.next) = (Some(pause), now.checked_add(pause));

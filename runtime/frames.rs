@@ -129,7 +129,7 @@ impl FrameMemory {
         Err(refused.expect("three ways were tried, and each that failed left its error"))
     }
 
-    /// The same in one way.
+    /// Allocates frames that NICs reach by `access`.
     pub fn new(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>], count: u64, page_size: u64, access: FrameAccess) -> Result<Self> {
         let bytes = count.saturating_mul(page_size);
         let doing = || format!("allocating {count} frames");

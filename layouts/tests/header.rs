@@ -28,7 +28,7 @@ fn generate(crate_dir: &Path) -> String {
         )
         .expect("write");
     }
-    // The same front end as nvcc's, which does check them.
+    // NVRTC has nvcc's front end, and nvcc does check them.
     text.push_str("#if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof\n");
     for fact in gpuvm_layouts::layout_facts() {
         let name = fact.name;

@@ -586,7 +586,7 @@ impl NodeClient {
         self.ask_unless(body, what, limit, None)
     }
 
-    /// The same, given up once `cancel` is set.
+    /// [`ask`](Self::ask), given up once `cancel` is set.
     fn ask_unless(
         &self,
         body: Body,

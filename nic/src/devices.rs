@@ -23,7 +23,7 @@ pub use port::{Gid, GidKind, LinkLayer, PortState, RdmaPort};
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 /// Bytes that RoCE puts around a packet's payload, rounded up as `rdma_rxe` does.
 const RXE_HEADER_BYTES: u32 = 80;
-/// The same as the kernel's core counts them for every other device (`iboe_get_mtu`).
+/// Bytes that RoCE puts around a payload as the kernel's core counts them for every other device (`iboe_get_mtu`).
 const ROCE_HEADER_BYTES: u32 = 96;
 
 /// Where a machine's `/sys`, `/proc`, `/dev` and `/lib` lie.

@@ -41,7 +41,7 @@ use crate::error::{Doing, Result};
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
-/// The same in the time of a GPU that follows a seed, where a page takes a few microseconds.
+/// How often it looks in the time of a GPU that follows a seed, where a page takes a few microseconds.
 const STEP_PERIOD_NS: u64 = 20_000;
 /// How many times as long as one request may take a home may be silent: two of the eight parts of a wait limit.
 const SILENT_TIMES: u64 = 2;
@@ -381,7 +381,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The same for a GPU that follows a seed and steps it.
+/// The keeper of a GPU that follows a seed, which steps it.
 pub(crate) struct StepKeeper {
     queues: Weak<Queues>,
     gpu: Weak<dyn Gpu>,

@@ -86,7 +86,7 @@ impl MockGpu {
         });
     }
 
-    /// The same with another cause, such as a kernel that runs on.
+    /// Loses the GPU for another cause, such as a kernel that runs on.
     pub fn lose_with(&self, cause: GpuError) {
         *self.shared.lost.lock().unwrap() = Some(cause);
         for launch in self.shared.launches.lock().unwrap().iter().filter_map(Weak::upgrade) {

@@ -113,7 +113,7 @@ __global__ void count_up(gpuvm::array<unsigned> a) {
     }
 }
 
-// The same under spans that are held almost all the time: pages that are never clean and unpinned.
+// Counts up under spans that are held almost all the time: pages that are never clean and unpinned.
 __global__ void count_up_held(gpuvm::array<unsigned> a, u64 page_words) {
     u64 page = first_index() / 32 % ((a.size() + page_words - 1) / page_words);
     auto held = a.pin(page * page_words);

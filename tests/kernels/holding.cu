@@ -178,7 +178,7 @@ __global__ void spin_on_element(gpuvm::array<unsigned> a, unsigned* out) {
     }
 }
 
-// The same in plain memory, with a loop that has nothing in it. All threads of one block of one warp.
+// Waits for a word of plain memory, in an empty loop. All threads of one block of one warp.
 __global__ void spin_on_word(volatile unsigned* flag, gpuvm::array<const unsigned> a, unsigned* out) {
     if (threadIdx.x == 0) {
         while (*flag == 0) {

@@ -19,7 +19,7 @@ fn guarded(frames: u64) -> VmBuilder {
     small_soft(frames).guarded_regions(true)
 }
 
-/// The same on the simulated GPU: a NIC with a mover turns no bits.
+/// A virtual memory on the simulated GPU whose NIC can flip bits: a NIC with a mover cannot.
 fn with_flips(frames: u64) -> VmBuilder {
     simulated_soft(frames).guarded_regions(true)
 }
@@ -294,7 +294,7 @@ fn a_checksum_of_half_a_page_is_found() {
 
 #[test]
 fn damage_goes_unseen_where_nobody_compares() {
-    // The same flips as above are seen because lanes compare, and for no other reason.
+    // The flips above are seen because lanes compare, and for no other reason.
     let blind = planted(
         "gpuvm/detail/integrity.cuh",
         "if (expected == 0 || expected == found) {",

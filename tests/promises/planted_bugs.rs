@@ -20,7 +20,7 @@ fn found(header: &str, from: &str, to: &str, most: u64) {
     found_in(header, from, to, 0..most, &shape);
 }
 
-/// The same with programs of another shape, under these seeds.
+/// Finds a planted bug by programs of the given shape, under these seeds.
 fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn Fn(u64) -> Shape) {
     let bug = planted(header, from, to);
     let wrong = |seed| run::<u32>(&mut rng(seed), &shape(seed), &bug).err();

@@ -20,7 +20,7 @@ pub enum Bench {
     Hits(HitsArgs),
     /// What this machine allows: copies, bare page kernels, single loads.
     Limits(LimitsArgs),
-    /// The same access patterns through CUDA's managed memory. Needs an NVIDIA GPU.
+    /// Cold and sparse reads and writes through CUDA's managed memory. Needs an NVIDIA GPU.
     Uvm(UvmArgs),
     /// Breadth-first search, cold, beside managed memory and the host's memory in place.
     Bfs(BfsBenchArgs),

@@ -46,7 +46,7 @@ __global__ void TOUCH_BOUNDS touch_warps(gpuvm::array<typename element_of<Write>
     add_tally(tally, kWrong, wrong);
 }
 
-// The same through spans of the whole warp.
+// Touches pages as `touch_warps` does, through spans of the whole warp.
 template <bool Write>
 __global__ void TOUCH_BOUNDS touch_spans(gpuvm::array<typename element_of<Write>::type> data, const u32* order,
                                          u64 count, u64 page_words, const u32* rounds, u32 round, u64* tally) {

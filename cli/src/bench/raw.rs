@@ -61,7 +61,7 @@ impl<'a> Raw<'a> {
         )
     }
 
-    /// The same over memory that is there already; both hold `bytes`.
+    /// Bare kernels over memory that is there already; both parts hold `bytes`.
     pub fn over(machine: &'a Machine, home: RawMemory, frames: RawMemory, bytes: u64) -> Result<Self, CliError> {
         let raw = Self {
             module: machine.compile("bench/raw.cu", SOURCE, &KERNELS)?,

@@ -1,4 +1,4 @@
-//! The same access patterns through CUDA's managed memory.
+//! The access patterns of `faults` through CUDA's managed memory.
 
 use gpuvm::{Kernel, LaunchConfig, Module};
 use gpuvm_gpu::cuda::{Advice, Managed, Side};

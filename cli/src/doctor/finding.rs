@@ -47,7 +47,7 @@ pub struct Finding {
     pub why: &'static str,
     /// The command, or the step, that mends it.
     pub mend: Option<String>,
-    /// The same for scripts, where there is more than a sentence.
+    /// What was found, for scripts, where there is more than a sentence.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub details: Value,
 }

@@ -18,7 +18,7 @@ fn doctor(arguments: &str) -> (i32, String, String) {
     finish(command)
 }
 
-/// The same on a machine that seems to have a ConnectX: the fake stands in for the libraries.
+/// The doctor on a machine that seems to have a ConnectX: the fake stands in for the libraries.
 fn doctor_of_fake(arguments: &str, variables: &[(&str, &str)]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let built = std::env::current_exe().unwrap().with_file_name("libfake_rdma.so");

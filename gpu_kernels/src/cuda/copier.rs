@@ -135,7 +135,7 @@ impl StreamCopier {
         enqueued
     }
 
-    /// The same for spans that the driver takes.
+    /// Enqueues spans that the driver takes as they are.
     fn enqueue_pieces(&self, state: &mut State, pieces: &[CopySpan]) -> Result<(), GpuError> {
         for batch in pieces.chunks(BATCH_MAX) {
             if batch.len() > 1 && state.batches {

@@ -10,7 +10,7 @@ pub struct Usage {
     /// Bytes of registers that are stored to local memory because there are too few, in the kernel and the functions
     /// that it calls.
     pub spill_store_bytes: u32,
-    /// The same for loads.
+    /// Bytes of registers that are loaded back from there.
     pub spill_load_bytes: u32,
     /// Static shared memory of a block in bytes.
     pub shared_bytes: u32,

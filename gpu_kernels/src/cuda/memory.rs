@@ -82,7 +82,7 @@ impl DevicePool {
         self.admit(addr, bytes, kind)
     }
 
-    /// The same, by itself and made for NICs.
+    /// Memory of its own mapping, which NICs can register.
     pub(crate) fn allocate_for_nics(self: &Arc<Self>, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
         check_size(bytes, align)?;
         self.core.enter()?;

@@ -56,7 +56,7 @@ const fn paged(name: &'static str, direct: u32, queued: u32) -> Kernel {
     capped(name, direct, queued, 0, 0)
 }
 
-/// The same for a kernel that spills: bytes in the functions of the fault path, in each form.
+/// A kernel that may take these registers and may spill: bytes in the functions of the fault path, in each form.
 const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u32, queued_spilled: u32) -> Kernel {
     Kernel {
         name,

@@ -66,7 +66,7 @@ pub(super) fn from_verbs(attr: &sys::ibv_qp_attr, mask: libc::c_int) -> QueueAtt
     }
 }
 
-/// The same for libibverbs.
+/// Attributes as libibverbs takes them.
 fn to_verbs(attributes: &QueueAttributes) -> sys::ibv_qp_attr {
     // SAFETY: all zero bytes are a valid ibv_qp_attr, which holds integers only.
     let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };

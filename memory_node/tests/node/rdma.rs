@@ -133,7 +133,7 @@ fn data_of_two_clients_are_kept_apart() {
         grant.read(5, &mut seen).unwrap();
         assert!(seen == pattern(seed, seen.len()), "what was written is read");
     }
-    // The same by queue pairs of the clients' own.
+    // Now by queue pairs of the clients' own.
     for ((client, grant), seed) in clients.iter().zip(&grants).zip([3, 4]) {
         let mut own = joined(client);
         assert!(own.queue.fill(0, &pattern(seed, 5000)));

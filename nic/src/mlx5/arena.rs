@@ -68,7 +68,7 @@ pub unsafe trait SharedMemory: Send + Sync {
 pub struct QueueSlab {
     /// Address, as posters on the host or, of a GPU's own memory, the GPU call it.
     pub address: u64,
-    /// The same as a dma-buf, and the offset in it where it begins: memory of a GPU. Without, it is this process's.
+    /// A GPU's memory as a dma-buf, and where the slab begins in it. None: the memory is this process's.
     pub dma_buf: Option<(OwnedFd, u64)>,
 }
 

@@ -106,7 +106,7 @@ impl Domain {
         failed(&self.device.name, doing, call, source)
     }
 
-    /// The same for a call that asks for memory of the arena, which may have refused it.
+    /// The error of a call that takes memory of the arena, which may have refused it.
     pub fn failed_to_make(&self, doing: impl Into<String>, call: &str, source: io::Error) -> NicError {
         match self.arena.take_failure() {
             Some(why) => super::failure::failed_with(&self.device.name, doing, call, source, why),

@@ -376,7 +376,7 @@ impl Mlx5Dv {
         })
     }
 
-    /// The same with the functions of DEVX.
+    /// Loads the library with the functions of DEVX.
     ///
     /// # Errors
     /// As [`load`](Self::load); all functions that are missing are named.

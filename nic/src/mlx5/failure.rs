@@ -11,7 +11,7 @@ pub(super) fn failed(device: &str, doing: impl Into<String>, call: &str, source:
     failed_with(device, doing, call, source, hint)
 }
 
-/// The same with a hint of one's own.
+/// The error of a failed verb with the caller's hint.
 pub(super) fn failed_with(
     device: &str,
     doing: impl Into<String>,

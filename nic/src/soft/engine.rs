@@ -289,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// The same with a mover: posters' stores arrive by themselves, and nothing is waited for but at rest.
+    /// Runs an engine with a mover: posters' stores arrive by themselves, and the engine waits only when it is idle.
     fn run_mover(&self, shared: &Shared) {
         let mut since: Option<Instant> = None;
         let mut turns = 0u32;

@@ -193,7 +193,7 @@ fn nothing_starts_before_the_doorbell() {
         queue_pair: poster.number(),
     });
     assert_eq!(bed.settle(), 1);
-    // The same doorbell again is nothing new.
+    // A repeated doorbell changes nothing.
     poster.ring();
     assert_eq!(bed.settle(), 0);
     bed.assert_clean();

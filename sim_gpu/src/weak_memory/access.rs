@@ -88,6 +88,6 @@ pub(crate) trait Bytes {
     fn covers(&self, at: u64, bytes: u64) -> bool;
     /// Up to 8 bytes, little-endian.
     fn get(&self, at: u64, bytes: usize) -> u64;
-    /// The same, stored.
+    /// Stores up to 8 bytes, little-endian.
     fn set(&mut self, at: u64, bytes: usize, value: u64);
 }

@@ -159,7 +159,7 @@ impl Fake {
         self.post_to(kind, layout::owner_of(0, page as u64), frame);
     }
 
-    /// The same to the replica that `owner` names.
+    /// A request to the replica that `owner` names.
     fn post_to(&mut self, kind: u32, owner: u64, frame: usize) {
         let place = (self.queue.reserved as usize) % SLOTS;
         self.queue.reserved += 1;
@@ -189,7 +189,7 @@ impl Fake {
         self.fetch_from(page, 0, frame);
     }
 
-    /// The same from one of two homes.
+    /// The whole way of a page into a frame, from one of two homes.
     fn fetch_from(&mut self, page: usize, replica: u64, frame: usize) {
         let owner = layout::owner_of(0, page as u64) | replica << layout::OWNER_REPLICA_SHIFT;
         self.word(page, self.words[page] | layout::STATE_FETCHING << layout::STATE_SHIFT);

@@ -36,7 +36,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// The same, if the exit status is 0.
+    /// The output, if the exit status is 0.
     ///
     /// # Errors
     /// [`Error::CommandFailed`] with the end of the output.

@@ -36,7 +36,7 @@ pub(crate) fn output(program: &Path, arguments: &[&str], folder: &Path) -> Resul
     run(command, TOOL, false)
 }
 
-/// The same as text.
+/// Runs a program to its end and returns its standard output as text.
 pub(crate) fn text(program: &Path, arguments: &[&str], folder: &Path) -> Result<String, Error> {
     output(program, arguments, folder).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -17,7 +17,8 @@ GPUVM_DEVICE constexpr u32 crc_shifted(u32 value, u32 bits) {
     return value;
 }
 
-// The same for 32 bits, as a sum of constants, one for each bit of the value: they wait for nothing but the value.
+// A remainder times x to the power of 32, as a sum of constants, one for each bit of the value: no step waits for
+// another.
 template <u32 Bit = 0>
 GPUVM_DEVICE u32 crc_word(u32 value) {
     constexpr u32 column = crc_shifted(1u << Bit, 32);
@@ -90,7 +91,7 @@ GPUVM_NOINLINE u32 checksum_together(u64 from, u32 bytes, u32 group) {
     return kept(__shfl_sync(group, crc, __ffs(group) - 1));
 }
 
-// The same by one lane.
+// The checksum of a page, by one lane.
 GPUVM_DEVICE u32 checksum_alone(u64 from, u32 bytes) { return kept(crc_run(~0u, from, 0, bytes)); }
 
 }  // namespace detail

@@ -127,7 +127,7 @@ class Fetch {
         stage_out_wait();
     }
 
-    // The same in parts, for a page of one piece, whose bytes other lanes read where they are staged.
+    // `finish` in parts, for a page of one piece, whose bytes other lanes read in the staging buffer.
     GPUVM_DEVICE u32 buffer() const { return buffer_; }
     GPUVM_DEVICE u32 phase() const { return staging_phase(buffer_); }
     GPUVM_DEVICE static void wait(u32 buffer, u32 phase) { stage_in_wait(buffer, phase); }

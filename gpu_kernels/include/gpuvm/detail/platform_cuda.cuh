@@ -135,7 +135,7 @@ GPUVM_DEVICE void st_relaxed_gpu_v2(pair64* p, pair64 v) {
 GPUVM_DEVICE void st_relaxed_sys_v2(pair64* p, pair64 v) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0],{%1,%2};" ::"l"(p), "l"(v.lo), "l"(v.hi) : "memory");
 }
-// The same from 4-byte words: pairing them first costs moves.
+// 16 bytes from 4-byte words: pairing them first costs moves.
 GPUVM_DEVICE void st_relaxed_gpu_v4(void* p, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");

@@ -55,7 +55,7 @@ codes! {
 }
 
 impl Status {
-    /// The same in mlx5's numbers, which the device library uses for every NIC; 0 for success.
+    /// The status in mlx5's numbers, which the device library uses for every NIC; `None` for success.
     pub fn syndrome(self) -> Option<Syndrome> {
         match u8::from(self) {
             0 => None,
