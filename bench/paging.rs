@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use gpuvm::{Buffer, GpuKind, Kernel, LaunchConfig, Region, Transport, Vm};
+use gpuvm::{Buffer, Kernel, LaunchConfig, Region, SimulatedGpu, Soft, Vm};
 use gpuvm_workloads::{
     bfs::{self, Options},
     graph::{Csr, GraphSpec, LoadOptions, reference},
@@ -209,10 +209,9 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
 
 fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs::Outcome> {
     let options = Options {
-        machine: Vm::builder().gpu(GpuKind::Simulated).transport(Transport::Soft),
+        machine: Vm::builder().gpu(SimulatedGpu::new()).transport(Soft::new()),
         frame_bytes: (bfs::paged_bytes(csr, 4096) as f64 * share) as u64,
         page_bytes: 4096,
-        seed: None,
         shape: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;

@@ -19,7 +19,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         machine: Vm::builder(),
         frame_bytes: bfs::paged_bytes(csr, 4096) / 4,
         page_bytes: 4096,
-        seed: None,
         shape: None,
     };
     let mut levels = Vec::new();

@@ -82,7 +82,7 @@ impl VmInner {
     /// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
     /// have lost their pages.
     pub fn takes_nodes_back(&self) -> bool {
-        !self.nodes.is_empty() && self.settings.is_guarded()
+        !self.nodes.is_empty() && self.settings.guarded
     }
 
     /// The lost nodes, and with `due` those alone that it is time to call.
@@ -348,7 +348,7 @@ impl Turns {
         self.seen.clone_from(&returned);
         let now = Instant::now();
         let mut missed = self.missed;
-        if vm.settings.is_guarded() && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
+        if vm.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
             // What cannot be read is told by whoever launches something.
             missed = vm.replicas_missed().unwrap_or(missed);

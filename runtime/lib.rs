@@ -52,7 +52,6 @@ mod arena;
 mod args;
 mod backoff;
 mod buffer;
-mod builder;
 mod catch_up;
 mod device;
 mod error;
@@ -60,7 +59,6 @@ mod fault;
 mod frames;
 mod home;
 mod kernel;
-mod kinds;
 mod launch;
 mod launch_state;
 mod local_home;
@@ -71,17 +69,17 @@ mod queues;
 mod recovery;
 mod region;
 mod scope;
+mod settings;
 mod stats;
 mod support;
 mod vm;
 
 pub use args::{KernelArg, KernelArgs, Value};
 pub use buffer::Buffer;
-pub use builder::{GpuKind, RdmaPath, Transport, VmBuilder};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
-pub use gpuvm_gpu::{Capabilities, CompileOptions, Gpu, GpuError, KernelInfo, LaunchReport};
+pub use gpuvm_gpu::{Capabilities, CompileOptions, GpuError, KernelInfo, LaunchReport};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
@@ -91,6 +89,10 @@ pub use launch::{Launch, LaunchConfig, StreamHandle};
 pub use local_home::HostHome;
 pub use region::{DirtyPage, HomeHealth, Integrity, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
+pub use settings::{
+    CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,
+    TransportKind, VmBuilder,
+};
 pub use stats::Stats;
 pub use vm::Vm;
 

@@ -105,7 +105,7 @@ impl LocalHome {
     }
 }
 
-/// A home in this host's memory that can be lost, and return: see [`VmBuilder::host_homes`](crate::VmBuilder::host_homes).
+/// A home in this host's memory that can be lost, and return: see [`Queues::host_homes`](crate::Queues::host_homes).
 #[derive(Clone)]
 pub struct HostHome(pub(crate) Arc<LocalHome>);
 

@@ -11,11 +11,10 @@ use std::{
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_memory_node::{JoinQueue, QueueLink};
-use gpuvm_nic::{Nic, QueueAttributes, mlx5::QueueMaking};
+use gpuvm_nic::{Nic, QueueAttributes};
 
 use crate::{
     arena::RingArena,
-    builder::{Transport, VmBuilder},
     device::DeviceArray,
     error::{Doing, Error, Result},
     local_home::LocalHome,
@@ -63,24 +62,6 @@ pub(crate) struct QueueShape {
     pub patience: Duration,
     /// Pages may have a second home.
     pub guarded: bool,
-}
-
-/// Whether a transport's completion queues can be collapsed, where that is asked for.
-pub(crate) fn check_collapsed(settings: &VmBuilder, transport: Transport, hardware: bool) -> Result<()> {
-    let reason = match transport {
-        _ if !settings.collapsed_completions => return Ok(()),
-        Transport::Soft if !hardware => return Ok(()),
-        Transport::Mlx5 if settings.rdma_queues == QueueMaking::Devx => return Ok(()),
-        Transport::Soft => {
-            "the software NIC's copies to a GPU of hardware follow no such order; leave it out".to_owned()
-        }
-        other => format!("transport {other} has none; use soft, or mlx5 with queues that DEVX makes"),
-    };
-    Err(Error::Setting {
-        setting: "collapsed completions",
-        value: "true".into(),
-        reason,
-    })
 }
 
 /// Queue pairs that reach one home, for a region.

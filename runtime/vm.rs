@@ -10,15 +10,11 @@ use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{self as layout, Counters, FillState, LatencyHistogram, PoolState, RegionDesc, StripeDesc, VmDesc};
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{
-    Nic, NicCapabilities, RxeNic, SoftNic,
-    mlx5::{Mlx5Nic, QueueMaking},
-};
+use gpuvm_nic::{Nic, NicCapabilities, RxeNic, SoftNic, mlx5::Mlx5Nic};
 
 use crate::{
     arena::RingArena,
     buffer::Buffer,
-    builder::{QUEUE_PAIRS, Transport, VmBuilder},
     catch_up::CatchUp,
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
@@ -29,9 +25,10 @@ use crate::{
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
-    queues::{Keeper, QueueShape, Queues, StepKeeper, measure},
+    queues::{Keeper, QueueShape, Queues, StepKeeper},
     region::{RegionBuilder, RegionInner, Tables},
     scope::Scope,
+    settings::{QueuePlan, Settings, TransportKind, VmBuilder},
     stats::Stats,
     support::Support,
 };
@@ -134,8 +131,8 @@ pub(crate) struct VmInner {
     pub lost: OnceLock<Lost>,
     pub peers: Arc<Mutex<Peers>>,
     pub page_shift: u32,
-    pub transport: Transport,
-    pub settings: VmBuilder,
+    pub transport: TransportKind,
+    pub settings: Settings,
     pub gpu: Arc<dyn Gpu>,
 }
 
@@ -146,7 +143,8 @@ impl Vm {
     }
 
     pub(crate) fn bring_up(
-        settings: VmBuilder,
+        settings: Settings,
+        plan: QueuePlan,
         gpu: Arc<dyn Gpu>,
         nics: TransportNics,
         nodes: Vec<Arc<NodeClient>>,
@@ -163,31 +161,18 @@ impl Vm {
             arena.stay_on_host();
         }
         let capabilities = gpu.capabilities();
-        let flush_reads = settings.flush_reads || frames.needs_flush(&capabilities);
+        let flush_reads = plan.flush_reads || frames.needs_flush(&capabilities);
         // Known only now: a flush takes a block of its own.
-        settings.check_queue_blocks(&nics, flush_reads)?;
+        plan.check_blocks(&nics, flush_reads)?;
         let resident_warps = capabilities.max_resident_lanes / capabilities.warp_size;
         let doing = || "allocating the frames' bookkeeping".to_owned();
-        let count = match settings.queue_pairs {
-            Some(asked) => asked,
-            // The processor, which measures, may not reach rings that DEVX made.
-            None if transport == Transport::Mlx5 && settings.rdma_queues == QueueMaking::Verbs => {
-                let measured = nics.iter().map(|nic| Ok(measure(nic, settings.page_size)?.queue_pairs));
-                measured
-                    .collect::<Result<Vec<_>>>()?
-                    .into_iter()
-                    .max()
-                    .unwrap_or(QUEUE_PAIRS)
-            }
-            None => QUEUE_PAIRS,
-        };
         let shape = QueueShape {
-            count,
-            depth: settings.queue_depth,
+            count: plan.count(&nics, settings.page_size)?,
+            depth: plan.depth,
             flush_reads,
-            collapsed: settings.collapsed_completions,
+            collapsed: plan.collapsed,
             patience: settings.wait_limit / PATIENCE_SHARE,
-            guarded: settings.is_guarded(),
+            guarded: settings.guarded,
         };
         let queues = match nics.is_empty() {
             true => None,
@@ -195,7 +180,7 @@ impl Vm {
                 &*gpu,
                 &nics,
                 arena,
-                (&LocalHome::several(settings.host_homes), &nodes),
+                (&LocalHome::several(plan.host_homes), &nodes),
                 shape,
                 &frames,
             )?)),
@@ -213,11 +198,7 @@ impl Vm {
         let pool = DeviceArray::zeroed(&*gpu, 1).doing(doing)?;
         let regions = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max)).doing(doing)?;
         // A row for each replica, of a stripe a node or a NIC.
-        let rows = if nodes.len() > 1 || settings.host_homes > 1 {
-            2
-        } else {
-            1
-        };
+        let rows = if nodes.len() > 1 || plan.host_homes > 1 { 2 } else { 1 };
         let stripes_a_region = (nodes.len().max(nics.len()).max(1) * rows) as u64;
         let stripes = DeviceArray::zeroed(&*gpu, u64::from(settings.regions_max) * stripes_a_region).doing(doing)?;
         let counters = DeviceArray::zeroed(&*gpu, u64::from(COUNTER_SHARDS)).doing(doing)?;
@@ -254,7 +235,7 @@ impl Vm {
             nodes,
             support: Support::compile(
                 &*gpu,
-                &compile_options(transport, settings.is_guarded(), &settings.support_options),
+                &compile_options(transport, settings.guarded, &settings.support_options),
             )?,
             low_water: (frame_count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
@@ -348,7 +329,7 @@ impl Vm {
             .compile(
                 &Source::new(name, source),
                 kernels,
-                &compile_options(self.inner.transport, self.inner.settings.is_guarded(), options),
+                &compile_options(self.inner.transport, self.inner.settings.guarded, options),
             )
             .doing(|| format!("compiling {name}"));
         let module = self.inner.or_lost(module)?;
@@ -407,7 +388,7 @@ impl Vm {
     }
 
     /// The transport that fills the frames.
-    pub fn transport(&self) -> Transport {
+    pub fn transport(&self) -> TransportKind {
         self.inner.transport
     }
 
@@ -451,7 +432,7 @@ impl Vm {
         self.inner.queues.as_ref().map_or(0, |queues| queues.proxied())
     }
 
-    /// Whether each READ is followed by a read of its frame: see [`VmBuilder::flush_reads`].
+    /// Whether each READ is followed by a read of its frame: see [`Soft::flush_reads`](crate::Soft::flush_reads).
     pub fn flushes_reads(&self) -> bool {
         self.inner.queues.as_ref().is_some_and(|queues| queues.flushes_reads())
     }
@@ -488,12 +469,12 @@ pub(crate) enum TransportNics {
 }
 
 impl TransportNics {
-    fn transport(&self) -> Transport {
+    fn transport(&self) -> TransportKind {
         match self {
-            Self::Direct => Transport::Direct,
-            Self::Soft(_) => Transport::Soft,
-            Self::Rxe(_) => Transport::Rxe,
-            Self::Mlx5(..) => Transport::Mlx5,
+            Self::Direct => TransportKind::Direct,
+            Self::Soft(_) => TransportKind::Soft,
+            Self::Rxe(_) => TransportKind::Rxe,
+            Self::Mlx5(..) => TransportKind::Mlx5,
         }
     }
 
@@ -528,9 +509,9 @@ impl TransportNics {
 
 /// The options of a user's source, with the device library for this transport alone: the other's code would cost every
 /// kernel registers.
-fn compile_options(transport: Transport, guarded: bool, options: &CompileOptions) -> CompileOptions {
+fn compile_options(transport: TransportKind, guarded: bool, options: &CompileOptions) -> CompileOptions {
     let only = match transport {
-        Transport::Direct => "GPUVM_DIRECT_ONLY",
+        TransportKind::Direct => "GPUVM_DIRECT_ONLY",
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();

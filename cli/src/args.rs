@@ -4,17 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use gpuvm::{GpuKind, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
 use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
-use crate::error::CliError;
-use crate::serve::read_secret;
+pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;
+use crate::sizes::parse_memory;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
-use crate::sizes::{parse_memory, parse_mtu, parse_queue_depth};
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -166,146 +164,4 @@ pub struct BfsArgs {
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
-}
-
-/// The GPU, what moves its pages, and the queues between them.
-#[derive(Clone, Debug, Args)]
-pub struct MachineArgs {
-    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
-    #[arg(long, default_value = "auto")]
-    pub gpu: GpuKind,
-
-    /// What moves the pages: direct (the faulting warp), soft (the software NIC), rxe (Linux SoftRoCE), mlx5, or auto.
-    #[arg(long, default_value = "auto")]
-    pub transport: Transport,
-
-    /// The RDMA device, such as rxe0 or mlx5_0. Without it: the first SoftRoCE device, or the ConnectX devices that are
-    /// nearest to the GPU. Given several times, over all of them (mlx5).
-    #[arg(long, value_name = "NAME")]
-    pub rdma_device: Vec<String>,
-
-    /// How the queues of a ConnectX device are made: `verbs`, or `devx`, which puts them into the GPU's own memory.
-    #[arg(long, value_name = "HOW", default_value_t = QueueMaking::Verbs)]
-    pub rdma_queues: QueueMaking,
-
-    /// How packets leave a ConnectX device.
-    #[command(flatten)]
-    pub path: PathArgs,
-
-    /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub memory_node: Vec<String>,
-
-    /// A file with the secret that the memory nodes ask for; its last line ending does not count.
-    #[arg(long, value_name = "FILE", requires = "memory_node")]
-    pub secret_file: Option<PathBuf>,
-
-    /// How often the RDMA device sends an unanswered request again; 7 is for ever.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
-    pub rdma_retries: u8,
-
-    /// How long the RDMA device waits for an answer before it sends again: 4.096 us doubled this many times.
-    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
-    pub rdma_ack_timeout: u8,
-
-    /// Queue pairs for each home and NIC. Without it: 8; over mlx5 as many as keep the link busy.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub queue_pairs: Option<u32>,
-
-    /// Requests that one queue pair holds: a power of two.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_queue_depth)]
-    pub queue_depth: u32,
-
-    /// Worker threads of the simulated GPU. Without it: one a core.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub workers: Option<u32>,
-}
-
-const PACKETS: &str = "Packets of a ConnectX device";
-
-/// How packets leave a ConnectX device.
-// Each option names its heading: one for all of them would also be that of the options that follow.
-#[derive(Clone, Debug, Args)]
-pub struct PathArgs {
-    /// Its port.
-    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
-    pub rdma_port: u8,
-
-    /// The place of the GID in the port's table. Without it: a RoCE v2 one, of an IPv4 address if there is one.
-    #[arg(long, help_heading = PACKETS, value_name = "N")]
-    pub gid_index: Option<u8>,
-
-    /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096. Without it: what the port has.
-    #[arg(long, help_heading = PACKETS, value_name = "BYTES", value_parser = parse_mtu)]
-    pub rdma_mtu: Option<u32>,
-
-    /// Service level.
-    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
-    pub service_level: u8,
-
-    /// Traffic class (RoCE: DSCP and ECN).
-    #[arg(long, help_heading = PACKETS, value_name = "N", default_value_t = 0)]
-    pub traffic_class: u8,
-}
-
-impl PathArgs {
-    /// Those that say something, by their names.
-    pub fn options(&self) -> [(&'static str, Option<String>); 5] {
-        let plain = RdmaPath::default();
-        let given = |value: u8, plain: u8| (value != plain).then(|| value.to_string());
-        [
-            ("rdma-port", given(self.rdma_port, plain.port)),
-            ("gid-index", self.gid_index.map(|index| index.to_string())),
-            ("rdma-mtu", self.rdma_mtu.map(|bytes| bytes.to_string())),
-            ("service-level", given(self.service_level, plain.service_level)),
-            ("traffic-class", given(self.traffic_class, plain.traffic_class)),
-        ]
-    }
-
-    /// For a `Vm`.
-    pub fn path(&self) -> RdmaPath {
-        RdmaPath {
-            port: self.rdma_port,
-            gid_index: self.gid_index,
-            mtu: self.rdma_mtu,
-            service_level: self.service_level,
-            traffic_class: self.traffic_class,
-        }
-    }
-}
-
-/// Queue pairs where none are asked for and nothing is measured.
-const QUEUE_PAIRS: u32 = 8;
-
-impl MachineArgs {
-    /// The settings, without frame memory, for pages of `page_bytes`.
-    ///
-    /// # Errors
-    /// A secret that cannot be read.
-    pub fn builder(&self, page_bytes: u64) -> Result<VmBuilder, CliError> {
-        let mut builder = Vm::builder()
-            .gpu(self.gpu)
-            .transport(self.transport)
-            .rdma_queues(self.rdma_queues)
-            .rdma_retries(self.rdma_retries)
-            .rdma_ack_timeout(self.rdma_ack_timeout)
-            .page_size(page_bytes)
-            .queue_depth(self.queue_depth);
-        builder = builder.rdma_devices(&self.rdma_device).rdma_path(self.path.path());
-        match (self.queue_pairs, self.transport) {
-            (Some(count), _) => builder = builder.queue_pairs(count),
-            (None, Transport::Mlx5) => {}
-            (None, _) => builder = builder.queue_pairs(QUEUE_PAIRS),
-        }
-        if let Some(workers) = self.workers {
-            builder = builder.workers(workers);
-        }
-        for node in &self.memory_node {
-            builder = builder.memory_node(node);
-        }
-        if let Some(path) = &self.secret_file {
-            builder = builder.node_secret(read_secret(path)?);
-        }
-        Ok(builder)
-    }
 }

@@ -26,10 +26,9 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
     let graph = load(args, &mut bars)?;
     let source = source_vertex(args, &graph)?;
     let options = bfs::Options {
-        machine: args.machine.builder(args.page_size)?,
+        machine: args.machine.builder(args.page_size, args.seed)?,
         frame_bytes: frame_bytes(args, &graph)?,
         page_bytes: args.page_size,
-        seed: args.seed,
         shape: None,
     };
     bars.working("starting");
@@ -97,10 +96,7 @@ fn unwritten(path: &Path, source: io::Error) -> CliError {
 
 /// Starts the machine once, small, so that settings that cannot be are known before a graph is loaded for nothing.
 fn probe(args: &BfsArgs) -> Result<(), CliError> {
-    let mut builder = args.machine.builder(args.page_size)?;
-    if let Some(seed) = args.seed {
-        builder = builder.seed(seed);
-    }
+    let builder = args.machine.builder(args.page_size, args.seed)?;
     let built = builder.frame_memory(FRAMES_MIN * args.page_size).build();
     built.map(drop).map_err(CliError::BackEnd)
 }

@@ -5,6 +5,7 @@ mod bench;
 mod bfs;
 mod doctor;
 mod error;
+mod machine;
 mod metrics_http;
 mod output;
 mod progress;

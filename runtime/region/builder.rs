@@ -11,9 +11,9 @@ mod sources;
 use sources::Data;
 
 use crate::{
-    builder::Transport,
     error::{Doing, Error, Result},
     home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
+    settings::TransportKind,
     vm::Vm,
 };
 
@@ -86,7 +86,7 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     /// Keeps each page at so many homes, 1 or 2, so that losing one of two loses nothing: at two memory nodes, or, where
-    /// there are none, at two homes of this host ([`VmBuilder::host_homes`](crate::VmBuilder::host_homes)). Default: 1.
+    /// there are none, at two homes of this host ([`Queues::host_homes`](crate::Queues::host_homes)). Default: 1.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = count;
         self
@@ -127,7 +127,7 @@ impl<T: Pod> RegionBuilder<T> {
                 self.vm.page_size()
             ));
         }
-        if let (Some(ordinal), false) = (self.neighbour, self.vm.transport() == Transport::Direct) {
+        if let (Some(ordinal), false) = (self.neighbour, self.vm.transport() == TransportKind::Direct) {
             return refuse(format!(
                 "only the direct transport reaches memory of GPU {ordinal}; this Vm uses {}",
                 self.vm.transport()
@@ -158,7 +158,7 @@ impl<T: Pod> RegionBuilder<T> {
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
                 self.vm.transport()
             )),
-            _ if guarded && !self.vm.inner.settings.is_guarded() => Err(
+            _ if guarded && !self.vm.inner.settings.guarded => Err(
                 "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
                     .into(),
             ),
@@ -166,7 +166,7 @@ impl<T: Pod> RegionBuilder<T> {
             1 => Ok(()),
             2 if homes >= 2 => Ok(()),
             2 if self.homed_at_nodes() => Err("2 replicas need two memory nodes; name another one".into()),
-            2 => Err("2 replicas need two homes; name memory nodes, or say VmBuilder::host_homes(2)".into()),
+            2 => Err("2 replicas need two homes; name memory nodes, or say Queues::host_homes(2)".into()),
             other => Err(format!("{other} replicas; there are 1 or 2")),
         }
     }

@@ -6,7 +6,6 @@ use gpuvm_gpu::{Gpu, GpuError};
 
 use super::RegionInner;
 use crate::{
-    builder::VmBuilder,
     device::DeviceArray,
     error::{Doing, Error, Result},
 };
@@ -53,13 +52,6 @@ impl Guards {
 /// The checksum of a page as the device keeps it: its CRC-32C, and 1 for 0, which says that it is not known.
 pub(crate) fn checksum(page: &[u8]) -> u32 {
     crc32c::crc32c(page).max(1)
-}
-
-impl VmBuilder {
-    /// Whether regions may have checksums or replicas.
-    pub(crate) fn is_guarded(&self) -> bool {
-        self.guarded_regions || self.host_homes > 1
-    }
 }
 
 impl RegionInner {

@@ -14,6 +14,7 @@
 //! # Ok::<(), String>(())
 //! ```
 
+pub mod adjust;
 pub mod bench;
 pub mod campaign;
 mod homes;

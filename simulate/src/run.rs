@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuvm::{CompileOptions, GpuKind, Transport, Vm, VmBuilder};
+use gpuvm::{CompileOptions, Queues, Soft, Transport, Vm, VmBuilder};
 use gpuvm_gpu::Gpu;
 use gpuvm_nic::soft::{FaultKind, FaultMix};
 use gpuvm_nic::wire::mlx5::Syndrome;
@@ -238,24 +238,21 @@ impl Room<'_> {
         self.gpu = Some(Arc::clone(&gpu));
         let times = if sources.checked { CHECKED_TIMES } else { 1 };
         let builder = Vm::builder()
-            .gpu(GpuKind::Simulated)
-            .device(gpu as Arc<dyn Gpu>)
-            .seed(self.seed)
+            .gpu(gpu as Arc<dyn Gpu>)
             .page_size(PAGE)
             .frame_memory(needs.frames * PAGE)
             .regions_max(8)
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
-            .host_homes(sources.homes)
             .guarded_regions(sources.checked)
             .support_options(self.options.compile_support.clone());
+        let queues = Queues::new().pairs(needs.queue_pairs).depth(needs.queue_depth);
+        let soft = Soft::new()
+            .queues(queues.host_homes(sources.homes))
+            .flush_reads(self.options.lands_late() && !self.options.unflushed);
         Ok(match sources.direct {
             true => builder.transport(Transport::Direct),
-            false => builder
-                .transport(Transport::Soft)
-                .queue_pairs(needs.queue_pairs)
-                .queue_depth(needs.queue_depth)
-                .flush_reads(self.options.lands_late() && !self.options.unflushed),
+            false => builder.transport(soft),
         })
     }
 }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use gpuvm::{
-    CompileOptions, Error, GpuKind, Kernel, Launch, LaunchConfig, LaunchReport, SoftNic, Transport, Vm, VmBuilder,
+    CompileOptions, Error, Gpu, Kernel, Launch, LaunchConfig, LaunchReport, MemoryNodes, Queues, Rdma, Retransmission,
+    Rxe, SimulatedGpu, Soft, SoftNic, Transport, Vm, VmBuilder,
 };
 pub use gpuvm_nic::with_causes;
+pub use gpuvm_simulate::adjust::Adjust;
 pub use gpuvm_simulate::bench::{Kernels, compare};
 
 /// The page size of tests that do not try several.
@@ -23,7 +25,7 @@ pub fn small(frames: u64) -> VmBuilder {
 /// where it stands, a deadline of a kernel that does not look at `gpuvm::failed()`.
 pub fn simulated(frames: u64) -> VmBuilder {
     // The transport alone comes from the environment.
-    small(frames).gpu(GpuKind::Simulated)
+    small(frames).gpu(simulated_gpu(frames))
 }
 
 /// A limit of a wait or of a launch: `GPUVM_TEST_SCALE=20` makes all of them 20 times as long, for machines and tools that
@@ -38,12 +40,15 @@ pub fn scaled(limit: Duration) -> Duration {
     }
 }
 
-/// The GPU that the tests run on, and whether the environment has named it.
-fn gpu() -> (GpuKind, bool) {
-    match std::env::var("GPUVM_TEST_GPU") {
-        Ok(text) => (text.parse().unwrap_or_else(|error| panic!("{error}")), true),
-        Err(_) => (GpuKind::Simulated, false),
-    }
+/// The GPU that the environment has named.
+fn gpu() -> Option<Gpu> {
+    let text = std::env::var("GPUVM_TEST_GPU").ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The simulated GPU, with memory for so many frames.
+pub fn simulated_gpu(frames: u64) -> SimulatedGpu {
+    SimulatedGpu::new().memory(frames * PAGE + (64 << 20))
 }
 
 fn transport() -> Option<Transport> {
@@ -56,63 +61,76 @@ fn transport() -> Option<Transport> {
 /// perhaps several with commas, with regions at those memory nodes. `GPUVM_TEST_RETRIES` and `GPUVM_TEST_ACK_TIMEOUT` set
 /// what the RDMA device does about packets that are lost.
 pub fn over_environment(builder: VmBuilder) -> VmBuilder {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u8>().expect("a small number"))
+    let builder = match gpu() {
+        // One that is simulated has its settings.
+        None | Some(Gpu::Simulated(_)) => builder,
+        Some(gpu) => builder.gpu(gpu),
     };
-    let builder = builder.gpu(gpu().0);
-    let builder = match transport() {
-        Some(transport) => builder.transport(transport),
+    let nodes = std::env::var("GPUVM_TEST_NODE").ok();
+    let builder = match &nodes {
+        // Losses cost seconds where the connection manager repeats itself, to join and to mend a queue pair.
+        Some(_) => builder
+            .wait_limit(scaled(Duration::from_secs(60)))
+            .launch_deadline(scaled(Duration::from_secs(180))),
         None => builder,
     };
-    let mut builder = match std::env::var("GPUVM_TEST_RDMA") {
-        Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
-        Err(_) => builder,
-    };
-    if let Ok(nodes) = std::env::var("GPUVM_TEST_NODE") {
-        // Losses cost seconds where the connection manager repeats itself, to join and to mend a queue pair.
-        builder = builder
-            .node_timeout(scaled(Duration::from_secs(30)))
-            .wait_limit(scaled(Duration::from_secs(60)))
-            .launch_deadline(scaled(Duration::from_secs(180)));
-        for node in nodes.split(',') {
-            builder = builder.memory_node(node);
+    let nodes = nodes.map(|nodes| MemoryNodes::at(nodes.split(',')).timeout(scaled(Duration::from_secs(30))));
+    let transport = match (std::env::var("GPUVM_TEST_RDMA"), nodes) {
+        (Ok(device), nodes) => {
+            let rxe = Rxe::new().device(device).retransmission(retransmission());
+            Transport::from(match nodes {
+                Some(nodes) => rxe.memory_nodes(nodes),
+                None => rxe,
+            })
         }
-    }
+        (Err(_), Some(nodes)) => Rdma::to(nodes).retransmission(retransmission()).into(),
+        (Err(_), None) => match transport() {
+            Some(transport) => transport,
+            None => return builder,
+        },
+    };
+    let queues = builder.transport_asked().queues().unwrap_or_default();
+    builder.transport(transport.with_queues(queues))
+}
+
+/// What the RDMA device does about packets that are lost.
+fn retransmission() -> Retransmission {
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse::<u8>().expect("a small number"))
+    };
+    let mut again = Retransmission::new();
     if let Some(count) = number("GPUVM_TEST_RETRIES") {
-        builder = builder.rdma_retries(count);
+        again = again.retries(count);
     }
     if let Some(code) = number("GPUVM_TEST_ACK_TIMEOUT") {
-        builder = builder.rdma_ack_timeout(code);
+        again = again.ack_timeout(code);
     }
-    builder
+    again
 }
 
 /// The same over the software NIC, for tests that plant its faults or watch its statistics: on the simulated GPU, unless
 /// the environment asks for the software NIC on another.
 pub fn small_soft(frames: u64) -> VmBuilder {
-    let gpu = match (gpu(), transport()) {
-        ((gpu, true), Some(Transport::Soft)) => gpu,
-        _ => GpuKind::Simulated,
-    };
-    sized(frames).gpu(gpu).transport(Transport::Soft)
+    match (gpu(), transport()) {
+        (Some(Gpu::Cuda(gpu)), Some(Transport::Soft(_))) => sized(frames).gpu(gpu).over_soft(),
+        _ => sized(frames).over_soft(),
+    }
 }
 
 /// The same on the simulated GPU whatever the environment says, for tests that follow a seed or hang a kernel.
 pub fn simulated_soft(frames: u64) -> VmBuilder {
-    small_soft(frames).gpu(GpuKind::Simulated)
+    sized(frames).over_soft()
 }
 
 fn sized(frames: u64) -> VmBuilder {
     Vm::builder()
         .frame_memory(frames * PAGE)
         .page_size(PAGE)
-        .queue_pairs(2)
-        .queue_depth(16)
+        .gpu(simulated_gpu(frames))
+        .transport(Transport::Auto(Queues::new().pairs(2).depth(16)))
         .wait_limit(scaled(Duration::from_secs(10)))
         .launch_deadline(scaled(Duration::from_secs(60)))
-        .device_memory(frames * PAGE + (64 << 20))
 }
 
 /// Element-wise kernels: fill, sums, copies, updates.
@@ -205,8 +223,8 @@ impl Bench {
 /// for a real one it lies in memory.
 pub fn file_to_map() -> tempfile::NamedTempFile {
     let made = match gpu() {
-        (GpuKind::Simulated, _) => tempfile::NamedTempFile::new(),
-        _ => tempfile::NamedTempFile::new_in("/dev/shm"),
+        None | Some(Gpu::Simulated(_)) => tempfile::NamedTempFile::new(),
+        Some(_) => tempfile::NamedTempFile::new_in("/dev/shm"),
     };
     made.unwrap_or_else(|error| panic!("a file to map: {error}"))
 }

@@ -19,9 +19,8 @@ fn used(vm: &Vm) -> u64 {
 fn vm(frames: u64) -> Vm {
     // Its size is set, and nobody else allocates there.
     Vm::builder()
-        .gpu(gpuvm::GpuKind::Simulated)
+        .gpu(gpuvm::SimulatedGpu::new().memory(256 << 20))
         .frame_memory(frames * PAGE)
-        .device_memory(256 << 20)
         .build()
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
 use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
-use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Transport, Vm, VmBuilder, soft};
+use gpuvm::{CompileOptions, LaunchConfig, SoftNic, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 const N: u64 = 40 * PAGE_WORDS;
@@ -119,8 +119,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
         let shape = Shape::random(&mut rng, 4096, 4);
         let builder = shape
             .builder()
-            .gpu(gpuvm::GpuKind::Simulated)
-            .transport(Transport::Soft)
+            .over_soft()
             .collapsed_completions(true)
             .flush_reads(seed % 2 == 1);
         if let Err(wrong) = run_on::<u32>(builder, &mut rng, &shape, &CompileOptions::default()) {
@@ -142,15 +141,5 @@ fn every_interleaving_comes_to_what_a_plain_array_comes_to() {
             let name = "every_interleaving_comes_to_what_a_plain_array_comes_to";
             give_up("collapsed", name, seed, &shape, &wrong);
         }
-    }
-}
-
-#[test]
-fn transports_that_have_none_say_so() {
-    for transport in [Transport::Direct, Transport::Rxe, Transport::Mlx5] {
-        let builder = Vm::builder().gpu(gpuvm::GpuKind::Simulated).transport(transport);
-        let error = builder.collapsed_completions(true).build().map(|_| ()).unwrap_err();
-        let message = with_causes(&error);
-        assert!(message.contains("collapsed completions"), "{transport}: {message}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft, small_soft};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft, small_soft};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 

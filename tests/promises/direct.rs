@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
+use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
-use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, VmBuilder};
+use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind, VmBuilder};
 
 fn direct(frames: u64) -> VmBuilder {
     small(frames).transport(Transport::Direct)
@@ -19,7 +19,7 @@ fn config() -> LaunchConfig {
 #[test]
 fn pages_come_and_go_without_a_nic() {
     let bench = Bench::new(direct(4), BASIC);
-    assert_eq!(bench.vm.transport(), Transport::Direct);
+    assert_eq!(bench.vm.transport(), TransportKind::Direct);
     assert!(bench.vm.soft_nic().is_none());
     let n = 40 * PAGE_WORDS + 3;
     let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
@@ -83,7 +83,10 @@ struct Line([u32; 32]);
 #[test]
 fn memory_is_registered_where_it_is_and_read_only_as_such() {
     let gpu = MockGpu::new(Some((9, 0)));
-    let bench = Bench::new(simulated_soft(4).transport(Transport::Auto).device(gpu.clone()), BASIC);
+    let bench = Bench::new(
+        simulated_soft(4).transport(Transport::default()).gpu(gpu.clone()),
+        BASIC,
+    );
     let mut lent = vec![1u32; 100];
     let fixed = vec![2u32; 200];
     // Large and aligned.
@@ -149,7 +152,10 @@ fn a_real_neighbours_memory_is_a_home() {
 #[test]
 fn a_neighbours_memory_is_a_home() {
     let gpu = MockGpu::new(Some((9, 0)));
-    let bench = Bench::new(simulated_soft(4).transport(Transport::Auto).device(gpu.clone()), BASIC);
+    let bench = Bench::new(
+        simulated_soft(4).transport(Transport::default()).gpu(gpu.clone()),
+        BASIC,
+    );
     let n = 20 * PAGE_WORDS + 7;
     let region = || bench.vm.region::<u32>(n).name("next door").home_on_gpu(NEIGHBOUR);
     let zeros = region().zeroed().unwrap();

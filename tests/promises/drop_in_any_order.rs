@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated, small, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated, small, with_causes};
 use gpuvm::{Error, LaunchConfig};
 
 /// The `n`-th order of `count` things.

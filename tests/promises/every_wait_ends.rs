@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Bench, HOLDING, PAGE_WORDS, refused, scaled, simulated, simulated_soft, small, small_soft, with_causes,
+    Adjust, Bench, HOLDING, PAGE_WORDS, refused, scaled, simulated, simulated_soft, small, small_soft, with_causes,
 };
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, soft};
 use gpuvm_nic::wire::mlx5::Opcode;

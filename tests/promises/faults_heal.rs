@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
 use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, Error, LaunchConfig};

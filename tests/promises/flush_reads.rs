@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
 use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -72,10 +72,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(41_000, 8) {
         let mut rng = rng(seed);
         let shape = Shape::random(&mut rng, 4096, 4);
-        let builder = shape
-            .builder()
-            .gpu(gpuvm::GpuKind::Simulated)
-            .transport(gpuvm::Transport::Soft);
+        let builder = shape.builder().over_soft();
         if let Err(wrong) = run_on::<u32>(builder.flush_reads(true), &mut rng, &shape, &CompileOptions::default()) {
             give_up(
                 "flush_reads",

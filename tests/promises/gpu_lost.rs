@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
-use gpuvm::{Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
+use gpuvm::{Error, GpuError, LaunchConfig, MemoryNodes, Mlx5, Rdma, Region, Rxe, Transport, TransportKind, VmBuilder};
 
 fn on(gpu: &Arc<MockGpu>) -> VmBuilder {
-    simulated_soft(8).device(gpu.clone())
+    simulated_soft(8).gpu(gpu.clone())
 }
 
 fn config() -> LaunchConfig {
@@ -170,21 +170,20 @@ fn a_gpu_that_is_lost_before_the_start_is_an_error() {
 #[test]
 fn hardware_copies_pages_itself_and_refuses_what_it_cannot_do() {
     let gpu = MockGpu::new(Some((9, 0)));
-    let settings = || simulated_soft(8).transport(Transport::Auto).device(gpu.clone());
+    let settings = || simulated_soft(8).transport(Transport::default()).gpu(gpu.clone());
     let vm = settings().build().unwrap();
-    assert_eq!(vm.transport(), Transport::Direct);
+    assert_eq!(vm.transport(), TransportKind::Direct);
     assert!(vm.soft_nic().is_none());
     drop(vm);
     for (builder, parts) in [
-        (settings().seed(5), ["seed is 5", "--gpu sim"]),
-        (settings().transport(Transport::Rxe), ["transport is rxe", "--gpu sim"]),
+        (settings().transport(Rxe::new()), ["transport is rxe", "--gpu sim"]),
         // Nobody is there, and no NIC: what is missing is named.
         (
-            settings().memory_node("127.0.0.1:1"),
+            settings().transport(Rdma::to(MemoryNodes::at(["127.0.0.1:1"]))),
             ["joining 127.0.0.1:1", "memory node"],
         ),
         (
-            settings().transport(Transport::Mlx5),
+            settings().transport(Mlx5::new()),
             ["transport mlx5 is not available", "mlx5"],
         ),
     ] {

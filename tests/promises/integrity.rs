@@ -4,7 +4,8 @@
 use std::os::unix::fs::FileExt as _;
 
 use crate::common::{
-    BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, simulated_soft, small_soft, with_causes,
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, simulated_soft, small_soft,
+    with_causes,
 };
 use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, FaultKind, Integrity, LaunchConfig, Region, VmBuilder, soft};

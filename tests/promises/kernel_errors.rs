@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, FAULTY, PAGE_WORDS, refused, scaled, simulated, small, with_causes};
+use crate::common::{Adjust, BASIC, Bench, FAULTY, PAGE_WORDS, refused, scaled, simulated, small, with_causes};
 use gpuvm::{Error, FaultKind, GpuError, LaunchConfig, Region, Value};
 
 fn bench() -> Bench {
@@ -399,9 +399,9 @@ fn settings_that_cannot_be_are_refused_by_name() {
     // Its size is the simulated GPU's setting.
     let message = refused(simulated(1000).device_memory(100 * 4096).build().map(|_| ()));
     assert!(message.contains("out of GPU memory"), "{message}");
-    let message = refused(small(4).gpu(gpuvm::GpuKind::Cuda(7)).build().map(|_| ()));
+    let message = refused(small(4).gpu(gpuvm::CudaGpu::ordinal(7)).build().map(|_| ()));
     assert!(message.contains("cuda:7"), "{message}");
-    let message = refused(small(4).transport(gpuvm::Transport::Mlx5).build().map(|_| ()));
+    let message = refused(small(4).transport(gpuvm::Mlx5::new()).build().map(|_| ()));
     assert!(message.contains("mlx5"), "{message}");
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, simulated_soft, small, small_soft};
-use gpuvm::{LaunchConfig, SoftNic, Transport};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, small, small_soft};
+use gpuvm::{LaunchConfig, SoftNic, TransportKind};
 
 /// Slower than a slow machine's lanes, so that requests meet.
 fn slow(max_rd_atomic: u32) -> Arc<SoftNic> {
@@ -125,7 +125,7 @@ fn rings_of_every_depth_wrap_and_keep_every_request_apart() {
         }
         let stats = bench.vm.stats().unwrap();
         // Lanes that copy pages themselves post none.
-        let posted = stats.requests > 8 * u64::from(depth) || bench.vm.transport() == Transport::Direct;
+        let posted = stats.requests > 8 * u64::from(depth) || bench.vm.transport() == TransportKind::Direct;
         assert!(posted, "{} requests", stats.requests);
         bench.no_violations();
     }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{PAGE_WORDS, compare, refused, small, with_causes};
+use crate::common::{Adjust, PAGE_WORDS, compare, refused, small, with_causes};
 use gpuvm::{Integrity, LaunchConfig, Region};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
 use crate::program::{Shape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
 use crate::program::{Shape, rng, run, run_on, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic};

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
 use crate::program::{Element, Shape, give_up, rng, run_on, seeds};
-use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, Transport, VmBuilder, soft};
+use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, TransportKind, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 fn hardware() -> Arc<MockGpu> {
@@ -16,7 +16,7 @@ fn hardware() -> Arc<MockGpu> {
 }
 
 fn on(gpu: &Arc<MockGpu>, frames: u64) -> VmBuilder {
-    simulated_soft(frames).device(gpu.clone())
+    simulated_soft(frames).gpu(gpu.clone())
 }
 
 fn config() -> LaunchConfig {
@@ -27,7 +27,7 @@ fn config() -> LaunchConfig {
 fn pages_come_and_go_by_copies_of_the_gpu() {
     let gpu = hardware();
     let bench = Bench::new(on(&gpu, 4), BASIC);
-    assert_eq!(bench.vm.transport(), Transport::Soft);
+    assert_eq!(bench.vm.transport(), TransportKind::Soft);
     assert!(bench.soft_nic().has_mover());
     let doorbells = gpu.registered();
     let n = 40 * PAGE_WORDS + 3;
@@ -76,7 +76,7 @@ fn programs<T: Element>(test: &str, first: u64, count: u64) {
             .elements
             .min((4 << 20) / size_of::<T>() as u64)
             .max(4 * u64::from(shape.blocks * shape.threads));
-        let builder = shape.builder().transport(Transport::Soft).device(hardware());
+        let builder = shape.builder().over_soft().gpu(hardware());
         let ran = run_on::<T>(builder, &mut rng, &shape, &CompileOptions::default());
         if let Err(wrong) = ran {
             give_up("posted_copies", test, seed, &shape, &wrong);
@@ -197,6 +197,15 @@ fn a_nic_without_a_mover_is_refused() {
     let message = refused(on(&hardware(), 4).soft_nic(nic).build());
     assert!(
         message.contains("without a mover") && message.contains("--gpu sim"),
+        "{message}"
+    );
+}
+
+#[test]
+fn completions_of_copies_are_not_collapsed() {
+    let message = refused(on(&hardware(), 4).collapsed_completions(true).build());
+    assert!(
+        message.contains("collapsed completions is true") && message.contains("leave it out"),
         "{message}"
     );
 }

@@ -1,7 +1,7 @@
 //! A prefetch is finished by whoever needs it, never waits, and never takes what others need.
 
 use crate::common::{
-    Bench, HOLDING, PAGE_WORDS, planted, refused, scaled, simulated_soft, small, small_soft, with_causes,
+    Adjust, Bench, HOLDING, PAGE_WORDS, planted, refused, scaled, simulated_soft, small, small_soft, with_causes,
 };
 use gpuvm::{CompileOptions, LaunchConfig, Region, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};

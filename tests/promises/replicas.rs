@@ -7,7 +7,7 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, with_causes};
 use crate::program::{Moment, Outcome, Shape, give_up, rng, run_watched, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::soft::{Fault, FaultMix, FaultPlan, FaultTally};

@@ -1,7 +1,7 @@
 //! One seed is one interleaving, of GPU, NIC and time; many seeds, with warps that split at random, find no difference
 //! to a plain array, and do find a library with a race.
 
-use crate::common::{Bench, HOLDING, PAGE_WORDS, simulated_soft};
+use crate::common::{Adjust, Bench, HOLDING, PAGE_WORDS, simulated_soft};
 use crate::program::{Outcome, Shape, give_up, rng, run, run_on, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, small_soft, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, simulated_soft, with_causes};
 use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Vm, VmBuilder, soft};
 use gpuvm_layouts::NIC_HASH;
@@ -17,7 +17,7 @@ fn nics(count: usize) -> Vec<Arc<SoftNic>> {
 
 /// On the simulated GPU, since these NICs have no mover.
 fn settings(frames: u64) -> VmBuilder {
-    small_soft(frames).gpu(gpuvm::GpuKind::Simulated)
+    simulated_soft(frames)
 }
 
 /// The NIC of a page, as the layout says.
@@ -121,10 +121,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(31_000, 8) {
         let mut rng = rng(seed);
         let shape = Shape::random(&mut rng, PAGE, 4);
-        let builder = shape
-            .builder()
-            .gpu(gpuvm::GpuKind::Simulated)
-            .transport(gpuvm::Transport::Soft);
+        let builder = shape.builder().over_soft();
         let builder = builder.soft_nics(nics(2 + seed as usize % 3));
         if let Err(wrong) = run_on::<u32>(builder, &mut rng, &shape, &CompileOptions::default()) {
             give_up(

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Region, Stats, Transport, Vm, VmBuilder};
+use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Region, Stats, TransportKind, Vm, VmBuilder};
 
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
@@ -97,8 +97,6 @@ pub struct Options {
     pub frame_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// The seed of one fixed interleaving, instead of full speed.
-    pub seed: Option<u64>,
     /// Who takes which vertices; `None`: the faster shape on this GPU.
     pub shape: Option<Shape>,
 }
@@ -132,7 +130,7 @@ pub struct Outcome {
     /// The GPU's name.
     pub gpu: String,
     /// What moved the pages.
-    pub transport: Transport,
+    pub transport: TransportKind,
 }
 
 /// A search that could not be run or did not end.
@@ -240,15 +238,8 @@ pub fn levels<E: From<BfsError>>(
 }
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {
-    let mut builder = options
-        .machine
-        .clone()
-        .frame_memory(options.frame_bytes)
-        .page_size(options.page_bytes);
-    if let Some(seed) = options.seed {
-        builder = builder.seed(seed);
-    }
-    builder.build()
+    let builder = options.machine.clone().frame_memory(options.frame_bytes);
+    builder.page_size(options.page_bytes).build()
 }
 
 /// What the GPU reads and writes while a search runs.

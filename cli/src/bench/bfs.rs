@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpuvm::{Gpu, GpuError, Kernel, LaunchConfig};
+use gpuvm::{GpuError, Kernel, LaunchConfig};
+use gpuvm_gpu::Gpu;
 use gpuvm_gpu::HostMemory;
 use gpuvm_gpu::cuda::{Managed, Side};
 use gpuvm_workloads::bfs::{self, BfsError, Sets, Shape};
@@ -96,10 +97,9 @@ impl Bench<'_> {
         let all = bfs::paged_bytes(self.csr, page_bytes);
         let frame_bytes = ((all as f64 * share.0) as u64).next_multiple_of(page_bytes);
         let options = bfs::Options {
-            machine: self.args.machine.builder(page_bytes)?,
+            machine: self.args.machine.builder(page_bytes, None)?,
             frame_bytes,
             page_bytes,
-            seed: None,
             shape: None,
         };
         let (mut times, mut fetched) = (Vec::new(), 0);

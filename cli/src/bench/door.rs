@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gpuvm::GpuKind;
+use gpuvm::Gpu as Asked;
 use gpuvm_gpu::cuda::{Copying, CudaGpu, Managed, Side};
 use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, HostMemory};
 
@@ -28,9 +28,9 @@ impl Door {
                 gpu: machine.vm.gpu_name(),
             });
         }
-        let which = match args.gpu {
-            GpuKind::Auto | GpuKind::Simulated => "0".to_owned(),
-            kind => kind.to_string().trim_start_matches("cuda:").to_owned(),
+        let which = match &args.gpu {
+            Asked::Cuda(which) => which.to_string(),
+            _ => "0".to_owned(),
         };
         let gpu = CudaGpu::open(which).map_err(CliError::Device)?;
         Ok(Self { gpu })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuvm::{Integrity, Kernel, LaunchConfig, Module, Region, Stats, Transport};
+use gpuvm::{Integrity, Kernel, LaunchConfig, Module, Region, Stats, TransportKind};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -136,7 +136,7 @@ fn tell(report: &mut Report, row: &Row, stats: &Stats) {
 
 impl Plan {
     fn new(args: &FaultsArgs, machine: &Machine) -> Result<Self, CliError> {
-        let direct = machine.vm.transport() == Transport::Direct;
+        let direct = machine.vm.transport() == TransportKind::Direct;
         let cuda = machine.is_cuda();
         let access = match (args.access.as_slice(), args.lanes_apart) {
             (_, true) => vec![Access::Lanes],

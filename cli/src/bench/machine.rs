@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, Gpu, GpuError, Kernel, KernelArgs, LaunchConfig, Module, RegionBuilder, Vm,
+    Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, LaunchConfig, Module, RegionBuilder, Vm,
 };
-use gpuvm_gpu::{DeviceMemory, HostMemory};
+use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -134,7 +134,7 @@ impl Machine {
     /// The same, whose regions may have checksums.
     pub fn open_with(args: &MachineArgs, page_bytes: u64, frames: u64, guarded: bool) -> Result<Self, CliError> {
         let builder = args
-            .builder(page_bytes)?
+            .builder(page_bytes, None)?
             .guarded_regions(guarded)
             .frame_memory(frames.max(1).saturating_mul(page_bytes))
             .launch_deadline(LAUNCH_LIMIT);

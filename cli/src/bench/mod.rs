@@ -14,7 +14,7 @@ mod raw;
 pub mod report;
 mod uvm;
 
-use gpuvm::{GpuKind, Vm};
+use gpuvm::{Gpu, Vm};
 use gpuvm_workloads::graph::GraphSpec;
 
 pub use crate::bench::machine::size;
@@ -72,8 +72,8 @@ fn finish(output: &OutputArgs, measure: impl FnOnce() -> Result<Report, CliError
 
 /// Whether that choice of a GPU is an NVIDIA GPU here.
 fn has_cuda(gpu: &str) -> Result<bool, CliError> {
-    let kind: GpuKind = gpu.parse().map_err(CliError::BackEnd)?;
-    let vm = Vm::builder().gpu(kind).frame_memory(1 << 20).build();
+    let gpu: Gpu = gpu.parse().map_err(CliError::BackEnd)?;
+    let vm = Vm::builder().gpu(gpu).frame_memory(1 << 20).build();
     let vm = vm.map_err(CliError::BackEnd)?;
     Ok(vm.gpu().capabilities().compute_capability.is_some())
 }

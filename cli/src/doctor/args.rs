@@ -1,9 +1,9 @@
 //! The options of `gpuvm doctor`.
 
 use clap::Args;
-use gpuvm::{GpuKind, QueueMaking, Transport};
+use gpuvm::{Gpu, QueueMaking, Transport};
 
-use crate::args::PathArgs;
+use crate::machine::PathArgs;
 
 /// Most pages of a self-test: entries of its order have 31 bits.
 const PAGES_MAX: u64 = (1 << 31) - 1;
@@ -23,7 +23,7 @@ pub struct DoctorArgs {
 
     /// The GPU of the self-test: sim, cuda:N, cuda:GPU-UUID, or auto.
     #[arg(long, requires = "selftest", value_name = "GPU")]
-    pub gpu: Option<GpuKind>,
+    pub gpu: Option<Gpu>,
 
     /// What moves the pages in the self-test: direct, soft, rxe, mlx5, or auto. Without it: mlx5 where a ConnectX has a port
     /// that is up; else auto, and the steps that take a NIC are not run.

@@ -1,6 +1,6 @@
 //! Which modes a machine can run, which one a `Vm` would choose by itself, and what each costs. Data in, data out.
 
-use gpuvm::Transport;
+use gpuvm::TransportKind;
 use serde::Serialize;
 
 /// Where frames would be registered with a NIC.
@@ -110,11 +110,16 @@ pub fn verdict(modes: &[Mode]) -> Verdict {
 pub fn decide(facts: &Facts) -> Vec<Mode> {
     let mut modes = Vec::new();
     for nvidia in [true, false] {
-        for transport in [Transport::Mlx5, Transport::Direct, Transport::Soft, Transport::Rxe] {
+        for transport in [
+            TransportKind::Mlx5,
+            TransportKind::Direct,
+            TransportKind::Soft,
+            TransportKind::Rxe,
+        ] {
             // The simulated GPU's copies by warps are for tests; the driver's rings are out of an NVIDIA GPU's reach.
             let there = match transport {
-                Transport::Direct => nvidia,
-                Transport::Rxe => !nvidia,
+                TransportKind::Direct => nvidia,
+                TransportKind::Rxe => !nvidia,
                 _ => true,
             };
             if there {
@@ -126,7 +131,7 @@ pub fn decide(facts: &Facts) -> Vec<Mode> {
     modes
 }
 
-fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
+fn mode(facts: &Facts, nvidia: bool, transport: TransportKind) -> Mode {
     let mut missing = Vec::new();
     if nvidia {
         if facts.nvidia.is_none() {
@@ -139,19 +144,19 @@ fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
         missing.push("a C++ compiler, which compiles its kernels".to_owned());
     }
     match (transport, &facts.connectx) {
-        (Transport::Mlx5, None) => missing.push("a ConnectX NIC".to_owned()),
-        (Transport::Mlx5, Some(nic)) => missing.extend(nic.missing.iter().cloned()),
-        (Transport::Rxe, _) if facts.rxe.is_none() => missing.push("a SoftRoCE device that is up".to_owned()),
+        (TransportKind::Mlx5, None) => missing.push("a ConnectX NIC".to_owned()),
+        (TransportKind::Mlx5, Some(nic)) => missing.extend(nic.missing.iter().cloned()),
+        (TransportKind::Rxe, _) if facts.rxe.is_none() => missing.push("a SoftRoCE device that is up".to_owned()),
         _ => {}
     }
     let gpu = if nvidia { "nvidia" } else { "simulated" };
     let device = match (transport, &facts.connectx, &facts.rxe) {
-        (Transport::Mlx5, Some(nic), _) => nic
+        (TransportKind::Mlx5, Some(nic), _) => nic
             .devices
             .iter()
             .map(|name| format!(" --rdma-device {name}"))
             .collect(),
-        (Transport::Rxe, _, Some(device)) => format!(" --rdma-device {device}"),
+        (TransportKind::Rxe, _, Some(device)) => format!(" --rdma-device {device}"),
         _ => String::new(),
     };
     let gpu_option = if nvidia { "cuda:0" } else { "sim" };
@@ -162,17 +167,17 @@ fn mode(facts: &Facts, nvidia: bool, transport: Transport) -> Mode {
         works: missing.is_empty(),
         hardware: nvidia,
         // A GPU that opens is taken, whatever else is missing.
-        chosen: nvidia == facts.nvidia.is_some() && transport == Transport::Auto.resolve(nvidia, false, false),
+        chosen: nvidia == facts.nvidia.is_some() && transport == TransportKind::of_gpu(nvidia),
         missing,
         costs: costs(facts, nvidia, transport),
     }
 }
 
-fn costs(facts: &Facts, nvidia: bool, transport: Transport) -> Vec<String> {
+fn costs(facts: &Facts, nvidia: bool, transport: TransportKind) -> Vec<String> {
     let mut costs: Vec<String> = Vec::new();
     let mut say = |cost: &str| costs.push(cost.to_owned());
     match transport {
-        Transport::Mlx5 => {
+        TransportKind::Mlx5 => {
             say(
                 "loopback: a page of this host's memory crosses PCIe twice, up to the NIC and down to the GPU; \
                  one of a memory node crosses it once",
@@ -197,18 +202,18 @@ fn costs(facts: &Facts, nvidia: bool, transport: Transport) -> Vec<String> {
                 }
             }
         }
-        Transport::Direct => {
+        TransportKind::Direct => {
             say(
                 "the faulting warp copies its page over PCIe itself: each byte crosses once, and the warp computes nothing meanwhile",
             );
             say("this host's memory, or a neighbour GPU's: no memory nodes");
         }
-        Transport::Soft if nvidia => {
+        TransportKind::Soft if nvidia => {
             say(
                 "a host thread executes the requests and the GPU's copy engines move the bytes: a processor is on each fault's way",
             );
         }
-        Transport::Rxe => {
+        TransportKind::Rxe => {
             say("every doorbell is a system call of a proxy thread, and the kernel copies each byte through packets");
         }
         _ => say("a host thread copies the pages within this process"),
@@ -271,7 +276,7 @@ mod tests {
     fn the_chosen_mode_is_what_a_builder_takes() {
         // The simulated GPU for real; of an NVIDIA GPU the rule alone.
         let vm = gpuvm::Vm::builder()
-            .gpu(gpuvm::GpuKind::Simulated)
+            .gpu(gpuvm::SimulatedGpu::new())
             .frame_memory(1 << 20)
             .build();
         let facts = Facts {
@@ -280,10 +285,7 @@ mod tests {
         };
         let vm = vm.expect("the simulated GPU starts");
         assert_eq!(decide(&facts)[0].transport, vm.transport().name());
-        assert_eq!(
-            decide(&all_well())[0].transport,
-            Transport::Auto.resolve(true, false, false).name()
-        );
+        assert_eq!(decide(&all_well())[0].transport, TransportKind::of_gpu(true).name());
     }
 
     #[test]

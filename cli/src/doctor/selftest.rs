@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use clap::Parser;
-use gpuvm::Transport;
+use gpuvm::TransportKind;
 use gpuvm_nic::devices::{DeviceKind, PortState};
 use gpuvm_nic::with_causes;
 use serde::Serialize;
@@ -137,9 +137,9 @@ pub fn run(args: &DoctorArgs, view: &View) -> SelfTest {
 
 /// What moves the pages where that is left to the self-test: the ConnectX, if one has a port that is up. Else why its steps
 /// cannot be run.
-fn nic_transport(args: &DoctorArgs, view: &View) -> Result<Transport, String> {
+fn nic_transport(args: &DoctorArgs, view: &View) -> Result<TransportKind, String> {
     let wanted = |name: &String| args.rdma_device.is_empty() || args.rdma_device.contains(name);
-    let number = args.path.rdma_port;
+    let number = args.path.path().port;
     let mut connectx = view.rdma.iter().filter(|device| device.kind == DeviceKind::Mlx5);
     if connectx.clone().next().is_none() {
         return Err("this machine has no ConnectX".to_owned());
@@ -149,7 +149,7 @@ fn nic_transport(args: &DoctorArgs, view: &View) -> Result<Transport, String> {
         wanted(&device.name) && ports.any(|port| port.number == number && port.state == PortState::Active)
     });
     match is_up {
-        true => Ok(Transport::Mlx5),
+        true => Ok(TransportKind::Mlx5),
         false => Err(format!(
             "port {number} of no ConnectX that was asked for is active: gpuvm doctor says what it lacks"
         )),
@@ -191,9 +191,9 @@ type Outcome = Result<Found, CliError>;
 
 impl SelfTest {
     fn steps(&mut self, args: &DoctorArgs, view: &View) {
-        let asked = match args.transport {
-            Some(asked) => Ok(asked),
-            None => nic_transport(args, view),
+        let asked = match &args.transport {
+            Some(asked) => Ok(asked.name()),
+            None => nic_transport(args, view).map(TransportKind::name),
         };
         self.machine_steps(args, view, asked.as_ref().ok().copied());
         let reason = asked.err();
@@ -202,9 +202,9 @@ impl SelfTest {
     }
 
     /// The steps over `transport`; without one over what a `Vm` takes by itself.
-    fn machine_steps(&mut self, args: &DoctorArgs, view: &View, transport: Option<Transport>) {
+    fn machine_steps(&mut self, args: &DoctorArgs, view: &View, transport: Option<&str>) {
         let options = args.bench_options(transport);
-        let mut transport = Transport::Auto;
+        let mut transport = TransportKind::Soft;
         let mut cuda = false;
         let (mut pairs, mut proxied) = (0, 0);
         let machine = &mut self.machine;
@@ -309,14 +309,14 @@ impl SelfTest {
 
 impl DoctorArgs {
     /// The options that were given, as the benchmarks spell them, over that transport.
-    fn bench_options(&self, transport: Option<Transport>) -> Vec<String> {
+    fn bench_options(&self, transport: Option<&str>) -> Vec<String> {
         let mut options = Vec::new();
         let mut option = |name: &str, value: Option<String>| {
             // One argument, whatever the value has in it.
             options.extend(value.map(|value| format!("--{name}={value}")));
         };
-        option("gpu", self.gpu.map(|gpu| gpu.to_string()));
-        option("transport", transport.map(|transport| transport.to_string()));
+        option("gpu", self.gpu.as_ref().map(|gpu| gpu.to_string()));
+        option("transport", transport.map(str::to_owned));
         for device in &self.rdma_device {
             option("rdma-device", Some(device.clone()));
         }
@@ -431,7 +431,7 @@ fn reads(report: &Report) -> Outcome {
 /// Who rang for the pages of a step with those figures, over so many queue pairs, of which a proxy serves so many, with what
 /// is known against the GPU's ringing by itself.
 fn rings(
-    transport: Transport,
+    transport: TransportKind,
     (pairs, proxied): (u32, u32),
     figures: &Map<String, Value>,
     obstacle: Option<String>,
@@ -445,7 +445,7 @@ fn rings(
         "doorbells": doorbells, "doorbell_calls": calls, "queue_pairs": pairs, "proxied_queue_pairs": proxied,
     });
     let told = told.as_object().cloned().unwrap_or_default();
-    if transport == Transport::Direct {
+    if transport == TransportKind::Direct {
         return Ok(Found::new("transport direct has none".to_owned(), told));
     }
     if doorbells < 1.0 {
@@ -459,7 +459,7 @@ fn rings(
     };
     let mut found = Found::new(said, told);
     // SoftRoCE takes a system call; a ConnectX is there to be rung by the GPU.
-    if transport == Transport::Mlx5 && proxied > 0 {
+    if transport == TransportKind::Mlx5 && proxied > 0 {
         let why = obstacle
             .unwrap_or_else(|| "the driver refused to map the register, and RUST_LOG=gpuvm=warn says how".into());
         found
@@ -550,11 +550,11 @@ mod tests {
             value.as_object().cloned().expect("an object")
         };
         let rung = |transport, pairs, told| rings(transport, pairs, &told, None);
-        assert!(rung(Transport::Soft, (4, 0), told(0, 0)).is_err());
-        assert!(rung(Transport::Direct, (0, 0), told(0, 0)).is_ok());
-        let found = rung(Transport::Mlx5, (4, 0), told(3, 0)).expect("rung");
+        assert!(rung(TransportKind::Soft, (4, 0), told(0, 0)).is_err());
+        assert!(rung(TransportKind::Direct, (0, 0), told(0, 0)).is_ok());
+        let found = rung(TransportKind::Mlx5, (4, 0), told(3, 0)).expect("rung");
         assert!(found.said.contains("by no processor") && !found.limited, "{found:?}");
-        let found = rung(Transport::Rxe, (4, 4), told(3, 2)).expect("rung");
+        let found = rung(TransportKind::Rxe, (4, 4), told(3, 2)).expect("rung");
         assert!(found.said.contains("2 calls") && !found.limited, "{found:?}");
     }
 
@@ -564,14 +564,14 @@ mod tests {
         let told = told.as_object().expect("an object");
         for proxied in [1, 4] {
             let why = "the IOMMU translates";
-            let found = rings(Transport::Mlx5, (4, proxied), told, Some(why.to_owned())).expect("rung");
+            let found = rings(TransportKind::Mlx5, (4, proxied), told, Some(why.to_owned())).expect("rung");
             let of_all = format!("{proxied} of 4 queue pairs");
             assert!(
                 found.limited && found.said.contains(&of_all) && found.said.contains(why),
                 "{found:?}"
             );
             assert!(!found.said.contains("by no processor"), "{found:?}");
-            let found = rings(Transport::Mlx5, (4, proxied), told, None).expect("rung");
+            let found = rings(TransportKind::Mlx5, (4, proxied), told, None).expect("rung");
             assert!(found.limited && found.said.contains("refused to map"), "{found:?}");
             let step = step("doorbell", None, || Ok(found));
             assert_eq!((step.mark, step.passed), (Mark::Limited, true));
@@ -593,8 +593,8 @@ mod tests {
     fn a_connectx_that_is_up_is_what_is_tested() {
         let server = Fixture::server();
         let of = |fixture: &Fixture, words: &str| nic_transport(&args(words), &fixture.view());
-        assert_eq!(of(&server, ""), Ok(Transport::Mlx5));
-        assert_eq!(of(&server, "--rdma-device mlx5_0"), Ok(Transport::Mlx5));
+        assert_eq!(of(&server, ""), Ok(TransportKind::Mlx5));
+        assert_eq!(of(&server, "--rdma-device mlx5_0"), Ok(TransportKind::Mlx5));
         for other in ["--rdma-device rxe0", "--rdma-port 2"] {
             assert!(of(&server, other).is_err(), "{other}");
         }
@@ -632,9 +632,9 @@ mod tests {
     fn every_option_of_the_path_reaches_the_benchmarks() {
         let words =
             "--rdma-queues devx --rdma-port 2 --gid-index 3 --rdma-mtu 1024 --service-level 5 --traffic-class 96";
-        let options = args(words).bench_options(Some(Transport::Mlx5));
+        let options = args(words).bench_options(Some("mlx5"));
         let parsed = machine_args(&options).expect("options of a benchmark");
-        assert_eq!(parsed.rdma_queues.to_string(), "devx");
+        assert_eq!(parsed.rdma_queues, Some(gpuvm::QueueMaking::Devx));
         let path = parsed.path.path();
         assert_eq!((path.port, path.gid_index, path.mtu), (2, Some(3), Some(1024)));
         assert_eq!((path.service_level, path.traffic_class), (5, 96));

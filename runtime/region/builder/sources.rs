@@ -6,9 +6,9 @@ use bytemuck::Pod;
 
 use super::{Integrity, Region, RegionBuilder};
 use crate::{
-    builder::Transport,
     error::{Error, Result},
     home::{FileMap, HostPages, Owner},
+    settings::TransportKind,
 };
 
 /// Huge pages are asked for from this size on.
@@ -131,7 +131,7 @@ impl<T: Pod> RegionBuilder<T> {
         self.must_be_all(values.len())?;
         let bytes = size_of_val(values.as_slice());
         let stays = bytes >= COPIED_BELOW && values.as_ptr().addr().is_multiple_of(128);
-        if self.vm.transport() == Transport::Direct && !stays {
+        if self.vm.transport() == TransportKind::Direct && !stays {
             return self.from_slice(&values);
         }
         self.finish(Data::Vec(values))

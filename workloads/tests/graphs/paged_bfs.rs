@@ -1,24 +1,24 @@
 //! The paged search against the search on the CPU: graphs of all shapes, frames for all of it and for next to nothing.
 
-use gpuvm::{GpuKind, Transport, Vm, VmBuilder};
+use gpuvm::{Mlx5, Queues, Rxe, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
 use gpuvm_workloads::bfs::{self, BfsError, Options, Shape};
 use gpuvm_workloads::graph::{Csr, Direction, GraphSpec, LoadOptions, reference};
 
-/// Two queue pairs over the transport that the environment asks for.
-fn machine() -> VmBuilder {
-    let builder = Vm::builder().gpu(GpuKind::Simulated).queue_pairs(2);
-    match std::env::var("GPUVM_TEST_RDMA") {
-        Ok(device) => builder.transport(Transport::Rxe).rdma_device(device),
-        Err(_) => builder.transport(Transport::Soft),
-    }
+/// Two queue pairs so deep over the transport that the environment asks for.
+fn machine(depth: u32) -> VmBuilder {
+    let queues = Queues::new().pairs(2).depth(depth);
+    let transport = match std::env::var("GPUVM_TEST_RDMA") {
+        Ok(device) => Transport::from(Rxe::new().device(device).queues(queues)),
+        Err(_) => Soft::new().queues(queues).into(),
+    };
+    Vm::builder().gpu(SimulatedGpu::new()).transport(transport)
 }
 
 fn options(frames: u64) -> Options {
     Options {
-        machine: machine().queue_depth(64),
+        machine: machine(64),
         frame_bytes: frames * 4096,
         page_bytes: 4096,
-        seed: None,
         shape: None,
     }
 }
@@ -131,11 +131,11 @@ fn bad_settings_are_errors() {
             ..options(4)
         },
         Options {
-            machine: machine().queue_depth(3),
+            machine: machine(3),
             ..options(4)
         },
         Options {
-            machine: machine().transport(Transport::Mlx5),
+            machine: machine(64).transport(Mlx5::new()),
             ..options(4)
         },
     ] {

@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Fake, StandIn, in_child};
 use crate::mock_gpu::MockGpu;
-use gpuvm::{Error, FrameAccess, LaunchConfig, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
+use gpuvm::{
+    Error, FrameAccess, LaunchConfig, MemoryNodes, Mlx5, QueueMaking, Queues, RdmaPath, SimulatedGpu, TransportKind,
+    Vm, VmBuilder,
+};
 use gpuvm_gpu::ForNics;
 
 const PAGE: u64 = 4096;
 const WORDS: u64 = PAGE / 4;
 const PAGES: u64 = 48;
+const FRAMES: u64 = 8;
 const SOURCE: &str = "#include <gpuvm/gpuvm.cuh>
 __global__ void add(gpuvm::array<unsigned> a, unsigned by) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < a.size() && !gpuvm::failed(); i += gridDim.x * blockDim.x)
@@ -20,15 +24,27 @@ __global__ void add(gpuvm::array<unsigned> a, unsigned by) {
 
 const FAKE: [StandIn; 2] = [StandIn::Fake, StandIn::Fake];
 
-fn settings(frames: u64) -> VmBuilder {
+fn settings(mlx5: Mlx5) -> VmBuilder {
     Vm::builder()
-        .gpu(gpuvm::GpuKind::Simulated)
-        .transport(Transport::Mlx5)
+        .gpu(SimulatedGpu::new().memory(64 << 20))
+        .transport(mlx5)
         .page_size(PAGE)
-        .frame_memory(frames * PAGE)
-        .queue_depth(16)
+        .frame_memory(FRAMES * PAGE)
         .wait_limit(Duration::from_secs(20))
-        .device_memory(64 << 20)
+}
+
+/// Queues of 16 requests, as many as the latency asks for.
+fn queues() -> Queues {
+    Queues::new().depth(16)
+}
+
+fn mlx5() -> Mlx5 {
+    Mlx5::new().queues(queues())
+}
+
+/// So many queue pairs.
+fn pairs(count: u32) -> Mlx5 {
+    mlx5().queues(queues().pairs(count))
 }
 
 /// Adds to every element of a region that is larger than the frames, twice, and looks at the home.
@@ -60,11 +76,11 @@ fn pages_come_and_go(vm: &Vm) {
 fn kernels_page_over_its_queues() {
     in_child("kernels_page_over_its_queues", FAKE, &[], || {
         let begun = Instant::now();
-        let vm = settings(8).build().unwrap();
+        let vm = settings(mlx5()).build().unwrap();
         let up = begun.elapsed();
         assert_eq!(
             (vm.transport(), vm.frame_access()),
-            (Transport::Mlx5, FrameAccess::Address)
+            (TransportKind::Mlx5, FrameAccess::Address)
         );
         assert_eq!(vm.proxied_queue_pairs(), 0);
         let nics = vm.nics();
@@ -98,8 +114,8 @@ fn queue_pairs_follow_from_the_latency_unless_they_are_asked_for() {
         FAKE,
         &[],
         || {
-            assert_eq!(settings(8).queue_pairs(3).build().unwrap().queue_pairs(), 3);
-            let measured = settings(8).build().unwrap().queue_pairs();
+            assert_eq!(settings(pairs(3)).build().unwrap().queue_pairs(), 3);
+            let measured = settings(mlx5()).build().unwrap().queue_pairs();
             assert!((1..=256).contains(&measured), "{measured}");
         },
     );
@@ -108,7 +124,7 @@ fn queue_pairs_follow_from_the_latency_unless_they_are_asked_for() {
 #[test]
 fn reads_that_are_flushed() {
     in_child("reads_that_are_flushed", FAKE, &[], || {
-        let vm = settings(8).flush_reads(true).build().unwrap();
+        let vm = settings(mlx5().flush_reads(true)).build().unwrap();
         pages_come_and_go(&vm);
     });
 }
@@ -130,7 +146,7 @@ fn hardware(dma_buf: bool, maps_registers: bool, writes_ordered_for: u32) -> Arc
 fn frames_of_a_gpu_are_dma_bufs_and_its_lanes_ring() {
     in_child("frames_of_a_gpu_are_dma_bufs_and_its_lanes_ring", FAKE, &[], || {
         let gpu = hardware(true, true, 100);
-        let vm = settings(8).device(gpu.clone()).queue_pairs(4).build().unwrap();
+        let vm = settings(pairs(4)).gpu(gpu.clone()).build().unwrap();
         assert_eq!(vm.frame_access(), FrameAccess::DmaBuf);
         assert_eq!((vm.proxied_queue_pairs(), gpu.exported().len()), (0, 1));
         assert!(gpu.mapped() >= 1);
@@ -160,22 +176,14 @@ fn where_dma_bufs_fail_peer_memory_serves_and_then_the_hosts() {
         || {
             let fake = Fake::new();
             fake.fail("ibv_reg_dmabuf_mr", 1, libc::EOPNOTSUPP);
-            let vm = settings(8)
-                .device(hardware(true, true, 100))
-                .queue_pairs(2)
-                .build()
-                .unwrap();
+            let vm = settings(pairs(2)).gpu(hardware(true, true, 100)).build().unwrap();
             assert_eq!(vm.frame_access(), FrameAccess::PeerMemory);
             pages_come_and_go(&vm);
             drop(vm);
             fake.clear();
             // The first plain registration is then the frames'.
             fake.fail("ibv_reg_mr", 1, libc::EFAULT);
-            let vm = settings(8)
-                .device(hardware(false, true, 100))
-                .queue_pairs(2)
-                .build()
-                .unwrap();
+            let vm = settings(pairs(2)).gpu(hardware(false, true, 100)).build().unwrap();
             assert_eq!(vm.frame_access(), FrameAccess::HostMemory);
             pages_come_and_go(&vm);
             drop(vm);
@@ -187,11 +195,7 @@ fn where_dma_bufs_fail_peer_memory_serves_and_then_the_hosts() {
 #[test]
 fn where_registers_are_out_of_reach_a_proxy_rings() {
     in_child("where_registers_are_out_of_reach_a_proxy_rings", FAKE, &[], || {
-        let vm = settings(8)
-            .device(hardware(true, false, 100))
-            .queue_pairs(3)
-            .build()
-            .unwrap();
+        let vm = settings(pairs(3)).gpu(hardware(true, false, 100)).build().unwrap();
         assert_eq!(vm.proxied_queue_pairs(), 3);
         pages_come_and_go(&vm);
         assert!(vm.stats().unwrap().doorbell_calls > 0);
@@ -203,19 +207,11 @@ fn where_registers_are_out_of_reach_a_proxy_rings() {
 #[test]
 fn a_gpu_that_orders_no_writes_has_its_reads_flushed() {
     in_child("a_gpu_that_orders_no_writes_has_its_reads_flushed", FAKE, &[], || {
-        let vm = settings(8)
-            .device(hardware(true, true, 0))
-            .queue_pairs(2)
-            .build()
-            .unwrap();
+        let vm = settings(pairs(2)).gpu(hardware(true, true, 0)).build().unwrap();
         assert!(vm.flushes_reads());
         pages_come_and_go(&vm);
         drop(vm);
-        let vm = settings(8)
-            .device(hardware(true, true, 100))
-            .queue_pairs(2)
-            .build()
-            .unwrap();
+        let vm = settings(pairs(2)).gpu(hardware(true, true, 100)).build().unwrap();
         assert!(!vm.flushes_reads());
     });
 }
@@ -224,21 +220,15 @@ fn a_gpu_that_orders_no_writes_has_its_reads_flushed() {
 fn queues_that_are_made_by_devx() {
     in_child("queues_that_are_made_by_devx", FAKE, &[], || {
         let devx = |gpu: Option<Arc<MockGpu>>| {
-            let settings = settings(8).rdma_queues(QueueMaking::Devx).queue_pairs(3);
+            let settings = settings(pairs(3).queue_making(QueueMaking::Devx));
             match gpu {
-                Some(gpu) => settings.device(gpu),
+                Some(gpu) => settings.gpu(gpu),
                 None => settings,
             }
         };
-        for collapsed in [false, true] {
-            let vm = devx(None).collapsed_completions(collapsed).build().unwrap();
-            pages_come_and_go(&vm);
-            let vm = devx(None)
-                .collapsed_completions(collapsed)
-                .flush_reads(true)
-                .build()
-                .unwrap();
-            pages_come_and_go(&vm);
+        for flush_reads in [false, true] {
+            let mlx5 = pairs(3).queue_making(QueueMaking::Devx).flush_reads(flush_reads);
+            pages_come_and_go(&settings(mlx5).build().unwrap());
         }
         // A GPU's own memory, where it can be exported; else the host's.
         for dma_buf in [true, false] {
@@ -272,7 +262,7 @@ fn refused(builder: VmBuilder) -> String {
 #[test]
 fn what_cannot_be_says_why() {
     in_child("what_cannot_be_says_why", FAKE, &[], || {
-        let unknown = settings(8).rdma_device("mlx5_99").build();
+        let unknown = settings(mlx5().devices(["mlx5_99"])).build();
         let Err(error @ Error::Unavailable { .. }) = unknown else {
             panic!("no such device")
         };
@@ -281,17 +271,19 @@ fn what_cannot_be_says_why() {
             gid_index: Some(77),
             ..RdmaPath::default()
         };
-        let text = refused(settings(8).rdma_path(path));
+        let text = refused(settings(mlx5().path(path)));
         assert!(text.contains("77") && text.to_lowercase().contains("gid"), "{text}");
-        let text = refused(settings(8).seed(3));
+        let text = refused(settings(mlx5()).gpu(SimulatedGpu::new().seed(3)));
         assert!(text.contains("seed"), "{text}");
-        let text = refused(settings(8).queue_depth(32_768).flush_reads(true));
+        let deep = Mlx5::new().queues(Queues::new().pairs(1).depth(32_768));
+        let text = refused(settings(deep.clone().flush_reads(true)));
         assert!(text.contains("queue depth"), "{text}");
         // So it is where only the frames tell that READs are flushed.
         let gpu = hardware(true, true, 0);
-        let text = refused(settings(8).device(gpu).queue_depth(32_768).queue_pairs(1));
+        let text = refused(settings(deep).gpu(gpu));
         assert!(text.contains("queue depth") && text.contains("flushed"), "{text}");
         // Before any node is asked.
+        let nodes = MemoryNodes::at(["192.0.2.9:7471"]);
         for (path, what) in [
             (
                 RdmaPath {
@@ -315,12 +307,12 @@ fn what_cannot_be_says_why() {
                 "GID index",
             ),
         ] {
-            let text = refused(settings(8).rdma_path(path).memory_node("192.0.2.9:7471"));
+            let text = refused(settings(mlx5().path(path).memory_nodes(nodes.clone())));
             assert!(text.contains(what) && text.contains("memory nodes"), "{text}");
         }
         let fake = Fake::new();
         fake.fail("ibv_create_qp_ex", 1, libc::ENOMEM);
-        let text = refused(settings(8).queue_pairs(2));
+        let text = refused(settings(pairs(2)));
         assert!(text.contains("queue pair") && text.contains("memory"), "{text}");
         fake.assert_clean();
     });
@@ -330,7 +322,7 @@ fn what_cannot_be_says_why() {
 fn without_the_libraries_the_error_names_them() {
     let other = [StandIn::Other, StandIn::Other];
     in_child("without_the_libraries_the_error_names_them", other, &[], || {
-        let text = refused(settings(8));
+        let text = refused(settings(mlx5()));
         assert!(text.contains("mlx5") && text.contains("install"), "{text}");
     });
 }

@@ -1,0 +1,353 @@
+//! The options for GPU, transport and queues, and the settings that they come to. Options are flat, settings are not: here
+//! each option finds its GPU or its transport, and one that does not fit is refused.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use gpuvm::{
+    Error, Gpu, MemoryNodes, Mlx5, QueueMaking, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Transport,
+    Vm, VmBuilder,
+};
+
+use crate::error::CliError;
+use crate::serve::read_secret;
+use crate::sizes::{parse_mtu, parse_queue_depth};
+
+/// The GPU, what moves its pages, and the queues between them.
+#[derive(Clone, Debug, Args)]
+pub struct MachineArgs {
+    /// The GPU: sim, cuda:N, cuda:GPU-UUID, or auto.
+    #[arg(long, default_value = "auto")]
+    pub gpu: Gpu,
+
+    /// What moves the pages: direct (the faulting warp), soft (the software NIC), rxe (Linux SoftRoCE), mlx5, or auto.
+    #[arg(long, default_value = "auto")]
+    pub transport: Transport,
+
+    /// The RDMA device, such as rxe0 or mlx5_0. Without it: the first SoftRoCE device, or the ConnectX devices that are
+    /// nearest to the GPU. Given several times, over all of them (mlx5).
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Vec<String>,
+
+    /// How the queues of a ConnectX device are made: `verbs`, or `devx`, which puts them into the GPU's own memory. Without
+    /// it: verbs.
+    #[arg(long, value_name = "HOW")]
+    pub rdma_queues: Option<QueueMaking>,
+
+    /// How packets leave a ConnectX device.
+    #[command(flatten)]
+    pub path: PathArgs,
+
+    /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub memory_node: Vec<String>,
+
+    /// A file with the secret that the memory nodes ask for; its last line ending does not count.
+    #[arg(long, value_name = "FILE", requires = "memory_node")]
+    pub secret_file: Option<PathBuf>,
+
+    /// How often the RDMA device sends an unanswered request again; 7 is for ever. Without it: 6.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub rdma_retries: Option<u8>,
+
+    /// How long the RDMA device waits for an answer before it sends again: 4.096 us doubled this many times. Without it: 14.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    pub rdma_ack_timeout: Option<u8>,
+
+    /// Queue pairs for each home and NIC. Without it: 8; over mlx5 as many as keep the link busy.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub queue_pairs: Option<u32>,
+
+    /// Requests that one queue pair holds: a power of two. Without it: 256.
+    #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
+    pub queue_depth: Option<u32>,
+
+    /// Worker threads of the simulated GPU, which auto takes then. Without it: one a core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: Option<u32>,
+}
+
+const PACKETS: &str = "Packets of a ConnectX device";
+
+/// How packets leave a ConnectX device.
+// Each option names its heading: one for all of them would also be that of the options that follow.
+#[derive(Clone, Debug, Args)]
+pub struct PathArgs {
+    /// Its port. Without it: 1.
+    #[arg(long, help_heading = PACKETS, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub rdma_port: Option<u8>,
+
+    /// The place of the GID in the port's table. Without it: a RoCE v2 one, of an IPv4 address if there is one.
+    #[arg(long, help_heading = PACKETS, value_name = "N")]
+    pub gid_index: Option<u8>,
+
+    /// Most bytes of a packet's data: 256, 512, 1024, 2048 or 4096. Without it: what the port has.
+    #[arg(long, help_heading = PACKETS, value_name = "BYTES", value_parser = parse_mtu)]
+    pub rdma_mtu: Option<u32>,
+
+    /// Service level. Without it: 0.
+    #[arg(long, help_heading = PACKETS, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub service_level: Option<u8>,
+
+    /// Traffic class (RoCE: DSCP and ECN). Without it: 0.
+    #[arg(long, help_heading = PACKETS, value_name = "N")]
+    pub traffic_class: Option<u8>,
+}
+
+/// What was said by an option, as text.
+fn said<T: ToString>(value: &Option<T>) -> Option<String> {
+    value.as_ref().map(T::to_string)
+}
+
+impl PathArgs {
+    /// Those that say something, by their names.
+    pub fn options(&self) -> [(&'static str, Option<String>); 5] {
+        [
+            ("rdma-port", said(&self.rdma_port)),
+            ("gid-index", said(&self.gid_index)),
+            ("rdma-mtu", said(&self.rdma_mtu)),
+            ("service-level", said(&self.service_level)),
+            ("traffic-class", said(&self.traffic_class)),
+        ]
+    }
+
+    /// For a `Vm`.
+    pub fn path(&self) -> RdmaPath {
+        let plain = RdmaPath::default();
+        RdmaPath {
+            port: self.rdma_port.unwrap_or(plain.port),
+            gid_index: self.gid_index,
+            mtu: self.rdma_mtu,
+            service_level: self.service_level.unwrap_or(plain.service_level),
+            traffic_class: self.traffic_class.unwrap_or(plain.traffic_class),
+        }
+    }
+}
+
+/// An option that one GPU or transport has, and another does not.
+struct Particular {
+    /// Its name in messages.
+    setting: &'static str,
+    /// What was said by it, if it was given.
+    value: Option<String>,
+    /// Which transports have it, in words.
+    whose: &'static str,
+    /// Whether the transport has it that was asked for.
+    fits: bool,
+}
+
+/// The refusal of an option that was given.
+fn refuse<T>(setting: &'static str, value: String, reason: String) -> Result<T, CliError> {
+    Err(CliError::BackEnd(Error::Setting { setting, value, reason }))
+}
+
+impl MachineArgs {
+    /// The settings, without frame memory, for pages of `page_bytes`; with a seed, on the simulated GPU that follows it.
+    ///
+    /// # Errors
+    /// An option that does not fit the GPU or the transport, a secret that cannot be read.
+    pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
+        let builder = Vm::builder().page_size(page_bytes);
+        Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
+    }
+
+    fn gpu(&self, seed: Option<u64>) -> Result<Gpu, CliError> {
+        if let Gpu::Cuda(_) = self.gpu {
+            if let Some(seed) = seed {
+                let reason = "an NVIDIA GPU follows none; use --gpu sim".to_owned();
+                return refuse("seed", seed.to_string(), reason);
+            }
+            if let Some(workers) = self.workers {
+                let reason = "an NVIDIA GPU has none; use --gpu sim".to_owned();
+                return refuse("workers", workers.to_string(), reason);
+            }
+        }
+        if seed.is_none() && self.workers.is_none() {
+            return Ok(self.gpu.clone());
+        }
+        let mut gpu = SimulatedGpu::new();
+        if let Some(workers) = self.workers {
+            gpu = gpu.workers(workers);
+        }
+        if let Some(seed) = seed {
+            gpu = gpu.seed(seed);
+        }
+        Ok(gpu.into())
+    }
+
+    fn transport(&self) -> Result<Transport, CliError> {
+        self.refuse_misfits()?;
+        let (queues, again) = (self.queues(), self.retransmission());
+        let transport = match (&self.transport, self.nodes()?) {
+            (Transport::Auto(_), Some(nodes)) => Rdma::to(nodes).retransmission(again).into(),
+            (Transport::Rxe(_), nodes) => {
+                let mut rxe = Rxe::new().retransmission(again);
+                if let Some(device) = self.rdma_device.first() {
+                    rxe = rxe.device(device);
+                }
+                Transport::Rxe(match nodes {
+                    Some(nodes) => rxe.memory_nodes(nodes),
+                    None => rxe,
+                })
+            }
+            (Transport::Mlx5(_), nodes) => {
+                let making = self.rdma_queues.unwrap_or_default();
+                let mlx5 = Mlx5::new().devices(&self.rdma_device).path(self.path.path());
+                let mlx5 = mlx5.queue_making(making).retransmission(again);
+                Transport::Mlx5(match nodes {
+                    Some(nodes) => mlx5.memory_nodes(nodes),
+                    None => mlx5,
+                })
+            }
+            (plain, _) => plain.clone(),
+        };
+        Ok(transport.with_queues(queues))
+    }
+
+    /// Nothing that was asked for is left out without a word.
+    fn refuse_misfits(&self) -> Result<(), CliError> {
+        let name = self.transport.name();
+        let misfits = self.particular().into_iter().filter(|option| !option.fits);
+        for Particular {
+            setting, value, whose, ..
+        } in misfits
+        {
+            let reason = format!("transport {name} has none; leave it out, or use transport {whose}");
+            value.map_or(Ok(()), |value| refuse(setting, value, reason))?;
+        }
+        if matches!(self.transport, Transport::Rxe(_)) && self.rdma_device.len() > 1 {
+            let devices = self.rdma_device.join(", ");
+            return refuse("RDMA devices", devices, "transport rxe drives one device".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Options that not every transport has.
+    fn particular(&self) -> Vec<Particular> {
+        let mlx5 = matches!(self.transport, Transport::Mlx5(_));
+        let named = mlx5 || matches!(self.transport, Transport::Rxe(_));
+        let auto = matches!(self.transport, Transport::Auto(_));
+        let rdma = named || auto && !self.memory_node.is_empty();
+        let queued = self.transport.queues().is_some();
+        let joined = |list: &[String]| (!list.is_empty()).then(|| list.join(", "));
+        let of = |setting, value, (whose, fits)| Particular {
+            setting,
+            value,
+            whose,
+            fits,
+        };
+        let (of_mlx5, of_either) = (("mlx5", mlx5), ("rxe or mlx5", rdma));
+        let path = &self.path;
+        vec![
+            of("RDMA port", said(&path.rdma_port), of_mlx5),
+            of("GID index", said(&path.gid_index), of_mlx5),
+            of("RDMA MTU", said(&path.rdma_mtu), of_mlx5),
+            of("service level", said(&path.service_level), of_mlx5),
+            of("traffic class", said(&path.traffic_class), of_mlx5),
+            of("RDMA queues", said(&self.rdma_queues), of_mlx5),
+            of("RDMA device", joined(&self.rdma_device), ("rxe or mlx5", named)),
+            of(
+                "memory nodes",
+                joined(&self.memory_node),
+                ("rxe or mlx5", named || auto),
+            ),
+            of("RDMA retries", said(&self.rdma_retries), of_either),
+            of("RDMA acknowledgement timeout", said(&self.rdma_ack_timeout), of_either),
+            of("queue pairs", said(&self.queue_pairs), ("soft, rxe or mlx5", queued)),
+            of("queue depth", said(&self.queue_depth), ("soft, rxe or mlx5", queued)),
+        ]
+    }
+
+    fn queues(&self) -> Queues {
+        let mut queues = Queues::new();
+        if let Some(pairs) = self.queue_pairs {
+            queues = queues.pairs(pairs);
+        }
+        if let Some(depth) = self.queue_depth {
+            queues = queues.depth(depth);
+        }
+        queues
+    }
+
+    fn retransmission(&self) -> Retransmission {
+        let mut again = Retransmission::new();
+        if let Some(retries) = self.rdma_retries {
+            again = again.retries(retries);
+        }
+        if let Some(code) = self.rdma_ack_timeout {
+            again = again.ack_timeout(code);
+        }
+        again
+    }
+
+    fn nodes(&self) -> Result<Option<MemoryNodes>, CliError> {
+        if self.memory_node.is_empty() {
+            return Ok(None);
+        }
+        let nodes = MemoryNodes::at(&self.memory_node);
+        Ok(Some(match &self.secret_file {
+            Some(path) => nodes.secret(read_secret(path)?),
+            None => nodes,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        machine: MachineArgs,
+    }
+
+    fn machine(words: &str) -> MachineArgs {
+        let words = ["gpuvm"].into_iter().chain(words.split_ascii_whitespace());
+        Line::try_parse_from(words)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .machine
+    }
+
+    fn transport(words: &str) -> Transport {
+        let machine = machine(words);
+        machine.transport().unwrap_or_else(|error| panic!("{words}: {error}"))
+    }
+
+    #[test]
+    fn no_transport_counts_queue_pairs_by_itself() {
+        // The runtime knows best: over mlx5 it measures, also where `auto` has become mlx5.
+        for words in [
+            "",
+            "--transport soft",
+            "--transport rxe",
+            "--transport mlx5",
+            "--memory-node 192.0.2.9:7471",
+        ] {
+            assert_eq!(transport(words).queues(), Some(Queues::new()), "{words}");
+        }
+        let asked = transport("--memory-node 192.0.2.9:7471 --queue-pairs 3 --queue-depth 16");
+        assert!(matches!(asked, Transport::Rdma(_)));
+        assert_eq!(asked.queues(), Some(Queues::new().pairs(3).depth(16)));
+    }
+
+    #[test]
+    fn what_the_simulated_gpu_alone_has_takes_it() {
+        for (words, seed) in [("", Some(5)), ("--workers 2", None), ("--gpu sim --workers 2", None)] {
+            let gpu = machine(words).gpu(seed).unwrap();
+            assert!(matches!(gpu, Gpu::Simulated(_)), "{words}: {gpu}");
+        }
+        assert!(matches!(machine("").gpu(None), Ok(Gpu::Auto)));
+        for (words, seed, setting) in [
+            ("--gpu cuda:0", Some(5), "seed is 5"),
+            ("--gpu cuda:0 --workers 2", None, "workers is 2"),
+        ] {
+            let Err(CliError::BackEnd(error)) = machine(words).gpu(seed) else {
+                panic!("{words}")
+            };
+            assert!(error.to_string().starts_with(setting), "{error}");
+        }
+    }
+}

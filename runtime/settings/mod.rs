@@ -1,0 +1,274 @@
+//! Settings of a virtual memory, checked before anything is allocated.
+//!
+//! What any virtual memory has is a setting of [`VmBuilder`] itself: frames, pages, limits, places for regions. What only
+//! one kind of GPU or transport has is a setting of that kind, so that one which does not fit cannot be written:
+//!
+//! | setting | of |
+//! |---|---|
+//! | workers, lanes, memory, seed | [`Gpu::Simulated`]: [`SimulatedGpu`] |
+//! | ordinal or UUID | [`Gpu::Cuda`]: [`CudaGpu`] |
+//! | queue pairs, their depth, homes in this host's memory | [`Queues`], of every transport that has queues |
+//! | the NICs or their engines, flushed READs, collapsed completions | [`Transport::Soft`]: [`Soft`] |
+//! | the device | [`Transport::Rxe`]: [`Rxe`] |
+//! | devices, path, how queues are made, flushed READs | [`Transport::Mlx5`]: [`Mlx5`] |
+//! | retries and acknowledgement timeout | [`Retransmission`], of `rxe`, `mlx5` and [`Rdma`] |
+//! | memory nodes, their secret and timeout | [`MemoryNodes`], of `rxe`, `mlx5` and [`Rdma`] |
+//!
+//! [`VmBuilder::build`] goes three steps. Values out of range are refused. [`Transport::Auto`] and [`Transport::Rdma`]
+//! become one of the four transports that there are, by the GPU and by what leads to the memory nodes. GPU and NICs are
+//! opened. Refused at run time is what only the machine can tell (a device that is not there, a limit of a device), and a
+//! GPU and a transport that do not go together.
+
+mod gpu;
+mod mlx5;
+mod queues;
+mod rdma;
+mod rxe;
+mod simulated;
+mod soft;
+mod transport;
+
+use std::{sync::Arc, time::Duration};
+
+use gpuvm_gpu::{CompileOptions, Gpu as Device};
+use gpuvm_layouts as layout;
+use gpuvm_memory_node::NodeClient;
+
+use crate::{
+    error::{Error, Result},
+    vm::{TransportNics, Vm},
+};
+
+pub use gpu::{CudaGpu, Gpu};
+pub use mlx5::{Mlx5, RdmaPath};
+pub(crate) use queues::QueuePlan;
+pub use queues::Queues;
+pub use rdma::{MemoryNodes, Rdma, Retransmission};
+pub use rxe::Rxe;
+pub use simulated::SimulatedGpu;
+pub use soft::Soft;
+pub use transport::{Transport, TransportKind};
+
+/// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct VmBuilder {
+    gpus: Vec<Gpu>,
+    transport: Transport,
+    settings: Settings,
+}
+
+/// What any virtual memory has, whatever its GPU and its transport.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Bytes.
+    pub frame_memory: u64,
+    /// Bytes.
+    pub page_size: u64,
+    pub wait_limit: Duration,
+    pub launch_deadline: Duration,
+    pub regions_max: u32,
+    /// Whether regions may have checksums or replicas.
+    pub guarded: bool,
+    pub support_options: CompileOptions,
+}
+
+impl Default for VmBuilder {
+    fn default() -> Self {
+        Self {
+            gpus: vec![Gpu::Auto],
+            transport: Transport::default(),
+            settings: Settings {
+                frame_memory: 64 << 20,
+                page_size: 4 << 10,
+                wait_limit: Duration::from_secs(10),
+                launch_deadline: Duration::from_secs(600),
+                regions_max: 256,
+                guarded: false,
+                support_options: CompileOptions::default(),
+            },
+        }
+    }
+}
+
+impl VmBuilder {
+    /// The GPU: [`Gpu::Auto`], a [`SimulatedGpu`], a [`CudaGpu`], or one that is there (an `Arc` of it, which several virtual
+    /// memories may share). Default: [`Gpu::Auto`].
+    pub fn gpu(self, gpu: impl Into<Gpu>) -> Self {
+        self.gpus([gpu])
+    }
+
+    /// The GPUs of one virtual memory, instead of one.
+    pub fn gpus(mut self, gpus: impl IntoIterator<Item = impl Into<Gpu>>) -> Self {
+        self.gpus = gpus.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The transport: [`Transport::Direct`], [`Soft`], [`Rxe`], [`Mlx5`], [`Rdma`] to memory nodes, or
+    /// [`Auto`](Transport::Auto). Default: [`Transport::Auto`].
+    pub fn transport(mut self, transport: impl Into<Transport>) -> Self {
+        self.transport = transport.into();
+        self
+    }
+
+    /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
+    pub fn frame_memory(mut self, bytes: u64) -> Self {
+        self.settings.frame_memory = bytes;
+        self
+    }
+
+    /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
+    pub fn page_size(mut self, bytes: u64) -> Self {
+        self.settings.page_size = bytes;
+        self
+    }
+
+    /// How the runtime's own kernels are compiled, for tests that change the device library.
+    #[doc(hidden)]
+    pub fn support_options(mut self, options: CompileOptions) -> Self {
+        self.settings.support_options = options;
+        self
+    }
+
+    /// Longest that a lane waits for one frame, completion or ring slot before it reports a fault. Default: 10 s.
+    pub fn wait_limit(mut self, limit: Duration) -> Self {
+        self.settings.wait_limit = limit;
+        self
+    }
+
+    /// Longest that a launch may run unless its configuration says otherwise. Default: 10 minutes.
+    pub fn launch_deadline(mut self, limit: Duration) -> Self {
+        self.settings.launch_deadline = limit;
+        self
+    }
+
+    /// Regions that may live at one time, 1 to 65536. Default: 256.
+    pub fn regions_max(mut self, count: u32) -> Self {
+        self.settings.regions_max = count;
+        self
+    }
+
+    /// Compiles kernels with what regions with checksums or replicas need, at the price of registers; so it is with several
+    /// [`host_homes`](Queues::host_homes) in any case. With it, memory nodes that were lost and serve again are taken back:
+    /// see [`Vm::catch_up`]. Default: false.
+    pub fn guarded_regions(mut self, guarded: bool) -> Self {
+        self.settings.guarded = guarded;
+        self
+    }
+
+    /// The GPUs that were asked for.
+    pub fn gpus_asked(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// The transport that was asked for.
+    pub fn transport_asked(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Brings the virtual memory up.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that cannot be, [`Error::Unavailable`] for a GPU or transport that this machine or
+    /// this build cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`],
+    /// [`Error::Node`].
+    pub fn build(self) -> Result<Vm> {
+        self.settings.check()?;
+        self.transport.check()?;
+        let gpu = self.only_gpu()?;
+        gpu.check()?;
+        let (device, nodes) = self.meet(gpu)?;
+        let hardware = device.as_deref().is_some_and(is_hardware);
+        let chosen = self.transport.choose(hardware, rdma::lead_over_mlx5(&nodes));
+        chosen.check_beside(gpu, hardware)?;
+        let plan = chosen.queue_plan();
+        // Before a simulated GPU, whose start takes longer than a refusal.
+        let rxe = chosen.open_rxe(&nodes)?;
+        let device = match device {
+            Some(device) => device,
+            None => gpu
+                .simulated()
+                .start(&self.settings, &plan, nodes.len(), chosen.kind())?,
+        };
+        let nics = match rxe {
+            Some(nic) => TransportNics::Rxe(nic),
+            None => chosen.open(&device, &nodes, &plan)?,
+        };
+        let mut settings = self.settings;
+        settings.guarded |= plan.host_homes > 1;
+        Vm::bring_up(settings, plan, device, nics, nodes)
+    }
+
+    /// The one GPU.
+    fn only_gpu(&self) -> Result<&Gpu> {
+        match self.gpus.as_slice() {
+            [gpu] => Ok(gpu),
+            [] => refuse("GPUs", "an empty list".into(), "a Vm has one at least"),
+            more => refuse(
+                "GPUs",
+                format!("a list of {}", more.len()),
+                "a Vm has one GPU in this version",
+            ),
+        }
+    }
+
+    /// The GPU to drive, none for a simulated one that is to be started, and the memory nodes, joined. Each is asked as early
+    /// as what it refuses can be known.
+    fn meet(&self, gpu: &Gpu) -> Result<(Option<Arc<dyn Device>>, Vec<Arc<NodeClient>>)> {
+        if let (Gpu::Auto, Transport::Rdma(_)) = (gpu, &self.transport) {
+            // An NVIDIA GPU pages over a ConnectX alone.
+            let nodes = self.transport.join_nodes()?;
+            let device = gpu.open(!rdma::lead_over_mlx5(&nodes))?;
+            return Ok((device, nodes));
+        }
+        // Before a node or a NIC is asked for what the GPU cannot use.
+        let device = gpu.open(self.transport.is_of_the_simulated_gpu())?;
+        if device.as_deref().is_some_and(is_hardware) && matches!(self.transport, Transport::Rxe(_)) {
+            let reason = "an NVIDIA GPU cannot reach the SoftRoCE driver's rings; use --transport direct, or --gpu sim";
+            return refuse("transport", TransportKind::Rxe.to_string(), reason);
+        }
+        Ok((device, self.transport.join_nodes()?))
+    }
+}
+
+impl Settings {
+    /// Whole frames that the memory holds.
+    pub fn frames(&self) -> u64 {
+        self.frame_memory / self.page_size.max(1)
+    }
+
+    fn check(&self) -> Result<()> {
+        let sizes = layout::PAGE_BYTES_MIN..=layout::PAGE_BYTES_MAX;
+        if !self.page_size.is_power_of_two() || !sizes.contains(&self.page_size) {
+            let value = format!("{} bytes", self.page_size);
+            return refuse("page size", value, "it must be a power of two from 4 KiB to 2 MiB");
+        }
+        if self.frames() == 0 {
+            let value = format!("{} bytes", self.frame_memory);
+            return refuse("frame memory", value, "it must hold at least one page");
+        }
+        if self.frames() > layout::FRAMES_MAX {
+            let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
+            return refuse("frame memory", format!("{} frames", self.frames()), reason);
+        }
+        if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
+            let reason = "there must be room for 1 to 65536";
+            return refuse("regions", self.regions_max.to_string(), reason);
+        }
+        if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
+            return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a GPU is one of hardware.
+fn is_hardware(gpu: &dyn Device) -> bool {
+    gpu.capabilities().compute_capability.is_some()
+}
+
+/// The refusal of a setting.
+fn refuse<T>(setting: &'static str, value: String, reason: impl Into<String>) -> Result<T> {
+    let reason = reason.into();
+    Err(Error::Setting { setting, value, reason })
+}

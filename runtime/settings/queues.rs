@@ -1,0 +1,151 @@
+//! The queue pairs between a GPU and its NICs.
+
+use std::sync::Arc;
+
+use gpuvm_layouts as layout;
+use gpuvm_nic::Nic;
+
+use crate::{error::Result, queues::measure, settings::refuse};
+
+/// Queue pairs for each home and NIC where their number is neither asked for nor measured.
+const PAIRS: u32 = 8;
+
+/// The queue pairs of a transport that has queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Queues {
+    pairs: Option<u32>,
+    depth: u32,
+    host_homes: u32,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            pairs: None,
+            depth: 256,
+            host_homes: 1,
+        }
+    }
+}
+
+impl Queues {
+    /// As many as the transport takes, 256 deep.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8; over `mlx5` as many as
+    /// keep the link busy, by the latency that is measured at the start and the READs that the device keeps in flight for
+    /// each.
+    pub fn pairs(mut self, count: u32) -> Self {
+        self.pairs = Some(count);
+        self
+    }
+
+    /// Requests that a queue pair holds, a power of two up to 32768. Default: 256.
+    pub fn depth(mut self, requests: u32) -> Self {
+        self.depth = requests;
+        self
+    }
+
+    /// Homes in this host's memory, 1 or 2, each with queue pairs of its own, for the copies of regions with two replicas
+    /// where there are no memory nodes. Tests take one away ([`Vm::host_homes`](crate::Vm::host_homes)). Default: 1.
+    pub fn host_homes(mut self, count: u32) -> Self {
+        self.host_homes = count;
+        self
+    }
+
+    /// Checks the numbers, with `nics` NICs and `nodes` memory nodes.
+    pub(super) fn check(&self, nics: usize, nodes: usize) -> Result<()> {
+        if !(1..=layout::REPLICAS_MAX).contains(&self.host_homes) {
+            return refuse("host homes", self.host_homes.to_string(), "there are 1 or 2");
+        }
+        // One group of them for each of this host's homes and each NIC, and one a node.
+        let groups = nics.max(1) as u64 * u64::from(self.host_homes) + nodes as u64;
+        let pairs = self.pairs.unwrap_or(PAIRS);
+        if u64::from(pairs) * groups > u64::from(layout::QUEUES_MAX) {
+            let value = format!("{pairs} for each of {groups} homes");
+            return refuse("queue pairs", value, "there may be 4096 in all");
+        }
+        if pairs == 0 {
+            return refuse("queue pairs", pairs.to_string(), "there must be 1 to 4096");
+        }
+        if !self.depth.is_power_of_two() || self.depth > layout::RING_ENTRIES_MAX {
+            let reason = "it must be a power of two up to 32768";
+            return refuse("queue depth", self.depth.to_string(), reason);
+        }
+        Ok(())
+    }
+
+    /// Whether the device, which takes at most `entries_max`, has rings as deep.
+    pub(super) fn check_depth(&self, device: &str, entries_max: u32) -> Result<()> {
+        if self.depth <= entries_max {
+            return Ok(());
+        }
+        let reason = format!("{device} takes at most {entries_max}");
+        refuse("queue depth", self.depth.to_string(), reason)
+    }
+
+    pub(super) fn plan(self) -> QueuePlan {
+        QueuePlan {
+            pairs: self.pairs,
+            measured: false,
+            depth: self.depth,
+            host_homes: self.host_homes,
+            flush_reads: false,
+            collapsed: false,
+        }
+    }
+}
+
+/// What a transport's queues are to be like, whichever transport it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuePlan {
+    /// For each home and NIC, where they were asked for.
+    pub pairs: Option<u32>,
+    /// Where they were not: by the latency of the NICs.
+    pub measured: bool,
+    pub depth: u32,
+    pub host_homes: u32,
+    /// Even where the frames' memory does not call for it.
+    pub flush_reads: bool,
+    /// Of rings that are given to the NIC: one entry of the completion ring takes all.
+    pub collapsed: bool,
+}
+
+impl QueuePlan {
+    /// Queue pairs for each home and NIC.
+    pub fn count(&self, nics: &[Arc<dyn Nic>], page_bytes: u64) -> Result<u32> {
+        match self.pairs {
+            Some(asked) => Ok(asked),
+            None if self.measured => {
+                let measured = nics.iter().map(|nic| Ok(measure(nic, page_bytes)?.queue_pairs));
+                Ok(measured.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(PAIRS))
+            }
+            None => Ok(PAIRS),
+        }
+    }
+
+    /// Memory of the queue pairs of `homes` homes over one NIC, where nothing is measured.
+    pub(super) fn bytes(&self, homes: u64) -> u64 {
+        u64::from(self.pairs.unwrap_or(PAIRS)) * homes * u64::from(self.depth) * 256
+    }
+
+    /// Whether the NICs that make rings themselves have room for a queue pair's, with a block more for each request where READs
+    /// are flushed.
+    pub fn check_blocks(&self, nics: &[Arc<dyn Nic>], flush_reads: bool) -> Result<()> {
+        let blocks = self.depth << u32::from(flush_reads);
+        let mut able = nics.iter().map(|nic| nic.capabilities());
+        let Some(able) = able.find(|able| able.makes_rings && blocks > able.sq_entries_max) else {
+            return Ok(());
+        };
+        let why = if flush_reads {
+            ", and a request takes two where READs are flushed"
+        } else {
+            ""
+        };
+        let reason = format!("{} takes at most {} blocks{why}", able.name, able.sq_entries_max);
+        refuse("queue depth", self.depth.to_string(), reason)
+    }
+}

@@ -1,0 +1,94 @@
+//! What only SoftRoCE has.
+
+use std::sync::Arc;
+
+use gpuvm_memory_node::NodeClient;
+use gpuvm_nic::{Nic, NicError, RxeNic, rxe::RxeOptions};
+
+use crate::{
+    error::{Doing, Error, Result},
+    settings::{MemoryNodes, QueuePlan, Queues, Retransmission, refuse},
+};
+
+/// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call. On the simulated
+/// GPU alone: an NVIDIA GPU cannot reach those rings.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Rxe {
+    pub(super) device: Option<String>,
+    pub(super) queues: Queues,
+    pub(super) retransmission: Retransmission,
+    pub(super) nodes: Option<MemoryNodes>,
+}
+
+impl Rxe {
+    /// The first SoftRoCE device, to this host's memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The device, such as `rxe0`. Default: the one that leads to the memory nodes, else the first one.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// The queue pairs. Default: [`Queues::new`].
+    pub fn queues(mut self, queues: Queues) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// What is done about packets that are lost. Default: [`Retransmission::new`].
+    pub fn retransmission(mut self, again: Retransmission) -> Self {
+        self.retransmission = again;
+        self
+    }
+
+    /// Memory nodes as homes. Default: this host's memory.
+    pub fn memory_nodes(mut self, nodes: MemoryNodes) -> Self {
+        self.nodes = Some(nodes);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        self.nodes.as_ref().map_or(Ok(()), MemoryNodes::check)?;
+        self.queues.check(1, self.nodes.as_ref().map_or(0, MemoryNodes::len))
+    }
+
+    pub(super) fn plan(&self) -> QueuePlan {
+        self.queues.plan()
+    }
+
+    /// The device that the nodes are reached through, else the one that was asked for.
+    pub(super) fn open(&self, nodes: &[Arc<NodeClient>]) -> Result<RxeNic> {
+        let mut device = self.device.clone();
+        for node in nodes {
+            match &device {
+                Some(device) if device != node.device() => {
+                    let (address, through) = (node.address(), node.device());
+                    let reason = format!("{address} is reached through {through}, other homes through {device}");
+                    return refuse("memory node", address.to_owned(), reason);
+                }
+                _ => device = Some(node.device().to_owned()),
+            }
+        }
+        let nic = RxeNic::open(RxeOptions {
+            device,
+            ack_timeout: self.retransmission.ack_timeout,
+            retry_count: self.retransmission.retries,
+        });
+        let nic = match nic {
+            Err(NicError::NoDevice { reason }) => {
+                return Err(Error::Unavailable {
+                    what: "transport rxe".into(),
+                    reason,
+                });
+            }
+            other => other.doing(|| "opening the SoftRoCE device".into())?,
+        };
+        let limits = nic.capabilities();
+        self.queues.check_depth(&limits.name, limits.sq_entries_max)?;
+        Ok(nic)
+    }
+}

@@ -1,0 +1,123 @@
+//! What only the simulated GPU has.
+
+use std::sync::Arc;
+
+use gpuvm_gpu::Gpu as Device;
+use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
+
+use crate::{
+    error::{Doing, Result},
+    settings::{QueuePlan, Settings, TransportKind, refuse},
+};
+
+/// The simulated GPU: worker threads of this process, or one thread that follows a seed.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SimulatedGpu {
+    workers: Option<u32>,
+    lanes_per_worker: u32,
+    memory: Option<u64>,
+    seed: Option<u64>,
+    options: SimOptions,
+}
+
+impl Default for SimulatedGpu {
+    fn default() -> Self {
+        Self {
+            workers: None,
+            lanes_per_worker: 256,
+            memory: None,
+            seed: None,
+            options: SimOptions::default(),
+        }
+    }
+}
+
+impl SimulatedGpu {
+    /// One with a worker a core.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Worker threads, which are its multiprocessors. Default: one a core, over SoftRoCE one less. Not beside a
+    /// [`seed`](Self::seed), which one thread follows.
+    pub fn workers(mut self, count: u32) -> Self {
+        self.workers = Some(count);
+        self
+    }
+
+    /// Lanes that a worker keeps resident: more of them wait for pages at once, fewer stay in the processor's caches.
+    /// Default: 256.
+    pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
+        self.lanes_per_worker = lanes;
+        self
+    }
+
+    /// Its memory in bytes. Default: frames and bookkeeping plus 1 GiB.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Runs it and the software NIC in one thread, in the one interleaving that this seed decides. Default: none, and
+    /// threads run as the system lets them.
+    pub fn seed(self, seed: u64) -> Self {
+        self.seeded(seed, SimOptions::default())
+    }
+
+    /// The same with what a seeded run does besides: how weak memory is, how lanes are picked, whether races are looked for,
+    /// how many events are kept.
+    pub fn seeded(mut self, seed: u64, options: SimOptions) -> Self {
+        (self.seed, self.options) = (Some(seed), options);
+        self
+    }
+
+    /// The seed that it follows.
+    pub fn seed_asked(&self) -> Option<u64> {
+        self.seed
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match (self.workers, self.seed) {
+            (Some(workers), Some(_)) => {
+                let reason = "one thread follows a seed; leave out the workers or the seed";
+                refuse("workers", workers.to_string(), reason)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts it, with memory for what the settings ask.
+    pub(super) fn start(
+        &self,
+        settings: &Settings,
+        plan: &QueuePlan,
+        nodes: usize,
+        transport: TransportKind,
+    ) -> Result<Arc<dyn Device>> {
+        let queues = match transport {
+            TransportKind::Direct => 0,
+            _ => plan.bytes(1 + nodes as u64),
+        };
+        let memory = self
+            .memory
+            .unwrap_or(settings.frame_memory + settings.frames() * 16 + queues + (1 << 30));
+        let mut gpu = SimGpu::builder()
+            .memory_bytes(memory)
+            .lanes_per_worker(self.lanes_per_worker);
+        let beside = (transport == TransportKind::Rxe).then(workers_beside_a_proxy);
+        if let Some(workers) = self.workers.or(beside) {
+            gpu = gpu.workers(workers);
+        }
+        if let Some(seed) = self.seed {
+            gpu = gpu.mode(Mode::Seeded(seed)).options(self.options);
+        }
+        Ok(Arc::new(gpu.build().doing(|| "starting the simulated GPU".into())?))
+    }
+}
+
+/// Worker threads that leave a core to the doorbell proxy and the driver, which do their work on the processor as well.
+fn workers_beside_a_proxy() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    (cores - 1).max(1)
+}
