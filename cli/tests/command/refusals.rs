@@ -74,12 +74,52 @@ fn what_only_an_rdma_device_has_is_refused_without_one() {
         ("--rdma-queues devx", "RDMA queues", "mlx5"),
         ("--rdma-device rxe0", "RDMA device", "rxe or mlx5"),
         ("--rdma-retries 1", "RDMA retries", "rxe or mlx5"),
+        // The default, said: it does not fit either.
+        ("--rdma-retries 6", "RDMA retries", "rxe or mlx5"),
+        ("--memory-node 192.0.2.9:7471", "memory nodes", "rxe or mlx5"),
         ("--rdma-ack-timeout 20", "RDMA acknowledgement timeout", "rxe or mlx5"),
     ] {
         // The graph does not exist either: the settings are looked at first.
         let err = refusal(&[], &format!("not_here --gpu sim --transport soft {arguments}"), 1);
         let reason = format!("transport soft has none; leave it out, or use transport {whose}\n");
         assert!(err.contains(setting) && err.ends_with(&reason), "{arguments}: {err}");
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused_by_name() {
+    for (arguments, reason) in [
+        (
+            "--transport direct --queue-pairs 2",
+            "queue pairs is 2: transport direct has none; leave it out, or use transport soft, rxe or mlx5",
+        ),
+        (
+            "--rdma-device rxe0",
+            "RDMA device is rxe0: transport auto has none; leave it out, or use transport rxe or mlx5",
+        ),
+        (
+            "--transport rxe --rdma-device rxe0 --rdma-device rxe1",
+            "RDMA devices is rxe0, rxe1: transport rxe drives one device",
+        ),
+        (
+            "--seed 0 --workers 4",
+            "workers is 4: one thread follows a seed; leave out the workers or the seed",
+        ),
+        (
+            "--gpu cuda:0 --seed 7",
+            "seed is 7: an NVIDIA GPU follows none; use --gpu sim",
+        ),
+        (
+            "--gpu cuda:0 --workers 2",
+            "workers is 2: an NVIDIA GPU has none; use --gpu sim",
+        ),
+        (
+            "--seed 7 --transport rxe",
+            "seed is 7: what transport rxe drives follows none; use the software NIC",
+        ),
+    ] {
+        let err = refusal(&[], &format!("not_here {arguments}"), 1);
+        assert!(err.ends_with(&format!("{reason}\n")), "{arguments}: {err}");
     }
 }
 
