@@ -162,7 +162,7 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
     benches.sample_size(10);
     for (name, blocks, threads, each) in [("fault_warps", 8u32, 32u32, 2048u64), ("fault_lanes", 8, 32, 128)] {
         let vm = Vm::builder().frame_memory(ELEMENTS).build()?;
-        let kernel = vm.compile("paging.cu", SOURCE, &KERNELS)?.kernel(name)?;
+        let kernel = vm.kernel("paging.cu", SOURCE, name)?;
         let region = vm
             .region(ELEMENTS)
             .name("data")

@@ -42,11 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vector = vm.region(rows).name("x").read_only().from_slice(&x)?;
     let y = vm.region::<f64>(rows).name("y").zeroed()?;
 
-    let module = vm.compile("spmv.cu", include_str!("spmv.cu"), &["spmv<double>"])?;
+    let spmv = vm.kernel("spmv.cu", include_str!("spmv.cu"), "spmv<double>")?;
     let config = LaunchConfig::new(rows.div_ceil(128) as u32, 128);
-    module
-        .kernel("spmv<double>")?
-        .launch(config, (&offsets, &columns, &values, &vector, &y))?
+    spmv.launch(config, (&offsets, &columns, &values, &vector, &y))?
         .sync()?;
 
     for (row, &found) in y.to_vec()?.iter().enumerate() {

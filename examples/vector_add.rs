@@ -20,12 +20,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .from_iter((0..n).map(|i| (2 * i) as f32))?;
     let sum = vm.region::<f32>(n).name("sum").zeroed()?;
 
-    let module = vm.compile("vector_add.cu", include_str!("vector_add.cu"), &["add"])?;
+    let add = vm.kernel("vector_add.cu", include_str!("vector_add.cu"), "add")?;
     let blocks = n.div_ceil(256) as u32;
-    module
-        .kernel("add")?
-        .launch(LaunchConfig::new(blocks, 256), (&a, &b, &sum))?
-        .sync()?;
+    add.launch(LaunchConfig::new(blocks, 256), (&a, &b, &sum))?.sync()?;
 
     let result = sum.to_vec()?;
     for (i, &value) in result.iter().enumerate() {

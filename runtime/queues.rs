@@ -16,7 +16,7 @@ use gpuvm_nic::{Nic, QueueAttributes};
 use crate::{
     arena::RingArena,
     device::DeviceArray,
-    error::{Doing, Error, Result},
+    error::{Doing, Result},
     local_home::LocalHome,
 };
 

@@ -20,7 +20,7 @@ use crate::{
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
     home::Ways,
-    kernel::Module,
+    kernel::{Kernel, Module},
     launch::{InFlight, LaunchConfig, Launcher, Peers},
     launch_state::StatePool,
     local_home::LocalHome,
@@ -310,7 +310,37 @@ impl Vm {
         Buffer::zeroed(self.clone(), length)
     }
 
-    /// Compiles CUDA C++ source text, which error messages call `name`, and finds `kernels` in it.
+    /// Compiles CUDA C++ source text, which error messages call `name`, for its kernel `kernel`.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn kernel(&self, name: &str, source: &str, kernel: &str) -> Result<Kernel> {
+        let [kernel] = self.kernels(name, source, [kernel], &CompileOptions::default())?;
+        Ok(kernel)
+    }
+
+    /// Several kernels of one source, in the order of their names, with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn kernels<const N: usize>(
+        &self,
+        name: &str,
+        source: &str,
+        kernels: [&str; N],
+        options: &CompileOptions,
+    ) -> Result<[Kernel; N]> {
+        let module = self.compile_with(name, source, &kernels, options)?;
+        let found: Vec<Kernel> = kernels
+            .iter()
+            .map(|kernel| module.kernel(kernel))
+            .collect::<Result<_>>()?;
+        Ok(found
+            .try_into()
+            .unwrap_or_else(|_: Vec<Kernel>| unreachable!("one kernel for each name")))
+    }
+
+    /// Compiles CUDA C++ source text, which error messages call `name`, and finds `kernels` in it, to be looked up by name.
     ///
     /// # Errors
     /// [`Error::Gpu`] with the compiler's log, an unknown kernel, or no compiler.

@@ -308,12 +308,13 @@ impl Search {
         let gpu = vm.gpu().capabilities();
         let shape = shape.unwrap_or_else(|| Shape::of(&gpu));
         let vertices = u64::from(csr.vertices());
-        let module = vm.compile_with("bfs.cu", SOURCE, &["bfs_level", "bfs_pieces"], &shape.compile_options())?;
+        let names = ["bfs_level", "bfs_pieces"];
+        let [rows, pieces] = vm.kernels("bfs.cu", SOURCE, names, &shape.compile_options())?;
         let distances = (0..csr.vertices()).map(|vertex| if vertex == source { 0 } else { -1 });
         Ok(Search {
             vm: vm.clone(),
-            rows: module.kernel("bfs_level")?,
-            pieces: module.kernel("bfs_pieces")?,
+            rows,
+            pieces,
             offsets: vm
                 .region(vertices + 1)
                 .name("row offsets")

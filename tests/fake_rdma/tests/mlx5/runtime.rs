@@ -49,7 +49,7 @@ fn pairs(count: u32) -> Mlx5 {
 
 /// Adds to every element of a region that is larger than the frames, twice, and looks at the home.
 fn pages_come_and_go(vm: &Vm) {
-    let kernel = vm.compile("add.cu", SOURCE, &["add"]).unwrap().kernel("add").unwrap();
+    let kernel = vm.kernel("add.cu", SOURCE, "add").unwrap();
     let region = vm
         .region::<u32>(PAGES * WORDS - 3)
         .from_iter(0..(PAGES * WORDS - 3) as u32);
@@ -86,7 +86,7 @@ fn kernels_page_over_its_queues() {
         let nics = vm.nics();
         assert!(nics.len() == 1 && nics[0].makes_rings, "{nics:?}");
         println!("# {} queue pairs by the latency that was measured", vm.queue_pairs());
-        let kernel = vm.compile("add.cu", SOURCE, &["add"]).unwrap().kernel("add").unwrap();
+        let kernel = vm.kernel("add.cu", SOURCE, "add").unwrap();
         let one = vm.region::<u32>(WORDS).from_iter(0..WORDS as u32).unwrap();
         // The first launch's kernel is compiled; what a user waits for every time comes after that.
         let faulted = Instant::now();
