@@ -105,6 +105,7 @@ const FAULT: &str = "gpuvm/detail/fault.cuh";
 const FLUSH: &str = "gpuvm/detail/flush.cuh";
 const REPLICA: &str = "gpuvm/detail/replica.cuh";
 const INTEGRITY: &str = "gpuvm/detail/integrity.cuh";
+const SOURCE: &str = "gpuvm/detail/source.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 
 const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {
@@ -537,9 +538,9 @@ static ALL: [Mutation; 39] = [
         Peers(7),
         "the last page of a region is read and written to its exact end",
         &[plant(
-            QUEUE,
-            "rest < whole ? static_cast<u32>(rest) : whole});",
-            "whole});",
+            SOURCE,
+            "return rest < whole ? static_cast<u32>(rest) : whole;",
+            "return whole;",
         )],
         Workload::Stream,
         0,

@@ -50,9 +50,9 @@ fn a_ragged_last_page_is_read_and_written_to_its_exact_end() {
 #[test]
 fn the_test_above_finds_a_library_that_moves_whole_pages() {
     let whole = planted(
-        "gpuvm/detail/region.cuh",
-        "return static_cast<u32>(rest < whole ? rest : whole);",
-        "(void)rest; return static_cast<u32>(whole);",
+        "gpuvm/detail/source.cuh",
+        "return rest < whole ? static_cast<u32>(rest) : whole;",
+        "return (void)rest, whole;",
     );
     ragged(&whole, 9 * 1024 + 1).unwrap_err();
 }

@@ -9,6 +9,7 @@ mod mock_gpu;
 mod program;
 
 mod bookkeeping;
+mod both_transports;
 mod collapsed;
 mod completions_are_checked;
 mod direct;

@@ -3,24 +3,20 @@
 
 #include "copy.cuh"
 #include "pool.cuh"
+#include "source.cuh"
 
 namespace gpuvm {
 namespace detail {
 
-GPUVM_DEVICE u64 home_of(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
-    return region->home + (page << vm->page_shift);
-}
-
 // Writes a page home whose write-back mark is ours, and takes the mark away.
 GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* word, u32 frame) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32 bytes = page_bytes(vm, region, page_of(owner));
-    copy_to_home(home_of(vm, region, page_of(owner)), frame_address(vm, region, frame), bytes);
+    Source source = source_of(vm, owner);
+    copy_to_home(source.home, frame_address(vm, region_of(vm, owner), frame), source.bytes);
     // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
     // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
     // all other pages, made write-backs to a neighbour GPU take half as long again.
     write_back_done(word);
-    count_written_back(vm, bytes);
+    count_written_back(vm, source.bytes);
 }
 
 // A ticket that is for no chunk; takers may add to it and never reach the generation.

@@ -15,6 +15,7 @@ namespace detail {
 struct Miss {
     layout::ArrayDesc array;
     u64 page;
+    u64 seen;     // the page's word, as `look` acquired it last
     u64 started;  // in ticks
     // What the last round left.
     u32 frame;   // kRoundHeld, kRoundOurs: the page's frame
@@ -27,15 +28,17 @@ struct Miss {
     bool first;  // waits if none of the parts gets anything
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
-    GPUVM_DEVICE const layout::VmDesc* vm() const { return reinterpret_cast<const layout::VmDesc*>(array.vm); }
-    GPUVM_DEVICE u64* word() const { return reinterpret_cast<u64*>(array.words) + page; }
-    GPUVM_DEVICE u32 region() const { return array.region & ~layout::ARRAY_NEVER_EVICTED; }
-    GPUVM_DEVICE bool pooled() const { return !(array.region & layout::ARRAY_NEVER_EVICTED); }
+    GPUVM_DEVICE const layout::VmDesc* vm() const { return vm_of(array); }
+    GPUVM_DEVICE u64* word() const { return words_of(array) + page; }
+    GPUVM_DEVICE bool pooled() const { return !never_evicted(array); }
     GPUVM_DEVICE void count_own_frame() const {
-        if (!pooled()) count_resident(reinterpret_cast<u64*>(array.words));
+        if (!pooled()) count_resident(words_of(array));
     }
-    GPUVM_DEVICE u64 owner() const { return owner_of(region(), page); }
-    GPUVM_DEVICE bool direct() const { return kDirect && (!kQueued || array.home != 0); }
+    GPUVM_DEVICE u64 owner() const { return owner_of(region_of(array), page); }
+    GPUVM_DEVICE Transport transport() const { return transport_of(array); }
+    GPUVM_DEVICE Source source() const { return source_of(array, page); }
+    // Looks at the word again. Acquire: pairs with publication, and with what an evictor did to the home.
+    GPUVM_DEVICE u64 look() { return seen = ld_acquire_gpu(word()); }
     GPUVM_DEVICE u64 frame_address() const { return array.frames + (static_cast<u64>(frame) << array.page_shift); }
     GPUVM_DEVICE u32 leader() const { return __ffs(group) - 1; }
     GPUVM_DEVICE bool leads() const { return lane_id() == leader(); }
@@ -89,11 +92,11 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* fra
 }
 
 // Takes `pins` pins of a resident page or claims an absent one.
-GPUVM_DEVICE u32 open_page(u64* word, u64 owner, u32 pins, u32* frame) {
+GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     while (true) {
-        u64 seen = ld_acquire_gpu(word);
-        u32 status = look_at_page(word, owner, seen, pins, frame);
-        if (status != kNone && (status != kWon || try_claim(word, seen))) return status;
+        u64 seen = miss->look();
+        u32 status = look_at_page(miss->word(), miss->owner(), seen, pins, &miss->frame);
+        if (status != kNone && (status != kWon || try_claim(miss->word(), seen))) return status;
     }
 }
 
@@ -224,7 +227,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
 
 // A second try for a leader whose claim was taken back: it may wait.
 GPUVM_NOINLINE u32 open_alone(Miss* miss, u32 pins) {
-    switch (open_page(miss->word(), miss->owner(), pins, &miss->frame)) {
+    switch (open_page(miss, pins)) {
         case kHeld:
             return kRoundHeld;
         case kWon:
@@ -324,7 +327,7 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
     const layout::VmDesc* vm = miss->vm();
     // The leader has acquired the completion: it comes before the others' loads of the data.
     __syncwarp(miss->group);
-    u32 bytes = page_bytes(vm, region_of(vm, miss->owner()), miss->page);
+    u32 bytes = miss->source().bytes;
     u32 found = checksum_together(miss->frame_address(), bytes, miss->group);
     u32 result = kRoundRetry;
     if (miss->leads()) {
@@ -344,7 +347,7 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
 // The outcome for a leader of a round over queue pairs; lanes that lead no group wait here for those that do.
 GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     u32 status = kFollower;
-    if (leads) status = aborted() ? kFailed : open_page(miss->word(), miss->owner(), lanes, &miss->frame);
+    if (leads) status = aborted() ? kFailed : open_page(miss, lanes);
     *busy = status == kBusy;
     u32 outcome = status == kHeld ? kRoundHeld : status == kFailed ? kRoundFailed : kRoundRetry;
     if (!miss->mixed) {
@@ -369,11 +372,9 @@ GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
 // After the data was delivered: counts the fetch, and puts a frame back while the pool is low.
 GPUVM_NOINLINE void account_for(const Miss* miss) {
     const layout::VmDesc* vm = miss->vm();
-    u64 rest = miss->array.bytes - (miss->page << miss->array.page_shift);
-    u32 whole = miss->array.offset_mask + 1;
     count_latency(latencies(vm), ticks() - miss->started);
     count(&counters(vm)->faults, 1);
-    count_fetched(vm, rest < whole ? static_cast<u32>(rest) : whole);
+    count_fetched(vm, miss->source().bytes);
     if (miss->pooled()) pay_back(vm, 1);
 }
 
@@ -382,13 +383,11 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
 GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
-    u64 home = miss->array.home + (miss->page << miss->array.page_shift);
-    u64 start = miss->page << miss->array.page_shift, rest = miss->array.bytes - start;
-    u32 whole = miss->array.offset_mask + 1, bytes = rest < whole ? static_cast<u32>(rest) : whole;
-    bool large = bytes > layout::FILL_PAGE_BYTES;
+    Source source = miss->source();
+    bool large = source.bytes > layout::FILL_PAGE_BYTES;
     u32 frame = kNoFrame;
     while (true) {
-        u64 seen = ld_acquire_gpu(word);
+        u64 seen = miss->look();
         u32 status = look_at_page(word, miss->owner(), seen, pins, &miss->frame);
         if (status != kWon && frame != kNoFrame) {
             give_frame_back(miss, frame);
@@ -399,7 +398,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
-        if (!large) fetch.begin(home, bytes);
+        if (!large) fetch.begin(source.home, source.bytes);
         bool claimed = try_claim(word, seen);
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
@@ -419,7 +418,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         miss->frame = frame;
         miss->token = 0;
         if (large)
-            miss->token = fill_page(vm, word, miss->owner(), home, miss->frame_address(), bytes);
+            miss->token = fill_page(vm, word, miss->owner(), source.home, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
         if (!keep) return kWon;
@@ -476,12 +475,15 @@ GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited
 GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     u64 owner = miss->owner();
     u32 group = match_active(owner, &miss->active);
+    // Lanes whose pages come by different transports part here: nothing below may wait for a lane that goes another
+    // way. They are as lanes that came one after the other.
+    if constexpr (kDirect && kQueued)
+        miss->active = __match_any_sync(miss->active, static_cast<u32>(miss->transport()));
     miss->group = group;
     miss->mixed = group != miss->active;
     bool leads = miss->leads(), busy = false;
     u32 lanes = __popc(group), outcome;
-    // A virtual memory has one transport, and a launch one virtual memory: all lanes here go the same way.
-    if (miss->direct())
+    if (miss->transport() == Transport::kCopied)
         // One lane of the group that keeps its page is enough: lanes come here from several places in a kernel.
         outcome = direct_round(miss, lanes, leads, __any_sync(group, keep), &busy);
     else if constexpr (kQueued)
@@ -495,7 +497,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     miss->frame = static_cast<u32>(result >> 2);
     outcome = result & 3;
     if constexpr (kGuarded)
-        if (outcome == kRoundOurs && !miss->direct()) outcome = check_arrived(miss);
+        if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.
     if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());

@@ -20,7 +20,7 @@ GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
 // leaves its frame, this is there.
 GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 owner, u32 frame) {
     const layout::RegionDesc* region = region_of(vm, owner);
-    u32 bytes = page_bytes(vm, region, page_of(owner));
+    u32 bytes = source_of(vm, owner).bytes;
     // Relaxed: the page word's release and acquire carry it to who fetches the page next.
     st_relaxed_gpu(checksum_slot(region, page_of(owner)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
@@ -33,7 +33,7 @@ GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 fram
         return;
     }
     wake_up(region_of(vm, owner));
-    count_written_back(vm, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+    count_written_back(vm, source_of(vm, owner).bytes);
     write_back_done(word);
     if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
 }
@@ -42,7 +42,7 @@ GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 fram
 GPUVM_NOINLINE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame, u32 token, u32 pins) {
     const layout::RegionDesc* region = region_of(vm, owner);
     u64* word = word_of(vm, owner);
-    count_fetched(vm, page_bytes(vm, region, page_of(owner)));
+    count_fetched(vm, source_of(vm, owner).bytes);
     if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), at_replica(owner, 0));
     if (is_replicated(region) && is_to_be_mended(vm, owner))
         publish_to_mend(word, token, frame, pins);

@@ -1,8 +1,8 @@
 // One queue pair of a virtual memory, and whether anything can be sent over those that reach a page.
 #pragma once
 
-#include "region.cuh"
 #include "request.cuh"
+#include "source.cuh"
 
 namespace gpuvm {
 namespace detail {

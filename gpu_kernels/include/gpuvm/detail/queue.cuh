@@ -32,7 +32,7 @@ GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u3
     bool returned = done.ok && is_replicated(region) && is_stale(vm, owner);
     if (done.ok && !returned && is_checked(region)) {
         if (pins) return layout::OUTCOME_ARRIVED;
-        u32 found = checksum_alone(frame_address(vm, region, frame), page_bytes(vm, region, page_of(owner)));
+        u32 found = checksum_alone(frame_address(vm, region, frame), source_of(vm, owner).bytes);
         return publish_checked(vm, owner, q.number, frame, token, pins, found);
     }
     if (done.ok && !returned) {
@@ -62,7 +62,7 @@ GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* recor
     const layout::RegionDesc* region = region_of(vm, owner);
     if (is_guarded(region)) return finish_guarded_fetch(q, owner, frame, token, done, pins);
     if (done.ok) {
-        count_fetched(vm, page_bytes(vm, region, page_of(owner)));
+        count_fetched(vm, source_of(vm, owner).bytes);
         if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), owner);
         publish(word, token, frame, pins);
         count_own_frame(region);
@@ -110,7 +110,7 @@ GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* recor
         return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
     }
     wake_up(region_of(vm, owner));
-    count_written_back(vm, page_bytes(vm, region_of(vm, owner), page_of(owner)));
+    count_written_back(vm, source_of(vm, owner).bytes);
     write_back_done(word);
     if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
     return layout::OUTCOME_OK;
@@ -280,22 +280,12 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) 
 // Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
 GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
     const layout::VmDesc* vm = q.vm;
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 page = page_of(owner);
-    const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
-    u64 start = page << vm->page_shift, at_home = start;
-    if (region->homes != 1 || region->nics != 1 || is_replicated(region)) {
-        stripe = stripe_of(vm, owner);
-        at_home = page_at_home(region, page) << vm->page_shift;
-    }
-    u64 rest = region->bytes - start;
-    u32 whole = 1u << vm->page_shift;
+    Source source = source_of(vm, owner);
     // Found before anything is stored, so that all loads are on their way at once.
     layout::RequestRecord* record = q.record(index);
-    write_request(
-        q.desc, index,
-        Request{kind != layout::REQUEST_FETCH, region->frames + static_cast<u64>(frame) * whole, stripe->home + at_home,
-                stripe->rkey, frame_key(vm, q.desc, stripe, frame), rest < whole ? static_cast<u32>(rest) : whole});
+    write_request(q.desc, index,
+                  Request{kind != layout::REQUEST_FETCH, frame_address(vm, region_of(vm, owner), frame), source.home,
+                          source.stripe->rkey, frame_key(vm, q.desc, source.stripe, frame), source.bytes});
     st_relaxed_gpu(&record->owner, owner);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     // Release: whoever reads POSTED reads this record.

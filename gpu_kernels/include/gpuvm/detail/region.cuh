@@ -1,4 +1,4 @@
-// Regions and pages by their owner values: where the page's word, its home and its frames are.
+// Regions and pages by their owner values: where the page's word and its frames are. source.cuh has their homes.
 #pragma once
 
 #include "page_word.cuh"
@@ -55,19 +55,13 @@ GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX -
 GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
     return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
 }
-// Number of a page among those of its home.
-GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page) {
-    return region->homes == 1 ? page : page / region->homes;
+// What an array's description names.
+GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
+    return reinterpret_cast<const layout::VmDesc*>(array.vm);
 }
-// The stripe that holds a page, in the replica that the owner value names.
-GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 page = page_of(owner), stripe = 0;
-    if (region->homes > 1) stripe = page % region->homes * region->nics;
-    if (is_replicated(region)) stripe += replica_of(owner) * region->homes * region->nics;
-    if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
-    return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
-}
+GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
+GPUVM_DEVICE u32 region_of(const layout::ArrayDesc& array) { return array.region & ~layout::ARRAY_NEVER_EVICTED; }
+GPUVM_DEVICE bool never_evicted(const layout::ArrayDesc& array) { return array.region & layout::ARRAY_NEVER_EVICTED; }
 GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
 }
@@ -75,13 +69,6 @@ GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
 GPUVM_NOINLINE void fail_page(const layout::VmDesc* vm, u64 owner, u32 token, u32 code) {
     publish_error(word_of(vm, owner), token, code);
     atom_add_release_gpu(&counters(vm)->pages_failed, u64{1});
-}
-// Exact length of a page: the last one of a region may be shorter.
-GPUVM_DEVICE u32 page_bytes(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 page) {
-    u64 start = page << vm->page_shift;
-    u64 rest = region->bytes - start;
-    u64 whole = 1ull << vm->page_shift;
-    return static_cast<u32>(rest < whole ? rest : whole);
 }
 GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 frame) {
     return region->frames + (static_cast<u64>(frame) << vm->page_shift);
@@ -92,8 +79,6 @@ GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* qu
     u64 keys = stripe->frame_keys != 0 ? stripe->frame_keys : queue->frame_keys;
     return reinterpret_cast<const u32*>(keys)[static_cast<u64>(frame) << vm->page_shift >> layout::FRAME_KEY_SHIFT];
 }
-// Whether lanes copy the region's pages themselves.
-GPUVM_DEVICE bool is_direct(const layout::RegionDesc* region) { return kDirect && (!kQueued || region->home != 0); }
 GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 owner) {
     return reinterpret_cast<u32*>(region_of(vm, owner)->joins) + page_of(owner);
 }
