@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
 use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::soft::{FaultMix, FaultTally};
-use gpuvm::{CompileOptions, Error, LaunchConfig};
+use gpuvm::{CompileOptions, DirtyPage, Error, LaunchConfig, Region};
 use gpuvm_nic::wire::mlx5::Syndrome;
 
 const SEEDS: u64 = 50;
@@ -167,66 +167,22 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
             .wait_limit(wait_limit);
         let bench = Bench::new(settings, BASIC);
         let words = PAGES * PAGE_WORDS;
-        let numbered = |name| {
-            bench
-                .vm
-                .region::<u32>(words)
-                .name(name)
-                .from_iter(0..words as u32)
-                .unwrap()
-        };
-        let regions = [numbered("left"), numbered("right")];
+        let regions = ["left", "right"].map(|name| {
+            let region = bench.vm.region::<u32>(words).name(name);
+            region.from_iter(0..words as u32).unwrap()
+        });
         let nic = bench.soft_nic();
         nic.mix_faults(&mix, seed).unwrap();
-        let kernel = bench.kernel("write_by");
-        let launches = regions.each_ref().map(|region| {
-            let stream = bench.vm.stream().unwrap();
-            let config = LaunchConfig::new(1, 32);
-            kernel.launch_on(&stream, config, (region, ATOMIC_ADD, ADDED)).unwrap()
-        });
-        let mut failed = [false; 2];
-        for ((launch, region), failed) in launches.iter().zip(&regions).zip(&mut failed) {
-            match launch.sync() {
-                Ok(_) => {}
-                Err(Error::Fault { fault, .. }) => {
-                    assert_eq!(fault.region, region.name(), "seed {seed}: {fault}");
-                    let syndrome = Syndrome::from(fault.syndrome);
-                    assert!(syndromes.contains(&syndrome), "seed {seed}: {fault}");
-                    *failed = true;
-                }
-                Err(other) => panic!("seed {seed}: {}", with_causes(&other)),
-            }
-        }
+        let failed = add_to_both(&bench, &regions, syndromes, seed);
         ends.failed += failed.iter().map(|failed| u32::from(*failed)).sum::<u32>();
         ends.both += u32::from(failed == [true; 2]);
         // What is dirty can be had while nothing of it can go home.
         let salvaged = regions.each_ref().map(|region| region.salvage().unwrap());
         tally.merge(&nic.fault_tally());
         nic.calm();
-        let limit = Duration::from_millis(100);
         for ((region, failed), salvaged) in regions.iter().zip(failed).zip(&salvaged) {
-            let found = region
-                .to_vec()
-                .unwrap_or_else(|error| panic!("seed {seed}: {}", with_causes(&error)));
-            for page in salvaged {
-                let first = page.first as usize;
-                let home = &found[first..first + page.elements.len()];
-                compare(&page.elements, home).unwrap_or_else(|wrong| panic!("seed {seed}, salvaged: {wrong}"));
-            }
             ends.salvaged += salvaged.len();
-            for (i, value) in (0..).zip(&found) {
-                // A kernel that failed has stopped somewhere; one that did not has done all.
-                let right = *value == i + ADDED || failed && *value == i;
-                assert!(right, "seed {seed}: element {i} of {} is {value:#x}", region.name());
-            }
-            // In the GPU's own time, which no other faults stretch now.
-            bench.must(
-                "read_then_write",
-                LaunchConfig::new(1, 32).deadline(limit),
-                (region, 1u32),
-            );
-            let again: Vec<u32> = found.iter().map(|value| value + 1).collect();
-            compare(&region.to_vec().unwrap(), &again).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+            check_after(&bench, region, failed, salvaged, seed);
         }
         bench.no_violations();
     }
@@ -236,6 +192,52 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         assert!(ends.failed > 0 && ends.salvaged > 0, "{ends:?}");
     }
     ends
+}
+
+/// A kernel for each of the two regions; whether each failed, by a fault of its own region with one of the syndromes.
+fn add_to_both(bench: &Bench, regions: &[Region<u32>; 2], syndromes: &[Syndrome], seed: u64) -> [bool; 2] {
+    let kernel = bench.kernel("write_by");
+    let launches = regions.each_ref().map(|region| {
+        let stream = bench.vm.stream().unwrap();
+        let config = LaunchConfig::new(1, 32);
+        kernel.launch_on(&stream, config, (region, ATOMIC_ADD, ADDED)).unwrap()
+    });
+    let mut failed = [false; 2];
+    for ((launch, region), failed) in launches.iter().zip(regions).zip(&mut failed) {
+        match launch.sync() {
+            Ok(_) => {}
+            Err(Error::Fault { fault, .. }) => {
+                assert_eq!(fault.region, region.name(), "seed {seed}: {fault}");
+                let syndrome = Syndrome::from(fault.syndrome);
+                assert!(syndromes.contains(&syndrome), "seed {seed}: {fault}");
+                *failed = true;
+            }
+            Err(other) => panic!("seed {seed}: {}", with_causes(&other)),
+        }
+    }
+    failed
+}
+
+/// After the faults: each element was written or not, salvaged pages are what the region holds, and another kernel works.
+fn check_after(bench: &Bench, region: &Region<u32>, failed: bool, salvaged: &[DirtyPage<u32>], seed: u64) {
+    let found = region
+        .to_vec()
+        .unwrap_or_else(|error| panic!("seed {seed}: {}", with_causes(&error)));
+    for page in salvaged {
+        let first = page.first as usize;
+        let home = &found[first..first + page.elements.len()];
+        compare(&page.elements, home).unwrap_or_else(|wrong| panic!("seed {seed}, salvaged: {wrong}"));
+    }
+    for (i, value) in (0..).zip(&found) {
+        // A kernel that failed has stopped somewhere; one that did not has done all.
+        let right = *value == i + ADDED || failed && *value == i;
+        assert!(right, "seed {seed}: element {i} of {} is {value:#x}", region.name());
+    }
+    // In the GPU's own time, which no other faults stretch now.
+    let config = LaunchConfig::new(1, 32).deadline(Duration::from_millis(100));
+    bench.must("read_then_write", config, (region, 1u32));
+    let again: Vec<u32> = found.iter().map(|value| value + 1).collect();
+    compare(&region.to_vec().unwrap(), &again).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
 }
 
 #[test]

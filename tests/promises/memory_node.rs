@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, PAGE_WORDS, compare, refused, small, with_causes};
-use gpuvm::{Integrity, LaunchConfig, Region};
+use gpuvm::{Buffer, Integrity, Launch, LaunchConfig, Module, Region, Vm};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,
 /// which is not paged.
@@ -189,6 +189,191 @@ fn become_whole(regions: &[&Region<u32>]) {
     }
 }
 
+/// A region whose making has to succeed.
+fn must(made: gpuvm::Result<Region<u32>>) -> Region<u32> {
+    made.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
+}
+
+/// Frames, and pages of the region that a kernel writes: twice as many.
+const FRAMES: u64 = 32;
+const WORDS: u64 = 2 * FRAMES * PAGE_WORDS;
+
+/// A virtual memory at two nodes: a region that kernels write, one that they only read, and one without a second copy.
+struct AtTwoNodes {
+    far: Region<u32>,
+    still: Region<u32>,
+    still_words: Vec<u32>,
+    single: Region<u32>,
+    ledger: Buffer<u32>,
+    words: Buffer<u32>,
+    module: Module,
+    vm: Vm,
+}
+
+impl AtTwoNodes {
+    fn new() -> Self {
+        let vm = small(FRAMES).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
+        let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        let far = vm.region::<u32>(WORDS).name("far").replicas(2);
+        let far = must(far.integrity(Integrity::Crc32c).zeroed());
+        let still_words: Vec<u32> = (0..24 * PAGE_WORDS as u32).map(|i| i ^ 0x5a5a_0000).collect();
+        let still = vm.region::<u32>(24 * PAGE_WORDS).name("still").replicas(2).read_only();
+        let still = must(still.from_slice(&still_words));
+        let single = vm.region::<u32>(2 * PAGE_WORDS).name("single");
+        let single = must(single.from_slice(&[7; 2 * PAGE_WORDS as usize]));
+        Self {
+            far,
+            still,
+            still_words,
+            single,
+            ledger: vm.buffer(WORDS).unwrap(),
+            words: vm.buffer(WORDS).unwrap(),
+            module: vm.compile("laps.cu", SOURCE, &KERNELS).unwrap(),
+            vm,
+        }
+    }
+
+    fn config() -> LaunchConfig {
+        LaunchConfig::new(4, 64)
+    }
+
+    /// Starts a kernel that writes the laps from `first` to before `last`.
+    fn start(&self, first: u32, last: u32) -> Launch {
+        let laps = self.module.kernel("laps").unwrap();
+        laps.launch(Self::config(), (&self.far, first, last, &self.ledger))
+            .unwrap()
+    }
+
+    fn run(&self, first: u32, last: u32) {
+        let ended = self.start(first, last).sync();
+        ended.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    }
+
+    /// The region that is written, and what its writer wrote down, hold this lap.
+    fn holds(&self, lap: u32) {
+        compare(&self.ledger.to_vec().unwrap(), &after(lap, WORDS as u32)).unwrap();
+        compare(&self.far.to_vec().unwrap(), &after(lap, WORDS as u32)).unwrap();
+    }
+
+    fn read_still(&self) {
+        let gather = self.module.kernel("gather").unwrap();
+        let launch = gather.launch(Self::config(), (&self.still, &self.words)).unwrap();
+        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        compare(
+            &self.words.to_vec().unwrap()[..self.still_words.len()],
+            &self.still_words,
+        )
+        .unwrap();
+        compare(&self.still.to_vec().unwrap(), &self.still_words).unwrap();
+    }
+
+    /// The pages without a second copy are gone with the second node, for kernels and for the host.
+    fn single_is_lost(&self, when: &str) {
+        let sink = self.vm.buffer::<u32>(WORDS).unwrap();
+        let gathers = self.module.kernel("gather_mutable").unwrap();
+        let launch = gathers.launch(Self::config(), (&self.single, &sink)).unwrap();
+        for message in [refused(launch.sync()), refused(self.single.to_vec())] {
+            let named = message.contains("`single`") && message.contains(":7472");
+            assert!(named, "{when}: {message}");
+        }
+        assert!(!self.single.health().unwrap().is_whole(), "{when}");
+    }
+
+    fn homes_lost(&self) -> usize {
+        let health = self.far.health().unwrap();
+        health.homes.iter().filter(|home| home.is_lost).count()
+    }
+
+    /// The second node ends while a kernel writes: the laps until `last` come out whole.
+    fn outlives_a_node(&self, last: u32) {
+        let launch = self.start(5, last);
+        println!("\nRUNNING");
+        let ended = launch.sync();
+        drop(launch);
+        println!("ENDED");
+        ended.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        self.holds(last - 1);
+        let health = self.far.health().unwrap();
+        assert_eq!((self.homes_lost(), health.pages_without_copy), (1, 0), "{health:?}");
+        let lost = health.homes.iter().find(|home| home.is_lost).expect("one is");
+        println!("SURVIVED {last} laps without {}", lost.name);
+    }
+
+    /// A node that nobody runs, and one that has too little memory, are refused by name, and nothing of them is used.
+    fn refuses_what_cannot_serve(&self, script: &Script) {
+        let since = Instant::now();
+        let message = refused(self.vm.catch_up());
+        let named = message.contains(":7472") && message.contains("nobody listens");
+        assert!(named, "{message}");
+        assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+        self.single_is_lost("without the node");
+
+        script.ask("REFUSE");
+        let message = loop {
+            let message = refused(self.vm.catch_up());
+            // The old node's queue pairs may be known to its machine for a moment.
+            if message.contains("does not grant") {
+                break message;
+            }
+            assert!(since.elapsed() < Duration::from_secs(30), "{message}");
+        };
+        println!("# {message}");
+        assert!(message.contains("`far`") || message.contains("`still`"), "{message}");
+        assert_eq!(self.homes_lost(), 1);
+        script.ask("GO");
+    }
+
+    /// The node serves again, with none of what it had, and is taken back in the background while a kernel writes.
+    fn takes_a_node_back(&self, script: &Script, next: u32, last: u32) {
+        let launch = self.start(next, last);
+        script.ask("RETURN");
+        let since = Instant::now();
+        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        drop(launch);
+        become_whole(&[&self.far, &self.still]);
+        println!("WHOLE after {:.1} s", since.elapsed().as_secs_f32());
+        self.holds(last - 1);
+        self.read_still();
+        self.single_is_lost("with the node");
+        let words = after(1, WORDS as u32);
+        let new = must(self.vm.region::<u32>(WORDS).name("new").from_slice(&words));
+        compare(&new.to_vec().unwrap(), &words).unwrap();
+    }
+
+    /// The other node goes, and is taken back when that is asked for.
+    fn lives_without_the_other(&self, script: &Script, next: u32) {
+        script.ask("OTHER");
+        self.run(next, next + 3);
+        self.holds(next + 2);
+        self.read_still();
+        println!("EXACT without the other");
+
+        script.ask("BACK");
+        let since = Instant::now();
+        while let Err(error) = self.vm.catch_up() {
+            assert!(since.elapsed() < Duration::from_secs(30), "{}", with_causes(&error));
+        }
+        let health = self.far.health().unwrap();
+        assert!(
+            health.is_whole() && self.still.health().unwrap().is_whole(),
+            "{health:?}"
+        );
+        self.run(next + 3, next + 5);
+        self.holds(next + 4);
+    }
+}
+
+/// Waits until the threads that call nodes have ended: what was under way ends by itself, and a thread may have been the last
+/// to hold the virtual memory.
+fn callers_end() {
+    let since = Instant::now();
+    while callers() != 0 {
+        assert!(since.elapsed() < Duration::from_secs(20), "the thread goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("the thread ended {:.2} s later", since.elapsed().as_secs_f32());
+}
+
 #[test]
 fn replica_node_death() {
     let Some(files) = std::env::var_os("GPUVM_TEST_REPLICA_DIES") else {
@@ -196,167 +381,39 @@ fn replica_node_death() {
         return;
     };
     let script = Script { files: files.into() };
-    let vm = small(32).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
-    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
-    let (laps, gather) = (module.kernel("laps").unwrap(), module.kernel("gather").unwrap());
-    let n = 64 * PAGE_WORDS;
-    let size = n as u32;
-    let must = |made: gpuvm::Result<Region<u32>>| made.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    let far = vm.region::<u32>(n).name("far").replicas(2).integrity(Integrity::Crc32c);
-    let far = must(far.zeroed());
-    // A region that kernels only read, and one without a second copy.
-    let still_words: Vec<u32> = (0..24 * PAGE_WORDS as u32).map(|i| i ^ 0x5a5a_0000).collect();
-    let still = vm.region::<u32>(24 * PAGE_WORDS).name("still").replicas(2).read_only();
-    let still = must(still.from_slice(&still_words));
-    let single = vm.region::<u32>(2 * PAGE_WORDS).name("single");
-    let single = must(single.from_slice(&[7; 2 * PAGE_WORDS as usize]));
-    let (ledger, words) = (vm.buffer::<u32>(n).unwrap(), vm.buffer::<u32>(n).unwrap());
-    let config = LaunchConfig::new(4, 64);
-    let run = |first: u32, last: u32| {
-        let launch = laps.launch(config.clone(), (&far, first, last, &ledger)).unwrap();
-        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    };
-    let read_still = || {
-        let launch = gather.launch(config.clone(), (&still, &words)).unwrap();
-        launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-        compare(&words.to_vec().unwrap()[..still_words.len()], &still_words).unwrap();
-        compare(&still.to_vec().unwrap(), &still_words).unwrap();
-    };
-    let must_fail = |when: &str| {
-        let sink = vm.buffer::<u32>(n).unwrap();
-        let gathers = module.kernel("gather_mutable").unwrap();
-        let message = refused(gathers.launch(config.clone(), (&single, &sink)).unwrap().sync());
-        assert!(
-            message.contains("`single`") && message.contains(":7472"),
-            "{when}: {message}"
-        );
-        assert!(!single.health().unwrap().is_whole(), "{when}");
-        let message = refused(single.to_vec());
-        assert!(
-            message.contains("`single`") && message.contains(":7472"),
-            "{when}: {message}"
-        );
-    };
+    let memory = AtTwoNodes::new();
     let since = Instant::now();
-    run(1, 5);
-    compare(&far.to_vec().unwrap(), &after(4, size)).unwrap();
-    read_still();
-    let health = far.health().unwrap();
+    memory.run(1, 5);
+    memory.holds(4);
+    memory.read_still();
+    let health = memory.far.health().unwrap();
     assert!(health.is_whole() && health.homes.len() == 2, "{health:?}");
 
-    // A kernel of some seconds, whatever this machine is.
-    let lap = since.elapsed().as_secs_f32() / 4.0;
-    let mut next = 5 + (6.0 / lap).clamp(8.0, 5000.0) as u32;
-    let launch = laps.launch(config.clone(), (&far, 5u32, next, &ledger)).unwrap();
-    println!("\nRUNNING");
-    let ended = launch.sync();
-    drop(launch);
-    println!("ENDED");
-    ended.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    compare(&ledger.to_vec().unwrap(), &after(next - 1, size)).unwrap();
-    compare(&far.to_vec().unwrap(), &after(next - 1, size)).unwrap();
-    let health = far.health().unwrap();
-    let lost: Vec<_> = health.homes.iter().filter(|home| home.is_lost).collect();
-    assert_eq!((lost.len(), health.pages_without_copy), (1, 0), "{health:?}");
-    println!("SURVIVED {next} laps without {}", lost[0].name);
-
-    // Nobody answers.
-    let since = Instant::now();
-    let message = refused(vm.catch_up());
-    assert!(
-        message.contains(":7472") && message.contains("nobody listens"),
-        "{message}"
-    );
-    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
-    must_fail("without the node");
-
-    // Somebody answers who has too little memory: then nothing of it is used.
-    script.ask("REFUSE");
-    let message = loop {
-        let message = refused(vm.catch_up());
-        // The old node's queue pairs may be known to its machine for a moment.
-        if message.contains("does not grant") {
-            break message;
-        }
-        assert!(since.elapsed() < Duration::from_secs(30), "{message}");
-    };
-    println!("# {message}");
-    assert!(message.contains("`far`") || message.contains("`still`"), "{message}");
-    assert_eq!(
-        far.health().unwrap().homes.iter().filter(|home| home.is_lost).count(),
-        1
-    );
-    script.ask("GO");
-
-    // The node serves again, with none of what it had, and is taken back in the background while a kernel writes.
-    let last = next + (6.0 / lap).clamp(8.0, 5000.0) as u32;
-    let launch = laps.launch(config.clone(), (&far, next, last, &ledger)).unwrap();
-    script.ask("RETURN");
-    let since = Instant::now();
-    launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    drop(launch);
-    become_whole(&[&far, &still]);
-    println!("WHOLE after {:.1} s", since.elapsed().as_secs_f32());
-    compare(&far.to_vec().unwrap(), &after(last - 1, size)).unwrap();
-    read_still();
-    must_fail("with the node");
-    let new = must(vm.region::<u32>(n).name("new").from_slice(&after(1, size)));
-    compare(&new.to_vec().unwrap(), &after(1, size)).unwrap();
-    drop(new);
-    next = last;
-
-    // Now the other one may go.
-    script.ask("OTHER");
-    run(next, next + 3);
-    next += 3;
-    compare(&ledger.to_vec().unwrap(), &after(next - 1, size)).unwrap();
-    compare(&far.to_vec().unwrap(), &after(next - 1, size)).unwrap();
-    read_still();
-    println!("EXACT without the other");
-
-    // That one is taken back when it is asked for.
-    script.ask("BACK");
-    let since = Instant::now();
-    while let Err(error) = vm.catch_up() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{}", with_causes(&error));
-    }
-    let health = far.health().unwrap();
-    assert!(health.is_whole() && still.health().unwrap().is_whole(), "{health:?}");
-    run(next, next + 2);
-    compare(&far.to_vec().unwrap(), &after(next + 1, size)).unwrap();
+    // Kernels of some seconds, whatever this machine is.
+    let laps = (24.0 / since.elapsed().as_secs_f32()).clamp(8.0, 5000.0) as u32;
+    memory.outlives_a_node(5 + laps);
+    memory.refuses_what_cannot_serve(&script);
+    memory.takes_a_node_back(&script, 5 + laps, 5 + 2 * laps);
+    memory.lives_without_the_other(&script, 5 + 2 * laps);
 
     // A virtual memory ends while nodes are called.
     script.ask("END");
-    assert_eq!(
-        far.health().unwrap().homes.iter().filter(|home| home.is_lost).count(),
-        1
-    );
+    assert_eq!(memory.homes_lost(), 1);
     let since = Instant::now();
-    drop((far, still, single, ledger, words, laps, gather, module));
-    drop(vm);
+    drop(memory);
     let called = since.elapsed().as_secs_f32();
-    let ended = || {
-        // What was under way ends by itself; the thread may have been the last to hold the virtual memory.
-        let since = Instant::now();
-        while callers() != 0 {
-            assert!(since.elapsed() < Duration::from_secs(20), "the thread goes on");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        since.elapsed().as_secs_f32()
-    };
-    println!("the thread ended {:.2} s later", ended());
+    callers_end();
 
     // One ends while a node is taken back.
     script.ask("BOTH");
-    let vm = small(32).guarded_regions(true).build();
+    let vm = small(FRAMES).guarded_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    let far = must(vm.region::<u32>(n).name("far").replicas(2).zeroed());
+    let far = must(vm.region::<u32>(WORDS).name("far").replicas(2).zeroed());
     script.ask("AGAIN");
     let since = Instant::now();
     drop((far, vm));
     let taken = since.elapsed().as_secs_f32();
-    println!("the thread ended {:.2} s later", ended());
+    callers_end();
     assert!(called < 10.0 && taken < 10.0, "the ends took {called} s and {taken} s");
     println!("ALL WELL; the ends took {called:.1} s and {taken:.1} s");
 }

@@ -1,0 +1,271 @@
+//! How long files and functions are, and how documentation begins.
+
+use std::path::Path;
+
+use super::{files, is, report};
+
+/// Longest file, in lines.
+const FILE_LINES_MAX: usize = 600;
+/// Longest function, in lines, from its name to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Files that may be longer, by the end of their paths, and why.
+const LONG_FILES: &[(&str, &str)] = &[("gpuvm/layouts.h", "generated from the crate gpuvm-layouts")];
+
+/// Functions that may be longer, and why.
+const LONG_FUNCTIONS: &[(&str, &str)] = &[
+    (
+        "offsets_are_the_headers",
+        "a list of fields, each compared with the header's",
+    ),
+    (
+        "requests_are_the_headers",
+        "a list of fields, each compared with the header's",
+    ),
+    (
+        "structures_of_libmlx5_are_the_headers",
+        "a list of fields, each compared with the header's",
+    ),
+    (
+        "structures_of_the_bindings_are_the_headers",
+        "a list of fields, each compared with the header's",
+    ),
+    ("commands", "a list of commands and the bytes of each"),
+    (
+        "bad_matrices_are_refused_with_their_line",
+        "a list of files and the error of each",
+    ),
+];
+
+/// Files and functions from before the limits, and comments from before their rule, by the end of their paths or by their names.
+/// None is added.
+const OLDER: &[&str] = &[
+    "cli/src/doctor/selftest.rs",
+    "cli/src/doctor/tests.rs",
+    "detail/fault.cuh",
+    "gpu_kernels/tests/cuda.rs",
+    "memory_node/src/client.rs",
+    "memory_node/src/server/node.rs",
+    "memory_node/tests/node/rdma.rs",
+    "nic/src/mlx5/devx.rs",
+    "nic/src/mlx5/mod.rs",
+    "nic/src/mlx5/prm.rs",
+    "nic/src/nic.rs",
+    "nic/src/soft/mix.rs",
+    "nic/src/soft/mod.rs",
+    "nic/src/soft/queue_pair.rs",
+    "runtime/builder.rs",
+    "runtime/launch.rs",
+    "runtime/vm.rs",
+    "sim_gpu/src/seeded.rs",
+    "sim_gpu/src/weak_memory.rs",
+    "simulate/src/campaign.rs",
+    "simulate/src/mutations.rs",
+    "simulate/src/watch/tests.rs",
+    "simulate/src/watch.rs",
+    "simulate/src/workload.rs",
+    "tests/fake_rdma/src/devx.rs",
+    "a_node_serves_until_it_is_told_to_stop",
+    "u32 bytes, u32 page_shift, u32 offset) {",
+    "streams_with_their_own_states_run_beside_each_other",
+    "describe",
+    "connect",
+    "judge",
+    "start_moving",
+    "start",
+    "cause",
+    "bring_up",
+    "run_watched_in",
+    "with",
+    "transition",
+    "returns",
+    "create_qp_ex",
+    "unpack",
+    "all",
+    "replica_killed",
+    "cli/src/bench/args.rs",
+    "cli/src/bench/bfs.rs",
+    "cli/src/bench/machine.rs",
+    "cli/src/simulate/mod.rs",
+    "nic/tests/nic/soft_time.rs",
+    "runtime/catch_up.rs",
+    "runtime/queues.rs",
+    "simulate/src/bench.rs",
+    "simulate/src/program.rs",
+];
+
+fn is_allowed(list: &[(&str, &str)], name: &str) -> bool {
+    OLDER.iter().any(|older| name.ends_with(older)) || list.iter().any(|(allowed, _)| name.ends_with(allowed))
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Rust functions: names and lines. The closing brace has the indentation of the name's line, as rustfmt writes it.
+fn rust_functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let name = |line: &str| {
+        let words = [
+            "pub",
+            "pub(crate)",
+            "pub(super)",
+            "const",
+            "async",
+            "unsafe",
+            "extern",
+            "\"C\"",
+            "\"system\"",
+            "default",
+        ];
+        let mut rest = line.trim_start();
+        while let Some((word, after)) = rest
+            .split_once(' ')
+            .filter(|(word, _)| words.contains(word) || word.starts_with("pub(in"))
+        {
+            debug_assert!(!word.is_empty());
+            rest = after.trim_start();
+        }
+        let name = rest.strip_prefix("fn ")?;
+        Some(
+            name.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()?
+                .to_owned(),
+        )
+    };
+    let found = (0..lines.len()).filter_map(|at| {
+        let name = name(lines[at])?;
+        if lines[at].ends_with([';', '}']) {
+            return Some((name, 1));
+        }
+        let depth = indent(lines[at]);
+        let end = (at + 1..lines.len())
+            .find(|&next| indent(lines[next]) == depth && (lines[next].trim() == "}" || lines[next].ends_with(';')))?;
+        Some((name, end - at + 1))
+    });
+    found.collect()
+}
+
+/// Functions of device code: what their first lines end with, and lines. Braces are counted, and none is in a string there.
+fn device_functions(text: &str) -> Vec<(String, usize)> {
+    const OTHERS: [&str; 12] = [
+        "}",
+        "else",
+        "if",
+        "for",
+        "while",
+        "switch",
+        "do",
+        "namespace",
+        "struct",
+        "class",
+        "enum",
+        "union",
+    ];
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default().trim_end())
+        .collect();
+    let braces = |line: &str, brace| line.matches(brace).count();
+    let found = (0..lines.len()).filter_map(|at| {
+        let line = lines[at];
+        let first = line.trim_start().split([' ', '(']).next()?;
+        if !line.ends_with('{') || !line.contains(')') || OTHERS.contains(&first) {
+            return None;
+        }
+        let mut open = 0;
+        let end = (at..lines.len()).find(|&next| {
+            open += braces(lines[next], '{');
+            open -= braces(lines[next], '}').min(open);
+            open == 0
+        })?;
+        Some((line.trim_start().to_owned(), end - at + 1))
+    });
+    found.collect()
+}
+
+fn functions(path: &Path, text: &str) -> Vec<(String, usize)> {
+    if is(path, &["rs"]) {
+        rust_functions(text)
+    } else if is(path, &["cu", "cuh", "h", "cpp"]) {
+        device_functions(text)
+    } else {
+        Vec::new()
+    }
+}
+
+#[test]
+fn no_file_is_long() {
+    let long = files().into_iter().filter_map(|(path, text)| {
+        let lines = text.lines().count();
+        let allowed = is_allowed(LONG_FILES, &path.display().to_string());
+        let looked_at = is(&path, &["rs", "cu", "cuh", "h", "cpp", "md", "sh"]);
+        (looked_at && !allowed && lines > FILE_LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
+    });
+    report("a file is one room", long.collect());
+}
+
+#[test]
+fn no_function_is_long() {
+    let mut seen = 0;
+    let mut long = Vec::new();
+    for (path, text) in files() {
+        for (name, lines) in functions(&path, &text) {
+            seen += 1;
+            if lines > FUNCTION_LINES_MAX && !is_allowed(LONG_FUNCTIONS, &name) {
+                long.push(format!("{}: {name}: {lines} lines", path.display()));
+            }
+        }
+    }
+    report("a function fits on a screen", long);
+    assert!(seen > 2000, "only {seen} functions were found");
+}
+
+#[test]
+fn functions_are_measured() {
+    let body = "        x();\n".repeat(80);
+    let rust = format!(
+        "impl T {{\n    pub(super) unsafe fn long(\n        a: u32,\n    ) -> u32 {{\n{body}    }}\n    fn short() {{}}\n    fn declared(\n        a: u32,\n    );\n}}\n"
+    );
+    let found: Vec<_> = rust_functions(&rust);
+    assert_eq!(
+        found,
+        [
+            ("long".to_owned(), 84),
+            ("short".to_owned(), 1),
+            ("declared".to_owned(), 3)
+        ]
+    );
+    let device = format!(
+        "namespace a {{\ntemplate <class T> __device__ void f(T a,\n                  u32 b) {{\n    if (a) {{\n{body}    }}\n}}\n}} // namespace\n"
+    );
+    assert_eq!(device_functions(&device), [("u32 b) {".to_owned(), 84)]);
+}
+
+/// The first line of a doc comment that says what it is by what another is.
+fn begins_with_the_same(text: &str) -> Option<usize> {
+    let is_doc = |line: &str| line.trim_start().starts_with("///");
+    let lines: Vec<&str> = text.lines().collect();
+    (0..lines.len())
+        .find(|&at| lines[at].trim_start().starts_with("/// The same") && (at == 0 || !is_doc(lines[at - 1])))
+        .map(|at| at + 1)
+}
+
+#[test]
+fn documentation_says_what_an_item_is() {
+    let found = files().into_iter().filter_map(|(path, text)| {
+        let looked_at = is(&path, &["rs", "cu", "cuh", "h"]);
+        begins_with_the_same(&text)
+            .filter(|_| looked_at && !is_allowed(&[], &path.display().to_string()))
+            .map(|line| format!("{}:{line}", path.display()))
+    });
+    report(
+        "a doc comment does not begin with \"The same\": the same as what?",
+        found.collect(),
+    );
+    assert_eq!(
+        begins_with_the_same("fn a();\n    /// The same with b.\nfn c();"),
+        Some(2)
+    );
+    assert_eq!(begins_with_the_same("/// A page of\n/// The same size."), None);
+}
