@@ -20,6 +20,20 @@ __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
     sums[lane] = sum;
 }
 
+// Warps read the pages that they hold through spans alone: by weak loads, which nothing orders but the pin.
+__global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned steps, u64* sums) {
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+        {
+            auto held = a.pin(where[lane / 32 * steps + step]);
+            if (!held) break;
+            sum = sum * 3 + held[lane % 32];
+        }
+        __syncwarp();
+    }
+    sums[lane] = sum;
+}
+
 // Every lane holds a page of its own for a moment.
 __global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
