@@ -109,9 +109,14 @@ pub fn run_watched_in<T: Element>(
         true => Integrity::Crc32c,
         false => Integrity::Unchecked,
     };
-    let shared = bench.vm.region::<u64>(shape.shared).name("shared");
-    let shared = shared.replicas(shape.replicas).integrity(integrity);
-    let shared = shared.from_slice(&model.shared)?;
+    let counters = model.shared.clone();
+    let shared = || {
+        let shared = bench.vm.region::<u64>(shape.shared).name("shared");
+        shared
+            .replicas(shape.replicas)
+            .integrity(integrity)
+            .from_slice(&counters)
+    };
     let elements = (0..shape.elements).map(|i| model.element(i));
     let Some(apart) = shape.lent else {
         let a = bench.vm.region::<T>(shape.elements).name("elements");
@@ -120,12 +125,14 @@ pub fn run_watched_in<T: Element>(
             false => a,
         };
         let a = a.replicas(shape.replicas).integrity(integrity).from_iter(elements)?;
+        let shared = shared()?;
         let _calm = Calm(&bench.vm);
         return run_over(bench, rng, shape, &mut model, (&a, &shared), watch);
     };
     let mut lent = Lent::new(elements.collect(), apart);
     let ran = bench.vm.scope(|scope| {
         let a = scope.region("elements", lent.elements_mut())?;
+        let shared = shared()?;
         let _calm = Calm(&bench.vm);
         Ok(run_over(bench, rng, shape, &mut model, (&a, &shared), watch))
     })?;

@@ -96,28 +96,32 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     close(&bench, a, &model)
 }
 
-/// Warps of one block, which share a cache, that read what they hold by weak loads alone. A frame's lines of an earlier page are in the
-/// cache still when the next page comes: only the pin orders a lane's loads after the fetch.
+/// Lanes of a warp.
+const READERS: u64 = 3;
+/// Blocks 0 and 4 share a multiprocessor and its cache.
+const READING_BLOCKS: [u64; 2] = [0, 4];
+
+/// Two warps that read what they hold by weak loads alone, as long as frames and pages change hands. A frame's lines of an earlier page are
+/// in the cache that they share when the next page comes: only the pin orders a lane's loads after the fetch.
 fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (warps, steps) = (2u64, 12u32);
-    let (frames, declared) = frames(room, warps);
-    let pages = frames + 2;
-    let bench = room.open(needs(seed, frames))?;
+    let (pages, steps) = (5u64, 48u32);
+    // Blocks between the two that read hold nothing, so nothing is declared.
+    let bench = room.open(needs(seed, READING_BLOCKS.len() as u64 + 1))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("read").read_only();
     let a = a.from_slice(&model)?;
     let _calm = Calm(&bench.vm);
-    let mut given = Vec::new();
-    let mut sums = vec![0u64; (warps * ROW) as usize];
-    for warp in 0..warps {
-        for _ in 0..steps {
-            // Few rows, so that both warps read the same lines.
-            let first = row(rng.random_range(0..pages as u32).into(), rng.random_range(0..2u64));
-            given.push(first);
-            for lane in 0..ROW {
-                let sum = &mut sums[(warp * ROW + lane) as usize];
+    let blocks = READING_BLOCKS[1] + 1;
+    let mut given = vec![0; (blocks * u64::from(steps)) as usize];
+    let mut sums = vec![0u64; (blocks * READERS) as usize];
+    for block in READING_BLOCKS {
+        for step in 0..u64::from(steps) {
+            let first = row(rng.random_range(0..pages as u32).into(), 0);
+            given[(block * u64::from(steps) + step) as usize] = first;
+            for lane in 0..READERS {
+                let sum = &mut sums[(block * READERS + lane) as usize];
                 *sum = sum.wrapping_mul(3).wrapping_add(model[(first + lane) as usize]);
             }
         }
@@ -125,8 +129,9 @@ fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
     let buffer = bench.vm.buffer::<u64>(given.len() as u64)?;
     buffer.write(&given)?;
     let out = bench.vm.buffer::<u64>(sums.len() as u64)?;
-    let config = LaunchConfig::new(1, (warps * ROW) as u32).warp_spans(declared);
-    must(&bench, "read_spans", config, (&a, &buffer, steps, &out))?;
+    let config = LaunchConfig::new(blocks as u32, READERS as u32);
+    let args = (&a, &buffer, steps, READING_BLOCKS[1] as u32, &out);
+    must(&bench, "read_spans", config, args)?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     close(&bench, a, &model)
 }
