@@ -125,3 +125,17 @@ pub fn compare<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) -> R
         )),
     }
 }
+
+/// Element `i` of a region's data, by the seed of it: no byte of it is zero, and no two elements are alike, so that a byte that is not
+/// copied shows whatever was there before.
+pub fn pattern(seed: u64, i: u64) -> u64 {
+    let mut x = (seed ^ i.rotate_left(32))
+        .wrapping_add(i)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    // 0 becomes 0x80.
+    let bytes = (x ^ x >> 32)
+        .to_le_bytes()
+        .map(|byte| if byte == 0 { 0x80 } else { byte });
+    u64::from_le_bytes(bytes)
+}

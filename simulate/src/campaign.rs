@@ -569,7 +569,7 @@ impl Total {
         if self.passed < SEEDS_TELLING {
             return None;
         }
-        let queued = self.workload != Workload::Direct;
+        let queued = !self.workload.is_direct();
         let checked = self.workload == Workload::Checksums;
         let writes = self.workload != Workload::Prefetch;
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
@@ -597,6 +597,11 @@ impl Total {
                 queued,
                 looks.in_flight_max / 2,
                 "no queue pair ever had two READs under way",
+            ),
+            (
+                self.workload == Workload::LargePages,
+                looks.filled,
+                "no page was ever filled by chunks",
             ),
             (loses || checked, looks.copies, "no second copy was ever compared"),
             (

@@ -17,7 +17,7 @@ use crate::trace;
 use crate::watch::{Event, Finding, Looks, Watcher};
 use crate::workload::{Sources, Workload};
 
-/// Bytes of a page in every workload.
+/// Bytes of a page in every workload but the one of large pages.
 pub const PAGE: u64 = 4096;
 /// 64-bit words of a page.
 pub const PAGE_WORDS: u64 = PAGE / 8;
@@ -25,8 +25,9 @@ pub const PAGE_WORDS: u64 = PAGE / 8;
 const WAIT_LIMIT: Duration = Duration::from_millis(20);
 /// Longest launch, in virtual time.
 const LAUNCH_DEADLINE: Duration = Duration::from_millis(200);
-/// How much longer both are where checksums are computed: one takes a lane a hundred times as long as a page takes to come.
-const CHECKED_TIMES: u32 = 5;
+/// How much longer both are where checksums are computed, or pages are large: one takes a lane a hundred times as long as a small page
+/// takes to come.
+const SLOW_TIMES: u32 = 5;
 
 /// How a seed is run.
 #[derive(Debug, Clone, Default)]
@@ -161,6 +162,8 @@ pub struct Room<'a> {
 /// What a workload asks of its virtual memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
+    /// Bytes of a page.
+    pub page: u64,
     /// Frames.
     pub frames: u64,
     /// Queue pairs.
@@ -222,7 +225,7 @@ impl Room<'_> {
     }
 
     fn settings(&mut self, needs: Needs, sources: &Sources) -> Result<VmBuilder, String> {
-        let memory = needs.frames * PAGE + (8 << 20);
+        let memory = needs.frames * needs.page + (8 << 20);
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(256)
@@ -236,11 +239,11 @@ impl Room<'_> {
         }
         let gpu = Arc::new(gpu.build().map_err(|error| with_causes(&error))?);
         self.gpu = Some(Arc::clone(&gpu));
-        let times = if sources.checked { CHECKED_TIMES } else { 1 };
+        let times = if sources.slow { SLOW_TIMES } else { 1 };
         let builder = Vm::builder()
             .gpu(gpu as Arc<dyn Gpu>)
-            .page_size(PAGE)
-            .frame_memory(needs.frames * PAGE)
+            .page_size(needs.page)
+            .frame_memory(needs.frames * needs.page)
             .regions_max(8)
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
@@ -277,6 +280,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         happened: Happened::default(),
     };
     let needs = Needs {
+        page: PAGE,
         frames: 1,
         queue_pairs: 1,
         queue_depth: 1,

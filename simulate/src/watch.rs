@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpuvm_layouts as layout;
 use gpuvm_sim_gpu::{Observer, Step};
-use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
+use layout::{FillState, PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
 
 use crate::words::{self, Transition};
 use copies::{home_of, is_stale, page_of, replica_of};
@@ -28,6 +28,9 @@ const EVENTS_KEPT: usize = 4096;
 const EVENTS_MAX: usize = 4_000_000;
 /// Pins that no small run comes near: what is more came from an underflow.
 const PINS_PLAUSIBLE: u64 = 1 << 16;
+
+/// From this ticket on a filling is closed: its fields are being changed (`kFillClosed` in detail/direct.cuh).
+const FILL_CLOSED: u32 = 1 << 31;
 
 /// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -494,7 +497,10 @@ impl State {
             );
         }
         match transition {
-            Transition::Published => self.published(owner, new),
+            Transition::Published => {
+                self.filled(owner, words::frame(old));
+                self.published(owner, new);
+            }
             Transition::Evicted => {
                 let frame = words::frame(old);
                 self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame clean"));
@@ -519,6 +525,32 @@ impl State {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A page that lanes have filled by chunks, by the token that its word held while they did, has all of them.
+    fn filled(&mut self, owner: u64, token: u32) {
+        let Some(desc) = self.desc else { return };
+        if desc.queue_count != 0 || token == 0 || token > desc.fill_count {
+            return;
+        }
+        let at = desc.fills + u64::from(token - 1) * size_of::<FillState>() as u64;
+        let fill: FillState = read(at);
+        // Its place may be another page's already.
+        if fill.owner != owner || fill.head as u32 >= FILL_CLOSED {
+            return;
+        }
+        self.looks.filled += 1;
+        if fill.done != fill.chunks {
+            self.find(
+                format!(
+                    "{} was published with {} of its {} chunks",
+                    page_name(owner),
+                    fill.done,
+                    fill.chunks
+                ),
+                (Some(owner), None, None),
+            );
         }
     }
 

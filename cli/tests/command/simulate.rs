@@ -212,7 +212,7 @@ fn wrong_options_are_refused() {
 fn the_list_of_mutations_needs_no_seeds() {
     let (status, out, err) = simulate("--mutation list");
     assert_eq!(status, 0, "{err}");
-    assert_eq!(out.lines().count(), mutations::all().len());
+    assert_eq!(out.lines().count(), mutations::all().count());
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn every_broken_rule_is_caught() {
     let hunt = std::env::var("GPUVM_TEST_HUNT")
         .ok()
         .map(|most| most.parse::<u64>().expect("a number of seeds"));
-    let rest = Mutex::new(mutations::all().iter());
+    let rest = Mutex::new(mutations::all());
     let missed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -355,20 +355,26 @@ fn every_broken_rule_is_caught() {
 fn every_rule_of_the_lists_has_its_mutation() {
     for rule in 1..=18 {
         assert!(
-            mutations::all().iter().any(|m| m.origin == Origin::Protocol(rule)),
+            mutations::all().any(|m| m.origin == Origin::Protocol(rule)),
             "rule {rule}"
         );
     }
     for defect in 1..=12 {
         assert!(
-            mutations::all().iter().any(|m| m.origin == Origin::Peers(defect)),
+            mutations::all().any(|m| m.origin == Origin::Peers(defect)),
             "defect {defect}"
         );
     }
     for rule in 1..=6 {
         assert!(
-            mutations::all().iter().any(|m| m.origin == Origin::Guards(rule)),
+            mutations::all().any(|m| m.origin == Origin::Guards(rule)),
             "rule {rule} of replicas and checksums"
+        );
+    }
+    for rule in 1..=7 {
+        assert!(
+            mutations::all().any(|m| m.origin == Origin::Copies(rule)),
+            "rule {rule} of copies"
         );
     }
 }

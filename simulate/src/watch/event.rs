@@ -132,6 +132,8 @@ pub struct Looks {
     pub evicted: u64,
     /// Write-backs whose frame was compared with the home.
     pub cleaned: u64,
+    /// Publications of pages that lanes have filled by chunks.
+    pub filled: u64,
     /// Frames whose checksum was compared with the one that is kept.
     pub checksums: u64,
     /// Comparisons with a page's second home.
@@ -158,6 +160,7 @@ impl Looks {
         self.published += other.published;
         self.evicted += other.evicted;
         self.cleaned += other.cleaned;
+        self.filled += other.filled;
         self.checksums += other.checksums;
         self.copies += other.copies;
         self.agreed += other.agreed;

@@ -1,0 +1,60 @@
+//! The mutations, by the lists that their rules are of.
+
+use super::{Mutation, Origin, Plant, Setting};
+use crate::workload::Workload;
+
+mod copies;
+mod guards;
+mod peers;
+mod protocol;
+
+/// All of them, list by list.
+pub(super) const ALL: [&[Mutation]; 4] = [&protocol::ALL, &peers::ALL, &guards::ALL, &copies::ALL];
+
+const WORD: &str = "gpuvm/detail/page_word.cuh";
+const CLOCK: &str = "gpuvm/detail/clock.cuh";
+const QUEUE: &str = "gpuvm/detail/queue.cuh";
+const ACCESS: &str = "gpuvm/detail/access.cuh";
+const FAULT: &str = "gpuvm/detail/fault.cuh";
+const FLUSH: &str = "gpuvm/detail/flush.cuh";
+const REPLICA: &str = "gpuvm/detail/replica.cuh";
+const INTEGRITY: &str = "gpuvm/detail/integrity.cuh";
+const MLX5: &str = "gpuvm/detail/mlx5.cuh";
+const DIRECT: &str = "gpuvm/detail/direct.cuh";
+
+/// A replacement of text.
+const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {
+    Plant { header, from, to }
+}
+
+/// A mutation that its workload finds without faults.
+const fn broken(
+    name: &'static str,
+    origin: Origin,
+    rule: &'static str,
+    plants: &'static [Plant],
+    workload: Workload,
+    seed: u64,
+    seen: &'static [&'static str],
+) -> Mutation {
+    Mutation {
+        name,
+        origin,
+        rule,
+        plants,
+        setting: Setting::Usual,
+        workload,
+        faults: "",
+        seed,
+        seen,
+    }
+}
+
+/// The same with faults, in a setting.
+const fn under(mutation: Mutation, faults: &'static str, setting: Setting) -> Mutation {
+    Mutation {
+        faults,
+        setting,
+        ..mutation
+    }
+}

@@ -1,0 +1,200 @@
+//! Single words that many lanes change at once, beside write-backs and flushes.
+
+use gpuvm::LaunchConfig;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::{THREADS, close, keeps, launch, must, needs};
+use crate::bench::{Calm, Wrong, compare};
+use crate::linear::{self, Action, Operation, Verdict};
+use crate::program::rng;
+use crate::run::{PAGE_WORDS, Room};
+
+/// Words on `pages` pages: `each` a page, at places that the seed draws.
+fn places(rng: &mut ChaCha8Rng, pages: u64, each: u64) -> Vec<u64> {
+    let mut all: Vec<u64> = (0..pages)
+        .flat_map(|page| (0..each).map(move |n| (page, n)))
+        .map(|(page, n)| page * PAGE_WORDS + n * (PAGE_WORDS / each) + rng.random_range(0..PAGE_WORDS / each))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut rng = rng(seed);
+    let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let words = places(&mut rng, pages, 2);
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed()?;
+    let _calm = Calm(&bench.vm);
+    let which: Vec<u64> = (0..lanes * u64::from(steps))
+        .map(|_| words[rng.random_range(0..words.len() as u32) as usize])
+        .collect();
+    let given = bench.vm.buffer::<u64>(which.len() as u64)?;
+    given.write(&which)?;
+    let found = bench.vm.buffer::<u64>(which.len() as u64)?;
+    let ran = must(
+        &bench,
+        "counters",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, &given, steps, &found),
+    );
+    let mut model = vec![0u64; (pages * PAGE_WORDS) as usize];
+    which.iter().for_each(|&word| model[word as usize] += 1);
+    let found = found.to_vec()?;
+    // Whoever was given a count has made it one more; an addition that failed gives 0.
+    let counted = which.iter().zip(&found).filter(|(_, count)| **count != 0);
+    let counted: Vec<(u64, u64)> = counted.map(|(word, count)| (*word, count + 1)).collect();
+    keeps(&bench, ran, &a, &counted, &model)?;
+    // Each count was returned to one lane.
+    for &word in &words {
+        let mut counts: Vec<u64> = (0..which.len())
+            .filter(|&n| which[n] == word)
+            .map(|n| found[n])
+            .collect();
+        counts.sort_unstable();
+        let expected: Vec<u64> = (0..counts.len() as u64).collect();
+        compare(&counts, &expected).map_err(|wrong| format!("counts returned for word {word}: {wrong}"))?;
+    }
+    close(&bench, a, &model)
+}
+
+pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut rng = rng(seed);
+    let (pages, steps, lanes) = (5u64, 14u32, 2 * THREADS);
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let words = places(&mut rng, pages, 2);
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
+    let _calm = Calm(&bench.vm);
+    let (mut used, mut at) = (vec![0usize; words.len()], 0);
+    let mut ops = Vec::new();
+    for n in 0..lanes * u64::from(steps) {
+        // Often a lane stays and reads: only who finds a page resident reads it without holding it.
+        let stays = n % u64::from(steps) != 0 && rng.random_range(0..4u32) != 0;
+        let mut which = match stays {
+            true => at / 2 * 2 + rng.random_range(0..2u32) as usize,
+            false => rng.random_range(0..words.len() as u32) as usize,
+        };
+        while used[which] == linear::OPERATIONS_MAX {
+            which = (which + 1) % words.len();
+        }
+        used[which] += 1;
+        at = which;
+        // Every value is stored once only; additions keep to the upper half.
+        let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..if stays { 4 } else { 8u32 }) as usize];
+        let value = if kind == 3 { 1 << 20 } else { n + 1 };
+        ops.push(kind << 56 | value << 24 | words[which]);
+    }
+    let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
+    given.write(&ops)?;
+    let log = bench.vm.buffer::<u64>(4 * ops.len() as u64)?;
+    must(
+        &bench,
+        "linear",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, &given, steps, &log),
+    )?;
+    let log = log.to_vec()?;
+    let last = a.to_vec()?;
+    for &word in &words {
+        let history: Vec<Operation> = (0..ops.len())
+            .filter(|&n| ops[n] & 0xff_ffff == word)
+            .map(|n| operation(ops[n], &log[4 * n..4 * n + 4]))
+            .collect();
+        match linear::check(0, &history, last[word as usize]) {
+            Verdict::Linearisable => room.linear.0 += 1,
+            Verdict::Undecided => room.linear.1 += 1,
+            Verdict::Broken => {
+                return Err(Wrong::Differs(format!(
+                    "word {word}: no order of its operations explains what they returned, and {} at the end: {}",
+                    last[word as usize],
+                    in_words(&history)
+                )));
+            }
+        }
+    }
+    let mut model = vec![0; last.len()];
+    words
+        .iter()
+        .for_each(|&word| model[word as usize] = last[word as usize]);
+    close(&bench, a, &model)
+}
+
+fn operation(op: u64, log: &[u64]) -> Operation {
+    let value = op >> 24 & 0xffff_ffff;
+    Operation {
+        begin: log[0],
+        end: log[1],
+        action: match op >> 56 {
+            0 => Action::Read,
+            1 => Action::Write(value),
+            2 => Action::Exchange(value),
+            3 => Action::Add(value),
+            _ => Action::CompareExchange(log[3], value),
+        },
+        returned: log[2],
+    }
+}
+
+fn in_words(history: &[Operation]) -> String {
+    let mut history = history.to_vec();
+    history.sort_unstable_by_key(|operation| operation.begin);
+    let one = |o: &Operation| format!("[{}..{}] {:?} -> {}", o.begin, o.end, o.action, o.returned);
+    history.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut rng = rng(seed);
+    let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
+    let apart = pages * PAGE_WORDS / lanes;
+    let bench = room.open(needs(seed, 1 + seed % 3))?;
+    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
+    let _calm = Calm(&bench.vm);
+    let progress = bench.vm.buffer::<u64>(lanes)?;
+    let beside = bench.vm.stream()?;
+    let writing = launch(
+        &bench,
+        "writers",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, apart, turns, &progress),
+    )?;
+    let mut flushed = Ok(());
+    for _ in 0..4 {
+        // Virtual time goes by: the host waits for a launch of another stream.
+        let ns: u32 = rng.random_range(1_000..60_000);
+        let kernel = bench.kernel("delay")?;
+        let waited = kernel.launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
+        waited.sync()?;
+        let before = progress.to_vec()?;
+        flushed = a
+            .flush_beside()
+            .map_err(|error| Wrong::from(error).of("a flush beside the kernel"));
+        if flushed.is_err() {
+            break;
+        }
+        for lane in 0..lanes {
+            let stored = before[lane as usize];
+            let home = room
+                .home_word(0, lane * apart)
+                .ok_or_else(|| format!("element {} has no home", lane * apart))?;
+            if home < stored {
+                return Err(Wrong::Differs(format!(
+                    "element {}: the home holds {home} after a flush that began when {stored} was stored",
+                    lane * apart
+                )));
+            }
+        }
+        if writing.is_done() {
+            break;
+        }
+    }
+    let written = writing.sync().map_err(|error| Wrong::from(error).of("writers"));
+    let mut model = vec![0; (pages * PAGE_WORDS) as usize];
+    (0..lanes).for_each(|lane| model[(lane * apart) as usize] = u64::from(turns));
+    let stored: Vec<(u64, u64)> = (0..lanes).map(|lane| lane * apart).zip(progress.to_vec()?).collect();
+    keeps(&bench, flushed.and(written.map(drop)), &a, &stored, &model)?;
+    close(&bench, a, &model)
+}

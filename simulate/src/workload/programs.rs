@@ -1,0 +1,91 @@
+//! Random programs of every kind of access, on pages that come and go by one way or another.
+
+use gpuvm_layouts as layout;
+use rand::RngExt;
+
+use super::SECOND;
+use crate::bench::Wrong;
+use crate::program::{self, Shape, rng, tiny};
+use crate::run::{Needs, Room};
+
+pub(super) fn shape(seed: u64, frames: u64) -> Shape {
+    Shape {
+        launches: 1 + (seed / 4 % 2) as u32,
+        steps: 4 + (seed / 8 % 4) as u32,
+        // Parts of warps, small enough that a seed is done soon.
+        threads: [8, 12, 16, 32][(seed % 4) as usize],
+        ..tiny(seed, frames)
+    }
+}
+
+pub(super) fn needs_of(shape: &Shape) -> Needs {
+    Needs {
+        page: shape.page,
+        frames: shape.frames,
+        queue_pairs: shape.queue_pairs,
+        queue_depth: shape.queue_depth,
+    }
+}
+
+fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
+    let shape = Shape {
+        errors_allowed: room.has_faults(),
+        ..shape.clone()
+    };
+    let bench = room.open(needs_of(&shape))?;
+    program::run_in::<u32>(&bench, &mut rng(room.seed()), &shape).map(|_| ())
+}
+
+pub(super) fn random(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    program_on(room, &shape(seed, 1 + seed % 3))
+}
+
+pub(super) fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let shape = Shape {
+        never_evicted: true,
+        ..shape(seed, 1 + seed % 3)
+    };
+    program_on(room, &shape)
+}
+
+pub(super) fn direct(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let shape = Shape {
+        direct: true,
+        launches: 1,
+        threads: 8,
+        steps: 3,
+        // Every other time at an address that decides how wide copies are.
+        lent: (seed / 16 % 2 == 1).then_some(seed / 32 % 4),
+        ..shape(seed, 1 + seed % 3)
+    };
+    program_on(room, &shape)
+}
+
+/// Bytes of a large page.
+const LARGE_PAGE: u64 = 32 << 10;
+
+pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let mut draw = rng(seed ^ SECOND);
+    // Just above what is filled by chunks, most often, and every fourth time a whole page before it. Both regions end in a part of a chunk.
+    let least = u64::from(layout::FILL_PAGE_BYTES);
+    let tail = draw.random_range(0..u64::from(layout::FILL_CHUNK_BYTES) / 8);
+    let whole = if seed % 4 == 3 { LARGE_PAGE } else { 0 };
+    let shape = Shape {
+        page: LARGE_PAGE,
+        // The last element is one that a lane owns.
+        elements: (whole + least) / 4 + 2 * tail.next_multiple_of(2) + 2,
+        shared: least / 8 + draw.random_range(1..64),
+        direct: true,
+        blocks: 3,
+        threads: 4 + 4 * (seed % 2) as u32,
+        launches: 1,
+        steps: 3,
+        lent: Some(2 * (seed / 4 % 4)),
+        ..shape(seed, 1 + seed / 2 % 2)
+    };
+    program_on(room, &shape)
+}
