@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use gpuvm::{GpuKind, QueueMaking, RdmaPath, Transport, Vm, VmBuilder};
@@ -11,10 +12,10 @@ use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
 use crate::error::CliError;
-use crate::serve::read_secret;
+use crate::secret::read_secret;
 use crate::simulate::args::SimulateArgs;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
-use crate::sizes::{parse_memory, parse_mtu, parse_queue_depth};
+use crate::sizes::{parse_memory, parse_mtu, parse_node, parse_queue_depth, parse_vertex};
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -73,7 +74,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7471")]
     pub listen: SocketAddr,
 
-    /// A file with the secret that clients must know; its last line ending does not count.
+    /// A file or pipe with the secret that clients must know, of at most 4096 bytes; its last line ending does not count.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
 
@@ -119,13 +120,14 @@ pub struct BfsArgs {
     /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     pub graph: GraphSpec,
 
-    /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M).
+    /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M). A share gives
+    /// at least 16 pages.
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     pub memory: MemorySize,
 
     /// The vertex to start from, by its id in the file (Matrix Market counts from 1, generated graphs from 0).
     /// Without it: the lowest one that has neighbours.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = parse_vertex, allow_hyphen_values = true)]
     pub source: Option<u64>,
 
     /// Walk edges from their first to their second end only. Without it a graph is directed as its file says: general
@@ -148,7 +150,7 @@ pub struct BfsArgs {
 
     /// Make a run repeatable: the generated graph comes from this seed, and the simulated GPU and the software NIC run
     /// in the one interleaving that it names, on one thread (slow).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "workers")]
     pub seed: Option<u64>,
 
     /// The seed of a generated graph alone; the run stays fast.
@@ -193,12 +195,17 @@ pub struct MachineArgs {
     pub path: PathArgs,
 
     /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_node)]
     pub memory_node: Vec<String>,
 
-    /// A file with the secret that the memory nodes ask for; its last line ending does not count.
+    /// A file or pipe with the secret that the memory nodes ask for, of at most 4096 bytes; its last line ending does not
+    /// count.
     #[arg(long, value_name = "FILE", requires = "memory_node")]
     pub secret_file: Option<PathBuf>,
+
+    /// What stood in that file, which may be a pipe: it is read once.
+    #[arg(skip)]
+    secret: OnceLock<String>,
 
     /// How often the RDMA device sends an unanswered request again; 7 is for ever.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
@@ -216,7 +223,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_queue_depth)]
     pub queue_depth: u32,
 
-    /// Worker threads of the simulated GPU. Without it: one a core.
+    /// Worker threads of the simulated GPU. Without it: one a core. A run with a seed has one thread.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 }
@@ -304,7 +311,14 @@ impl MachineArgs {
             builder = builder.memory_node(node);
         }
         if let Some(path) = &self.secret_file {
-            builder = builder.node_secret(read_secret(path)?);
+            let secret = match self.secret.get() {
+                Some(secret) => secret,
+                None => {
+                    let read = read_secret(path)?;
+                    self.secret.get_or_init(|| read)
+                }
+            };
+            builder = builder.node_secret(secret.as_str());
         }
         Ok(builder)
     }
