@@ -11,8 +11,8 @@ use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;
-use crate::sizes::parse_memory;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
+use crate::sizes::{parse_memory, parse_vertex};
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -71,7 +71,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7471")]
     pub listen: SocketAddr,
 
-    /// A file with the secret that clients must know; its last line ending does not count.
+    /// A file or pipe with the secret that clients must know, of at most 4096 bytes; its last line ending does not count.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
 
@@ -117,13 +117,14 @@ pub struct BfsArgs {
     /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     pub graph: GraphSpec,
 
-    /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M).
+    /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M). A share gives
+    /// at least 16 pages.
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     pub memory: MemorySize,
 
     /// The vertex to start from, by its id in the file (Matrix Market counts from 1, generated graphs from 0).
     /// Without it: the lowest one that has neighbours.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = parse_vertex, allow_hyphen_values = true)]
     pub source: Option<u64>,
 
     /// Walk edges from their first to their second end only. Without it a graph is directed as its file says: general
@@ -146,7 +147,7 @@ pub struct BfsArgs {
 
     /// Make a run repeatable: the generated graph comes from this seed, and the simulated GPU and the software NIC run
     /// in the one interleaving that it names, on one thread (slow).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "workers")]
     pub seed: Option<u64>,
 
     /// The seed of a generated graph alone; the run stays fast.

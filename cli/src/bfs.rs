@@ -171,6 +171,7 @@ fn report(
     verified: Option<bool>,
 ) -> BfsReport {
     let stats = &outcome.stats;
+    let data_bytes = bfs::paged_bytes(graph.csr(), args.page_size);
     // A run shorter than the clock's step must not divide by zero.
     let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
     BfsReport {
@@ -184,8 +185,10 @@ fn report(
         vertices: u64::from(graph.csr().vertices()),
         edges: graph.csr().edges(),
         source: graph.id_of(source).unwrap_or(u64::from(source)),
-        data_bytes: bfs::paged_bytes(graph.csr(), args.page_size),
+        data_bytes,
         memory_bytes: options.frame_bytes,
+        memory_raised: args.memory.bytes_of(data_bytes).div_ceil(options.page_bytes)
+            < options.frame_bytes / options.page_bytes,
         page_bytes: options.page_bytes,
         seconds,
         vertices_reached: outcome.reached,

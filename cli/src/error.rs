@@ -11,6 +11,8 @@ use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
 
+use crate::secret::SECRET_BYTES_MAX;
+
 /// A command that did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -215,8 +217,14 @@ pub enum CliError {
         /// Why not.
         source: io::Error,
     },
+    /// Too much for a secret.
+    #[error("the secret file {} holds more than {SECRET_BYTES_MAX} bytes; name a file with the secret alone", path.display())]
+    LongSecret {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no secret in the file.
-    #[error("the secret file {} is empty", path.display())]
+    #[error("the secret file {} is empty; write the secret into it", path.display())]
     EmptySecret {
         /// The file.
         path: PathBuf,
@@ -230,8 +238,11 @@ pub enum CliError {
         source: io::Error,
     },
     /// The report could not be printed.
-    #[error("cannot print the report")]
+    #[error("cannot print to the standard output; it is closed or full, or cannot be written")]
     Print(#[from] io::Error),
+    /// No thread for the command.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// Ctrl-C could not be arranged for.
     #[error("cannot set up the handling of signals")]
     Signals(#[source] io::Error),

@@ -8,11 +8,14 @@ mod error;
 mod machine;
 mod metrics_http;
 mod output;
+mod process_limits;
 mod progress;
 mod report;
+mod secret;
 mod serve;
 mod simulate;
 mod sizes;
+mod stdout;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -28,22 +31,62 @@ use crate::error::CliError;
 /// What processes that this program starts of itself are called.
 const NAME: &str = "gpuvm";
 
+/// The status of a program that panicked, as Rust gives it.
+const PANICKED: u8 = 101;
+
+/// The command runs on a thread with a stack of its own: the first thread's is as large as `ulimit -s` says.
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    process_limits::raise_stack();
+    let command = std::thread::Builder::new()
+        .name("command".to_owned())
+        .stack_size(process_limits::STACK_BYTES)
+        .spawn(command);
+    match command.map_err(CliError::Thread) {
+        // A panic has said what it is.
+        Ok(thread) => thread.join().unwrap_or_else(|_| ExitCode::from(PANICKED)),
+        Err(error) => failed(&error),
+    }
+}
+
+fn command() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refusal) if refusal.use_stderr() => refusal.exit(),
+        Err(answer) => return answered(&answer),
+    };
     // RUST_LOG=gpuvm=debug shows what the library does; nothing by default.
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
-        .with_ansi(!plain && io::stderr().is_terminal())
+        .with_ansi(!is_plain() && io::stderr().is_terminal())
         .with_env_filter(EnvFilter::from_default_env())
         .init();
     match execute(&cli) {
         Ok(status) => status,
-        Err(error) => {
-            print_chain(&error);
-            ExitCode::from(error.exit_status())
-        }
+        Err(error) => failed(&error),
     }
+}
+
+/// Prints the help or the version, which the parser gives as errors.
+fn answered(answer: &clap::Error) -> ExitCode {
+    let text = answer.render();
+    let printed = match io::stdout().is_terminal() && !is_plain() {
+        true => stdout::print(text.ansi()),
+        false => stdout::print(text),
+    };
+    match printed.map_err(CliError::Print) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &CliError) -> ExitCode {
+    print_chain(error);
+    ExitCode::from(error.exit_status())
+}
+
+/// Whether the user wants no colours.
+fn is_plain() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
@@ -71,13 +114,16 @@ fn own_program() -> io::Result<PathBuf> {
     }
 }
 
-/// Prints an error and its causes. A standard error that is closed is no reason to panic.
+/// Prints an error, its causes, and the limit that they point to. A standard error that is closed is no reason to panic.
 fn print_chain(error: &dyn Error) {
     let mut text = format!("error: {error}\n");
     let mut cause = error.source();
     while let Some(error) = cause {
         text.push_str(&format!("  caused by: {error}\n"));
         cause = error.source();
+    }
+    if let Some(hint) = process_limits::hint(&text) {
+        text.push_str(&format!("  note: {hint}\n"));
     }
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

@@ -9,9 +9,11 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
+
+use crate::stdout;
 
 /// The file that a signal must remove: it is not finished.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -27,13 +29,26 @@ fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on SIGINT and SIGTERM end the process at once, with status 130 and 143, together with the process under way,
-/// and remove an unfinished output.
+/// The signals that ask this process to end. Whoever started it with `nohup` wants it to outlive its terminal: SIGHUP is
+/// left ignored then.
+pub fn ending_signals() -> Vec<i32> {
+    let mut signals = vec![SIGINT, SIGTERM, SIGQUIT];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if ignored.unwrap_or(0) & 1 << (SIGHUP - 1) == 0 {
+        signals.push(SIGHUP);
+    }
+    signals
+}
+
+/// From now on SIGINT, SIGTERM, SIGQUIT and SIGHUP end the process at once, with status 128 and the signal's number,
+/// together with the process under way, and remove an unfinished output.
 ///
 /// # Errors
 /// Where the handlers or their thread cannot be set up.
 pub fn end_on_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new(ending_signals())?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             // Held to the end: the main thread must not start another one, nor take the end of this one for its own.
@@ -211,7 +226,10 @@ fn descriptor(path: &Path) -> Option<u32> {
 /// Opens it so that what is there already stays: a file opened again would be written from its begin.
 fn open_already(descriptor: u32) -> io::Result<File> {
     match descriptor {
-        1 => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        1 => {
+            stdout::check_open()?;
+            io::stdout().as_fd().try_clone_to_owned().map(File::from)
+        }
         2 => io::stderr().as_fd().try_clone_to_owned().map(File::from),
         other => OpenOptions::new().append(true).open(format!("/proc/self/fd/{other}")),
     }

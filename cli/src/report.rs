@@ -1,10 +1,12 @@
 //! What a run tells its user: a short text, or one JSON object.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 
 use bytesize::ByteSize;
 use serde::Serialize;
+
+use crate::stdout;
 
 /// The report of a breadth-first search; the field names are the keys of the JSON object.
 #[derive(Clone, Debug, Serialize)]
@@ -27,6 +29,8 @@ pub struct BfsReport {
     pub data_bytes: u64,
     /// Bytes of frames.
     pub memory_bytes: u64,
+    /// Whether the share that was asked for is less than that, which is the least that a share gives.
+    pub memory_raised: bool,
     /// Bytes of a page.
     pub page_bytes: u64,
     /// From the first launch to the end of the last one.
@@ -71,14 +75,10 @@ impl BfsReport {
     /// # Errors
     /// Where the output is closed or full.
     pub fn print(&self, json: bool) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if json {
-            serde_json::to_writer(&mut out, self)?;
-            writeln!(out)?;
-        } else {
-            writeln!(out, "{self}")?;
+        match json {
+            true => stdout::print_line(serde_json::to_string(self)?),
+            false => stdout::print_line(self),
         }
-        out.flush()
     }
 }
 
@@ -97,8 +97,13 @@ impl fmt::Display for BfsReport {
         )?;
         writeln!(
             out,
-            "memory     {} of frames ({share:.1} %), pages of {}, {}, transport {}",
+            "memory     {} of frames ({share:.1} %{}), pages of {}, {}, transport {}",
             size(self.memory_bytes),
+            if self.memory_raised {
+                "; the least that a share gives"
+            } else {
+                ""
+            },
             size(self.page_bytes),
             self.gpu,
             self.transport

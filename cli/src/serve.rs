@@ -1,34 +1,36 @@
 //! `gpuvm serve`.
 
-use std::io::Write;
-use std::path::Path;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use gpuvm_memory_node::{Backing, MemoryNode, Metrics, NodeEvent, ServeOptions};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
-use crate::metrics_http;
+use crate::output::ending_signals;
+use crate::secret::read_secret;
+use crate::{metrics_http, stdout};
 
 /// How often the program looks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Serves until SIGINT or SIGTERM; a second one ends the process at once.
+/// Serves until a signal asks for the end; a second one ends the process at once.
 ///
 /// # Errors
-/// What kept the node from serving.
+/// What kept the node from serving; a line that could not be printed, told once the node has stopped.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(CliError::Signals)?;
-    let json = args.json;
+    let ending = ending_signals();
+    let mut signals = Signals::new(&ending).map_err(CliError::Signals)?;
+    let printer = Arc::new(Printer::new(args.json));
     let mut options = options(args)?;
-    options.on_event = Some(Arc::new(move |event: &NodeEvent| print(json, &event_line(event))));
+    let events = Arc::clone(&printer);
+    options.on_event = Some(Arc::new(move |event: &NodeEvent| events.print(&event_line(event))));
     let node = Arc::new(MemoryNode::start(options).map_err(CliError::Serve)?);
     let metrics = match args.metrics {
         None => None,
@@ -52,16 +54,16 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
         text: format!("serving {} on {address} ({device}){at}", size(bytes)),
         json: json!({ "event": "ready", "address": address, "device": node.device(), "memory_bytes": bytes, "metrics": metrics }),
     };
-    print(json, &ready);
+    printer.print(&ready);
     while signals.pending().next().is_none() {
         if !node.is_running() {
             return Err(CliError::NodeEnded);
         }
         std::thread::sleep(LOOK);
     }
-    for (signal, status) in [(SIGINT, 130), (SIGTERM, 143)] {
+    for signal in ending {
         let at_once = Arc::new(AtomicBool::new(true));
-        register_conditional_shutdown(signal, status, at_once).map_err(CliError::Signals)?;
+        register_conditional_shutdown(signal, 128 + signal, at_once).map_err(CliError::Signals)?;
     }
     // A request for metrics may hold the node for a moment.
     let mut node = node;
@@ -72,21 +74,8 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
         }
         std::thread::sleep(LOOK);
     };
-    print(json, &summary(&counted));
-    Ok(())
-}
-
-/// The secret in a file; its last line ending does not count.
-pub fn read_secret(path: &Path) -> Result<String, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::SecretFile {
-        path: path.to_owned(),
-        source,
-    })?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    match text.strip_suffix('\r').unwrap_or(text) {
-        "" => Err(CliError::EmptySecret { path: path.to_owned() }),
-        secret => Ok(secret.to_owned()),
-    }
+    printer.print(&summary(&counted));
+    Ok(printer.finish()?)
 }
 
 fn options(args: &ServeArgs) -> Result<ServeOptions, CliError> {
@@ -112,14 +101,47 @@ struct Line {
     json: Value,
 }
 
-/// A standard output that is closed is no reason to stop serving.
-fn print(json: bool, line: &Line) {
-    let mut out = std::io::stdout().lock();
-    let _ = match json {
-        true => writeln!(out, "{}", line.json),
-        false => writeln!(out, "{}", line.text),
-    };
-    let _ = out.flush();
+/// Prints what happens. A standard output that is closed or full is no reason to stop serving, but is told at once and in
+/// the exit status.
+struct Printer {
+    json: bool,
+    /// The first line that was lost, as an error.
+    lost: Mutex<Option<io::Error>>,
+}
+
+impl Printer {
+    fn new(json: bool) -> Self {
+        Self {
+            json,
+            lost: Mutex::default(),
+        }
+    }
+
+    fn print(&self, line: &Line) {
+        let printed = match self.json {
+            true => stdout::print_line(&line.json),
+            false => stdout::print_line(&line.text),
+        };
+        let Err(error) = printed else { return };
+        // A panic elsewhere leaves the value whole.
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.is_none() {
+            tell(&format!(
+                "warning: what this node prints is lost, and it goes on serving: {error}\n"
+            ));
+            *lost = Some(error);
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lost.map_or(Ok(()), Err)
+    }
+}
+
+/// Says it on the standard error, where that is open.
+fn tell(text: &str) {
+    let _ = io::Write::write_all(&mut io::stderr().lock(), text.as_bytes());
 }
 
 fn size(bytes: u64) -> String {

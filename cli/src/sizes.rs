@@ -68,6 +68,27 @@ pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The id of a vertex.
+pub fn parse_vertex(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("'{text}' is no vertex id, which is a whole number from 0 on; leave it out to start at the lowest one with neighbours"))
+}
+
+/// The address of a memory node: a host's name or address, and a port. Whether there is such a host is found out later.
+pub fn parse_node(text: &str) -> Result<String, String> {
+    let named = text.rsplit_once(':').filter(|(host, _)| {
+        // The colons of an IPv6 address stand in brackets.
+        let plain = !host.is_empty() && !host.contains([':', '[', ']']);
+        plain || host.starts_with('[') && host.ends_with(']') && host.len() > 2
+    });
+    match named.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(1..) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "'{text}' is no address of a node; write HOST:PORT with the port that `gpuvm serve` prints, for example 10.9.0.1:7471"
+        )),
+    }
+}
+
 /// A network's MTU in bytes.
 pub fn parse_mtu(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
@@ -113,6 +134,16 @@ mod tests {
         assert_eq!(MemorySize::Percent(25.0).bytes_of(1001), 251);
         assert_eq!(MemorySize::Percent(100.0).bytes_of(12_345_678_901), 12_345_678_901);
         assert_eq!(MemorySize::Bytes(7).bytes_of(1001), 7);
+    }
+
+    #[test]
+    fn nodes_have_a_host_and_a_port() {
+        for text in ["10.9.0.1:7471", "node-3.lan:1", "[fe80::1%rxe0]:65535"] {
+            assert_eq!(parse_node(text).as_deref(), Ok(text));
+        }
+        for text in ["x", "x:", ":7471", "x:0", "x:65536", "x:-1", "fe80::1:7471", "[]:1", ""] {
+            assert!(parse_node(text).is_err(), "{text}");
+        }
     }
 
     #[test]

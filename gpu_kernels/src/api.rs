@@ -316,7 +316,8 @@ pub trait Gpu: Send + Sync {
     /// Compiles `source` and finds the kernels named. A name may be qualified and may be a template-id, `spmv<float>`.
     ///
     /// # Errors
-    /// [`GpuError::Compile`] with the compiler's log, [`GpuError::KernelNotFound`], [`GpuError::CompilerMissing`], [`GpuError::Io`].
+    /// [`GpuError::Compile`] with the compiler's log, [`GpuError::KernelNotFound`], [`GpuError::CompilerMissing`],
+    /// [`GpuError::CompilerUnusable`], [`GpuError::Io`].
     fn compile(&self, source: &Source, kernels: &[&str], options: &CompileOptions)
     -> Result<Arc<dyn Module>, GpuError>;
 

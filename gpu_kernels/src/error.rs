@@ -19,6 +19,16 @@ pub enum GpuError {
         /// The commands that were tried, in order.
         tried: Vec<String>,
     },
+    /// A host C++ compiler is there, and does not run.
+    #[error("cannot run the C++ compiler {command}: {cause}; {advice}")]
+    CompilerUnusable {
+        /// The command.
+        command: String,
+        /// What the system or the compiler said.
+        cause: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
     /// The kernel source does not compile.
     #[error("kernel source {file} does not compile:\n{log}")]
     Compile {

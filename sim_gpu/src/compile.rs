@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
-use std::{env, fs};
+use std::{env, fs, io};
 
 use tempfile::{TempDir, TempPath};
 
@@ -60,6 +60,7 @@ impl Compiler {
             Some(one) => vec![one],
             None => vec!["g++".to_owned(), "clang++".to_owned()],
         };
+        let mut unusable = None;
         for candidate in &candidates {
             let command: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
             let Some((program, rest)) = command.split_first() else {
@@ -69,8 +70,13 @@ impl Compiler {
                 let version = version.clone();
                 return Ok(Self { command, version });
             }
-            let Ok(output) = Command::new(program).args(rest).arg("--version").output() else {
-                continue;
+            let output = match Command::new(program).args(rest).arg("--version").output() {
+                Ok(output) => output,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    unusable.get_or_insert(does_not_start(candidate, &error));
+                    continue;
+                }
             };
             if output.status.success() {
                 let text = String::from_utf8_lossy(&output.stdout);
@@ -78,8 +84,45 @@ impl Compiler {
                 lock(&VERSIONS).insert(candidate.clone(), version.clone());
                 return Ok(Self { command, version });
             }
+            unusable.get_or_insert(does_not_answer(candidate, &output));
         }
-        Err(GpuError::CompilerMissing { tried: candidates })
+        Err(unusable.unwrap_or(GpuError::CompilerMissing { tried: candidates }))
+    }
+}
+
+/// What to do where nothing better is known.
+const ANOTHER: &str = "set GPUVM_CXX to a compiler that runs";
+
+/// The error for a compiler that the system does not start.
+fn does_not_start(command: &str, error: &io::Error) -> GpuError {
+    GpuError::CompilerUnusable {
+        command: command.to_owned(),
+        cause: error.to_string(),
+        advice: match error.raw_os_error() {
+            Some(libc::EMFILE) => {
+                "this process may open too few files (RLIMIT_NOFILE); raise that limit: ulimit -n 1024"
+            }
+            Some(libc::ENFILE) => "the machine has too many open files; close some",
+            Some(libc::ENOMEM | libc::EAGAIN) => {
+                "there is too little memory or there are too many processes; look at `ulimit -v` and `ulimit -u`"
+            }
+            Some(libc::EACCES) => "set GPUVM_CXX to a compiler that this user may execute",
+            _ => ANOTHER,
+        },
+    }
+}
+
+/// The error for a compiler that does not tell its version.
+fn does_not_answer(command: &str, output: &Output) -> GpuError {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let cause = match said.lines().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!("`--version` ended with {}: {}", output.status, line.trim()),
+        None => format!("`--version` ended with {}", output.status),
+    };
+    GpuError::CompilerUnusable {
+        command: command.to_owned(),
+        cause,
+        advice: ANOTHER,
     }
 }
 

@@ -142,7 +142,7 @@ pub use self::seeded::engine_copies;
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
 ///
 /// # Errors
-/// [`GpuError::CompilerMissing`].
+/// [`GpuError::CompilerMissing`], [`GpuError::CompilerUnusable`].
 pub fn compiler_version() -> Result<String, GpuError> {
     Compiler::find(None).map(|compiler| compiler.version)
 }
@@ -365,7 +365,7 @@ impl SimGpu {
     /// What a run depends on besides its seed: the compiler's version and its flags.
     ///
     /// # Errors
-    /// [`GpuError::CompilerMissing`].
+    /// [`GpuError::CompilerMissing`], [`GpuError::CompilerUnusable`].
     pub fn compiler_description(&self) -> Result<String, GpuError> {
         let build = self.build()?;
         Ok(format!(

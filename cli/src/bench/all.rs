@@ -11,6 +11,7 @@ use crate::bench::plot::Plot;
 use crate::bench::report::Report;
 use crate::error::CliError;
 use crate::output::{Output, run_for};
+use crate::stdout;
 
 /// A benchmark of the set: its file's name and its arguments.
 struct Part {
@@ -60,9 +61,7 @@ pub fn run(args: &AllArgs) -> Result<(), CliError> {
     let text = combined(&reports, &failed);
     let path = args.out.join("all.txt");
     std::fs::write(&path, &text).map_err(unwritable(&path))?;
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    stdout::print(&text)?;
     if failed.is_empty() {
         return Ok(());
     }

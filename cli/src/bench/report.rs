@@ -1,7 +1,7 @@
 //! What a benchmark found: rows, as a table, as JSON.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::bench::plot::Plot;
 use crate::error::CliError;
+use crate::stdout;
 
 /// Runs of one measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -250,14 +251,10 @@ impl Report {
     }
 
     fn print(&self, json: bool) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if json {
-            serde_json::to_writer(&mut out, self)?;
-            writeln!(out)?;
-        } else {
-            writeln!(out, "{}", self.text())?;
+        match json {
+            true => stdout::print_line(serde_json::to_string(self)?),
+            false => stdout::print_line(self.text()),
         }
-        out.flush()
     }
 
     /// The aligned table below a line of facts.

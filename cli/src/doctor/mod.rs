@@ -12,7 +12,7 @@ mod selftest;
 mod tests;
 mod view;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use gpuvm_nic::devices::Machine;
@@ -22,6 +22,7 @@ use crate::doctor::args::DoctorArgs;
 use crate::doctor::report::Report;
 use crate::doctor::view::{Probed, View};
 use crate::error::CliError;
+use crate::stdout;
 
 /// Looks, or tests, and prints; the exit status says what works.
 ///
@@ -40,10 +41,9 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 }
 
 fn print(json: bool, report: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
-    match json {
-        true => writeln!(out, "{}", serde_json::to_string(report).map_err(io::Error::from)?)?,
-        false => writeln!(out, "{}", text())?,
-    }
-    Ok(out.flush()?)
+    let text = match json {
+        true => serde_json::to_string(report).map_err(io::Error::from)?,
+        false => text(),
+    };
+    Ok(stdout::print_line(text)?)
 }

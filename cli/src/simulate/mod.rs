@@ -296,13 +296,8 @@ fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     say(&serde_json::to_string(value)?)
 }
 
-/// A line of standard output; a closed pipe is no reason to fail, a full disk is.
 fn say(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
+    crate::stdout::print_line(text)
 }
 
 fn tell_progress(progress: &Progress, jobs: usize) {

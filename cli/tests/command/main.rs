@@ -7,4 +7,5 @@ mod doctor;
 mod refusals;
 mod run_bfs;
 mod serve;
+mod shell;
 mod simulate;

@@ -32,7 +32,23 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
         ("kron:8 --gpu rocm", "expected auto, sim, cuda:N or cuda:GPU-UUID"),
         ("kron:8 --transport tcp", "expected auto, soft, rxe, mlx5 or direct"),
-        ("kron:8 --source -1", "unexpected argument '-1'"),
+        (
+            "kron:8 --source -1",
+            "'-1' is no vertex id, which is a whole number from 0 on",
+        ),
+        (
+            "kron:8 --source abc",
+            "'abc' is no vertex id, which is a whole number from 0 on",
+        ),
+        ("kron:8 --memory-node x", "'x' is no address of a node; write HOST:PORT"),
+        (
+            "kron:8 --memory-node host:0",
+            "'host:0' is no address of a node; write HOST:PORT",
+        ),
+        (
+            "kron:8 --seed 0 --workers 4",
+            "'--seed <N>' cannot be used with '--workers <N>'",
+        ),
         ("kron:8 --directed --undirected", "cannot be used with"),
         ("kron:8 --seed 1 --graph-seed 2", "cannot be used with"),
         ("", "<GRAPH>"),

@@ -53,7 +53,7 @@ fn what_is_not_there_is_named() {
     let empty = folder.path().join("secret");
     std::fs::write(&empty, "\n").unwrap();
     let (status, err) = refusal(&format!("--memory 1MiB --secret-file {}", empty.display()));
-    assert!(err.ends_with("secret is empty\n"), "{err}");
+    assert!(err.ends_with("secret is empty; write the secret into it\n"), "{err}");
     assert_eq!(status, 1);
     // Neither this device nor perhaps any RDMA library is there.
     let (status, err) = refusal("--memory 1MiB --device no_such_device");

@@ -196,6 +196,31 @@ fn a_missing_compiler_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
+fn a_compiler_that_does_not_run_is_an_error_that_says_why() {
+    for (command, cause, advice) in [
+        (
+            "false",
+            "`--version` ended with exit status: 1",
+            "set GPUVM_CXX to a compiler that runs",
+        ),
+        (
+            "/etc/passwd",
+            "Permission denied",
+            "set GPUVM_CXX to a compiler that this user may execute",
+        ),
+    ] {
+        let gpu = builder().compiler(command).build().expect("a GPU");
+        let compiled = gpu.compile(&Source::new("k.cu", ""), &[], &CompileOptions::default());
+        let error = compiled.err().expect("no compiler").to_string();
+        assert!(
+            error.starts_with(&format!("cannot run the C++ compiler {command}: {cause}")),
+            "{error}"
+        );
+        assert!(error.ends_with(advice), "{error}");
+    }
+}
+
+#[test]
 fn clang_compiles_too_where_it_is_installed() {
     let gpu = builder().compiler("clang++").build().expect("a GPU");
     let source = Source::new(
