@@ -2,6 +2,7 @@
 //! each option finds its GPU or its transport, and one that does not fit is refused.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::Args;
 use gpuvm::{
@@ -10,8 +11,8 @@ use gpuvm::{
 };
 
 use crate::error::CliError;
-use crate::serve::read_secret;
-use crate::sizes::{parse_mtu, parse_queue_depth};
+use crate::secret::read_secret;
+use crate::sizes::{parse_mtu, parse_node, parse_queue_depth};
 
 /// The GPU, what moves its pages, and the queues between them.
 #[derive(Clone, Debug, Args)]
@@ -39,12 +40,17 @@ pub struct MachineArgs {
     pub path: PathArgs,
 
     /// A memory node, HOST:PORT, started by `gpuvm serve`: the pages live there. Given several times, over all of them.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_node)]
     pub memory_node: Vec<String>,
 
-    /// A file with the secret that the memory nodes ask for; its last line ending does not count.
+    /// A file or pipe with the secret that the memory nodes ask for, of at most 4096 bytes; its last line ending does not
+    /// count.
     #[arg(long, value_name = "FILE", requires = "memory_node")]
     pub secret_file: Option<PathBuf>,
+
+    /// What stood in that file, which may be a pipe: it is read once.
+    #[arg(skip)]
+    secret: OnceLock<String>,
 
     /// How often the RDMA device sends an unanswered request again; 7 is for ever. Without it: 6.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=7))]
@@ -62,7 +68,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
     pub queue_depth: Option<u32>,
 
-    /// Worker threads of the simulated GPU, which auto takes then. Without it: one a core.
+    /// Worker threads of the simulated GPU, which auto takes then. Without it: one a core. A run with a seed has one thread.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 }
@@ -286,7 +292,16 @@ impl MachineArgs {
         }
         let nodes = MemoryNodes::at(&self.memory_node);
         Ok(Some(match &self.secret_file {
-            Some(path) => nodes.secret(read_secret(path)?),
+            Some(path) => {
+                let secret = match self.secret.get() {
+                    Some(secret) => secret,
+                    None => {
+                        let read = read_secret(path)?;
+                        self.secret.get_or_init(|| read)
+                    }
+                };
+                nodes.secret(secret.as_str())
+            }
             None => nodes,
         }))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuvm::{
     CompileOptions, Error, Gpu, Kernel, Launch, LaunchConfig, LaunchReport, MemoryNodes, Queues, Rdma, Retransmission,
-    Rxe, SimulatedGpu, Soft, SoftNic, Transport, Vm, VmBuilder,
+    Rxe, SimulatedGpu, SoftNic, Transport, Vm, VmBuilder,
 };
 pub use gpuvm_nic::with_causes;
 pub use gpuvm_simulate::adjust::Adjust;

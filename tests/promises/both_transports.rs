@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft};
+use crate::common::{Adjust, Bench, PAGE_WORDS, compare, planted, scaled, simulated_soft};
 use gpuvm::{CompileOptions, LaunchConfig};
 use gpuvm_simulate::bench::Kernels;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use gpuvm::soft::FaultMix;
-use gpuvm::{Vm, VmBuilder};
+use gpuvm::{Queues, SimulatedGpu, Transport, Vm, VmBuilder};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -172,21 +172,19 @@ impl Shape {
         let builder = Vm::builder()
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
-            .queue_pairs(self.queue_pairs)
-            .queue_depth(self.queue_depth)
+            .guarded_regions(self.checked)
             .wait_limit(self.wait_limit())
-            .launch_deadline(Duration::from_secs(60))
-            .device_memory(self.frames * self.page + (32 << 20));
-        let builder = match self.interleaving {
-            // Only the simulated GPU follows a seed.
-            Some(seed) => builder.gpu(gpuvm::GpuKind::Simulated).seed(seed),
-            None => builder.workers(2),
+            .launch_deadline(Duration::from_secs(60));
+        let gpu = SimulatedGpu::new().memory(self.frames * self.page + (32 << 20));
+        let gpu = match self.interleaving {
+            Some(seed) => gpu.seed(seed),
+            None => gpu.workers(2),
         };
-        let builder = builder.host_homes(self.replicas).guarded_regions(self.checked);
-        match self.direct {
-            true => builder.transport(gpuvm::Transport::Direct),
-            false => builder,
-        }
+        let queues = Queues::new().pairs(self.queue_pairs).depth(self.queue_depth);
+        builder.gpu(gpu).transport(match self.direct {
+            true => Transport::Direct,
+            false => Transport::Auto(queues.host_homes(self.replicas)),
+        })
     }
 }
 

@@ -19,6 +19,7 @@ const FAULT: &str = "gpuvm/detail/fault.cuh";
 const FLUSH: &str = "gpuvm/detail/flush.cuh";
 const REPLICA: &str = "gpuvm/detail/replica.cuh";
 const INTEGRITY: &str = "gpuvm/detail/integrity.cuh";
+const SOURCE: &str = "gpuvm/detail/source.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 

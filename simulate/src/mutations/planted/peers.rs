@@ -1,7 +1,7 @@
 //! Defects that were seen in an earlier system of this kind.
 
 use super::Origin::Peers;
-use super::{ACCESS, CLOCK, FAULT, FLUSH, MLX5, Mutation, QUEUE, Setting, WORD, broken, plant, under};
+use super::{ACCESS, CLOCK, FAULT, FLUSH, MLX5, Mutation, QUEUE, SOURCE, Setting, WORD, broken, plant, under};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 12] = [
@@ -105,9 +105,9 @@ pub(super) static ALL: [Mutation; 12] = [
         Peers(7),
         "the last page of a region is read and written to its exact end",
         &[plant(
-            QUEUE,
-            "rest < whole ? static_cast<u32>(rest) : whole});",
-            "whole});",
+            SOURCE,
+            "return rest < whole ? static_cast<u32>(rest) : whole;",
+            "return whole;",
         )],
         Workload::Stream,
         0,
