@@ -1,78 +1,16 @@
 //! Kernel arguments, checked against what the compiler says of the kernel's parameters.
 
-use std::{
-    any::TypeId,
-    sync::{Arc, Mutex, Weak},
-};
+use std::{any::TypeId, sync::Arc};
 
 use bytemuck::Pod;
-use gpuvm_gpu::{ParamInfo, ParamKind};
+use gpuvm_gpu::ParamKind;
 
 use crate::{
     buffer::Buffer,
-    launch::InFlight,
-    region::{Region, RegionInner},
+    given::{Given, GivenKind},
+    region::Region,
     scope::ScopedRegion,
-    vm::Vm,
 };
-
-/// What a launch keeps of one argument.
-pub(crate) struct Given {
-    pub bytes: Vec<u8>,
-    pub kind: Kind,
-    /// The virtual memory that it belongs to.
-    pub vm: Option<Vm>,
-    /// Index and name, when it is a region.
-    pub region: Option<(u32, String)>,
-    /// Keeps the memory behind it alive and tells it of the launch.
-    pub memory: Option<Arc<dyn Memory>>,
-}
-
-/// What an argument is, for the check.
-pub(crate) enum Kind {
-    Scalar {
-        class: ParamKind,
-        bytes: usize,
-        name: &'static str,
-    },
-    Pointer {
-        class: ParamKind,
-        element_bytes: usize,
-        name: &'static str,
-    },
-    Array {
-        class: ParamKind,
-        element_bytes: usize,
-        name: &'static str,
-        read_only: bool,
-        region: String,
-    },
-}
-
-/// Memory that a launch names.
-pub(crate) trait Memory: Send + Sync {
-    /// The launches that host accesses to this memory wait for.
-    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>>;
-
-    /// A launch that may write the memory is about to begin. Called with the launches locked.
-    fn may_be_written(&self) {}
-}
-
-impl Memory for RegionInner {
-    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
-        &self.launches
-    }
-
-    fn may_be_written(&self) {
-        self.expect_writes();
-    }
-}
-
-impl<T: Pod> Memory for crate::buffer::BufferInner<T> {
-    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
-        &self.launches
-    }
-}
 
 /// One argument of a kernel: a number, a [`Value`], a [`Region`] or a [`Buffer`].
 ///
@@ -87,7 +25,7 @@ pub struct Value<T>(pub T);
 pub trait KernelArgs: private::SealedArgs {}
 
 pub(crate) mod private {
-    use super::Given;
+    use crate::given::Given;
 
     pub trait Sealed {
         #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
@@ -128,7 +66,7 @@ fn class_of<T: 'static>() -> ParamKind {
 }
 
 fn scalar<T: Pod>(value: &T) -> Given {
-    let kind = Kind::Scalar {
+    let kind = GivenKind::Scalar {
         class: class_of::<T>(),
         bytes: size_of::<T>(),
         name: std::any::type_name::<T>(),
@@ -136,7 +74,7 @@ fn scalar<T: Pod>(value: &T) -> Given {
     Given {
         bytes: bytemuck::bytes_of(value).to_vec(),
         kind,
-        vm: None,
+        gpu: None,
         region: None,
         memory: None,
     }
@@ -169,12 +107,12 @@ impl<T: Pod> private::Sealed for &Buffer<T> {
     fn give(&self) -> Given {
         Given {
             bytes: self.inner.memory.addr().to_ne_bytes().to_vec(),
-            kind: Kind::Pointer {
+            kind: GivenKind::Pointer {
                 class: class_of::<T>(),
                 element_bytes: size_of::<T>(),
                 name: std::any::type_name::<T>(),
             },
-            vm: Some(self.vm.clone()),
+            gpu: Some(Arc::clone(&self.gpu)),
             region: None,
             memory: Some(self.inner.clone()),
         }
@@ -188,17 +126,15 @@ impl<T: Pod> private::Sealed for &Region<T> {
         let region = &self.inner;
         Given {
             bytes: bytemuck::bytes_of(&region.array()).to_vec(),
-            kind: Kind::Array {
+            kind: GivenKind::Array {
                 class: class_of::<T>(),
                 element_bytes: size_of::<T>(),
                 name: std::any::type_name::<T>(),
                 read_only: region.read_only,
                 region: region.name.clone(),
             },
-            region: Some((region.id, region.name.clone())),
-            vm: Some(Vm {
-                inner: Arc::clone(&region.vm),
-            }),
+            region: Some((region.view.id(), region.name.clone())),
+            gpu: Some(Arc::clone(&region.gpu)),
             memory: Some(region.clone()),
         }
     }
@@ -229,58 +165,4 @@ macro_rules! tuples {
 tuples! {
     ; A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; A B C D E F G H; A B C D E F G H I;
     A B C D E F G H I J; A B C D E F G H I J K; A B C D E F G H I J K L;
-}
-
-impl Kind {
-    fn given(&self) -> String {
-        match self {
-            Self::Scalar { name, .. } => format!("a value of type {name}"),
-            Self::Pointer { name, .. } => format!("a buffer of {name}"),
-            Self::Array {
-                name,
-                region,
-                read_only,
-                ..
-            } => {
-                format!(
-                    "the {}region `{region}` of {name}",
-                    if *read_only { "read-only " } else { "" }
-                )
-            }
-        }
-    }
-
-    /// Whether a parameter takes this argument.
-    pub fn fits(&self, param: &ParamInfo) -> Result<(), String> {
-        let element = |class: &ParamKind, bytes: &usize| {
-            (param.element_bytes == 0 && param.kind == ParamKind::Pointer)
-                || (param.element_bytes as usize == *bytes && param.element_kind == *class)
-        };
-        let fits = match self {
-            Self::Scalar { class, bytes, .. } => param.kind == *class && param.bytes as usize == *bytes,
-            Self::Pointer {
-                class, element_bytes, ..
-            } => param.kind == ParamKind::Pointer && element(class, element_bytes),
-            Self::Array {
-                class, element_bytes, ..
-            } => {
-                matches!(param.kind, ParamKind::PagedArray | ParamKind::PagedArrayConst)
-                    && element(class, element_bytes)
-            }
-        };
-        if !fits {
-            return Err(format!("{} was given for `{}`", self.given(), param.type_name));
-        }
-        match self {
-            Self::Array {
-                read_only: true,
-                region,
-                ..
-            } if param.kind == ParamKind::PagedArray => Err(format!(
-                "the read-only region `{region}` was given for `{}`: take gpuvm::array<const T>",
-                param.type_name
-            )),
-            _ => Ok(()),
-        }
-    }
 }

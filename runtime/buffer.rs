@@ -10,8 +10,8 @@ use bytemuck::Pod;
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
-    launch::InFlight,
-    vm::Vm,
+    gpu::PagedGpu,
+    launch::{InFlight, Memory},
 };
 
 /// Shared by the handle and the launches that name it.
@@ -20,26 +20,36 @@ pub(crate) struct BufferInner<T> {
     pub launches: Mutex<Vec<Weak<InFlight>>>,
 }
 
+impl<T: Pod> Memory for BufferInner<T> {
+    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
+        &self.launches
+    }
+
+    fn may_be_written(&self) {
+        // It has no home that would be behind.
+    }
+}
+
 /// Device memory of a fixed number of elements, the argument for a pointer parameter. It is not paged and kernels'
 /// accesses to it are not checked. Dropping it while a launch uses it is safe: the memory goes when the launch ends.
 pub struct Buffer<T> {
-    pub(crate) vm: Vm,
+    pub(crate) gpu: Arc<PagedGpu>,
     pub(crate) inner: Arc<BufferInner<T>>,
     length: u64,
     _elements: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> Buffer<T> {
-    pub(crate) fn zeroed(vm: Vm, length: u64) -> Result<Self> {
+    pub(crate) fn zeroed(gpu: Arc<PagedGpu>, length: u64) -> Result<Self> {
         let memory =
-            DeviceArray::zeroed(&*vm.inner.gpu, length).doing(|| format!("allocating a buffer of {length} elements"));
-        let memory = vm.inner.or_lost(memory)?;
+            DeviceArray::zeroed(&**gpu.device(), length).doing(|| format!("allocating a buffer of {length} elements"));
+        let memory = gpu.or_lost(memory)?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),
         });
         Ok(Self {
-            vm,
+            gpu,
             inner,
             length,
             _elements: PhantomData,
@@ -63,8 +73,8 @@ impl<T: Pod> Buffer<T> {
     pub fn write(&self, values: &[T]) -> Result<()> {
         self.check(values.len())?;
         let _guard = self.quiesce();
-        let written = self.inner.memory.write(&*self.vm.inner.gpu, 0, values);
-        self.vm.inner.or_lost(written.doing(|| "writing a buffer".into()))
+        let written = self.inner.memory.write(&**self.gpu.device(), 0, values);
+        self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
     /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
@@ -89,8 +99,8 @@ impl<T: Pod> Buffer<T> {
 
     /// Elements from 0 on. No launch that names the buffer may run.
     fn copy(&self, count: usize) -> Result<Vec<T>> {
-        let values = self.inner.memory.read(&*self.vm.inner.gpu, 0, count);
-        self.vm.inner.or_lost(values.doing(|| "reading a buffer".into()))
+        let values = self.inner.memory.read(&**self.gpu.device(), 0, count);
+        self.gpu.or_lost(values.doing(|| "reading a buffer".into()))
     }
 
     fn check(&self, count: usize) -> Result<()> {

@@ -9,19 +9,19 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use gpuvm_memory_node::{NodeClient, NodeError};
 
 use crate::{
+    background::Background,
     backoff::{self, Backoff},
     error::{Doing, Error, Result},
+    gpu::PagedGpu,
     node::Node,
     queues::{Queues, Returned},
-    region::{Moved, RegionInner},
-    vm::{Vm, VmInner},
+    region::{Moved, RegionInner, Regions},
 };
 
 /// How often the thread looks.
@@ -36,41 +36,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Pages that are caught up while launches which name the region wait to begin.
 const SLICE_PAGES: u64 = 4096;
 
-impl Vm {
-    /// Takes back homes that were lost and are there again, catches up with them and with copies that are stale for other reasons,
-    /// and waits for it. A thread does the same in the background, but for a virtual memory with a seed; it calls a lost memory
-    /// node from time to time, and after a failure it tries again, each time later, up to some seconds.
-    ///
-    /// A memory node that was lost is called at once, where the virtual memory has
-    /// [`guarded_regions`](crate::VmBuilder::guarded_regions), without which nothing has replicas: it gets a new session and new
-    /// memory for each replicated region. Regions without replicas have lost what they had there. What can be caught up is also
-    /// caught up where this returns an error.
-    ///
-    /// # Errors
-    /// [`Error::Node`] when a lost memory node does not answer, refuses, or has too little memory; [`Error::Fault`] when a page
-    /// cannot be read or written; [`Error::Unavailable`] when a home's queue pairs do not come to rest within the wait limit.
-    /// The first is returned. It may be tried again.
-    pub fn catch_up(&self) -> Result<()> {
-        self.inner.or_lost(self.inner.catch_up_now(true))
-    }
-
-    /// Lets homes that have returned take part again, and catches up with nothing: what they hold is stale until kernels write
-    /// it back, or [`catch_up`](Self::catch_up) does.
-    ///
-    /// # Errors
-    /// As for [`catch_up`](Self::catch_up).
-    #[doc(hidden)]
-    pub fn readmit_homes(&self) -> Result<()> {
-        self.inner.or_lost(self.inner.catch_up_now(false))
-    }
-
-    /// The homes in this host's memory, in order; none unless there are several.
-    pub fn host_homes(&self) -> Vec<crate::HostHome> {
-        let locals = self.inner.queues.iter().flat_map(|queues| queues.local_homes());
-        locals.cloned().map(crate::HostHome).collect()
-    }
-}
-
 /// Keeps the first error of several steps that do not need each other.
 fn keep_first(first: &mut Result<()>, next: Result<()>) {
     if first.is_ok() {
@@ -78,25 +43,31 @@ fn keep_first(first: &mut Result<()>, next: Result<()>) {
     }
 }
 
-impl VmInner {
-    /// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
-    /// have lost their pages.
-    pub fn takes_nodes_back(&self) -> bool {
-        !self.nodes.is_empty() && self.settings.guarded
-    }
+/// One GPU, and the regions that may have copies to catch up with.
+pub(crate) struct Catching<'a> {
+    pub gpu: &'a PagedGpu,
+    pub regions: &'a Regions,
+}
 
-    /// The lost nodes, and with `due` those alone that it is time to call.
-    fn nodes_to_call(&self, due: bool) -> Vec<Arc<Node>> {
-        let queues = self.queues.iter().filter(|_| self.takes_nodes_back());
-        let lost = queues.flat_map(|queues| queues.lost_nodes());
-        let lost = lost.filter(|(_, node)| !due || node.is_due());
-        lost.map(|(_, node)| Arc::clone(node)).collect()
-    }
+/// Whether memory nodes that were lost are taken back: where regions may have replicas, whose kernels know that others
+/// have lost their pages.
+fn takes_nodes_back(gpu: &PagedGpu) -> bool {
+    !gpu.nodes().is_empty() && gpu.settings().guarded
+}
 
+/// The lost nodes, and with `due` those alone that it is time to call.
+fn nodes_to_call(gpu: &PagedGpu, due: bool) -> Vec<Arc<Node>> {
+    let queues = gpu.queues().filter(|_| takes_nodes_back(gpu)).into_iter();
+    let lost = queues.flat_map(|queues| queues.lost_nodes());
+    let lost = lost.filter(|(_, node)| !due || node.is_due());
+    lost.map(|(_, node)| Arc::clone(node)).collect()
+}
+
+impl Catching<'_> {
     /// On behalf of a caller who waits.
-    fn catch_up_now(&self, mend: bool) -> Result<()> {
+    pub fn catch_up_now(&self, mend: bool) -> Result<()> {
         let mut first = Ok(());
-        for node in self.nodes_to_call(false) {
+        for node in nodes_to_call(self.gpu, false) {
             let called = node.call(&AtomicBool::new(false));
             keep_first(&mut first, called.doing(|| taking_back(&node)));
         }
@@ -106,10 +77,12 @@ impl VmInner {
 
     /// Takes back the homes that have returned, and with `mend` has their copies written, as long as somebody wants it.
     fn catch_up(&self, mend: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
-        let Some(queues) = &self.queues else { return Ok(()) };
+        let Some(queues) = self.gpu.queues() else { return Ok(()) };
         // One at a time: the background's, or a caller's.
         let _turn = self
-            .catching_up
+            .gpu
+            .catching_up()
+            .turn
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut first = Ok(());
@@ -128,28 +101,27 @@ impl VmInner {
                 }
             }
             // Relaxed: a hint to the thread that tries again.
-            self.behind.store(mended.is_err(), Ordering::Relaxed);
+            self.gpu.catching_up().behind.store(mended.is_err(), Ordering::Relaxed);
             keep_first(&mut first, mended);
         }
         first
     }
 
-    /// All regions. They are not held, so that what nobody wants any more can be told: see [`Turns::take`].
     fn regions(&self) -> Vec<Weak<RegionInner>> {
-        self.lock().regions.iter().flatten().cloned().collect()
+        self.regions.of(self.gpu)
     }
 
     /// Closes the queue pairs of a home that has returned, and waits until no request is in flight on them.
     fn bring_to_rest(&self, queues: &Queues, home: Returned) -> Result<()> {
         let (first, count) = queues.pairs_of(home);
-        queues.give_up_home(&*self.gpu, home)?;
+        queues.give_up_home(&**self.gpu.device(), home)?;
         let since = Instant::now();
         loop {
-            self.support.reap(self, first, count)?;
-            if queues.are_at_rest(&*self.gpu, home)? {
+            self.gpu.reap(first, count)?;
+            if queues.are_at_rest(&**self.gpu.device(), home)? {
                 return Ok(());
             }
-            if since.elapsed() > self.settings.wait_limit.max(REST_LIMIT) {
+            if since.elapsed() > self.gpu.settings().wait_limit.max(REST_LIMIT) {
                 return Err(Error::Unavailable {
                     what: "a home that has returned".into(),
                     reason: "requests are in flight on its queue pairs still".into(),
@@ -171,15 +143,15 @@ impl VmInner {
             let _launches = region.lock();
             if !region.has_ended() && region.pages.count() != 0 && !region.is_at_nodes() {
                 let (at, pages) = (place as u32, 0..region.pages.count());
-                self.support.age(self, region.id, at, pages, &region.name)?;
+                self.gpu.age(&region.view, at, pages)?;
             }
         }
-        queues.reopen_local(&*self.gpu, place, epoch)
+        queues.reopen_local(&**self.gpu.device(), place, epoch)
     }
 
-    /// The same for a memory node, which gets a new session.
+    /// Opens the way to a memory node that has returned, which gets a new session, with everything stale that it holds.
     fn take_back_node(&self, queues: &Queues, place: usize, wanted: &dyn Fn() -> bool) -> Result<()> {
-        let node = &self.nodes[place];
+        let node = &self.gpu.nodes()[place];
         let Some(session) = node.returned() else { return Ok(()) };
         let taken = self.go_on_with(queues, place, &session, wanted);
         node.forget_return();
@@ -202,7 +174,7 @@ impl VmInner {
         session: &Arc<NodeClient>,
         wanted: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let node = &self.nodes[place];
+        let node = &self.gpu.nodes()[place];
         let go_on = || match wanted() {
             true => Ok(()),
             false => Err(NodeError::Cancelled {
@@ -222,14 +194,14 @@ impl VmInner {
                     memory.push((weak, region.ask_for_memory(place, session)?));
                 }
             }
-            let state = self.lock();
+            let regions = self.regions.lock();
             let asked = |weak: &Weak<RegionInner>| memory.iter().any(|(known, _)| known.ptr_eq(weak));
-            let new = state.regions.iter().flatten().find(|weak| {
-                let region = live(weak);
+            let new = regions.iter().find(|weak| {
+                let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.gpu, self.gpu));
                 region.is_some_and(|region| region.is_replicated() && region.is_at_nodes()) && !asked(weak)
             });
             if new.is_none() {
-                // With the state locked: a region that is made from here on has its memory of this session.
+                // With the regions locked: one that is made from here on has its memory of this session.
                 node.go_on_with(session);
                 break;
             }
@@ -248,8 +220,8 @@ impl VmInner {
             region.move_to_session(place, moved)?;
         }
         go_on()?;
-        let resets = queues.join_anew(&*self.gpu, place, &go_on)?;
-        queues.reopen_node(&*self.gpu, place, session, resets)
+        let resets = queues.join_anew(&**self.gpu.device(), place, &go_on)?;
+        queues.reopen_node(&**self.gpu.device(), place, session, resets)
     }
 }
 
@@ -310,7 +282,7 @@ impl RegionInner {
                 return Ok(());
             }
             self.expect_writes();
-            let mended = self.vm.support.catch_up(&self.vm, &self.array(), page..end, &self.name);
+            let mended = self.gpu.mend_copies(&self.view, &self.array(), page..end);
             // A page that cannot be read keeps no other from being mended.
             let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
             keep_first(&mut first, mended);
@@ -338,9 +310,31 @@ struct Turns {
 }
 
 impl Turns {
+    /// Calls the nodes that are lost, and catches up. Whether there is anything left to do it for.
+    fn take_one(&mut self, gpu: &Weak<PagedGpu>, regions: &Regions, told: &AtomicBool) -> bool {
+        let Some(nodes) = gpu.upgrade().map(|gpu| nodes_to_call(&gpu, true)) else {
+            return false;
+        };
+        // Nothing of the virtual memory is held meanwhile: its end stops the call.
+        for node in nodes {
+            match node.call(told).doing(|| taking_back(&node)) {
+                Err(_) if told.load(Ordering::Acquire) => return false,
+                Err(error) => say_not_back(&node, &error),
+                Ok(()) => {}
+            }
+        }
+        let Some(gpu) = gpu.upgrade() else { return false };
+        // What it was for is gone.
+        if gpu.device().lost().is_some() {
+            return false;
+        }
+        self.take(&gpu, regions, told);
+        true
+    }
+
     /// Catches up where there is something to be done, and it is time for it.
-    fn take(&mut self, vm: &Arc<VmInner>, stop: &AtomicBool) {
-        let returned = vm.queues.as_ref().map(|queues| queues.returned()).unwrap_or_default();
+    fn take(&mut self, gpu: &Arc<PagedGpu>, regions: &Regions, stop: &AtomicBool) {
+        let returned = gpu.queues().map(|queues| queues.returned()).unwrap_or_default();
         if returned.iter().any(|home| !self.seen.contains(home)) {
             // What failed before may work now.
             self.backoff.hurry();
@@ -348,20 +342,21 @@ impl Turns {
         self.seen.clone_from(&returned);
         let now = Instant::now();
         let mut missed = self.missed;
-        if vm.settings.guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
+        if gpu.settings().guarded && self.looked.is_none_or(|looked| now >= looked + LOOK_PERIOD) {
             self.looked = Some(now);
             // What cannot be read is told by whoever launches something.
-            missed = vm.replicas_missed().unwrap_or(missed);
+            missed = gpu.meters().replicas_missed(&**gpu.device()).unwrap_or(missed);
         }
-        self.spoke_again |= vm.queues.as_ref().is_some_and(|queues| queues.spoke_again());
+        self.spoke_again |= gpu.queues().is_some_and(|queues| queues.spoke_again());
         // Relaxed: see `catch_up`.
-        let behind = vm.behind.load(Ordering::Relaxed) || missed != self.missed || self.spoke_again;
+        let behind = gpu.catching_up().behind.load(Ordering::Relaxed) || missed != self.missed || self.spoke_again;
         if (returned.is_empty() && !behind) || !self.backoff.is_due(now) {
             return;
         }
         // Nobody but this thread has it when the last handle is gone. Relaxed: to be late with it costs a slice of work.
-        let wanted = || Arc::strong_count(vm) > 1 && !stop.load(Ordering::Relaxed);
-        match vm.catch_up(true, &wanted) {
+        let wanted = || Arc::strong_count(gpu) > 1 && !stop.load(Ordering::Relaxed);
+        let catching = Catching { gpu, regions };
+        match catching.catch_up(true, &wanted) {
             Ok(()) => {
                 self.backoff.worked();
                 // What was missed meanwhile is for the next look.
@@ -388,60 +383,21 @@ impl Turns {
     }
 }
 
-/// The thread that catches up.
-pub(crate) struct CatchUp {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl CatchUp {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn start(vm: &Arc<VmInner>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (told, vm) = (Arc::clone(&stop), Arc::downgrade(vm));
-        let body = move || {
-            let mut turns = Turns::default();
-            // Acquire: pairs with the release in `drop`.
-            while !told.load(Ordering::Acquire) {
-                std::thread::park_timeout(PERIOD);
-                let Some(nodes) = vm.upgrade().map(|vm| vm.nodes_to_call(true)) else {
-                    return;
-                };
-                // Nothing of the virtual memory is held meanwhile: its end stops the call.
-                for node in nodes {
-                    match node.call(&told).doing(|| taking_back(&node)) {
-                        Err(_) if told.load(Ordering::Acquire) => return,
-                        Err(error) => say_not_back(&node, &error),
-                        Ok(()) => {}
-                    }
-                }
-                let Some(vm) = vm.upgrade() else { return };
-                // What it was for is gone.
-                if vm.gpu.lost().is_some() {
-                    return;
-                }
-                turns.take(&vm, &told);
-            }
-        };
-        let thread = std::thread::Builder::new().name("gpuvm-catch-up".into()).spawn(body)?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+/// Starts the thread that catches up with the homes of a GPU, where some may return.
+///
+/// # Errors
+/// [`Error::Thread`].
+pub(crate) fn start(gpu: &Arc<PagedGpu>, regions: &Arc<Regions>) -> Result<()> {
+    let Some(queues) = gpu.queues() else { return Ok(()) };
+    let some_return = !queues.local_homes().is_empty() || takes_nodes_back(gpu);
+    if gpu.capabilities().deterministic || !some_return {
+        return Ok(());
     }
-}
-
-impl Drop for CatchUp {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let Some(thread) = self.thread.take() else { return };
-        thread.thread().unpark();
-        // The last handle may have been this thread's own.
-        if thread.thread().id() != std::thread::current().id() {
-            let _ = thread.join();
-        }
-    }
+    let (weak, regions) = (Arc::downgrade(gpu), Arc::clone(regions));
+    let mut turns = Turns::default();
+    let thread = Background::start("gpuvm-catch-up", PERIOD, move |told| {
+        turns.take_one(&weak, &regions, told)
+    });
+    gpu.keep(thread.map_err(|source| Error::Thread { source })?);
+    Ok(())
 }

@@ -105,6 +105,21 @@ pub enum Error {
         /// Which argument, what was given, what is wanted.
         reason: String,
     },
+    /// A kernel on one GPU of a virtual memory was given memory of another.
+    #[error(
+        "kernel `{kernel}` runs on GPU {gpu} of the Vm, and {argument} belongs to GPU {of}: GPUs do not share regions in this \
+         version; make it by Vm::gpu({gpu}), or launch a kernel of Vm::gpu({of})"
+    )]
+    OtherGpu {
+        /// The kernel.
+        kernel: String,
+        /// The place of its GPU in the virtual memory.
+        gpu: usize,
+        /// What was given.
+        argument: String,
+        /// The place of the argument's GPU.
+        of: usize,
+    },
     /// The launch declares more spans than the frames can carry: it could end with every frame pinned.
     #[error(
         "kernel `{kernel}` may hold {spans} spans at once in each of {holders} {holder}s, which needs {needed} frames; \

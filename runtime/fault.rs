@@ -166,7 +166,6 @@ impl Fault {
             request,
             ..
         } = self;
-        let syndrome = Syndrome::from(self.syndrome);
         match self.kind {
             FaultKind::OutOfRange { index, length } => {
                 write!(
@@ -180,18 +179,6 @@ impl Fault {
                     "a pin or prefetch of region `{region}` reaches index {index}: it has {length} elements"
                 )
             }
-            FaultKind::Fetch => write!(
-                f,
-                "page {page} of region `{region}` could not be fetched over {transport}: {syndrome} on queue pair {queue}"
-            ),
-            FaultKind::PageError => write!(
-                f,
-                "page {page} of region `{region}` is in error since an earlier fetch over {transport} failed: {syndrome} on queue pair {queue}"
-            ),
-            FaultKind::WriteBack => write!(
-                f,
-                "page {page} of region `{region}` could not be written home over {transport}: {syndrome} on queue pair {queue}; it stays in GPU memory"
-            ),
             FaultKind::FramesPinned {
                 frames,
                 pinned,
@@ -229,14 +216,47 @@ impl Fault {
                     self.waited
                 )
             }
-            FaultKind::QueuesFailed => write!(
-                f,
-                "page {page} of region `{region}` cannot be reached: all its queue pairs over {transport} are in the error state"
-            ),
             FaultKind::TooManyPins => write!(
                 f,
                 "page {page} of region `{region}` is held by more than {} lanes",
                 layout::PINS_MAX
+            ),
+            FaultKind::Fetch
+            | FaultKind::PageError
+            | FaultKind::WriteBack
+            | FaultKind::QueuesFailed
+            | FaultKind::Checksum
+            | FaultKind::NoReplica => self.cause_at_home(f),
+            FaultKind::Unknown { code } => write!(f, "fault {code} at page {page} of region `{region}`"),
+        }
+    }
+
+    /// The cause where a home, or the way there, did not do what was asked.
+    fn cause_at_home(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            region,
+            page,
+            transport,
+            queue,
+            ..
+        } = self;
+        let syndrome = Syndrome::from(self.syndrome);
+        match self.kind {
+            FaultKind::Fetch => write!(
+                f,
+                "page {page} of region `{region}` could not be fetched over {transport}: {syndrome} on queue pair {queue}"
+            ),
+            FaultKind::PageError => write!(
+                f,
+                "page {page} of region `{region}` is in error since an earlier fetch over {transport} failed: {syndrome} on queue pair {queue}"
+            ),
+            FaultKind::WriteBack => write!(
+                f,
+                "page {page} of region `{region}` could not be written home over {transport}: {syndrome} on queue pair {queue}; it stays in GPU memory"
+            ),
+            FaultKind::QueuesFailed => write!(
+                f,
+                "page {page} of region `{region}` cannot be reached: all its queue pairs over {transport} are in the error state"
             ),
             FaultKind::Checksum => write!(
                 f,
@@ -250,7 +270,8 @@ impl Fault {
                 f,
                 "no good copy of page {page} of region `{region}` is left at a home that can be reached over {transport}"
             ),
-            FaultKind::Unknown { code } => write!(f, "fault {code} at page {page} of region `{region}`"),
+            // Told by `cause`, which asks for the kinds above alone.
+            _ => Ok(()),
         }
     }
 }

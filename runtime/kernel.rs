@@ -2,25 +2,27 @@
 
 use std::sync::Arc;
 
-use gpuvm_gpu::KernelInfo;
+use gpuvm_gpu::{KernelInfo, Stream};
 
 use crate::{
     args::KernelArgs,
-    error::{Doing, Result},
-    launch::{Launch, LaunchConfig, StreamHandle},
-    vm::Vm,
+    error::{Doing, Error, Result},
+    given::Given,
+    gpu::{Named, PagedGpu},
+    launch::LaunchConfig,
+    launched::{Launch, StreamHandle},
 };
 
 /// A compiled source.
 #[derive(Clone)]
 pub struct Module {
-    vm: Vm,
+    gpu: Arc<PagedGpu>,
     module: Arc<dyn gpuvm_gpu::Module>,
 }
 
 impl Module {
-    pub(crate) fn new(vm: Vm, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
-        Self { vm, module }
+    pub(crate) fn new(gpu: Arc<PagedGpu>, module: Arc<dyn gpuvm_gpu::Module>) -> Self {
+        Self { gpu, module }
     }
 
     /// The kernel that was named so when the source was compiled.
@@ -33,16 +35,16 @@ impl Module {
             .kernel(name)
             .doing(|| format!("looking up kernel `{name}`"))?;
         Ok(Kernel {
-            vm: self.vm.clone(),
+            gpu: Arc::clone(&self.gpu),
             kernel,
         })
     }
 }
 
-/// A kernel of a virtual memory.
+/// A kernel on one GPU of a virtual memory.
 #[derive(Clone)]
 pub struct Kernel {
-    vm: Vm,
+    gpu: Arc<PagedGpu>,
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
 }
 
@@ -52,24 +54,77 @@ impl Kernel {
         self.kernel.info()
     }
 
-    /// Enqueues a launch on the virtual memory's default stream and returns at once.
+    /// Enqueues a launch on the default stream of the kernel's GPU and returns at once.
     ///
     /// # Errors
-    /// [`crate::Error::Arguments`], [`crate::Error::Spans`], [`crate::Error::Gpu`] for a shape that the GPU cannot launch.
+    /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory of another GPU, [`crate::Error::Spans`],
+    /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch.
     pub fn launch(&self, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
-        let vm = &self.vm.inner;
-        vm.launcher()
-            .launch(&self.vm, &vm.stream, &self.kernel, &config, args.give_all())
+        self.enqueue(self.gpu.stream(), &config, args.give_all())
     }
 
     /// Enqueues a launch on `stream`.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// As [`launch`](Self::launch); [`crate::Error::Arguments`] for a stream of another GPU as well.
     pub fn launch_on(&self, stream: &StreamHandle, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
-        self.vm
-            .inner
-            .launcher()
-            .launch(&self.vm, &stream.stream, &self.kernel, &config, args.give_all())
+        let Some(stream) = stream.on(&self.gpu) else {
+            return Err(Error::Arguments {
+                kernel: self.info().name.clone(),
+                reason: "the stream belongs to another GPU or Vm than the kernel".into(),
+            });
+        };
+        self.enqueue(stream, &config, args.give_all())
+    }
+
+    fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, given: Vec<Given>) -> Result<Launch> {
+        self.check(&given)?;
+        let label = format!("kernel `{}`", self.info().name);
+        let mut args = Vec::with_capacity(given.len());
+        let mut named = Named::default();
+        for argument in given {
+            args.push(argument.bytes);
+            named.memories.extend(argument.memory);
+            named.regions.extend(argument.region);
+        }
+        let in_flight = self.gpu.enqueue(stream, &self.kernel, config, &args, named, &label);
+        let in_flight = self.gpu.or_lost(in_flight)?;
+        Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
+    }
+
+    /// Checks arguments against the kernel's parameters and its GPU.
+    fn check(&self, given: &[Given]) -> Result<()> {
+        let info = self.info();
+        let refuse = |reason: String| {
+            Err(Error::Arguments {
+                kernel: info.name.clone(),
+                reason,
+            })
+        };
+        if given.len() != info.params.len() {
+            return refuse(format!(
+                "{} arguments were given, it takes {}",
+                given.len(),
+                info.params.len()
+            ));
+        }
+        for (position, (given, param)) in (1..).zip(given.iter().zip(&info.params)) {
+            if let Err(reason) = given.kind.fits(param) {
+                return refuse(format!("argument {position}: {reason}"));
+            }
+            let Some(gpu) = given.gpu.as_ref().filter(|gpu| !Arc::ptr_eq(gpu, &self.gpu)) else {
+                continue;
+            };
+            if !gpu.is_beside(&self.gpu) {
+                return refuse(format!("argument {position} belongs to another Vm than the kernel"));
+            }
+            return Err(Error::OtherGpu {
+                kernel: info.name.clone(),
+                gpu: self.gpu.place(),
+                argument: given.kind.what(),
+                of: gpu.place(),
+            });
+        }
+        Ok(())
     }
 }

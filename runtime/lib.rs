@@ -32,13 +32,13 @@
 //!
 //! | with CUDA's managed memory | here |
 //! |---|---|
-//! | `cudaMallocManaged` | [`Vm::region`] |
+//! | `cudaMallocManaged` | [`Vm::region`](VmGpu::region) |
 //! | a pointer argument | `gpuvm::array<T>` (paged), `T*` ([`Buffer`], not paged) |
 //! | a fault served by the CPU | a fault served by the warp that missed |
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
 //! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
 //! | `cudaMemAdviseSetPreferredLocation` | [`RegionBuilder::never_evicted`]: frames of the region's own; [`RegionBuilder::home_on_gpu`] |
-//! | `cudaHostRegister` | [`Vm::scope`] lends a slice, [`RegionBuilder::map_file`] maps a file, in place |
+//! | `cudaHostRegister` | [`Vm::scope`](VmGpu::scope) lends a slice, [`RegionBuilder::map_file`] maps a file, in place |
 //! | `cudaDeviceSynchronize`, then a host access | [`Launch::sync`], then [`Region::read`] or [`Region::to_vec`] |
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
 //! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
@@ -50,6 +50,7 @@
 
 mod arena;
 mod args;
+mod background;
 mod backoff;
 mod buffer;
 mod catch_up;
@@ -57,21 +58,24 @@ mod device;
 mod error;
 mod fault;
 mod frames;
+mod given;
+mod gpu;
 mod home;
 mod kernel;
 mod launch;
 mod launch_state;
+mod launched;
 mod local_home;
 mod mover;
 mod node;
 mod pages;
+mod plan;
 mod queues;
-mod recovery;
 mod region;
 mod scope;
 mod settings;
+mod shared;
 mod stats;
-mod support;
 mod vm;
 
 pub use args::{KernelArg, KernelArgs, Value};
@@ -85,7 +89,8 @@ pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use gpuvm_sim_gpu as sim;
 pub use kernel::{Kernel, Module};
-pub use launch::{Launch, LaunchConfig, StreamHandle};
+pub use launch::LaunchConfig;
+pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
 pub use region::{DirtyPage, HomeHealth, Integrity, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
@@ -94,7 +99,7 @@ pub use settings::{
     TransportKind, VmBuilder,
 };
 pub use stats::Stats;
-pub use vm::Vm;
+pub use vm::{Vm, VmGpu};
 
 /// The README's program is compiled and run as a test.
 #[cfg(doctest)]

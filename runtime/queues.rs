@@ -30,7 +30,7 @@ mod returning;
 mod rings;
 mod sizing;
 
-pub(crate) use mending::{Keeper, StepKeeper};
+pub(crate) use mending::{StepKeeper, start_keeper};
 pub(crate) use returning::Returned;
 pub(crate) use sizing::measure;
 
@@ -161,7 +161,7 @@ impl Queues {
         Ok(())
     }
 
-    /// The same for one queue pair, whose next request is `next`.
+    /// Takes one reset queue pair, whose next request is `next`, to ready and describes it to the GPU.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
         self.describe_one(gpu, group, index, next)?;
         let pair = &self.pairs[index as usize];

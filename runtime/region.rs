@@ -2,21 +2,18 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
 };
 
-use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
+use gpuvm_layouts::{self as layout, RegionDesc};
 
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
+    gpu::{GuardAddresses, Guards, PageTable, PagedGpu, RegionTables, RegionView},
     home::{Home, ReachedHome},
-    launch::InFlight,
+    launch::{InFlight, Memory},
     pages::Pages,
-    vm::VmInner,
 };
 
 mod builder;
@@ -25,7 +22,6 @@ mod guard;
 mod handle;
 mod health;
 mod nodes;
-mod page_table;
 mod replicas;
 mod stripes;
 
@@ -33,12 +29,13 @@ pub use builder::{Integrity, RegionBuilder};
 pub use handle::{DirtyPage, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
-use page_table::PageTable;
 
-/// What a region is to the machine; its handle and the launches that name it share it.
+/// What a region is; its handle and the launches that name it share it.
 pub(crate) struct RegionInner {
-    pub vm: Arc<VmInner>,
-    pub id: u32,
+    /// Dropped first: queue pairs go before the memory that they reach.
+    pub gpu: Arc<PagedGpu>,
+    /// What it is on that GPU.
+    pub view: Arc<RegionView>,
     pub name: String,
     pub pages: Pages,
     pub read_only: bool,
@@ -49,32 +46,41 @@ pub(crate) struct RegionInner {
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
     homes: Vec<ReachedHome>,
     /// Addresses of what replicas and checksums need; each 0 without.
-    guards: guard::Addresses,
-    words_addr: u64,
+    guards: GuardAddresses,
     /// Address of the frame 0 that the words count from.
     frames_addr: u64,
-    /// Until the region has ended.
-    tables: Mutex<Option<Tables>>,
-    /// A launch may have written it since its last flush that was completed.
-    unflushed: AtomicBool,
     /// Launches that name the region. Held while the host reads or writes the home, so that none begins meanwhile.
-    pub launches: Mutex<Vec<Weak<InFlight>>>,
+    launches: Mutex<Vec<Weak<InFlight>>>,
     /// `close` has begun.
     closed: AtomicBool,
-    /// `close` has done what it could: no frame holds a page of the region.
-    ended: AtomicBool,
     /// The home may be reached still: its memory is never given back.
     leaked: AtomicBool,
     /// Why a borrowed region that was dropped did not end well: its scope returns it.
     failure: Mutex<Option<Error>>,
 }
 
-/// What of a region lies in GPU memory.
-pub(crate) struct Tables {
-    words: PageTable,
-    guards: guard::Guards,
-    /// Frames of the region's own; none when it uses those of all.
-    frames: Option<FrameMemory>,
+/// The regions of a virtual memory, on all of its GPUs.
+#[derive(Default)]
+pub(crate) struct Regions(Mutex<Vec<Weak<RegionInner>>>);
+
+impl Regions {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<RegionInner>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of one GPU. They are not held, so that what nobody wants any more can be told.
+    pub fn of(&self, gpu: &PagedGpu) -> Vec<Weak<RegionInner>> {
+        let regions = self.lock();
+        let on_it = |region: &&Weak<RegionInner>| region.upgrade().is_some_and(|region| region.is_on(gpu));
+        regions.iter().filter(on_it).cloned().collect()
+    }
+}
+
+/// Where a region is made.
+#[derive(Clone)]
+pub(crate) struct RegionPlace {
+    pub gpu: Arc<PagedGpu>,
+    pub regions: Arc<Regions>,
 }
 
 /// What a region is to be, besides its home.
@@ -88,57 +94,66 @@ struct Plan {
     checksums: Option<Vec<u32>>,
 }
 
-impl VmInner {
-    /// Frames for every page of one region.
-    fn own_frames(&self, name: &str, pages: u64) -> Result<FrameMemory> {
-        if pages > layout::FRAMES_MAX {
-            return Err(Error::Region {
-                region: name.to_owned(),
-                reason: format!("{pages} pages are too many for frames of its own: at most 2^28 - 1; use larger pages"),
-            });
-        }
-        FrameMemory::new(
-            &*self.gpu,
-            &self.nics,
-            pages,
-            1 << self.page_shift,
-            self.frames.access(),
-        )
+/// Frames for every page of one region.
+fn own_frames(gpu: &PagedGpu, name: &str, pages: u64) -> Result<FrameMemory> {
+    if pages > layout::FRAMES_MAX {
+        return Err(Error::Region {
+            region: name.to_owned(),
+            reason: format!("{pages} pages are too many for frames of its own: at most 2^28 - 1; use larger pages"),
+        });
+    }
+    let access = gpu.frames().access();
+    FrameMemory::new(&**gpu.device(), gpu.nics(), pages, 1 << gpu.page_shift(), access)
+}
+
+impl Memory for RegionInner {
+    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
+        &self.launches
+    }
+
+    fn may_be_written(&self) {
+        self.expect_writes();
     }
 }
 
 impl RegionInner {
     /// Makes a region whose pages live at `homes`: one, or two of the same kind.
-    fn create(inner: &Arc<VmInner>, plan: Plan, homes: Vec<Arc<dyn Home>>) -> Result<Arc<Self>> {
-        let pages = Pages::new(plan.length * u64::from(plan.element_bytes), inner.page_shift);
+    fn create(place: &RegionPlace, plan: Plan, homes: Vec<Arc<dyn Home>>) -> Result<Arc<Self>> {
+        let gpu = &place.gpu;
+        let device = &**gpu.device();
+        let pages = Pages::new(plan.length * u64::from(plan.element_bytes), gpu.page_shift());
         if pages.count() >= layout::REGION_PAGES_MAX {
             return Err(Error::Region {
                 region: plan.name,
                 reason: format!("{} pages are too many: at most 2^44 less one", pages.count()),
             });
         }
-        let words = PageTable::absent(&*inner.gpu, pages.count(), plan.never_evicted)
+        let words = PageTable::absent(device, pages.count(), plan.never_evicted)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
-        let own_frames = match plan.never_evicted && pages.count() > 0 {
-            true => Some(inner.own_frames(&plan.name, pages.count())?),
+        let frames = match plan.never_evicted && pages.count() > 0 {
+            true => Some(own_frames(gpu, &plan.name, pages.count())?),
             false => None,
         };
-        let frames_addr = match &own_frames {
+        let frames_addr = match &frames {
             Some(frames) => frames.addr(),
             None if plan.never_evicted => 0,
-            None => inner.frames.addr(),
+            None => gpu.frames().addr(),
         };
         let reached = homes.into_iter().map(|home| {
-            let reach = home.register(&inner.ways(), plan.read_only)?;
-            Ok(ReachedHome { home, reach })
+            let reach = home.register(&gpu.ways(), plan.read_only)?;
+            Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
-        let guards = guard::Guards::create(&*inner.gpu, pages.count(), homes.len() > 1, plan.checksums.as_deref())
+        let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
             .doing(|| format!("allocating what guards region `{}`", plan.name))?;
+        let addresses = guards.addresses();
+        let tables = RegionTables { words, guards, frames };
+        let home = Arc::clone(&homes[0].home);
+        let view = RegionView::new(&plan.name, pages, plan.never_evicted, home, tables);
         // From here on dropping it gives the key back.
-        let region = Self {
-            vm: Arc::clone(inner),
-            id: 0,
+        let region = Arc::new(Self {
+            view: Arc::new(view),
+            gpu: Arc::clone(gpu),
             name: plan.name,
             pages,
             read_only: plan.read_only,
@@ -146,54 +161,44 @@ impl RegionInner {
             element_bytes: plan.element_bytes,
             length: plan.length,
             homes,
-            guards: guards.addresses(),
-            words_addr: words.addr(),
+            guards: addresses,
             frames_addr,
-            tables: Mutex::new(Some(Tables {
-                words,
-                guards,
-                frames: own_frames,
-            })),
-            unflushed: AtomicBool::new(false),
             launches: Mutex::default(),
             closed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
             leaked: AtomicBool::new(false),
             failure: Mutex::default(),
-        };
-        region.enter(inner)
+        });
+        region.enter(&place.regions)?;
+        Ok(region)
     }
 
-    /// Takes a place in the region table, where kernels find it.
-    fn enter(mut self, inner: &VmInner) -> Result<Arc<Self>> {
-        let mut state = inner.lock();
-        for other in state.regions.iter().flatten().filter_map(Weak::upgrade) {
-            if self.clashes_with(&other) {
-                return Err(Error::Overlap {
-                    region: self.name.clone(),
-                    other: other.name.clone(),
-                });
-            }
+    /// Takes its place among the regions of the virtual memory, and in the region table of its GPU, where kernels find it.
+    fn enter(self: &Arc<Self>, regions: &Regions) -> Result<()> {
+        let mut regions = regions.lock();
+        regions.retain(|other| other.strong_count() > 0);
+        if let Some(other) = regions
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|other| self.clashes_with(other))
+        {
+            return Err(Error::Overlap {
+                region: self.name.clone(),
+                other: other.name.clone(),
+            });
         }
         self.check_sessions()?;
-        let Some(id) = state.free_region() else {
-            let limit = state.regions.len();
-            return Err(Error::Region {
-                region: self.name.clone(),
-                reason: format!("all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"),
-            });
-        };
-        self.id = id as u32;
-        self.join_local_homes();
-        self.write_stripes()?;
-        inner
-            .regions
-            .write(&*inner.gpu, id as u64, &[self.desc()])
-            .doing(|| format!("describing region `{}`", self.name))?;
-        let region = Arc::new(self);
-        state.regions[id] = Some(Arc::downgrade(&region));
-        inner.write_low_water(&state)?;
-        Ok(region)
+        self.gpu.enter(&self.view, || {
+            self.join_local_homes();
+            self.write_stripes()?;
+            Ok(self.desc())
+        })?;
+        regions.push(Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// Whether it is a region of that GPU.
+    fn is_on(&self, gpu: &PagedGpu) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.gpu), gpu)
     }
 
     /// Whether both lie over the same host memory, or map the same file, and one may be written.
@@ -216,16 +221,16 @@ impl RegionInner {
 
     /// Whether it has given its frames and its host memory back.
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.view.has_ended()
     }
 
     fn desc(&self) -> RegionDesc {
         let stripes = self.stripes_of(&self.homes[0]);
         RegionDesc {
-            words: self.words_addr,
+            words: self.view.words_addr(),
             bytes: self.pages.bytes(),
             pages: self.pages.count(),
-            stripes: self.vm.stripes.addr() + self.first_stripe() * size_of::<StripeDesc>() as u64,
+            stripes: self.gpu.stripes_addr(&self.view),
             homes: stripes.len() as u32,
             nics: stripes[0].len() as u32,
             flags: layout::REGION_LIVE | self.flags(),
@@ -249,11 +254,6 @@ impl RegionInner {
             | flag(self.guards.checksums != 0, layout::REGION_CHECKED)
     }
 
-    /// What is said of a page's home beside a fault; nothing for this host.
-    pub fn holder_of(&self, page: u64) -> Option<String> {
-        self.home().holder(page)
-    }
-
     /// Copies bytes of the home out.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl RegionInner {
     unsafe fn copy_out(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.is_replicated() {
             // SAFETY: passed on from the caller.
-            false => unsafe { self.home().read(&*self.vm.gpu, offset, out) },
+            false => unsafe { self.home().read(&**self.gpu.device(), offset, out) },
             // SAFETY: as above.
             true => unsafe { self.copy_out_of_replicas(offset, out) },
         }
@@ -288,61 +288,26 @@ impl RegionInner {
     /// The kernel argument.
     pub fn array(&self) -> layout::ArrayDesc {
         layout::ArrayDesc {
-            words: self.words_addr,
+            words: self.view.words_addr(),
             frames: self.frames_addr,
             length: self.length,
-            vm: self.vm.desc.addr(),
+            vm: self.gpu.desc_addr(),
             home: self.homes[0].direct_addr(),
             bytes: self.pages.bytes(),
-            page_shift: self.vm.page_shift,
+            page_shift: self.gpu.page_shift(),
             region: match self.never_evicted {
-                true => self.id | layout::ARRAY_NEVER_EVICTED,
-                false => self.id,
+                true => self.view.id() | layout::ARRAY_NEVER_EVICTED,
+                false => self.view.id(),
             },
-            offset_mask: (1 << self.vm.page_shift) - 1,
-            frame_scale: 1 << (self.vm.page_shift - layout::FRAME_SHIFT),
+            offset_mask: (1 << self.gpu.page_shift()) - 1,
+            frame_scale: 1 << (self.gpu.page_shift() - layout::FRAME_SHIFT),
         }
-    }
-
-    fn lock_tables(&self) -> MutexGuard<'_, Option<Tables>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A launch is about to begin that may write it. Called with the launches locked, as `flush_quiet` is.
     pub fn expect_writes(&self) {
         if !self.read_only {
-            // Relaxed: the lock on the launches orders it for all but the report of a lost GPU, which may come late.
-            self.unflushed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether its home may lack what launches wrote.
-    pub fn may_have_writes(&self) -> bool {
-        self.unflushed.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of the page table.
-    pub fn table_bytes(&self) -> u64 {
-        page_table::words(self.pages.count(), self.never_evicted) * size_of::<u64>() as u64
-    }
-
-    /// The page table; empty once the region has ended.
-    pub fn read_words(&self) -> Result<Vec<u64>> {
-        match &*self.lock_tables() {
-            Some(Tables { words, .. }) => words
-                .read(&*self.vm.gpu)
-                .doing(|| format!("reading the page table of `{}`", self.name)),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Replaces the page table. No kernel may run.
-    pub fn write_words(&self, new: &[u64]) -> Result<()> {
-        match &*self.lock_tables() {
-            Some(Tables { words, .. }) => words
-                .write(&*self.vm.gpu, new)
-                .doing(|| format!("writing the page table of `{}`", self.name)),
-            None => Ok(()),
+            self.view.expect_writes();
         }
     }
 
@@ -361,16 +326,16 @@ impl RegionInner {
 
     /// Writes dirty pages home; nothing to do when no launch can have written one.
     fn flush_pages(&self) -> Result<()> {
-        if self.read_only || self.pages.count() == 0 || !self.may_have_writes() {
+        if self.read_only || self.pages.count() == 0 || !self.view.may_have_writes() {
             return Ok(());
         }
-        self.vm.support.flush(&self.vm, self.id, self.pages.count(), &self.name)
+        self.gpu.flush(&self.view)
     }
 
     /// Writes dirty pages home while the launches are locked and none that names the region runs: then the home holds everything.
     fn flush_quiet(&self) -> Result<()> {
         self.flush_pages()?;
-        self.unflushed.store(false, Ordering::Relaxed);
+        self.view.note_flushed();
         Ok(())
     }
 
@@ -383,9 +348,7 @@ impl RegionInner {
         if self.pages.count() == 0 {
             return Ok(());
         }
-        self.vm
-            .support
-            .release(&self.vm, self.id, self.pages.count(), discard, &self.name)
+        self.gpu.release(&self.view, discard)
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {

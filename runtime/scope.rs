@@ -10,15 +10,14 @@ use bytemuck::Pod;
 
 use crate::{
     error::Result,
-    region::{Region, RegionBuilder, RegionInner},
-    vm::Vm,
+    region::{Region, RegionBuilder, RegionInner, RegionPlace},
 };
 
-/// The inside of [`Vm::scope`]: regions made here may borrow memory that lives at least as long as the scope.
+/// The inside of [`Vm::scope`](crate::Vm::scope): regions made here may borrow memory that lives at least as long as the scope.
 ///
 /// Forgetting a handle changes nothing: the scope itself ends its regions.
 pub struct Scope<'scope, 'env: 'scope> {
-    vm: Vm,
+    place: RegionPlace,
     regions: Mutex<Vec<Arc<RegionInner>>>,
     // Invariant in both, as in `std::thread::Scope`: neither lifetime may be shortened to smuggle a borrow in.
     _scope: PhantomData<&'scope mut &'scope ()>,
@@ -40,9 +39,12 @@ impl<T> Deref for ScopedRegion<'_, T> {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    pub(crate) fn run<R>(vm: &Vm, body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R>) -> Result<R> {
+    pub(crate) fn run<R>(
+        place: &RegionPlace,
+        body: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> Result<R>,
+    ) -> Result<R> {
         let scope = Scope {
-            vm: vm.clone(),
+            place: place.clone(),
             regions: Mutex::default(),
             _scope: PhantomData,
             _env: PhantomData,
@@ -66,7 +68,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`RegionBuilder::zeroed`], and [`crate::Error::Overlap`].
     pub fn region<T: Pod>(&'scope self, name: &str, memory: &'env mut [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = self.vm.region::<T>(memory.len() as u64).name(name);
+        let builder = RegionBuilder::<T>::new(self.place.clone(), memory.len() as u64).name(name);
         // SAFETY: `memory` is borrowed mutably for 'env, which outlives the scope, and the scope closes the region
         // before it ends.
         unsafe { self.lend(builder, memory.as_mut_ptr()) }
@@ -77,7 +79,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`region`](Self::region).
     pub fn read_only<T: Pod>(&'scope self, name: &str, memory: &'env [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = self.vm.region::<T>(memory.len() as u64).name(name).read_only();
+        let builder = RegionBuilder::<T>::new(self.place.clone(), memory.len() as u64)
+            .name(name)
+            .read_only();
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never
         // written home, so the shared borrow suffices.
         unsafe { self.lend(builder, memory.as_ptr().cast_mut()) }

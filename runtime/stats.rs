@@ -2,12 +2,9 @@
 
 use gpuvm_layouts::{Counters, LATENCY_BUCKETS, LATENCY_SUB_BITS};
 
-use crate::{
-    error::{Doing, Result},
-    vm::VmInner,
-};
+use crate::{error::Result, gpu::PagedGpu};
 
-/// Counts since the virtual memory began. `difference` gives those of a span of time.
+/// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Lanes whose access found its page not resident.
@@ -58,13 +55,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn read(vm: &VmInner) -> Result<Self> {
-        let doing = || "reading counters".to_owned();
-        let shards = vm
-            .counters
-            .read(&*vm.gpu, 0, crate::vm::COUNTER_SHARDS as usize)
-            .doing(doing)?;
-        let histogram = vm.latencies.read(&*vm.gpu, 0, 1).doing(doing)?;
+    pub(crate) fn read(gpu: &PagedGpu) -> Result<Self> {
+        let device = &**gpu.device();
+        let shards = gpu.meters().shards(device)?;
+        let histogram = gpu.meters().latencies(device)?;
         let sum = |field: fn(&Counters) -> u64| shards.iter().map(field).sum();
         Ok(Self {
             missed_lanes: sum(|c| c.missed_lanes),
@@ -77,8 +71,8 @@ impl Stats {
             evictions: sum(|c| c.evictions),
             prefetches: sum(|c| c.prefetches),
             doorbells: sum(|c| c.doorbells),
-            doorbell_calls: vm.nics.iter().map(|nic| nic.doorbell_calls()).sum(),
-            queue_pairs_mended: vm.queues.as_ref().map_or(0, |queues| queues.mended()),
+            doorbell_calls: gpu.nics().iter().map(|nic| nic.doorbell_calls()).sum(),
+            queue_pairs_mended: gpu.queues().map_or(0, |queues| queues.mended()),
             requests: sum(|c| c.requests),
             helped: sum(|c| c.helped),
             errors: sum(|c| c.errors),
@@ -87,8 +81,8 @@ impl Stats {
             pages_corrupt: sum(|c| c.pages_corrupt),
             replicas_missed: sum(|c| c.replicas_missed),
             replicas_mended: sum(|c| c.replicas_mended),
-            latencies: histogram[0].buckets,
-            tick_ps: (1e6 / vm.gpu.capabilities().ticks_per_us).round() as u64,
+            latencies: histogram.buckets,
+            tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
         })
     }
 

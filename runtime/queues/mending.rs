@@ -26,9 +26,8 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -37,7 +36,10 @@ use gpuvm_layouts::{self as layout, QueueState, RequestRecord};
 use gpuvm_nic::wire::mlx5::Syndrome;
 
 use super::{FAILED_BY_HOST, Group, Joining, Queues};
-use crate::error::{Doing, Result};
+use crate::{
+    background::Background,
+    error::{Doing, Result},
+};
 
 /// How often the keeper looks.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -338,50 +340,23 @@ pub(super) fn phase_of(record: &RequestRecord) -> u64 {
     record.state & ((1 << layout::RECORD_INDEX_SHIFT) - 1)
 }
 
-/// The thread that keeps a virtual memory's queue pairs.
-pub(crate) struct Keeper {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+/// Starts the thread that keeps a GPU's queue pairs.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn start_keeper(queues: Arc<Queues>, gpu: Arc<dyn Gpu>) -> std::io::Result<Background> {
+    let started = Instant::now();
+    Background::start("gpuvm-keeper", PERIOD, move |_| {
+        // 2^64 ns are 584 years.
+        if let Err(error) = queues.keep(&*gpu, started.elapsed().as_nanos() as u64) {
+            // The GPU is lost: launches say so.
+            tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
+        }
+        true
+    })
 }
 
-impl Keeper {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn start(queues: Arc<Queues>, gpu: Arc<dyn Gpu>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("gpuvm-keeper".into()).spawn(move || {
-            // Acquire: pairs with the release in `drop`.
-            let started = Instant::now();
-            while !told.load(Ordering::Acquire) {
-                std::thread::park_timeout(PERIOD);
-                // 2^64 ns are 584 years.
-                if let Err(error) = queues.keep(&*gpu, started.elapsed().as_nanos() as u64) {
-                    // The GPU is lost: launches say so.
-                    tracing::debug!(error = &error as &dyn std::error::Error, "queue pairs are not kept");
-                }
-            }
-        })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let Some(thread) = self.thread.take() else { return };
-        thread.thread().unpark();
-        // Bounded by the longest step with a node.
-        let _ = thread.join();
-    }
-}
-
-/// The keeper of a GPU that follows a seed, which steps it.
+/// What keeps the queue pairs of a GPU that follows a seed: it steps this.
 pub(crate) struct StepKeeper {
     queues: Weak<Queues>,
     gpu: Weak<dyn Gpu>,

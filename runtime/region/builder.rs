@@ -5,22 +5,21 @@ use std::{marker::PhantomData, sync::Arc};
 use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 
-use super::{Plan, Region, RegionInner, guard::checksum, nodes::Spread};
+use super::{Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
+use crate::{
+    error::{Doing, Error, Result},
+    home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
+    plan::TransportKind,
+};
+
 mod sources;
 
 use sources::Data;
 
-use crate::{
-    error::{Doing, Error, Result},
-    home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
-    settings::TransportKind,
-    vm::Vm,
-};
-
 /// A region to be: name and kind first, then the data.
 #[must_use]
 pub struct RegionBuilder<T> {
-    vm: Vm,
+    place: RegionPlace,
     length: u64,
     name: Option<String>,
     read_only: bool,
@@ -44,9 +43,9 @@ pub enum Integrity {
 }
 
 impl<T: Pod> RegionBuilder<T> {
-    pub(crate) fn new(vm: Vm, length: u64) -> Self {
+    pub(crate) fn new(place: RegionPlace, length: u64) -> Self {
         Self {
-            vm,
+            place,
             length,
             name: None,
             read_only: false,
@@ -106,6 +105,10 @@ impl<T: Pod> RegionBuilder<T> {
         self
     }
 
+    fn page_size(&self) -> u64 {
+        1 << self.place.gpu.page_shift()
+    }
+
     fn label(&self) -> String {
         self.name
             .clone()
@@ -121,16 +124,16 @@ impl<T: Pod> RegionBuilder<T> {
             })
         };
         let size = size_of::<T>() as u64;
-        if size == 0 || !self.vm.page_size().is_multiple_of(size) {
+        if size == 0 || !self.page_size().is_multiple_of(size) {
             return refuse(format!(
                 "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
-                self.vm.page_size()
+                self.page_size()
             ));
         }
-        if let (Some(ordinal), false) = (self.neighbour, self.vm.transport() == TransportKind::Direct) {
+        if let (Some(ordinal), false) = (self.neighbour, self.place.gpu.transport() == TransportKind::Direct) {
             return refuse(format!(
                 "only the direct transport reaches memory of GPU {ordinal}; this Vm uses {}",
-                self.vm.transport()
+                self.place.gpu.transport()
             ));
         }
         if let Err(reason) = self.check_guards() {
@@ -147,18 +150,18 @@ impl<T: Pod> RegionBuilder<T> {
 
     /// Whether this virtual memory can do what replicas and checksums need; else why not.
     fn check_guards(&self) -> Result<(), String> {
-        let queues = self.vm.inner.queues.as_ref();
+        let queues = self.place.gpu.queues();
         let homes = match self.homed_at_nodes() {
-            true => self.vm.inner.nodes.len(),
+            true => self.place.gpu.nodes().len(),
             false => queues.map_or(0, |queues| queues.local_homes().len()),
         };
         let guarded = self.replicas != 1 || self.integrity != Integrity::Unchecked;
         match self.replicas {
             _ if guarded && queues.is_none() => Err(format!(
                 "transport {} has lanes copy pages themselves, without replicas or checksums; use one with queue pairs",
-                self.vm.transport()
+                self.place.gpu.transport()
             )),
-            _ if guarded && !self.vm.inner.settings.guarded => Err(
+            _ if guarded && !self.place.gpu.settings().guarded => Err(
                 "replicas and checksums are compiled into kernels where asked for: say VmBuilder::guarded_regions"
                     .into(),
             ),
@@ -173,7 +176,7 @@ impl<T: Pod> RegionBuilder<T> {
 
     /// Checksums of the pages of `bytes`.
     fn checksums_of(&self, bytes: &[u8]) -> Option<Vec<u32>> {
-        let page = self.vm.page_size() as usize;
+        let page = self.page_size() as usize;
         (self.integrity == Integrity::Crc32c).then(|| bytes.chunks(page).map(checksum).collect())
     }
 
@@ -182,7 +185,7 @@ impl<T: Pod> RegionBuilder<T> {
         if self.integrity == Integrity::Unchecked {
             return None;
         }
-        let (page, bytes) = (self.vm.page_size(), self.length * size_of::<T>() as u64);
+        let (page, bytes) = (self.page_size(), self.length * size_of::<T>() as u64);
         let zeros = vec![0; page as usize];
         let mut sums = vec![checksum(&zeros); bytes.div_ceil(page) as usize];
         if let (Some(last), rest) = (sums.last_mut(), bytes % page)
@@ -209,12 +212,12 @@ impl<T: Pod> RegionBuilder<T> {
             let memory = self.neighbour_memory(ordinal)?;
             if let Some(memory) = &memory {
                 let written = self
-                    .vm
-                    .inner
+                    .place
                     .gpu
+                    .device()
                     .write(memory.addr(), bytemuck::cast_slice(data.elements()));
                 let written = written.doing(|| format!("filling region `{}` on GPU {ordinal}", self.label()));
-                self.vm.inner.or_lost(written)?;
+                self.place.gpu.or_lost(written)?;
             }
             return self.create_at_neighbour(memory);
         }
@@ -238,25 +241,25 @@ impl<T: Pod> RegionBuilder<T> {
         if bytes == 0 {
             return Ok(None);
         }
-        let memory = self.vm.inner.gpu.allocate_on(ordinal, bytes);
+        let memory = self.place.gpu.device().allocate_on(ordinal, bytes);
         let memory = memory.doing(|| format!("allocating region `{}` on GPU {ordinal}", self.label()));
-        self.vm.inner.or_lost(memory).map(Some)
+        self.place.gpu.or_lost(memory).map(Some)
     }
 
     /// Whether the pages live at memory nodes.
     fn homed_at_nodes(&self) -> bool {
-        !self.at_host && self.neighbour.is_none() && !self.vm.inner.nodes.is_empty()
+        !self.at_host && self.neighbour.is_none() && !self.place.gpu.nodes().is_empty()
     }
 
     /// Zeroed memory of the nodes, and that of the other replica: moved on by one node.
     fn node_memory(&self) -> Result<(NodeMemory, Option<NodeMemory>)> {
         let bytes = self.length * size_of::<T>() as u64;
         let at = |nodes: &[_]| {
-            NodeMemory::zeroed(nodes, bytes, self.vm.page_size(), self.read_only)
+            NodeMemory::zeroed(nodes, bytes, self.page_size(), self.read_only)
                 .doing(|| format!("getting memory for region `{}`", self.label()))
         };
-        let mut nodes: Vec<_> = self.vm.inner.nodes.iter().map(|node| node.session()).collect();
-        let pages = usize::try_from(bytes.div_ceil(self.vm.page_size())).unwrap_or(usize::MAX);
+        let mut nodes: Vec<_> = self.place.gpu.nodes().iter().map(|node| node.session()).collect();
+        let pages = usize::try_from(bytes.div_ceil(self.page_size())).unwrap_or(usize::MAX);
         let spread = Spread {
             stripes: nodes.len().min(pages),
             nodes: nodes.len(),
@@ -264,7 +267,7 @@ impl<T: Pod> RegionBuilder<T> {
         // A node that is being taken back grants memory before its queue pairs are there.
         for place in 0..nodes.len() {
             if let (Some(queues), Some(_)) = (
-                &self.vm.inner.queues,
+                self.place.gpu.queues(),
                 spread.stripes_at(place, self.replicas as usize).next(),
             ) {
                 let there = queues.check_node(place);
@@ -330,10 +333,7 @@ impl<T: Pod> RegionBuilder<T> {
             element_bytes: size_of::<T>() as u32,
             checksums,
         };
-        let inner = self
-            .vm
-            .inner
-            .or_lost(RegionInner::create(&self.vm.inner, plan, homes))?;
+        let inner = self.place.gpu.or_lost(RegionInner::create(&self.place, plan, homes))?;
         Ok(Region::new(inner, borrowed))
     }
 }

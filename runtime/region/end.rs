@@ -6,10 +6,7 @@ use std::{
 };
 
 use super::RegionInner;
-use crate::{
-    error::{Error, Result},
-    vm::Retired,
-};
+use crate::error::{Error, Result};
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
@@ -35,7 +32,7 @@ impl RegionInner {
         }
         let flushed = flushed.or_else(|_| self.flush_quiet());
         let synced = self.sync();
-        let released = match self.vm.lost() {
+        let released = match self.gpu.lost() {
             // What is in GPU memory is gone; `flushed` says whether that matters.
             Some(_) => Ok(()),
             None => self.release_pages(flushed.is_err()),
@@ -45,10 +42,10 @@ impl RegionInner {
         if released.is_ok() {
             self.rows().for_each(|(_, home)| home.give_back());
         }
-        self.retire(released.is_err());
+        self.gpu.retire(&self.view, released.is_err());
         drop(guard);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
-        self.vm.prune();
+        self.gpu.prune();
         flushed.and(synced).and(released).and(gone)
     }
 
@@ -72,23 +69,6 @@ impl RegionInner {
         gone
     }
 
-    /// Hands the page table to whoever gives it back once no lane can look at it any more.
-    fn retire(&self, frames_left: bool) {
-        let mut state = self.vm.lock();
-        // Frames of the region that are left, if any, are found by the host's pass.
-        state.needs_recovery |= frames_left;
-        self.ended.store(true, Ordering::Release);
-        if let Err(error) = self.vm.write_low_water(&state) {
-            tracing::warn!(%error, "pages are evicted ahead though frames would do for all");
-        }
-        if let Some(tables) = self.lock_tables().take() {
-            state.retired.push(Retired {
-                id: self.id,
-                _tables: tables,
-            });
-        }
-    }
-
     /// The error of a drop that could not return it.
     pub fn take_failure(&self) -> Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -99,7 +79,7 @@ impl RegionInner {
         self.leave_local_homes();
         // What can be taken back is, whatever becomes of the other home.
         let gone = self.homes.iter().rev();
-        let gone = gone.map(|reached| reached.reach.withdraw(&*self.vm.gpu, &self.name));
+        let gone = gone.map(|reached| reached.reach.withdraw(&**self.gpu.device(), &self.name));
         gone.fold(Ok(()), |first: Result<()>, next| first.and(next))
     }
 }

@@ -2,52 +2,8 @@
 
 use std::ops::Range;
 
-use gpuvm_gpu::{Gpu, GpuError};
-
 use super::RegionInner;
-use crate::{
-    device::DeviceArray,
-    error::{Doing, Error, Result},
-};
-
-/// Tables in GPU memory; those that the region does not need are missing.
-pub(crate) struct Guards {
-    /// A bitmap a replica: see `RegionDesc::stale`.
-    pub(super) stale: Option<DeviceArray<u32>>,
-    joins: Option<DeviceArray<u32>>,
-    checksums: Option<DeviceArray<u32>>,
-}
-
-/// Where they lie; 0 where they are missing.
-#[derive(Clone, Copy)]
-pub(crate) struct Addresses {
-    pub stale: u64,
-    pub joins: u64,
-    pub checksums: u64,
-}
-
-impl Guards {
-    pub fn create(gpu: &dyn Gpu, pages: u64, replicated: bool, checksums: Option<&[u32]>) -> Result<Self, GpuError> {
-        let zeroed = |length| match replicated {
-            true => DeviceArray::zeroed(gpu, length).map(Some),
-            false => Ok(None),
-        };
-        Ok(Self {
-            stale: zeroed(2 * pages.div_ceil(32))?,
-            joins: zeroed(pages)?,
-            checksums: checksums.map(|sums| DeviceArray::from_slice(gpu, sums)).transpose()?,
-        })
-    }
-
-    pub fn addresses(&self) -> Addresses {
-        let addr = |array: &Option<DeviceArray<u32>>| array.as_ref().map_or(0, DeviceArray::addr);
-        Addresses {
-            stale: addr(&self.stale),
-            joins: addr(&self.joins),
-            checksums: addr(&self.checksums),
-        }
-    }
-}
+use crate::error::{Doing, Error, Result};
 
 /// The checksum of a page as the device keeps it: its CRC-32C, and 1 for 0, which says that it is not known.
 pub(crate) fn checksum(page: &[u8]) -> u32 {
@@ -62,7 +18,7 @@ impl RegionInner {
     pub(super) unsafe fn copy_in_anywhere(&self, offset: u64, data: &[u8]) -> Result<()> {
         match self.is_replicated() {
             // SAFETY: passed on from the caller.
-            false => unsafe { self.home().write(&*self.vm.gpu, offset, data) },
+            false => unsafe { self.home().write(&**self.gpu.device(), offset, data) },
             // SAFETY: as above.
             true => unsafe { self.copy_in_to_replicas(offset, data) },
         }
@@ -126,10 +82,10 @@ impl RegionInner {
     /// # Safety
     /// As for `copy_out`.
     unsafe fn read_verified(&self, page: u64) -> Result<Vec<u8>> {
-        let kept = match &*self.lock_tables() {
+        let kept = match &*self.view.tables() {
             Some(tables) => match &tables.guards.checksums {
                 Some(table) => {
-                    let kept = table.read(&*self.vm.gpu, page, 1);
+                    let kept = table.read(&**self.gpu.device(), page, 1);
                     kept.doing(|| format!("reading a checksum of region `{}`", self.name))?[0]
                 }
                 None => 0,
@@ -149,7 +105,7 @@ impl RegionInner {
                 continue;
             }
             // SAFETY: passed on from the caller.
-            match unsafe { home.read(&*self.vm.gpu, span.start, &mut bytes) } {
+            match unsafe { home.read(&**self.gpu.device(), span.start, &mut bytes) } {
                 Ok(()) if kept == 0 || checksum(&bytes) == kept => return Ok(bytes),
                 Ok(()) => failure = failure.or(Some(self.damaged(row, page))),
                 Err(error) => failure = failure.or(Some(error)),
@@ -170,10 +126,10 @@ impl RegionInner {
     }
 
     fn write_checksums(&self, first: u64, sums: &[u32]) -> Result<()> {
-        match &*self.lock_tables() {
+        match &*self.view.tables() {
             Some(tables) => match &tables.guards.checksums {
                 Some(table) => table
-                    .write(&*self.vm.gpu, first, sums)
+                    .write(&**self.gpu.device(), first, sums)
                     .doing(|| format!("keeping checksums of region `{}`", self.name)),
                 None => Ok(()),
             },

@@ -110,7 +110,7 @@ impl<T: Pod> Region<T> {
         let offset = first * size_of::<T>() as u64;
         // SAFETY: nobody writes the home, as this function's callers see to.
         let copied = unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) };
-        self.inner.vm.or_lost(copied)
+        self.inner.gpu.or_lost(copied)
     }
 
     /// All elements as [`to_vec`](Self::to_vec) gives them; or, when the GPU is lost, as the home holds them: with what had
@@ -121,7 +121,7 @@ impl<T: Pod> Region<T> {
     pub fn read_home(&self) -> Result<Vec<T>> {
         let mut out = vec![T::zeroed(); self.len() as usize];
         let _guard = self.inner.quiesce();
-        if self.inner.vm.lost().is_none() {
+        if self.inner.gpu.lost().is_none() {
             self.inner.flush_quiet()?;
         }
         self.copy(0, &mut out)?;
@@ -147,7 +147,7 @@ impl<T: Pod> Region<T> {
         // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.
         let copied = unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) };
-        self.inner.vm.or_lost(copied)
+        self.inner.gpu.or_lost(copied)
     }
 
     /// All elements, after a flush.
@@ -167,15 +167,15 @@ impl<T: Pod> Region<T> {
     /// [`Error::Gpu`] when GPU memory cannot be read.
     pub fn salvage(&self) -> Result<Vec<DirtyPage<T>>> {
         let _guard = self.inner.quiesce();
-        let pages = self.inner.vm.at_rest(|| self.read_dirty());
-        self.inner.vm.or_lost(pages)
+        let pages = self.inner.gpu.at_rest(|| self.read_dirty());
+        self.inner.gpu.or_lost(pages)
     }
 
     /// No launch may run.
     fn read_dirty(&self) -> Result<Vec<DirtyPage<T>>> {
         let inner = &self.inner;
         let mut found = Vec::new();
-        for (page, bits) in (0..).zip(inner.read_words()?) {
+        for (page, bits) in (0..).zip(inner.view.read_words(&**inner.gpu.device())?) {
             let word = PageWord::from_bits(bits);
             let resident = u64::from(word.state) == layout::STATE_RESIDENT;
             if !resident || !(word.dirty || word.write_back) {
@@ -183,8 +183,11 @@ impl<T: Pod> Region<T> {
             }
             let (span, element) = (inner.pages.span(page), size_of::<T>() as u64);
             let mut elements = vec![T::zeroed(); ((span.end - span.start) / element) as usize];
-            let address = inner.frames_addr + (u64::from(word.frame) << inner.vm.page_shift);
-            let read = inner.vm.gpu.read(address, bytemuck::cast_slice_mut(&mut elements));
+            let address = inner.frames_addr + (u64::from(word.frame) << inner.gpu.page_shift());
+            let read = inner
+                .gpu
+                .device()
+                .read(address, bytemuck::cast_slice_mut(&mut elements));
             read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
             let first = span.start / element;
             found.push(DirtyPage { first, elements });

@@ -52,7 +52,7 @@ impl RegionInner {
     fn stripes_at(&self, place: usize) -> impl Iterator<Item = (usize, usize)> {
         Spread {
             stripes: self.stripe_count(),
-            nodes: self.vm.nodes.len(),
+            nodes: self.gpu.nodes().len(),
         }
         .stripes_at(place, self.replicas() as usize)
     }
@@ -72,7 +72,7 @@ impl RegionInner {
 
     /// Refuses memory of a session that is no node's any more.
     pub(super) fn check_sessions(&self) -> Result<()> {
-        for (place, node) in self.vm.nodes.iter().enumerate() {
+        for (place, node) in self.gpu.nodes().iter().enumerate() {
             for (row, stripe) in self.stripes_at(place) {
                 let ours = self.with_grants(row, |memory| node.is_in(memory.grants[stripe].client()));
                 if ours == Some(false) {
@@ -129,10 +129,10 @@ impl RegionInner {
     fn age_at(&self, place: usize) -> Result<()> {
         let spread = Spread {
             stripes: self.stripe_count(),
-            nodes: self.vm.nodes.len(),
+            nodes: self.gpu.nodes().len(),
         };
         for (home, pages) in spread.to_age(place, self.pages.count()) {
-            self.vm.support.age(&self.vm, self.id, home, pages, &self.name)?;
+            self.gpu.age(&self.view, home, pages)?;
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl RegionInner {
     /// Ends the filling of what nodes gave anew for a read-only region: of each stripe of which `is_whole` says that every
     /// page is there.
     pub(super) fn seal_filled(&self, is_whole: impl Fn(usize, usize) -> bool) -> Result<()> {
-        for place in 0..self.vm.nodes.len() {
+        for place in 0..self.gpu.nodes().len() {
             for (row, stripe) in self.stripes_at(place) {
                 let sealed = self.with_grants(row, |memory| {
                     let grant = &memory.grants[stripe];

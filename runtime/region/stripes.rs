@@ -3,45 +3,33 @@
 use gpuvm_layouts::StripeDesc;
 
 use super::RegionInner;
-use crate::{
-    error::{Doing, Result},
-    home::ReachedHome,
-};
+use crate::{error::Result, home::ReachedHome};
 
 impl RegionInner {
     /// Where the pages of a replica live, as the device sees it.
     pub(super) fn stripes_of(&self, home: &ReachedHome) -> Vec<Vec<StripeDesc>> {
-        let tables = self.lock_tables();
+        let tables = self.view.tables();
         let own_frames = tables.as_ref().and_then(|tables| tables.frames.as_ref());
-        home.stripes(&self.vm.ways(), own_frames)
+        home.stripes(&self.gpu.ways(), own_frames)
     }
 
     /// Tells the device where the pages live.
     pub(super) fn write_stripes(&self) -> Result<()> {
         let stripes: Vec<_> = self.homes.iter().flat_map(|home| self.stripes_of(home)).collect();
-        self.vm
-            .stripes
-            .write(&*self.vm.gpu, self.first_stripe(), &stripes.concat())
-            .doing(|| format!("describing region `{}`", self.name))
+        self.gpu.write_stripes(&self.view, 0, &stripes.concat())
     }
 
     /// Tells it of the stripes at one node, while no request can be posted that needs them. Those of other nodes are in use.
     pub(super) fn write_stripes_at(&self, place: usize) -> Result<()> {
-        let mut first = self.first_stripe();
+        let mut first = 0;
         for (row, home) in self.homes.iter().enumerate() {
             for (stripe, stripes) in self.stripes_of(home).into_iter().enumerate() {
-                if (stripe + row) % self.vm.nodes.len().max(1) == place {
-                    let written = self.vm.stripes.write(&*self.vm.gpu, first, &stripes);
-                    written.doing(|| format!("describing region `{}`", self.name))?;
+                if (stripe + row) % self.gpu.nodes().len().max(1) == place {
+                    self.gpu.write_stripes(&self.view, first, &stripes)?;
                 }
                 first += stripes.len() as u64;
             }
         }
         Ok(())
-    }
-
-    /// Its place in the table of stripes.
-    pub(super) fn first_stripe(&self) -> u64 {
-        u64::from(self.id) * self.vm.stripes_a_region
     }
 }

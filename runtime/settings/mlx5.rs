@@ -13,8 +13,8 @@ use gpuvm_nic::{
 use crate::{
     arena::RingArena,
     error::{Doing, Error, Result},
+    gpu::TransportNics,
     settings::{MemoryNodes, QueuePlan, Queues, Retransmission, refuse},
-    vm::TransportNics,
 };
 
 /// How packets leave a ConnectX device.

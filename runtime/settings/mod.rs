@@ -31,23 +31,24 @@ mod transport;
 use std::{sync::Arc, time::Duration};
 
 use gpuvm_gpu::{CompileOptions, Gpu as Device};
-use gpuvm_layouts as layout;
 use gpuvm_memory_node::NodeClient;
 
 use crate::{
-    error::{Error, Result},
-    vm::{TransportNics, Vm},
+    error::Result,
+    gpu::{Machines, TransportNics},
+    plan::{QueuePlan, Settings, refuse},
+    vm::Vm,
 };
 
+pub use crate::plan::TransportKind;
 pub use gpu::{CudaGpu, Gpu};
 pub use mlx5::{Mlx5, RdmaPath};
-pub(crate) use queues::QueuePlan;
 pub use queues::Queues;
 pub use rdma::{MemoryNodes, Rdma, Retransmission};
 pub use rxe::Rxe;
 pub use simulated::SimulatedGpu;
 pub use soft::Soft;
-pub use transport::{Transport, TransportKind};
+pub use transport::Transport;
 
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Debug, Clone)]
@@ -58,19 +59,11 @@ pub struct VmBuilder {
     settings: Settings,
 }
 
-/// What any virtual memory has, whatever its GPU and its transport.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// Bytes.
-    pub frame_memory: u64,
-    /// Bytes.
-    pub page_size: u64,
-    pub wait_limit: Duration,
-    pub launch_deadline: Duration,
-    pub regions_max: u32,
-    /// Whether regions may have checksums or replicas.
-    pub guarded: bool,
-    pub support_options: CompileOptions,
+impl Vm {
+    /// Settings of a new virtual memory.
+    pub fn builder() -> VmBuilder {
+        VmBuilder::default()
+    }
 }
 
 impl Default for VmBuilder {
@@ -98,7 +91,8 @@ impl VmBuilder {
         self.gpus([gpu])
     }
 
-    /// The GPUs of one virtual memory, instead of one.
+    /// The GPUs of one virtual memory, instead of one: see [`Vm::gpu`]. Each has frames, queue pairs and page tables of its own,
+    /// and runs kernels over regions of its own.
     pub fn gpus(mut self, gpus: impl IntoIterator<Item = impl Into<Gpu>>) -> Self {
         self.gpus = gpus.into_iter().map(Into::into).collect();
         self
@@ -169,13 +163,23 @@ impl VmBuilder {
     /// Brings the virtual memory up.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a setting that cannot be, [`Error::Unavailable`] for a GPU or transport that this machine or
-    /// this build cannot drive, [`Error::Gpu`] when memory is short or no C++ compiler is there, [`Error::Nic`],
-    /// [`Error::Node`].
+    /// [`Error::Setting`](crate::Error::Setting) for a setting that cannot be, [`Error::Unavailable`](crate::Error::Unavailable)
+    /// for a GPU or transport that this machine or this build cannot drive, [`Error::Gpu`](crate::Error::Gpu) when memory is
+    /// short or no C++ compiler is there, [`Error::Nic`](crate::Error::Nic), [`Error::Node`](crate::Error::Node).
     pub fn build(self) -> Result<Vm> {
         self.settings.check()?;
         self.transport.check()?;
-        let gpu = self.only_gpu()?;
+        if self.gpus.is_empty() {
+            return refuse("GPUs", "an empty list".into(), "a Vm has one at least");
+        }
+        let opened = self.gpus.iter().map(|gpu| self.open(gpu)).collect::<Result<Vec<_>>>()?;
+        let mut settings = self.settings;
+        settings.guarded |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
+        Vm::bring_up(settings, opened)
+    }
+
+    /// Opens one of the GPUs, and what moves its pages.
+    fn open(&self, gpu: &Gpu) -> Result<(QueuePlan, Machines)> {
         gpu.check()?;
         let (device, nodes) = self.meet(gpu)?;
         let hardware = device.as_deref().is_some_and(is_hardware);
@@ -194,22 +198,8 @@ impl VmBuilder {
             Some(nic) => TransportNics::Rxe(nic),
             None => chosen.open(&device, &nodes, &plan)?,
         };
-        let mut settings = self.settings;
-        settings.guarded |= plan.host_homes > 1;
-        Vm::bring_up(settings, plan, device, nics, nodes)
-    }
-
-    /// The one GPU.
-    fn only_gpu(&self) -> Result<&Gpu> {
-        match self.gpus.as_slice() {
-            [gpu] => Ok(gpu),
-            [] => refuse("GPUs", "an empty list".into(), "a Vm has one at least"),
-            more => refuse(
-                "GPUs",
-                format!("a list of {}", more.len()),
-                "a Vm has one GPU in this version",
-            ),
-        }
+        let gpu = device;
+        Ok((plan, Machines { gpu, nics, nodes }))
     }
 
     /// The GPU to drive, none for a simulated one that is to be started, and the memory nodes, joined. Each is asked as early
@@ -231,44 +221,7 @@ impl VmBuilder {
     }
 }
 
-impl Settings {
-    /// Whole frames that the memory holds.
-    pub fn frames(&self) -> u64 {
-        self.frame_memory / self.page_size.max(1)
-    }
-
-    fn check(&self) -> Result<()> {
-        let sizes = layout::PAGE_BYTES_MIN..=layout::PAGE_BYTES_MAX;
-        if !self.page_size.is_power_of_two() || !sizes.contains(&self.page_size) {
-            let value = format!("{} bytes", self.page_size);
-            return refuse("page size", value, "it must be a power of two from 4 KiB to 2 MiB");
-        }
-        if self.frames() == 0 {
-            let value = format!("{} bytes", self.frame_memory);
-            return refuse("frame memory", value, "it must hold at least one page");
-        }
-        if self.frames() > layout::FRAMES_MAX {
-            let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
-            return refuse("frame memory", format!("{} frames", self.frames()), reason);
-        }
-        if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
-            let reason = "there must be room for 1 to 65536";
-            return refuse("regions", self.regions_max.to_string(), reason);
-        }
-        if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
-            return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
-        }
-        Ok(())
-    }
-}
-
 /// Whether a GPU is one of hardware.
 fn is_hardware(gpu: &dyn Device) -> bool {
     gpu.capabilities().compute_capability.is_some()
-}
-
-/// The refusal of a setting.
-fn refuse<T>(setting: &'static str, value: String, reason: impl Into<String>) -> Result<T> {
-    let reason = reason.into();
-    Err(Error::Setting { setting, value, reason })
 }

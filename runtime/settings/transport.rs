@@ -1,6 +1,6 @@
 //! How pages travel between frames and their home.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{str::FromStr, sync::Arc};
 
 use gpuvm_gpu::Gpu as Device;
 use gpuvm_memory_node::NodeClient;
@@ -8,8 +8,8 @@ use gpuvm_nic::RxeNic;
 
 use crate::{
     error::{Error, Result},
-    settings::{Gpu, Mlx5, QueuePlan, Queues, Rdma, Rxe, Soft, refuse},
-    vm::TransportNics,
+    gpu::TransportNics,
+    settings::{Gpu, Mlx5, QueuePlan, Queues, Rdma, Rxe, Soft, TransportKind, refuse},
 };
 
 /// How pages travel between frames and their home, and what only that transport has.
@@ -33,45 +33,6 @@ pub enum Transport {
 impl Default for Transport {
     fn default() -> Self {
         Self::Auto(Queues::default())
-    }
-}
-
-/// The transport of a virtual memory that is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TransportKind {
-    /// The software NIC: [`Transport::Soft`].
-    Soft,
-    /// Linux SoftRoCE: [`Transport::Rxe`].
-    Rxe,
-    /// ConnectX NICs: [`Transport::Mlx5`].
-    Mlx5,
-    /// Copies by the faulting warp: [`Transport::Direct`].
-    Direct,
-}
-
-impl TransportKind {
-    /// The transport's name, as on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Soft => "soft",
-            Self::Rxe => "rxe",
-            Self::Mlx5 => "mlx5",
-            Self::Direct => "direct",
-        }
-    }
-
-    /// What [`Transport::Auto`] becomes on an NVIDIA GPU or on the simulated one.
-    pub const fn of_gpu(nvidia: bool) -> Self {
-        match nvidia {
-            true => Self::Direct,
-            false => Self::Soft,
-        }
-    }
-}
-
-impl fmt::Display for TransportKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -99,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// The same with these queues, if it has some.
+    /// This transport with these queues, if it has some.
     pub fn with_queues(self, queues: Queues) -> Self {
         match self {
             Self::Auto(_) => Self::Auto(queues),

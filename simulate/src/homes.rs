@@ -62,7 +62,7 @@ impl Homes {
             steps: AtomicU32::new(steps.max(1)),
             has_taken: AtomicBool::new(false),
         });
-        let simulation = vm.gpu().simulation().expect("a program runs on the simulated GPU");
+        let simulation = vm.device().simulation().expect("a program runs on the simulated GPU");
         simulation.attach(Arc::clone(&taker) as Arc<dyn Actor>);
         self.takers.borrow_mut().push(taker);
     }

@@ -37,3 +37,4 @@ mod replicas;
 mod scoped_borrows;
 mod seeds;
 mod several_nics;
+mod two_gpus;

@@ -77,7 +77,7 @@ impl Taker {
 }
 
 fn attach(vm: &Vm, taker: &Arc<Taker>) {
-    let simulation = vm.gpu().simulation().expect("a simulated GPU");
+    let simulation = vm.device().simulation().expect("a simulated GPU");
     simulation.attach(Arc::clone(taker) as Arc<dyn gpuvm_gpu::Actor>);
 }
 

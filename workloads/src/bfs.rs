@@ -305,7 +305,7 @@ impl Sets {
 
 impl Search {
     fn new(vm: &Vm, csr: &Csr, source: u32, shape: Option<Shape>) -> gpuvm::Result<Search> {
-        let gpu = vm.gpu().capabilities();
+        let gpu = vm.device().capabilities();
         let shape = shape.unwrap_or_else(|| Shape::of(&gpu));
         let vertices = u64::from(csr.vertices());
         let names = ["bfs_level", "bfs_pieces"];

@@ -140,7 +140,7 @@ impl Machine {
             .launch_deadline(LAUNCH_LIMIT);
         let vm = builder.build().map_err(CliError::BackEnd)?;
         Ok(Self {
-            able: vm.gpu().capabilities(),
+            able: vm.device().capabilities(),
             page_words: page_bytes / 8,
             vm,
         })
@@ -190,7 +190,7 @@ impl Machine {
 
     /// The GPU.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
-        self.vm.gpu()
+        self.vm.device()
     }
 
     /// Compiles one of this folder's files.

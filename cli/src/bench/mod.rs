@@ -75,5 +75,5 @@ fn has_cuda(gpu: &str) -> Result<bool, CliError> {
     let gpu: Gpu = gpu.parse().map_err(CliError::BackEnd)?;
     let vm = Vm::builder().gpu(gpu).frame_memory(1 << 20).build();
     let vm = vm.map_err(CliError::BackEnd)?;
-    Ok(vm.gpu().capabilities().compute_capability.is_some())
+    Ok(vm.device().capabilities().compute_capability.is_some())
 }

@@ -86,7 +86,7 @@ pub const TESTS_ALONE: &[&str] = &["tests/kernels/faulty.cu", "tests/kernels/hol
 /// All files.
 pub const FILES: &[File] = &[
     File {
-        path: "runtime/support.cu",
+        path: "runtime/gpu/support.cu",
         defines: &[],
         kernels: &[
             plain("gpuvm_version", 8),

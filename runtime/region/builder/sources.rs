@@ -8,7 +8,7 @@ use super::{Integrity, Region, RegionBuilder};
 use crate::{
     error::{Error, Result},
     home::{FileMap, HostPages, Owner},
-    settings::TransportKind,
+    plan::TransportKind,
 };
 
 /// Huge pages are asked for from this size on.
@@ -131,7 +131,7 @@ impl<T: Pod> RegionBuilder<T> {
         self.must_be_all(values.len())?;
         let bytes = size_of_val(values.as_slice());
         let stays = bytes >= COPIED_BELOW && values.as_ptr().addr().is_multiple_of(128);
-        if self.vm.transport() == TransportKind::Direct && !stays {
+        if self.place.gpu.transport() == TransportKind::Direct && !stays {
             return self.from_slice(&values);
         }
         self.finish(Data::Vec(values))
@@ -268,7 +268,7 @@ impl<T: Pod> RegionBuilder<T> {
         }
         let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
         // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
-        let unknown = vec![0; (self.length * size_of::<T>() as u64).div_ceil(self.vm.page_size()) as usize];
+        let unknown = vec![0; (self.length * size_of::<T>() as u64).div_ceil(self.page_size()) as usize];
         let checksums = (self.integrity == Integrity::Crc32c).then_some(unknown);
         self.create_in_host(HostPages::of_file(map), None, checksums, false)
     }

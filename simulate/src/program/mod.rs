@@ -180,7 +180,7 @@ fn run_over<T: Element>(
     }
     watch(&bench.vm, Moment::Ended)?;
     // Where they are looked for.
-    let races = SimGpu::behind(&**bench.vm.gpu()).map(|gpu| gpu.races());
+    let races = SimGpu::behind(&**bench.vm.device()).map(|gpu| gpu.races());
     if let Some((races, count @ 1..)) = races {
         let told: Vec<String> = races.iter().take(4).map(ToString::to_string).collect();
         return Err(format!("{count} races: {}", told.join("; ")).into());

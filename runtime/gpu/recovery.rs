@@ -1,20 +1,15 @@
-//! The host's pass over a virtual memory that no launch uses: after a launch was stopped where it stood, met a page or
+//! The host's pass over a GPU's pages that no launch uses: after a launch was stopped where it stood, met a page or
 //! frames with as many pins as there can be, or a region ended with frames left, and after queue pairs were given up.
-
-use std::sync::Weak;
 
 use gpuvm_layouts::{self as layout, PageWord};
 
-use crate::{
-    device::zero,
-    error::{Doing, Error, Result},
-    vm::{FILLS, State, VmInner},
-};
+use super::{GpuState, PagedGpu};
+use crate::error::{Error, Result};
 
-impl VmInner {
+impl PagedGpu {
     /// Takes the queue pairs through reset, makes every page absent or resident, unpinned and never "being written
     /// back", and rebuilds owners and pool from the page table. Dirty pages keep their frames: nothing is lost.
-    pub fn recover(&self, state: &mut State) -> Result<()> {
+    pub(super) fn recover(&self, state: &mut GpuState) -> Result<()> {
         tracing::info!("mending the virtual memory after a launch that did not end well");
         let outcome = self.rebuild(state);
         if let Err(error) = &outcome {
@@ -24,45 +19,31 @@ impl VmInner {
         outcome
     }
 
-    fn rebuild(&self, state: &State) -> Result<()> {
+    fn rebuild(&self, state: &GpuState) -> Result<()> {
         // First, so that no request in flight writes a frame or reads one afterwards.
         if let Some(queues) = &self.queues {
-            queues.reset(&*self.gpu)?;
+            queues.reset(&*self.device)?;
         }
-        let mut owners = vec![0u64; self.frame_count as usize];
-        let regions = state.regions.iter().flatten().filter_map(Weak::upgrade);
+        let mut owners = vec![0u64; self.frame_count() as usize];
         // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
-        for region in regions.filter(|region| !region.has_ended()) {
-            let mut words = region.read_words()?;
+        for region in state.live() {
+            let mut words = region.read_words(&*self.device)?;
             for (page, bits) in words.iter_mut().enumerate() {
                 let word = mended(PageWord::from_bits(*bits));
                 *bits = word.to_bits();
                 // Frames of the region's own have no owner in the table, and never were in the pool.
-                if u64::from(word.state) == layout::STATE_RESIDENT && !region.never_evicted {
+                if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {
                     let Some(owner) = owners.get_mut(word.frame as usize) else {
                         return Err(Error::Poisoned {
-                            reason: format!("page {page} of region `{}` names frame {}", region.name, word.frame),
+                            reason: format!("page {page} of region `{}` names frame {}", region.name(), word.frame),
                         });
                     };
-                    *owner = layout::owner_of(region.id, page as u64);
+                    *owner = layout::owner_of(region.id(), page as u64);
                 }
             }
-            region.write_words(&words)?;
+            region.write_words(&*self.device, &words)?;
         }
-        let free: Vec<u32> = (0..self.frame_count)
-            .filter(|&frame| owners[frame as usize] == 0)
-            .collect();
-        if let Some(fills) = &self.fills {
-            // Places that lanes had taken when they were stopped.
-            let none = vec![zero(); FILLS as usize];
-            fills
-                .write(&*self.gpu, 0, &none)
-                .doing(|| "clearing the table of large pages".into())?;
-        }
-        self.owners
-            .write(&*self.gpu, 0, &owners)
-            .doing(|| "rebuilding the frames' owners".into())?;
-        self.write_pool(&free)
+        self.pool.rebuild(&*self.device, &owners)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::device::DeviceArray;
 
 /// A word a page. Before those of a never-evicted region stands how many of its pages are not resident, for lanes to see
 /// that all are there.
-pub(super) struct PageTable {
+pub(crate) struct PageTable {
     memory: DeviceArray<u64>,
     pages: u64,
     counts: bool,
@@ -19,7 +19,7 @@ const fn head(counts: bool) -> u64 {
 }
 
 /// All words of a table.
-pub(super) const fn words(pages: u64, counts: bool) -> u64 {
+pub(crate) const fn words_of(pages: u64, counts: bool) -> u64 {
     head(counts) + pages
 }
 
@@ -27,7 +27,7 @@ impl PageTable {
     /// No page is resident. With `counts` for a region that is never evicted.
     pub fn absent(gpu: &dyn Gpu, pages: u64, counts: bool) -> Result<Self, GpuError> {
         let table = Self {
-            memory: DeviceArray::zeroed(gpu, words(pages, counts))?,
+            memory: DeviceArray::zeroed(gpu, words_of(pages, counts))?,
             pages,
             counts,
         };

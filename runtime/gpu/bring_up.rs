@@ -1,0 +1,175 @@
+//! How one GPU of a virtual memory is brought up.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use gpuvm_gpu::Gpu;
+use gpuvm_layouts::{self as layout, VmDesc};
+use gpuvm_nic::Nic;
+
+use super::{
+    CatchingUp, FailedPages, GpuState, Machines, PagedGpu,
+    machines::connect,
+    meters::{COUNTER_SHARDS, Meters},
+    pool::FramePool,
+    region_table::RegionTable,
+    support::{self, Support},
+};
+use crate::{
+    arena::RingArena,
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+    frames::{FrameAccess, FrameMemory},
+    launch_state::StatePool,
+    local_home::LocalHome,
+    node::Node,
+    plan::{QueuePlan, Settings},
+    queues::{QueueShape, Queues, StepKeeper, start_keeper},
+};
+
+/// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
+/// it, even when it is lost again.
+const PATIENCE_SHARE: u32 = 8;
+
+impl PagedGpu {
+    /// Brings up the GPU at `place` of a virtual memory, whose homes in this host's memory are `local_homes` where they can be
+    /// lost.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`], [`Error::Nic`], [`Error::Node`], [`Error::Setting`] where a NIC has no room for such queue pairs.
+    pub fn bring_up(
+        place: usize,
+        settings: &Arc<Settings>,
+        plan: &QueuePlan,
+        machines: Machines,
+        local_homes: &[Arc<LocalHome>],
+    ) -> Result<Arc<Self>> {
+        let Machines { gpu, nics, nodes } = machines;
+        let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
+        let transport = nics.transport();
+        let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
+        connect(&*gpu, &nics);
+        let frame_count = settings.frames() as u32;
+        let frames = FrameMemory::choose(&*gpu, &nics, u64::from(frame_count), settings.page_size)?;
+        let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
+        let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
+        let pool = FramePool::new(&*gpu, frames, frame_count, queues.is_none() && large)?;
+        let doing = || "allocating the regions' bookkeeping".to_owned();
+        // A row for each replica, of a stripe a node or a NIC.
+        let rows = if nodes.len() > 1 || plan.host_homes > 1 { 2 } else { 1 };
+        let stripes_each = (nodes.len().max(nics.len()).max(1) * rows) as u64;
+        let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
+        let meters = Meters::new(&*gpu).doing(doing)?;
+        let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
+        let options = support::options(transport, settings.guarded, &settings.support_options);
+        let gpu = Arc::new(Self {
+            place,
+            threads: Mutex::default(),
+            catching_up: CatchingUp::default(),
+            nodes,
+            queues,
+            nics,
+            soft_nics,
+            pool,
+            regions,
+            meters,
+            launch_states: StatePool::new(),
+            desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
+            support: Support::compile(&*gpu, &options)?,
+            stream: gpu.stream().doing(|| "creating the default stream".into())?,
+            state: Mutex::new(GpuState {
+                views: vec![None; settings.regions_max as usize],
+                in_flight: Vec::new(),
+                needs_recovery: false,
+                poisoned: None,
+                errors: FailedPages::default(),
+                retired: Vec::new(),
+            }),
+            lost: OnceLock::new(),
+            peers: Arc::default(),
+            transport,
+            settings: Arc::clone(settings),
+            device: gpu,
+        });
+        gpu.keep_queues()?;
+        gpu.check_version()?;
+        Ok(gpu)
+    }
+
+    /// Has the queue pairs mended while kernels run: by a thread, or by a GPU that follows a seed, in its own time.
+    fn keep_queues(&self) -> Result<()> {
+        let Some(queues) = &self.queues else { return Ok(()) };
+        let simulation = self.device.simulation();
+        if let Some(simulation) = simulation.filter(|_| self.capabilities().deterministic) {
+            simulation.attach(Arc::new(StepKeeper::new(queues, &self.device)));
+            return Ok(());
+        }
+        let keeper = start_keeper(Arc::clone(queues), Arc::clone(&self.device));
+        self.keep(keeper.map_err(|source| Error::Thread { source })?);
+        Ok(())
+    }
+}
+
+/// The queue pairs; none where lanes copy the pages themselves.
+fn bring_up_queues(
+    gpu: &dyn Gpu,
+    nics: &[Arc<dyn Nic>],
+    arena: Option<Arc<RingArena>>,
+    homes: (&[Arc<LocalHome>], &[Arc<Node>]),
+    (settings, plan): (&Settings, &QueuePlan),
+    frames: &FrameMemory,
+) -> Result<Option<Arc<Queues>>> {
+    if let (FrameAccess::HostMemory, Some(arena)) = (frames.access(), &arena) {
+        arena.stay_on_host();
+    }
+    let flush_reads = plan.flush_reads || frames.needs_flush(&gpu.capabilities());
+    // Known only now: a flush takes a block of its own.
+    plan.check_blocks(nics, flush_reads)?;
+    if nics.is_empty() {
+        return Ok(None);
+    }
+    let shape = QueueShape {
+        count: plan.count(nics, settings.page_size)?,
+        depth: plan.depth,
+        flush_reads,
+        collapsed: plan.collapsed,
+        patience: settings.wait_limit / PATIENCE_SHARE,
+        guarded: settings.guarded,
+    };
+    let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;
+    Ok(Some(Arc::new(queues)))
+}
+
+/// All of it for lanes.
+fn describe(
+    gpu: &dyn Gpu,
+    settings: &Settings,
+    pool: &FramePool,
+    queues: Option<&Queues>,
+    regions: &RegionTable,
+    meters: &Meters,
+) -> VmDesc {
+    let (fills, fill_count) = pool.fills();
+    VmDesc {
+        layout_version: layout::LAYOUT_VERSION,
+        page_shift: settings.page_size.trailing_zeros(),
+        frames: pool.memory().addr(),
+        frame_count: pool.count(),
+        frames_low: 0,
+        owners: pool.owners.addr(),
+        pool_ring: pool.ring.addr(),
+        pool: pool.state.addr(),
+        regions: regions.addr(),
+        region_count: settings.regions_max,
+        queue_count: queues.map_or(0, Queues::count),
+        queues: queues.map_or(0, Queues::table_addr),
+        counters: meters.counters.addr(),
+        counter_shards: COUNTER_SHARDS,
+        queue_groups: queues.map_or(0, Queues::group_count),
+        latencies: meters.latencies.addr(),
+        wait_limit_ns: u64::try_from(settings.wait_limit.as_nanos()).unwrap_or(u64::MAX),
+        ticks_per_us: gpu.capabilities().ticks_per_us.ceil() as u32,
+        fills,
+        fill_count,
+        frame_reciprocal: u64::MAX / u64::from(pool.count()),
+    }
+}

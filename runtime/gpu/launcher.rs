@@ -1,0 +1,228 @@
+//! Puts launches on streams, and says how they ended.
+
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
+
+use super::{GpuState, PagedGpu, RegionView};
+use crate::{
+    error::{Doing, Error, Result},
+    fault::Fault,
+    launch::{InFlight, LaunchConfig, Memory, stop_peers},
+    launch_state::StateSlot,
+};
+
+/// The memory that a launch names: what must live until it has ended, and its regions' names for reports.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub memories: Vec<Arc<dyn Memory>>,
+    pub regions: Vec<(u32, String)>,
+    /// A fault ends nothing but what met it: of the runtime's own kernels.
+    pub goes_on: bool,
+}
+
+/// Frames that a launch's declared spans can hold at once, and by whom.
+struct Spans {
+    lanes: u64,
+    warps: u64,
+    by_lane: bool,
+    frames: u64,
+}
+
+impl PagedGpu {
+    /// Enqueues a launch whose arguments were checked.
+    pub fn enqueue(
+        &self,
+        stream: &Arc<dyn Stream>,
+        kernel: &Arc<dyn GpuKernel>,
+        config: &LaunchConfig,
+        args: &[Vec<u8>],
+        named: Named,
+        label: &str,
+    ) -> Result<Arc<InFlight>> {
+        let Named {
+            memories,
+            regions,
+            goes_on,
+        } = named;
+        let mut shape = config.shape.clone();
+        shape.deadline.get_or_insert(self.settings.launch_deadline);
+        let slot = self.state_for(label, goes_on)?;
+        // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
+        // that name the same memory do not wait for each other.
+        let mut by_address: Vec<_> = memories.iter().collect();
+        by_address.sort_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
+        by_address.dedup_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
+        let mut guards: Vec<MutexGuard<'_, Vec<Weak<InFlight>>>> = by_address
+            .iter()
+            .map(|memory| memory.launches().lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        let mut in_flight = InFlight::new(kernel, slot, label);
+        in_flight.regions = regions;
+        in_flight.span_frames = self.spans(config).frames;
+        in_flight.memories = memories.clone();
+        let in_flight = Arc::new(in_flight);
+        let mut state = self.lock();
+        self.make_ready(&mut state)?;
+        let in_use = state.in_flight.iter().map(|launch| launch.span_frames);
+        let others = in_use.fold(0, u64::saturating_add);
+        self.check_spans(&kernel.info().name, config, others)?;
+        self.forget_errors(&mut state, stream)?;
+        // Before the first write can be.
+        by_address.iter().for_each(|memory| memory.may_be_written());
+        self.put(&mut state, stream, &shape, args, &in_flight)?;
+        for launches in &mut guards {
+            launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
+            launches.push(Arc::downgrade(&in_flight));
+        }
+        Ok(in_flight)
+    }
+
+    /// The state of a launch to come.
+    pub(super) fn state_for(&self, label: &str, goes_on: bool) -> Result<StateSlot> {
+        let state = self.launch_states.take(&*self.device, goes_on);
+        state.doing(|| format!("launching {label}"))
+    }
+
+    /// Puts a launch on a stream, and among those in flight.
+    pub(super) fn put(
+        &self,
+        state: &mut GpuState,
+        stream: &Arc<dyn Stream>,
+        shape: &gpuvm_gpu::LaunchConfig,
+        args: &[Vec<u8>],
+        in_flight: &Arc<InFlight>,
+    ) -> Result<()> {
+        let InFlight { flight, label, .. } = &**in_flight;
+        let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), label.clone());
+        let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
+        let launch = stream
+            .launch(&in_flight.kernel, shape, &raw, in_flight.state.addr(), on_done)
+            .doing(|| format!("launching {label}"))?;
+        // The cell is new: it takes the launch.
+        let _ = flight.launch.set(launch);
+        let broken = {
+            let mut peers = self.lock_peers();
+            peers.launches.retain(|peer| peer.strong_count() > 0);
+            peers.launches.push(Arc::downgrade(flight));
+            peers.broken.clone()
+        };
+        if let Some(reason) = broken {
+            // A launch was stopped while this one was on its way; or this one has ended so by now.
+            flight.stop(&reason);
+        }
+        state.in_flight.push(Arc::clone(in_flight));
+        Ok(())
+    }
+
+    /// Runs a kernel of the runtime to its end.
+    pub(super) fn run(
+        &self,
+        stream: &Arc<dyn Stream>,
+        kernel: &Arc<dyn GpuKernel>,
+        config: LaunchConfig,
+        args: &[Vec<u8>],
+        region: Option<&RegionView>,
+        label: &str,
+    ) -> Result<()> {
+        let named = Named {
+            regions: region
+                .map(|region| (region.id(), region.name().to_owned()))
+                .into_iter()
+                .collect(),
+            goes_on: true,
+            ..Named::default()
+        };
+        let in_flight = self.enqueue(stream, kernel, &config, args, named, label);
+        let in_flight = self.or_lost(in_flight)?;
+        let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
+        let result = self.outcome_of(&in_flight, outcome);
+        self.prune();
+        self.or_lost(result.map(|_| ()))
+    }
+
+    /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
+    pub fn outcome_of(&self, launch: &InFlight, outcome: LaunchOutcome) -> Result<LaunchReport> {
+        if let Some((record, later)) = launch.fault(&*self.device)? {
+            let name = launch.regions.iter().find(|(id, _)| *id == record.region);
+            let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
+            let holder = self.holder_of(record.region, record.page);
+            let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
+            if fault.is_of_transport() {
+                fault.mover_failure = self.soft_nics.iter().find_map(|nic| nic.mover_failure());
+            }
+            return Err(Error::Fault {
+                kernel: launch.label.clone(),
+                fault,
+                later,
+            });
+        }
+        let kernel = launch.label.clone();
+        let stopped = launch
+            .flight
+            .stopped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let (Some(reason), Err(_)) = (stopped, &outcome) {
+            return Err(Error::Stopped { kernel, reason });
+        }
+        if outcome.is_ok() && launch.state.is_aborted() {
+            let reason = "Launch::abort asked it to".into();
+            return Err(Error::Stopped { kernel, reason });
+        }
+        outcome.map_err(|source| Error::Gpu {
+            doing: format!("running {kernel}"),
+            source,
+        })
+    }
+
+    /// What the launch's declared spans can hold at once.
+    fn spans(&self, config: &LaunchConfig) -> Spans {
+        let capabilities = self.capabilities();
+        let volume = |sides: [u32; 3]| sides.into_iter().map(u64::from).fold(1, u64::saturating_mul);
+        let (threads, blocks) = (volume(config.shape.block), volume(config.shape.grid));
+        let warp_size = u64::from(capabilities.warp_size);
+        let block_warps = threads.div_ceil(warp_size).max(1);
+        // A multiprocessor takes whole blocks, and one at least, however large.
+        let multiprocessors = u64::from(capabilities.sm_count).max(1);
+        let lanes_each = u64::from(capabilities.max_resident_lanes) / multiprocessors;
+        let blocks_each = (lanes_each / block_warps.saturating_mul(warp_size)).max(1);
+        let resident_blocks = blocks.min(multiprocessors.saturating_mul(blocks_each));
+        let lanes = resident_blocks.saturating_mul(threads);
+        let warps = resident_blocks.saturating_mul(block_warps);
+        let by_lanes = lanes.saturating_mul(config.lane_spans);
+        let by_warps = warps.saturating_mul(config.warp_spans);
+        Spans {
+            lanes,
+            warps,
+            by_lane: by_lanes >= by_warps,
+            frames: by_lanes.saturating_add(by_warps),
+        }
+    }
+
+    /// With at most S spans in each of H holders, H x S + 1 frames always suffice: a lane that waits for a frame holds
+    /// none of the others'. `others` are the frames of the launches in flight.
+    fn check_spans(&self, kernel: &str, config: &LaunchConfig, others: u64) -> Result<()> {
+        let Spans {
+            lanes,
+            warps,
+            by_lane,
+            frames,
+        } = self.spans(config);
+        let needed = frames.saturating_add(others).saturating_add(1);
+        if frames == 0 || needed <= u64::from(self.frame_count()) {
+            return Ok(());
+        }
+        Err(Error::Spans {
+            kernel: kernel.to_owned(),
+            spans: if by_lane { config.lane_spans } else { config.warp_spans },
+            holders: if by_lane { lanes } else { warps },
+            holder: if by_lane { "lane" } else { "warp" },
+            needed,
+            frames: u64::from(self.frame_count()),
+            page_bytes: 1 << self.page_shift(),
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! The frames of a GPU, and the pool of those that are free.
+
+use gpuvm_gpu::Gpu;
+use gpuvm_layouts::{self as layout, FillState, PoolState};
+
+use crate::{
+    device::{DeviceArray, zero},
+    error::{Doing, Result},
+    frames::FrameMemory,
+};
+
+/// The pool is refilled while it holds fewer frames than this for each warp that can be resident, so that a fault
+/// finds one; more would only keep pages out of memory.
+const LOW_WATER_PER_WARP: u32 = 2;
+/// The pool never keeps more than this share of the frames from the pages.
+const LOW_WATER_SHARE: u32 = 8;
+/// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
+const FILLS: u32 = 512;
+const _: () = assert!(FILLS <= layout::FILLS_MAX);
+/// An owner and a slot of the ring.
+pub(super) const BYTES_A_FRAME: u64 = 16;
+
+/// Frames and who has them.
+pub(super) struct FramePool {
+    memory: FrameMemory,
+    count: u32,
+    /// Frames that the pool is kept above while there are more pages than frames.
+    low_water: u32,
+    pub owners: DeviceArray<u64>,
+    pub ring: DeviceArray<u64>,
+    pub state: DeviceArray<PoolState>,
+    /// Where warps fill a large page together.
+    fills: Option<DeviceArray<FillState>>,
+}
+
+impl FramePool {
+    /// `count` frames, all of them free. With `filled_by_lanes` where pages are so large that lanes fill them together.
+    pub fn new(gpu: &dyn Gpu, memory: FrameMemory, count: u32, filled_by_lanes: bool) -> Result<Self> {
+        let doing = || "allocating the frames' bookkeeping".to_owned();
+        let able = gpu.capabilities();
+        let resident_warps = able.max_resident_lanes / able.warp_size;
+        let fills = match filled_by_lanes {
+            true => Some(DeviceArray::zeroed(gpu, u64::from(FILLS)).doing(doing)?),
+            false => None,
+        };
+        let pool = Self {
+            memory,
+            count,
+            low_water: (count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
+            owners: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
+            ring: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
+            state: DeviceArray::zeroed(gpu, 1).doing(doing)?,
+            fills,
+        };
+        pool.write_free(gpu, &(0..count).collect::<Vec<_>>())?;
+        Ok(pool)
+    }
+
+    pub fn memory(&self) -> &FrameMemory {
+        &self.memory
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Address and length of the table of large pages that are filled; zeros without.
+    pub fn fills(&self) -> (u64, u32) {
+        self.fills.as_ref().map_or((0, 0), |fills| (fills.addr(), FILLS))
+    }
+
+    /// How many frames to keep free with `pages` pages that may need one: none while all of them find one.
+    pub fn low_water(&self, pages: u64) -> u32 {
+        match pages <= u64::from(self.count) {
+            true => 0,
+            false => self.low_water,
+        }
+    }
+
+    /// Rebuilds all of it from the pages' `owners`, 0 for a frame that is free. No kernel may run.
+    pub fn rebuild(&self, gpu: &dyn Gpu, owners: &[u64]) -> Result<()> {
+        if let Some(fills) = &self.fills {
+            // Places that lanes had taken when they were stopped.
+            let none = vec![zero(); FILLS as usize];
+            fills
+                .write(gpu, 0, &none)
+                .doing(|| "clearing the table of large pages".into())?;
+        }
+        self.owners
+            .write(gpu, 0, owners)
+            .doing(|| "rebuilding the frames' owners".into())?;
+        let free = (0..self.count).filter(|&frame| owners[frame as usize] == 0);
+        self.write_free(gpu, &free.collect::<Vec<_>>())
+    }
+
+    /// Fills the pool with `free`, in lap 0.
+    fn write_free(&self, gpu: &dyn Gpu, free: &[u32]) -> Result<()> {
+        let doing = || "filling the frame pool".to_owned();
+        let slots: Vec<u64> = (0..self.count as usize)
+            .map(|slot| free.get(slot).map_or(0, |&frame| 1 << 32 | u64::from(frame)))
+            .collect();
+        self.ring.write(gpu, 0, &slots).doing(doing)?;
+        let pool = PoolState {
+            available: free.len() as u64,
+            tail: free.len() as u64,
+            ..zero()
+        };
+        self.state.write(gpu, 0, &[pool]).doing(doing)
+    }
+}

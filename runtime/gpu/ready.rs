@@ -1,0 +1,117 @@
+//! What a GPU needs before a launch: nothing left of launches that have ended, and recovery where one calls for it.
+
+use std::sync::{Arc, MutexGuard, PoisonError, atomic::Ordering};
+
+use gpuvm_gpu::Stream;
+
+use super::{GpuState, PagedGpu};
+use crate::{
+    error::{Error, Result},
+    launch::{InFlight, Peers},
+};
+
+impl PagedGpu {
+    /// Lets go of launches that have ended, and remembers whether one of them calls for recovery.
+    pub fn prune(&self) {
+        let done = self.prune_locked(&mut self.lock());
+        // Outside the lock: the last keeper of a region may go with its launch.
+        drop(done);
+    }
+
+    pub(super) fn lock_peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of launches that have ended, unless another thread is busy with the state.
+    pub fn try_prune(&self) {
+        let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
+        drop(done);
+    }
+
+    fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
+        let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
+        state.in_flight = running;
+        for launch in &done {
+            if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(&*self.device) {
+                state.needs_recovery = true;
+            }
+        }
+        if !done.is_empty() {
+            self.look_for_failed_pages(state);
+            // Lanes that copy pages themselves have no queue pairs.
+            state.needs_recovery |= self.queues.as_ref().is_some_and(|queues| queues.any_given_up());
+        }
+        if state.in_flight.is_empty() && !state.needs_recovery {
+            // No lane looks at the words of closed regions any more.
+            state.retired.clear();
+        }
+        done
+    }
+
+    /// Whether launches have left pages in the error state, which the next one must not meet. A prefetch that failed is no fault
+    /// of its launch, but its page is in that state all the same.
+    fn look_for_failed_pages(&self, state: &mut GpuState) {
+        // Lanes that copy pages themselves cannot fail at it.
+        if self.queues.is_none() {
+            return;
+        }
+        // What cannot be read says nothing good.
+        let failed = self.meters.pages_failed(&*self.device).unwrap_or(u64::MAX);
+        state.errors.found |= failed != state.errors.counted;
+        state.errors.counted = failed;
+    }
+
+    /// Puts kernels on a stream that make pages absent again whose fetches have failed: before a launch, which finds none of
+    /// what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// page once more.
+    pub(super) fn forget_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
+        // Of a launch on another stream: it may be far behind.
+        let on_the_way = state.errors.forgetting.iter().any(|earlier| !earlier.is_done());
+        if !state.errors.found && !on_the_way {
+            return Ok(());
+        }
+        let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
+        let mut forgetting = Vec::new();
+        for region in regions {
+            let (kernel, args) = self.forgetting_of(&region);
+            let label = format!("forgetting failed fetches of region `{}`", region.name());
+            let slot = self.state_for(&label, true)?;
+            let in_flight = Arc::new(InFlight::new(kernel, slot, &label));
+            let config = self.service_config(region.pages().count());
+            self.put(state, stream, &config.shape, &args, &in_flight)?;
+            forgetting.push(in_flight);
+        }
+        state.errors.found = false;
+        state.errors.forgetting = forgetting;
+        Ok(())
+    }
+
+    /// Mends the virtual memory if a launch left it in need. Waits for launches in flight first.
+    pub(super) fn make_ready(&self, state: &mut GpuState) -> Result<()> {
+        if let Some(lost) = self.lost_with(state) {
+            return Err(lost);
+        }
+        let done = self.prune_locked(state);
+        // A launch that was stopped says so before it counts as ended.
+        state.needs_recovery |= self.lock_peers().broken.is_some();
+        // Unless that has looked: launches that run may have failed at a prefetch.
+        if done.is_empty() && !state.in_flight.is_empty() {
+            self.look_for_failed_pages(state);
+        }
+        if state.needs_recovery {
+            for launch in &state.in_flight {
+                launch.settle();
+            }
+            drop(self.prune_locked(state));
+            self.lock_peers().broken = None;
+            self.recover(state)?;
+            state.errors.found = false;
+            state.retired.clear();
+        }
+        drop(done);
+        match &state.poisoned {
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+}

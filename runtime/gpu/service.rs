@@ -1,0 +1,155 @@
+//! What the runtime's own kernels do on a GPU, and the places of regions that they need for it.
+
+use std::{ops::Range, sync::Arc};
+
+use gpuvm_gpu::Kernel;
+use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
+
+use super::{PagedGpu, RegionView, Retired};
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Error, Result},
+};
+
+/// A number as a kernel's argument.
+fn arg<T: bytemuck::Pod>(value: T) -> Vec<u8> {
+    bytemuck::bytes_of(&value).to_vec()
+}
+
+impl PagedGpu {
+    /// Runs a kernel on this GPU and compares the layouts it was compiled with to the runtime's.
+    pub(super) fn check_version(&self) -> Result<()> {
+        let doing = || "checking the device library".to_owned();
+        let out = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(doing)?;
+        let (support, config) = (&self.support, self.service_config(1));
+        let args = [arg(out.addr())];
+        self.run(&support.stream, &support.version, config, &args, None, &doing())?;
+        let found = out.read(&*self.device, 0, 1).doing(doing)?[0];
+        if found != layout::LAYOUT_VERSION {
+            return Err(Error::Unavailable {
+                what: "the device library".into(),
+                reason: format!(
+                    "its layouts have version {found}, the runtime's {}; rebuild gpuvm",
+                    layout::LAYOUT_VERSION
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// The arguments of a kernel over all pages of a region.
+    fn over_all(&self, region: &RegionView) -> [Vec<u8>; 4] {
+        [
+            arg(self.desc.addr()),
+            arg(region.id()),
+            arg(0u64),
+            arg(region.pages().count()),
+        ]
+    }
+
+    /// Writes the dirty pages of a region home.
+    pub fn flush(&self, region: &RegionView) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let args = self.over_all(region);
+        let label = format!("flush of region `{}`", region.name());
+        self.run(&support.stream, &support.flush, config, &args, Some(region), &label)
+    }
+
+    /// Gives the frames of a region back, dropping what is dirty still if `discard`.
+    pub fn release(&self, region: &RegionView, discard: bool) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(region.pages().count()));
+        let mut args = self.over_all(region).to_vec();
+        args.push(arg(u32::from(discard)));
+        let label = format!("release of region `{}`", region.name());
+        self.run(&support.stream, &support.release, config, &args, Some(region), &label)
+    }
+
+    /// Finishes what has completed on lost queue pairs, and closes them to reservations.
+    pub fn reap(&self, first: u32, count: u32) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(1));
+        let args = [arg(self.desc.addr()), arg(first), arg(count)];
+        let label = "closing the queue pairs of a home that has returned";
+        self.run(&support.background, &support.reap, config, &args, None, label)
+    }
+
+    /// Marks what a home holds of pages of a region as stale.
+    pub fn age(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
+        let args = [
+            arg(self.desc.addr()),
+            arg(region.id()),
+            arg(home),
+            arg(pages.start),
+            arg(pages.end),
+        ];
+        let label = format!("marking copies of region `{}` as stale", region.name());
+        self.run(&support.background, &support.age, config, &args, Some(region), &label)
+    }
+
+    /// Mends stale copies of pages of a region, whose kernel argument is `array`.
+    pub fn mend_copies(&self, region: &RegionView, array: &layout::ArrayDesc, pages: Range<u64>) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
+        let args = [arg(*array), arg(pages.start), arg(pages.end)];
+        let label = format!("catching up copies of region `{}`", region.name());
+        self.run(
+            &support.background,
+            &support.catch_up,
+            config,
+            &args,
+            Some(region),
+            &label,
+        )
+    }
+
+    /// The kernel that forgets failed fetches of a region's pages, and its arguments.
+    pub(super) fn forgetting_of(&self, region: &RegionView) -> (&Arc<dyn Kernel>, [Vec<u8>; 4]) {
+        (&self.support.forget, self.over_all(region))
+    }
+
+    /// Gives a region that is new a place, where kernels find it once `describe` has said what it is.
+    pub fn enter(&self, view: &Arc<RegionView>, describe: impl FnOnce() -> Result<RegionDesc>) -> Result<()> {
+        let mut state = self.lock();
+        let Some(id) = state.free_place() else {
+            let limit = state.views.len();
+            return Err(Error::Region {
+                region: view.name().to_owned(),
+                reason: format!("all {limit} places for regions are taken: drop some, or raise VmBuilder::regions_max"),
+            });
+        };
+        view.set_id(id as u32);
+        let desc = describe()?;
+        self.regions
+            .write(&*self.device, id as u32, desc)
+            .doing(|| format!("describing region `{}`", view.name()))?;
+        state.views[id] = Some(Arc::downgrade(view));
+        self.write_low_water(&state)
+    }
+
+    /// Address of the first stripe of a region.
+    pub fn stripes_addr(&self, view: &RegionView) -> u64 {
+        self.regions.stripes_addr(view.id())
+    }
+
+    /// Tells the device where pages of a region live, from its stripe `first` on.
+    pub fn write_stripes(&self, view: &RegionView, first: u64, stripes: &[StripeDesc]) -> Result<()> {
+        let written = self.regions.write_stripes(&*self.device, view.id(), first, stripes);
+        written.doing(|| format!("describing region `{}`", view.name()))
+    }
+
+    /// Ends a region here: hands its page table to whoever gives it back once no lane can look at it any more.
+    pub fn retire(&self, view: &RegionView, frames_left: bool) {
+        let mut state = self.lock();
+        // Frames of the region that are left, if any, are found by the host's pass.
+        state.needs_recovery |= frames_left;
+        let tables = view.end();
+        if let Err(error) = self.write_low_water(&state) {
+            tracing::warn!(%error, "pages are evicted ahead though frames would do for all");
+        }
+        if let Some(tables) = tables {
+            state.retired.push(Retired {
+                id: view.id(),
+                _tables: tables,
+            });
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The runtime's own kernels, from the same device library that user kernels use.
+
+use std::sync::Arc;
+
+use gpuvm_gpu::{CompileOptions, Gpu, Kernel, Source, Stream};
+
+use crate::{
+    error::{Doing, Result},
+    plan::TransportKind,
+};
+
+const SOURCE: &str = include_str!("support.cu");
+
+pub(super) struct Support {
+    pub version: Arc<dyn Kernel>,
+    pub flush: Arc<dyn Kernel>,
+    pub release: Arc<dyn Kernel>,
+    pub reap: Arc<dyn Kernel>,
+    pub age: Arc<dyn Kernel>,
+    pub catch_up: Arc<dyn Kernel>,
+    pub forget: Arc<dyn Kernel>,
+    pub stream: Arc<dyn Stream>,
+    /// Of what goes on beside everything else.
+    pub background: Arc<dyn Stream>,
+}
+
+impl Support {
+    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions) -> Result<Self> {
+        let doing = || "compiling the runtime's own kernels".to_owned();
+        let names = [
+            "gpuvm_version",
+            "gpuvm_flush",
+            "gpuvm_release",
+            "gpuvm_reap",
+            "gpuvm_age",
+            "gpuvm_catch_up",
+            "gpuvm_forget",
+        ];
+        let module = gpu
+            .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
+            .doing(doing)?;
+        let kernel = |name| module.kernel(name).doing(doing);
+        Ok(Self {
+            version: kernel(names[0])?,
+            flush: kernel(names[1])?,
+            release: kernel(names[2])?,
+            reap: kernel(names[3])?,
+            age: kernel(names[4])?,
+            catch_up: kernel(names[5])?,
+            forget: kernel(names[6])?,
+            stream: gpu.stream().doing(doing)?,
+            background: gpu.stream().doing(doing)?,
+        })
+    }
+}
+
+/// The options of a user's source, with the device library for this transport alone: the other's code would cost every
+/// kernel registers.
+pub(super) fn options(transport: TransportKind, guarded: bool, options: &CompileOptions) -> CompileOptions {
+    let only = match transport {
+        TransportKind::Direct => "GPUVM_DIRECT_ONLY",
+        _ => "GPUVM_QUEUED_ONLY",
+    };
+    let mut options = options.clone();
+    options.defines.push((only.to_owned(), None));
+    if guarded {
+        options.defines.push(("GPUVM_GUARDED".to_owned(), None));
+    }
+    options
+}

@@ -1,0 +1,57 @@
+//! What a launch is to be.
+
+use std::time::Duration;
+
+/// The shape of a launch, and what it declares of its spans.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LaunchConfig {
+    pub(crate) shape: gpuvm_gpu::LaunchConfig,
+    pub(crate) lane_spans: u64,
+    pub(crate) warp_spans: u64,
+}
+
+impl LaunchConfig {
+    /// `blocks` blocks of `threads` threads.
+    pub fn new(blocks: u32, threads: u32) -> Self {
+        Self {
+            shape: gpuvm_gpu::LaunchConfig::linear(blocks, threads),
+            lane_spans: 0,
+            warp_spans: 0,
+        }
+    }
+
+    /// A grid and blocks of up to three dimensions: x, y, z.
+    pub fn grid(grid: [u32; 3], block: [u32; 3]) -> Self {
+        let mut config = Self::new(1, 1);
+        config.shape.grid = grid;
+        config.shape.block = block;
+        config
+    }
+
+    /// Dynamic shared memory of a block in bytes.
+    pub fn dynamic_shared(mut self, bytes: u32) -> Self {
+        self.shape.dynamic_shared_bytes = bytes;
+        self
+    }
+
+    /// Longest that the launch may run, instead of [`crate::VmBuilder::launch_deadline`]. Then it is stopped, and
+    /// `sync` says what its lanes waited for.
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.shape.deadline = Some(limit);
+        self
+    }
+
+    /// Spans of `pin(i)` that one lane holds at once, at most, of pages of its own. Declared spans are checked against
+    /// the frames at launch; undeclared ones can end in a "no frame" fault.
+    pub fn lane_spans(mut self, spans: u64) -> Self {
+        self.lane_spans = spans;
+        self
+    }
+
+    /// Spans of `pin(i)` that one warp holds at once, at most, where all its lanes hold the same pages.
+    pub fn warp_spans(mut self, spans: u64) -> Self {
+        self.warp_spans = spans;
+        self
+    }
+}

@@ -1,0 +1,157 @@
+//! Launches in flight, and how one that is stopped stops the others.
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use gpuvm_gpu::{Gpu, Kernel as GpuKernel, LaunchOutcome};
+use gpuvm_layouts::{self as layout, FaultRecord};
+
+use crate::{
+    error::{Doing, Result},
+    launch_state::StateSlot,
+};
+
+/// Memory that a launch names.
+pub(crate) trait Memory: Send + Sync {
+    /// The launches that host accesses to this memory wait for.
+    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>>;
+
+    /// A launch that may write the memory is about to begin. Called with the launches locked.
+    fn may_be_written(&self);
+}
+
+/// The launches on one GPU, for the one that must stop the others.
+#[derive(Default)]
+pub(crate) struct Peers {
+    pub launches: Vec<Weak<Flight>>,
+    /// Why the virtual memory must be mended before anything else runs on that GPU.
+    pub broken: Option<String>,
+}
+
+/// What other launches may do to one: stop it. It keeps no memory alive, so that any thread may let go of it last.
+pub(crate) struct Flight {
+    pub launch: OnceLock<Arc<dyn gpuvm_gpu::Launch>>,
+    pub stopped: Mutex<Option<String>>,
+    /// It has ended, perhaps before its waiters know: what became of it is its own doing.
+    ended: AtomicBool,
+}
+
+impl Flight {
+    pub fn stop(&self, reason: &str) {
+        let Some(launch) = self.launch.get() else { return };
+        // Acquire: pairs with `stop_peers`. Who has read that the virtual memory is broken reads here whose doing it was.
+        if !self.ended.load(Ordering::Acquire) && !launch.is_done() {
+            let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            stopped.get_or_insert_with(|| reason.to_owned());
+            drop(stopped);
+            launch.abandon();
+        }
+    }
+}
+
+/// Called when a launch has ended: one that was stopped where it stood may have left a lock or a claim that others
+/// would wait for, so they end with it. The host mends everything before the next launch.
+pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str, outcome: &LaunchOutcome) {
+    if let Some(own) = own.upgrade() {
+        own.ended.store(true, Ordering::Release);
+    }
+    if outcome.is_ok() {
+        return;
+    }
+    let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
+    let launches = {
+        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.broken.get_or_insert_with(|| reason.clone());
+        std::mem::take(&mut peers.launches)
+    };
+    let others = launches.iter().filter(|flight| !flight.ptr_eq(own));
+    for flight in others.filter_map(Weak::upgrade) {
+        flight.stop(&reason);
+    }
+}
+
+/// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
+pub(crate) struct InFlight {
+    pub flight: Arc<Flight>,
+    /// Names of the regions that it may touch, by index.
+    pub regions: Vec<(u32, String)>,
+    /// Frames that its declared spans can hold at once.
+    pub span_frames: u64,
+    pub state: StateSlot,
+    pub kernel: Arc<dyn GpuKernel>,
+    pub memories: Vec<Arc<dyn Memory>>,
+    pub label: String,
+    /// Whether it calls for recovery has been looked at.
+    pub examined: AtomicBool,
+}
+
+impl InFlight {
+    /// A launch that names no memory and holds no spans.
+    pub fn new(kernel: &Arc<dyn GpuKernel>, state: StateSlot, label: &str) -> Self {
+        Self {
+            flight: Arc::new(Flight {
+                launch: OnceLock::new(),
+                stopped: Mutex::default(),
+                ended: AtomicBool::new(false),
+            }),
+            regions: Vec::new(),
+            span_frames: 0,
+            state,
+            kernel: Arc::clone(kernel),
+            memories: Vec::new(),
+            label: label.to_owned(),
+            examined: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it has ended. Until it is on its stream it has not.
+    pub fn is_done(&self) -> bool {
+        self.flight.launch.get().is_some_and(|launch| launch.is_done())
+    }
+
+    /// Waits for its end. Bounded by the launch's deadline.
+    pub fn settle(&self) {
+        if let Some(launch) = self.flight.launch.get() {
+            launch.wait(None);
+        }
+    }
+
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
+        self.flight.launch.get().and_then(|launch| launch.wait(timeout))
+    }
+
+    /// Makes the launch's slow paths end.
+    pub fn abort(&self, gpu: &dyn Gpu) {
+        if self.is_done() {
+            return;
+        }
+        if let Err(error) = self.state.abort(gpu) {
+            tracing::error!(%error, "{} could not be told to stop", self.label);
+        }
+    }
+
+    /// The first fault of the launch, once it has ended, and the number of later ones.
+    pub fn fault(&self, gpu: &dyn Gpu) -> Result<Option<(FaultRecord, u32)>> {
+        let fault = self.state.fault(gpu);
+        fault.doing(|| format!("reading how {} ended", self.label))
+    }
+
+    /// Whether the host must mend the virtual memory after this ended launch: it was stopped in the middle, or pins were all
+    /// that there can be, perhaps of lanes that never gave them back. Lanes that meet another fault leave nothing behind that
+    /// others could not go on with.
+    pub fn needs_recovery(&self, gpu: &dyn Gpu) -> bool {
+        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
+        // A state that cannot be read says nothing good.
+        let pinned = self.fault(gpu).map_or(true, |fault| {
+            fault.is_some_and(|(record, _)| {
+                matches!(record.code, layout::FAULT_FRAMES_PINNED | layout::FAULT_TOO_MANY_PINS)
+            })
+        });
+        stopped || pinned
+    }
+}

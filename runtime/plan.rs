@@ -1,0 +1,66 @@
+//! What a virtual memory is to be, as plain values: whatever of the settings is left when they have been checked.
+
+mod kind;
+mod queues;
+
+use std::time::Duration;
+
+use gpuvm_gpu::CompileOptions;
+use gpuvm_layouts as layout;
+
+use crate::error::{Error, Result};
+
+pub use kind::TransportKind;
+pub(crate) use queues::{PAIRS, QueuePlan};
+
+/// What any virtual memory has, whatever its GPU and its transport.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Bytes.
+    pub frame_memory: u64,
+    /// Bytes.
+    pub page_size: u64,
+    pub wait_limit: Duration,
+    pub launch_deadline: Duration,
+    pub regions_max: u32,
+    /// Whether regions may have checksums or replicas.
+    pub guarded: bool,
+    pub support_options: CompileOptions,
+}
+
+impl Settings {
+    /// Whole frames that the memory holds.
+    pub fn frames(&self) -> u64 {
+        self.frame_memory / self.page_size.max(1)
+    }
+
+    pub fn check(&self) -> Result<()> {
+        let sizes = layout::PAGE_BYTES_MIN..=layout::PAGE_BYTES_MAX;
+        if !self.page_size.is_power_of_two() || !sizes.contains(&self.page_size) {
+            let value = format!("{} bytes", self.page_size);
+            return refuse("page size", value, "it must be a power of two from 4 KiB to 2 MiB");
+        }
+        if self.frames() == 0 {
+            let value = format!("{} bytes", self.frame_memory);
+            return refuse("frame memory", value, "it must hold at least one page");
+        }
+        if self.frames() > layout::FRAMES_MAX {
+            let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
+            return refuse("frame memory", format!("{} frames", self.frames()), reason);
+        }
+        if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
+            let reason = "there must be room for 1 to 65536";
+            return refuse("regions", self.regions_max.to_string(), reason);
+        }
+        if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
+            return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
+        }
+        Ok(())
+    }
+}
+
+/// The refusal of a setting.
+pub(crate) fn refuse<T>(setting: &'static str, value: String, reason: impl Into<String>) -> Result<T> {
+    let reason = reason.into();
+    Err(Error::Setting { setting, value, reason })
+}
