@@ -1,7 +1,7 @@
 //! NICs whose queues a GPU thread can drive.
 //!
 //! A GPU thread that misses a page writes an mlx5 work request into a queue pair's send queue, stores its index to
-//! the doorbell record, rings the doorbell register and polls the completion queue; no CPU thread is on that way.
+//! the doorbell record, rings the doorbell register and polls the completion queue; no CPU thread takes part.
 //! This crate holds what lies on the other side:
 //!
 //! | layer | for whom |
@@ -20,16 +20,19 @@
 //! [`Syndrome`](wire::mlx5::Syndrome). All types may be used from several threads.
 #![deny(missing_docs)]
 
+mod attributes;
 mod causes;
 #[cfg(target_os = "linux")]
 pub mod devices;
 mod doorbell_proxy;
+mod error;
 #[cfg(target_os = "linux")]
 pub mod mlx5;
 mod mover;
 mod nic;
 mod pages;
 pub mod poster;
+mod queue;
 #[cfg(target_os = "linux")]
 pub mod rxe;
 mod sleeper;
@@ -37,18 +40,18 @@ pub mod soft;
 pub mod wire;
 mod write_combining;
 
+pub use attributes::{AddressAttributes, QueueAttributes};
 pub use causes::with_causes;
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
+pub use error::NicError;
 #[cfg(target_os = "linux")]
 pub use mlx5::Mlx5Nic;
 pub use mover::{Move, Mover, MoverError, MoverLane};
-pub use nic::{
-    Access, AddressAttributes, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat, QueueMemory,
-    QueuePair, QueuePairState, QueueRings, RingSpan,
-};
+pub use nic::{Access, MemoryKey, Nic, NicCapabilities};
 #[cfg(target_os = "linux")]
 pub use pages::host_page_bytes;
 pub use pages::{PAGE_BYTES, Pages};
+pub use queue::{QueueFormat, QueueMemory, QueuePair, QueuePairState, QueueRings, RingSpan};
 #[cfg(target_os = "linux")]
 pub use rxe::RxeNic;
 pub use soft::SoftNic;

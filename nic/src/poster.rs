@@ -301,14 +301,6 @@ impl Poster {
         record.store((index & 0xff_ffff).to_be(), Ordering::Release);
     }
 
-    /// Posts receives: stores the receive queue's doorbell record.
-    pub fn post_receives(&self, index: u16) {
-        // SAFETY: the queue pair's memory holds the record, 4-aligned.
-        let record = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(self.memory.dbrec as usize) };
-        // Release: the receives before the record.
-        record.store(u32::from(index).to_be(), Ordering::Release);
-    }
-
     /// Stores the doorbell register, without telling the NIC.
     pub fn store_doorbell(&self, doorbell: Doorbell) {
         // The record and requests before the doorbell; pairs with the engine's acquire load of the register. A NIC's register

@@ -23,6 +23,17 @@ pub enum Step {
     Host,
 }
 
+impl Step {
+    /// The step of the lane with this name.
+    pub(crate) fn of_lane(id: u64) -> Self {
+        Self::Lane {
+            launch: (id >> 48) as u32,
+            block: (id >> 10) as u32,
+            thread: (id & 1023) as u32,
+        }
+    }
+}
+
 /// Watches a seeded GPU: called before every access of a lane, after every step of an actor, and when the
 /// scheduler goes on after it had stood still. Between two calls one lane made one access at most, and stores that the
 /// memory model had delayed became visible. A GPU without a seed never calls it.

@@ -24,8 +24,8 @@ enum Copy {
     ToHost(Raw<u8>),
 }
 
-/// Copies for one GPU.
-pub(crate) struct Copier {
+/// Copies between host and one GPU, which the caller waits for.
+pub(crate) struct HostCopies {
     core: Arc<Core>,
     lanes: [Mutex<Option<Lane>>; LANES],
     zeros: OnceLock<Zeros>,
@@ -112,7 +112,7 @@ impl Lane {
     }
 }
 
-impl Copier {
+impl HostCopies {
     /// Makes what the first small copies need, so that none of it is made beside running kernels.
     pub(crate) fn new(core: Arc<Core>) -> Result<Arc<Self>, GpuError> {
         let copier = Self {
@@ -227,7 +227,7 @@ impl Copier {
     }
 }
 
-impl Drop for Copier {
+impl Drop for HostCopies {
     fn drop(&mut self) {
         if self.core.enter().is_err() {
             return;

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use super::calls::cu;
-use super::copy::Copier;
+use super::copy::HostCopies;
 use super::core::{Block, Core, Retired};
 use super::driver::{is, outcome};
 use crate::back_end::Ranges;
@@ -27,7 +27,7 @@ const SLAB_BYTES: u64 = 32 << 20;
 /// All device memory that this process has from one GPU, and what neighbours lend to it.
 pub(crate) struct DevicePool {
     core: Arc<Core>,
-    copier: Arc<Copier>,
+    copier: Arc<HostCopies>,
     state: Mutex<State>,
 }
 
@@ -60,7 +60,7 @@ struct Slab {
 
 impl DevicePool {
     /// Nothing allocated.
-    pub(crate) fn new(core: Arc<Core>, copier: Arc<Copier>) -> Arc<Self> {
+    pub(crate) fn new(core: Arc<Core>, copier: Arc<HostCopies>) -> Arc<Self> {
         Arc::new(Self {
             core,
             copier,

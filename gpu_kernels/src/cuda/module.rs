@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUfunction_attribute_enum as Attribute, CUresult};
 
 use super::calls::cu;
 use super::compile::{Cubin, LAUNCH_STATE, table_name};
-use super::copy::Copier;
+use super::copy::HostCopies;
 use super::core::{Core, Event, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
@@ -231,7 +231,7 @@ impl Instance {
     }
 
     /// Parameters from the table in device memory.
-    fn params(&self, core: &Core, copier: &Copier, number: usize, name: &str) -> Result<Vec<ParamInfo>, GpuError> {
+    fn params(&self, core: &Core, copier: &HostCopies, number: usize, name: &str) -> Result<Vec<ParamInfo>, GpuError> {
         let failed = |cause| GpuError::ModuleLoad {
             module: name.to_owned(),
             cause,
@@ -247,7 +247,12 @@ impl Instance {
 
 impl ModuleInner {
     /// Loads `cubin` and describes its kernels.
-    pub(crate) fn load(core: &Arc<Core>, copier: &Copier, cubin: Cubin, name: &str) -> Result<CudaModule, GpuError> {
+    pub(crate) fn load(
+        core: &Arc<Core>,
+        copier: &HostCopies,
+        cubin: Cubin,
+        name: &str,
+    ) -> Result<CudaModule, GpuError> {
         // It owns the instances, so that a failure below unloads them.
         let mut inner = Self {
             core: Arc::clone(core),

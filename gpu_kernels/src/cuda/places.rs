@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::copy::Copier;
+use super::copy::HostCopies;
 use super::core::{Core, Raw};
 use super::host::HostPool;
 use super::memory::DevicePool;
@@ -15,7 +15,7 @@ const WINDOW_BYTES: usize = 256 << 20;
 /// The books of memory.
 pub(crate) struct Places {
     core: Arc<Core>,
-    copier: Arc<Copier>,
+    copier: Arc<HostCopies>,
     pub(crate) device: Arc<DevicePool>,
     pub(crate) host: Arc<HostPool>,
     pub(crate) pins: Arc<Pins>,
@@ -32,7 +32,7 @@ pub(crate) struct Place {
 impl Places {
     /// Nothing allocated.
     pub(crate) fn new(core: &Arc<Core>) -> Result<Arc<Self>, GpuError> {
-        let copier = Copier::new(Arc::clone(core))?;
+        let copier = HostCopies::new(Arc::clone(core))?;
         let host = HostPool::new(Arc::clone(core));
         Ok(Arc::new(Self {
             core: Arc::clone(core),
@@ -44,7 +44,7 @@ impl Places {
     }
 
     /// What copies.
-    pub(crate) fn copier(&self) -> &Arc<Copier> {
+    pub(crate) fn copier(&self) -> &Arc<HostCopies> {
         &self.copier
     }
 

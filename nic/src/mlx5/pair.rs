@@ -10,7 +10,7 @@ use rdma_mummy_sys as sys;
 use super::domain::Domain;
 use super::dv;
 use super::made::{Made, Refusal};
-use crate::nic::psn;
+use crate::attributes::psn;
 use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
 use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};

@@ -15,15 +15,16 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::DeviceInfo;
 use ring::Ring;
 use uverbs::Uverbs;
 
+use crate::attributes::{Peer, Repeats, psn};
 use crate::devices::Machine;
-use crate::nic::psn;
+use crate::soft::lock;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
     QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
@@ -39,8 +40,10 @@ const DEPTH_MAX: u32 = 1 << 14;
 const DROP_WAIT: Duration = Duration::from_secs(1);
 /// READs and atomics that the driver keeps in flight for one queue pair.
 const READS_MAX: u32 = 128;
-/// Receiver-not-ready timer and retries: nothing is received here, so they are never used.
-const RNR_TIMER: u8 = 12;
+/// A SoftRoCE device has one port.
+const PORT: u8 = 1;
+/// Routers that a packet may pass.
+const HOP_LIMIT: u8 = 64;
 
 /// How a SoftRoCE device is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,11 +89,6 @@ struct Pair {
     completion: Ring,
     /// First packet sequence number of the requests that it sends; a new one after each reset.
     first_psn: AtomicU32,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of the maps is complete before anything that can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Names of the SoftRoCE devices of this machine.
@@ -365,65 +363,34 @@ impl Nic for RxeNic {
     fn connect(&self, qp: u32, remote: u32) -> Result<(), NicError> {
         let (pair, responder) = (self.find(qp)?, self.find(remote)?);
         let outstanding = self.capabilities().max_rd_atomic as u8;
-        self.change(
-            &pair,
-            &QueueAttributes {
-                mask: QueueAttributes::STATE
-                    | QueueAttributes::PKEY_INDEX
-                    | QueueAttributes::PORT
-                    | QueueAttributes::ACCESS_FLAGS,
-                state: QueueAttributes::INIT,
-                port_num: 1,
-                access_flags: Access::ALL.bits(),
+        let peer = Peer {
+            number: remote,
+            // Relaxed: a number; connections are made one after the other by their owner.
+            first_psn: responder.first_psn.load(Ordering::Relaxed),
+            mtu: self.info.mtu.into(),
+            address: AddressAttributes {
+                dgid: self.info.gid,
+                sgid_index: self.info.gid_index,
+                hop_limit: HOP_LIMIT,
+                is_global: true,
+                port: PORT,
                 ..Default::default()
             },
-        )?;
-        self.change(
-            &pair,
-            &QueueAttributes {
-                mask: QueueAttributes::STATE
-                    | QueueAttributes::ADDRESS
-                    | QueueAttributes::PATH_MTU
-                    | QueueAttributes::DEST_QP_NUM
-                    | QueueAttributes::RQ_PSN
-                    | QueueAttributes::MAX_DEST_RD_ATOMIC
-                    | QueueAttributes::MIN_RNR_TIMER,
-                state: QueueAttributes::READY_TO_RECEIVE,
-                mtu: self.info.mtu.into(),
-                dest_qp_num: remote,
-                // Relaxed: a number; connections are made one after the other by their owner.
-                rq_psn: responder.first_psn.load(Ordering::Relaxed),
-                address: AddressAttributes {
-                    dgid: self.info.gid,
-                    sgid_index: self.info.gid_index,
-                    hop_limit: 64,
-                    is_global: true,
-                    port: 1,
-                    ..Default::default()
-                },
-                max_dest_rd_atomic: outstanding,
-                min_rnr_timer: RNR_TIMER,
-                ..Default::default()
-            },
-        )?;
-        self.change(
-            &pair,
-            &QueueAttributes {
-                mask: QueueAttributes::STATE
-                    | QueueAttributes::TIMEOUT
-                    | QueueAttributes::RETRY_COUNT
-                    | QueueAttributes::RNR_RETRY
-                    | QueueAttributes::SQ_PSN
-                    | QueueAttributes::MAX_RD_ATOMIC,
-                state: QueueAttributes::READY_TO_SEND,
-                sq_psn: pair.first_psn.load(Ordering::Relaxed),
-                max_rd_atomic: outstanding,
-                timeout: self.options.ack_timeout,
-                retry_cnt: self.options.retry_count,
-                rnr_retry: 6,
-                ..Default::default()
-            },
-        )
+        };
+        let repeats = Repeats {
+            ack_timeout: self.options.ack_timeout,
+            count: self.options.retry_count,
+        };
+        // Relaxed: as above.
+        let first_psn = pair.first_psn.load(Ordering::Relaxed);
+        for step in [
+            QueueAttributes::to_init(PORT, Access::ALL.bits()),
+            QueueAttributes::to_ready_to_receive(&peer, outstanding),
+            QueueAttributes::to_ready_to_send(first_psn, outstanding, repeats),
+        ] {
+            self.change(&pair, &step)?;
+        }
+        Ok(())
     }
 
     fn modify(&self, qp: u32, attributes: &QueueAttributes) -> Result<(), NicError> {
@@ -506,6 +473,10 @@ impl Nic for RxeNic {
         if addr.wrapping_sub(first) < bytes {
             self.proxy.rung();
         }
+    }
+
+    fn advance_to(&self, _now_ns: u64) {
+        // The driver's clock is the kernel's.
     }
 
     fn step(&self) -> bool {

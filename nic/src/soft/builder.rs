@@ -171,8 +171,8 @@ impl SoftNicBuilder {
         self.clock.take().unwrap_or_else(|| Arc::new(RealClock::new()))
     }
 
-    pub(super) fn shape(&self) -> Option<Shape> {
-        (self.latency_ns != 0 || self.bytes_per_second.is_some()).then(|| Shape {
+    pub(super) fn shape(&self) -> Option<LinkTiming> {
+        (self.latency_ns != 0 || self.bytes_per_second.is_some()).then(|| LinkTiming {
             latency_ns: self.latency_ns,
             bytes_per_second: self.bytes_per_second,
             free_at_ns: Default::default(),
@@ -180,15 +180,15 @@ impl SoftNicBuilder {
     }
 }
 
-/// The time requests take.
-pub(super) struct Shape {
+/// How long requests take on the modelled link.
+pub(super) struct LinkTiming {
     latency_ns: u64,
     bytes_per_second: Option<u64>,
     /// When the link is free again: outbound, inbound.
     free_at_ns: [AtomicU64; 2],
 }
 
-impl Shape {
+impl LinkTiming {
     /// Puts `bytes` bytes on the link at `now_ns` or when it is free, and returns when they have arrived.
     pub fn due_ns(&self, now_ns: u64, inbound: bool, bytes: u64) -> u64 {
         let Some(bytes_per_second) = self.bytes_per_second else {

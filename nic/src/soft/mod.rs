@@ -1,9 +1,9 @@
 //! A NIC in software that executes mlx5 work requests from queue-pair memory of this process, as a ConnectX would.
 //!
-//! What it does: READ, WRITE, WRITE with immediate, compare-and-swap, fetch-and-add, NOP and DUMP; scatter lists,
-//! inline data, fences, signalled and unsignalled requests of one or more blocks; collapsed and ring completion
-//! queues with overrun ignored; key, bound and access checks; error completions, the error state and flushing; a
-//! limit of READs in flight. What it does not do: SEND, masked atomics, memory windows, events.
+//! What it does: READ, WRITE, NOP and DUMP; scatter lists, fences, signalled and unsignalled requests of one or more
+//! blocks; collapsed and ring completion queues with overrun ignored; key, bound and access checks; error completions, the
+//! error state and flushing; a limit of READs in flight. It refuses what paging does not use: SEND, immediates, atomics,
+//! inline data, memory windows, events.
 //!
 //! How it differs from hardware, so that posters do not lean on it:
 //! - requests are executed when they complete, in order, so a READ's data never arrives before its turn, unless a
@@ -40,9 +40,12 @@ mod memory;
 mod mix;
 mod moving;
 mod queue_pair;
+mod registry;
 mod report;
+mod rings;
+pub mod vendor;
 
-use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -52,7 +55,9 @@ use engine::{Core, Engine, Owners, Round};
 use memory::MemoryTable;
 use moving::{Lane, Moving, STAGING_BYTES};
 use queue_pair::{QueuePairEngine, QueuePairShared};
+use registry::Registry;
 use report::Violations;
+use rings::{check_queue_memory, describe};
 
 pub use builder::SoftNicBuilder;
 pub use clock::{Clock, RealClock, VirtualClock};
@@ -63,9 +68,12 @@ pub use report::{SoftNicStats, Violation, ViolationKind};
 
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
 use crate::{
-    Access, MemoryKey, Nic, NicCapabilities, NicError, Pages, QueueFormat, QueueMemory, QueuePair, QueuePairState,
-    QueueRings, RingSpan,
+    Access, MemoryKey, Nic, NicCapabilities, NicError, Pages, QueueAttributes, QueueMemory, QueuePair, QueuePairState,
+    QueueRings,
 };
+
+/// What errors call it.
+const NAME: &str = "software";
 
 /// Most engines of one NIC.
 pub const ENGINES_MAX: usize = 64;
@@ -75,40 +83,6 @@ pub const QUEUE_PAIRS_MAX: usize = 4096;
 pub const CQ_ENTRIES_MAX: u32 = 1 << 22;
 /// Bytes from one doorbell register to the next: a cache line, so that posters of different queue pairs do not meet.
 const REGISTER_STRIDE: usize = 64;
-
-/// Vendor syndromes of error completions: this NIC's own detail of a syndrome.
-pub mod vendor {
-    /// Flushed because of an earlier failure.
-    pub const FLUSHED: u8 = 0x01;
-    /// The request cannot be parsed, or is longer than what the doorbell announced.
-    pub const MALFORMED: u8 = 0x10;
-    /// Its index is not that of its ring slot.
-    pub const WRONG_INDEX: u8 = 0x11;
-    /// It names another queue pair.
-    pub const WRONG_QUEUE_PAIR: u8 = 0x12;
-    /// An operation that this NIC does not do.
-    pub const UNSUPPORTED: u8 = 0x13;
-    /// A READ or atomic with inline data for its result.
-    pub const INLINE_RESULT: u8 = 0x14;
-    /// More than 2^31 bytes.
-    pub const TOO_LONG: u8 = 0x15;
-    /// An atomic whose local data is not 8 bytes.
-    pub const ATOMIC_LENGTH: u8 = 0x16;
-    /// An atomic on a remote address that is no multiple of 8.
-    pub const ATOMIC_ALIGNMENT: u8 = 0x17;
-    /// The local key, its bounds or its rights do not cover a data segment.
-    pub const LOCAL_KEY: u8 = 0x20;
-    /// The remote key, its bounds or its rights do not cover the remote side.
-    pub const REMOTE_KEY: u8 = 0x21;
-    /// The responder is destroyed or in a state in which it does not answer.
-    pub const NO_RESPONDER: u8 = 0x22;
-    /// The mover failed; see [`SoftNic::mover_failure`](super::SoftNic::mover_failure).
-    pub const MOVER: u8 = 0x30;
-    /// The responder has no receive posted.
-    pub const NO_RECEIVE: u8 = 0x23;
-    /// Planted by [`SoftNic::inject`](super::SoftNic::inject).
-    pub const INJECTED: u8 = 0xf0;
-}
 
 /// Locks a mutex whose data is valid after any panic: no code of this crate panics between related changes.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,7 +96,7 @@ struct Shared {
     faults: faults::Faults,
     violations: Violations,
     clock: Arc<dyn Clock>,
-    shape: Option<builder::Shape>,
+    shape: Option<builder::LinkTiming>,
     max_rd_atomic: u32,
     in_flight: Arc<report::InFlight>,
     spin: Duration,
@@ -136,13 +110,6 @@ struct Shared {
     completions_go_on: bool,
     /// The first failure of the mover since a queue pair was last reset.
     mover_failure: Mutex<Option<String>>,
-}
-
-/// Queue pairs by number, and what is free.
-struct Registry {
-    queue_pairs: HashMap<u32, Arc<QueuePairShared>>,
-    free_registers: Vec<usize>,
-    created: u32,
 }
 
 /// The software NIC. Dropping it stops its engines after the request they execute, and touches no memory afterwards.
@@ -200,11 +167,7 @@ impl SoftNic {
         });
         let mut nic = SoftNic {
             shared,
-            registry: Mutex::new(Registry {
-                queue_pairs: HashMap::new(),
-                free_registers: (0..QUEUE_PAIRS_MAX).rev().collect(),
-                created: 0,
-            }),
+            registry: Mutex::new(Registry::new()),
             registers: Pages::new(QUEUE_PAIRS_MAX * REGISTER_STRIDE),
             owners: Owners::new(QUEUE_PAIRS_MAX),
             dying: Mutex::default(),
@@ -255,7 +218,7 @@ impl SoftNic {
     pub fn mix_faults(&self, mix: &FaultMix, seed: u64) -> Result<(), NicError> {
         if self.shared.moved {
             return Err(NicError::Unsupported {
-                nic: "software",
+                nic: NAME,
                 what: "draw faults by seed while a mover moves its data; plant them with `inject`",
             });
         }
@@ -366,29 +329,6 @@ impl Core {
     }
 }
 
-impl Registry {
-    /// A number that no queue pair has: an odd multiplier makes successive numbers far apart and visits all 2^24.
-    fn next_number(&mut self) -> u32 {
-        loop {
-            self.created = self.created.wrapping_add(1);
-            let number = self.created.wrapping_mul(0x9e_3779).wrapping_add(0x12_0b5d) & 0xff_ffff;
-            // 0 and 1 are special queue pairs, 0xffffff is the multicast one.
-            if number > 1 && number != 0xff_ffff && !self.queue_pairs.contains_key(&number) {
-                return number;
-            }
-        }
-    }
-
-    /// The engine with the fewest queue pairs, of `engines`.
-    fn idlest_engine(&self, engines: usize) -> usize {
-        let mut load = vec![0u32; engines];
-        self.queue_pairs
-            .values()
-            .for_each(|queue_pair| load[queue_pair.engine] += 1);
-        (0..engines).min_by_key(|engine| load[*engine]).unwrap_or(0)
-    }
-}
-
 impl Nic for SoftNic {
     fn capabilities(&self) -> NicCapabilities {
         NicCapabilities {
@@ -408,6 +348,13 @@ impl Nic for SoftNic {
 
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
         self.shared.memory.insert(addr, bytes, access)
+    }
+
+    fn register_dma_buf(&self, _: BorrowedFd<'_>, _: u64, _: u64, _: u64, _: Access) -> Result<MemoryKey, NicError> {
+        Err(NicError::Unsupported {
+            nic: NAME,
+            what: "register a dma-buf: its engines reach memory of this process alone",
+        })
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
@@ -440,7 +387,7 @@ impl Nic for SoftNic {
     unsafe fn create_queue_pair(&self, rings: QueueRings) -> Result<QueuePair, NicError> {
         let QueueRings::Given(memory) = rings else {
             return Err(NicError::Unsupported {
-                nic: "software",
+                nic: NAME,
                 what: "make rings: give it some",
             });
         };
@@ -512,10 +459,29 @@ impl Nic for SoftNic {
         })?
     }
 
+    fn modify(&self, _qp: u32, _attributes: &QueueAttributes) -> Result<(), NicError> {
+        Err(NicError::Unsupported {
+            nic: NAME,
+            what: "be connected to another machine",
+        })
+    }
+
+    fn use_doorbell_proxy(&self, _qp: u32) -> Result<QueuePair, NicError> {
+        Err(NicError::Unsupported {
+            nic: NAME,
+            what: "ring by a doorbell proxy: every thread of this process reaches its registers",
+        })
+    }
+
+    fn doorbell_calls(&self) -> u64 {
+        // It has no proxy.
+        0
+    }
+
     fn fail(&self, qp: u32) -> Result<(), NicError> {
         if self.shared.moved {
             return Err(NicError::Unsupported {
-                nic: "software",
+                nic: NAME,
                 what: "fail a queue pair on demand while a mover moves its data",
             });
         }
@@ -605,81 +571,4 @@ impl Drop for SoftNic {
         }
         // Lanes of a mover are dropped with the engines, and wait for what is under way.
     }
-}
-
-/// A queue pair over the caller's rings.
-fn describe(number: u32, doorbell: u64, memory: &QueueMemory, completion_start: u32) -> QueuePair {
-    let ring = |address, slots, bytes: usize, start| RingSpan {
-        address,
-        slots,
-        shift: bytes.trailing_zeros(),
-        start,
-    };
-    QueuePair {
-        number,
-        format: QueueFormat::Mlx5,
-        doorbell,
-        // The send half of the pair's record.
-        doorbell_record: memory.dbrec + 4,
-        send: ring(memory.sq, memory.sq_entries, crate::wire::mlx5::BLOCK_BYTES, 0),
-        completion: ring(
-            memory.cq,
-            memory.cq_entries,
-            crate::wire::mlx5::CQE_BYTES,
-            completion_start,
-        ),
-        collapsed: memory.collapsed,
-        completion_produced: 0,
-        completion_consumed: 0,
-    }
-}
-
-fn check_queue_memory(memory: &QueueMemory) -> Result<(), NicError> {
-    let aligned = |what, value: u64, alignment: u64, expected| {
-        if value == 0 || !value.is_multiple_of(alignment) {
-            return Err(NicError::BadArgument { what, value, expected });
-        }
-        Ok(())
-    };
-    aligned("send queue address", memory.sq, 64, "a mapped address, aligned to 64")?;
-    aligned(
-        "completion queue address",
-        memory.cq,
-        64,
-        "a mapped address, aligned to 64",
-    )?;
-    aligned(
-        "doorbell record address",
-        memory.dbrec,
-        8,
-        "a mapped address, aligned to 8",
-    )?;
-    aligned(
-        "completion doorbell record address",
-        memory.cq_dbrec,
-        8,
-        "a mapped address, aligned to 8",
-    )?;
-    let sized = |what, entries: u32, max, expected| {
-        if !entries.is_power_of_two() || entries > max {
-            return Err(NicError::BadArgument {
-                what,
-                value: u64::from(entries),
-                expected,
-            });
-        }
-        Ok(())
-    };
-    sized(
-        "send queue entries",
-        memory.sq_entries,
-        QUEUE_BLOCKS_MAX,
-        "a power of two up to 32768",
-    )?;
-    sized(
-        "completion queue entries",
-        memory.cq_entries,
-        CQ_ENTRIES_MAX,
-        "a power of two up to 2^22",
-    )
 }

@@ -1,27 +1,29 @@
 //! One queue pair: its doorbell, its ring, the requests it has in flight.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::completion_queue::{CompletionQueue, half, word};
-use super::copy::Ahead;
+use super::completion_queue::word;
 use super::engine::Context;
 use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
-use super::mix::{FaultKind, pieces_of};
+use super::mix::{FaultKind, Verdict, pieces_of};
 use super::report::{InFlight, ViolationKind, describe};
 use super::{lock, vendor};
 use crate::wire::WireError;
 use crate::wire::mlx5::{
-    BLOCK_BYTES, BLOCKS_MAX, Completion, CompletionDetail, ControlSegment, CqeOpcode, Doorbell, Opcode, Syndrome,
-    UNIT_BYTES, UNITS_MAX, WorkRequest,
+    BLOCK_BYTES, BLOCKS_MAX, Completion, CompletionDetail, ControlSegment, CqeOpcode, Opcode, Syndrome, WorkRequest,
 };
 use crate::{QueueMemory, QueuePairState};
 
 mod landing;
 mod moving;
 mod order;
+mod ring;
+mod shared;
+
+pub(super) use shared::QueuePairShared;
 
 use landing::{Adrift, Scattered};
 use moving::UnderWay;
@@ -29,123 +31,6 @@ use order::Order;
 
 /// Room for the longest request.
 pub(super) type RequestBuffer = [u8; BLOCKS_MAX * BLOCK_BYTES];
-
-/// What several engines and callers see of a queue pair.
-pub(super) struct QueuePairShared {
-    pub number: u32,
-    /// Its doorbell register.
-    pub register: usize,
-    /// The engine that serves it.
-    pub engine: usize,
-    state: AtomicU8,
-    pub ends: Mutex<Ends>,
-}
-
-/// Where completions of a queue pair go, and where its receives come from. A leaf lock: nothing is waited for and no
-/// data is moved under it.
-pub(super) struct Ends {
-    cq: CompletionQueue,
-    /// The doorbell record of the queue pair.
-    record: u64,
-    /// Receives used up.
-    received: u16,
-    /// Cleared when the queue pair is destroyed: its memory is not ours any more.
-    alive: bool,
-}
-
-impl Ends {
-    /// Uses up one posted receive and returns its index. Arrivals of WRITE with immediate need no more of a receive
-    /// than that it was posted, so the ring itself is not read.
-    pub fn take_receive(&mut self) -> Option<u16> {
-        if !self.alive {
-            return None;
-        }
-        // SAFETY: the record is valid while `alive`. Acquire: the receive was posted before the record was stored.
-        let posted = u32::from_be(unsafe { half(self.record) }.load(Ordering::Acquire)) as u16;
-        if posted == self.received {
-            return None;
-        }
-        self.received = self.received.wrapping_add(1);
-        Some(self.received.wrapping_sub(1))
-    }
-
-    /// Writes a completion; returns whether it overwrote an unread one.
-    pub fn push(&mut self, completion: Completion) -> bool {
-        self.alive && self.cq.push(completion)
-    }
-}
-
-impl QueuePairShared {
-    pub fn new(
-        number: u32,
-        register: usize,
-        engine: usize,
-        memory: &QueueMemory,
-        remote: bool,
-        completions_go_on: bool,
-    ) -> Self {
-        let ends = Ends {
-            cq: CompletionQueue::new(memory, remote, completions_go_on),
-            record: memory.dbrec,
-            received: 0,
-            alive: true,
-        };
-        let state = AtomicU8::new(QueuePairState::Reset as u8);
-        QueuePairShared {
-            number,
-            register,
-            engine,
-            state,
-            ends: Mutex::new(ends),
-        }
-    }
-
-    pub fn state(&self) -> QueuePairState {
-        // Acquire: pairs with the release in `set_state`.
-        match self.state.load(Ordering::Acquire) {
-            0 => QueuePairState::Reset,
-            1 => QueuePairState::Init,
-            2 => QueuePairState::ReadyToReceive,
-            3 => QueuePairState::ReadyToSend,
-            _ => QueuePairState::Error,
-        }
-    }
-
-    /// Only the holder of the engine's lock may call this.
-    pub fn set_state(&self, state: QueuePairState) {
-        // Release: who sees an error state sees the completion that tells of it.
-        self.state.store(state as u8, Ordering::Release);
-    }
-
-    /// Whether it answers requests of others.
-    pub fn answers(&self) -> bool {
-        matches!(
-            self.state(),
-            QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend
-        )
-    }
-
-    /// Stops all use of the memory of the completion queue and the record.
-    pub fn bury(&self) {
-        lock(&self.ends).alive = false;
-    }
-
-    /// Position of the first completion since the last reset.
-    pub fn completions_start(&self) -> u32 {
-        lock(&self.ends).cq.first()
-    }
-
-    /// Sets completions, receives and the records to their start.
-    pub fn clear(&self) {
-        let mut ends = lock(&self.ends);
-        if ends.alive {
-            ends.received = 0;
-            ends.cq.reset();
-            // SAFETY: the record is valid while `alive`. Relaxed: nobody posts to a queue pair in reset.
-            unsafe { word(ends.record).store(0, Ordering::Relaxed) };
-        }
-    }
-}
 
 /// A request that was started and completes later.
 struct Pending {
@@ -306,107 +191,6 @@ impl QueuePairEngine {
         self.due_ns().map_or(Step::Idle, Step::Until)
     }
 
-    /// Reads the doorbell register; returns whether there are blocks to start.
-    #[inline]
-    fn look_at_doorbell(&mut self, context: &Context<'_>) -> bool {
-        // SAFETY: the register belongs to this queue pair. Acquire: pairs with the poster's fence before its doorbell
-        // store, so that the requests and the record it stored before are seen.
-        let raw = unsafe { word(self.register) }.load(Ordering::Acquire);
-        if raw == self.seen || context.faults.mixed() && self.overlooks_doorbell(context) {
-            return false;
-        }
-        self.take_doorbell(raw, context)
-    }
-
-    fn take_doorbell(&mut self, raw: u64, context: &Context<'_>) -> bool {
-        self.seen = raw;
-        context.counters.doorbells.add(1);
-        let number = self.shared.number;
-        let note = |kind, text: String| context.violations.note(kind, number, || text);
-        let doorbell = Doorbell::parse(raw.to_ne_bytes());
-        if doorbell.queue_pair != number {
-            note(ViolationKind::DoorbellWrongQueuePair, doorbell.to_string());
-            return false;
-        }
-        if matches!(self.shared.state(), QueuePairState::Reset | QueuePairState::Init) {
-            note(ViolationKind::DoorbellNotReady, doorbell.to_string());
-            return false;
-        }
-        let ahead = doorbell.index.wrapping_sub(self.target as u16);
-        if u32::from(ahead) > self.memory.sq_entries {
-            let text = format!(
-                "{doorbell} after #{}, ring of {}",
-                self.target as u16, self.memory.sq_entries
-            );
-            note(ViolationKind::DoorbellOutOfRange, text);
-            return false;
-        }
-        let from = self.target;
-        self.target += u64::from(ahead);
-        // SAFETY: the record is valid while the queue pair lives. Acquire: the record was stored before the doorbell.
-        let record = u32::from_be(unsafe { half(self.memory.dbrec + 4) }.load(Ordering::Acquire)) as u16;
-        self.check_announced(context, from, doorbell, record);
-        self.head != self.target
-    }
-
-    /// Copies the request at the head of the ring into `buffer` and returns its blocks, or the rule it breaks.
-    #[inline]
-    fn fetch(&self, buffer: &mut RequestBuffer) -> Result<usize, ViolationKind> {
-        self.fetch_block(self.head, &mut buffer[..BLOCK_BYTES]);
-        let units = ControlSegment::new_checked(&buffer[..]).map_or(0, |control| usize::from(control.units()));
-        if units == 0 || units > UNITS_MAX {
-            return Err(ViolationKind::Malformed);
-        }
-        let blocks = (units * UNIT_BYTES).div_ceil(BLOCK_BYTES);
-        if blocks as u64 > self.target - self.head {
-            return Err(ViolationKind::BeyondDoorbell);
-        }
-        for block in 1..blocks {
-            let place = &mut buffer[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES];
-            self.fetch_block(self.head + block as u64, place);
-        }
-        Ok(blocks)
-    }
-
-    #[inline]
-    fn fetch_block(&self, index: u64, place: &mut [u8]) {
-        let slot = index & u64::from(self.memory.sq_entries - 1);
-        let address = self.memory.sq + slot * BLOCK_BYTES as u64;
-        for (i, bytes) in place.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: within the ring, which is valid while the queue pair lives. Relaxed: ordered by the acquire
-            // load of the doorbell; a poster that rewrites the slot now gives garbage, which is checked.
-            *bytes = unsafe { word(address + i as u64 * 8) }
-                .load(Ordering::Relaxed)
-                .to_ne_bytes();
-        }
-    }
-
-    /// Where the next request will copy from and to, as far as that can be told without trusting it: a hint.
-    #[inline]
-    fn peek(&self) -> Option<Ahead> {
-        if self.head == self.target {
-            return None;
-        }
-        let slot = self.head & u64::from(self.memory.sq_entries - 1);
-        let block = self.memory.sq + slot * BLOCK_BYTES as u64;
-        // SAFETY: within the ring, which is valid while the queue pair lives. Relaxed: the request is fetched anew
-        // and checked when its turn comes.
-        let field = |offset| u64::from_be(unsafe { word(block + offset) }.load(Ordering::Relaxed));
-        // Remote and first local address, where READs and WRITEs of registered memory have them.
-        let (remote, local) = (field(16), field(40));
-        match Opcode::from((field(0) >> 32) as u8) {
-            Opcode::Read => Some(Ahead {
-                src: remote,
-                dst: local,
-            }),
-            Opcode::Write => Some(Ahead {
-                src: local,
-                dst: remote,
-            }),
-            _ => None,
-        }
-    }
-
     /// Starts the request at the head: executes it at once, or queues it until it is due.
     #[inline]
     fn start(&mut self, context: &Context<'_>, buffer: &mut RequestBuffer) -> Step {
@@ -425,15 +209,7 @@ impl QueuePairEngine {
             self.head += blocks as u64;
             let ahead = self.peek();
             // SAFETY: the engine's lock is held: `self` lives behind it.
-            let outcome = unsafe {
-                execute(
-                    &request,
-                    context.memory,
-                    self.responder.as_deref(),
-                    context.now_ns(),
-                    ahead,
-                )
-            };
+            let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), ahead) };
             self.completed_up_to(self.head);
             self.complete(context, &request, index, outcome, false);
             return Step::Did(outcome.unwrap_or(0));
@@ -456,13 +232,27 @@ impl QueuePairEngine {
             return Step::Did(0);
         }
         self.head += blocks as u64;
-        let length = if request.operation.remote().is_some() {
-            request.segments.len_bytes()
-        } else {
-            0
+        let pending = self.sentenced(context, &request, bytes, fault, verdict);
+        self.queue(pending);
+        context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
+        Step::Did(0)
+    }
+
+    /// The request that was just taken from the head of the ring, with what a planted fault and a verdict make of it.
+    fn sentenced(
+        &self,
+        context: &Context<'_>,
+        request: &WorkRequest<'_>,
+        bytes: &[u8],
+        fault: Option<Fault>,
+        verdict: Verdict,
+    ) -> Pending {
+        let waits_for_data = request.operation.is_read_or_atomic();
+        let length = match request.operation.remote() {
+            Some(_) => request.segments.len_bytes(),
+            None => 0,
         };
         let delay_ns = fault.map_or(0, Fault::delay_ns).saturating_add(verdict.delay_ns);
-        let due_ns = context.due_ns(waits_for_data, length).saturating_add(delay_ns);
         let failure = match fault {
             Some(Fault::Fail(syndrome)) => Some(Failure {
                 syndrome,
@@ -474,29 +264,24 @@ impl QueuePairEngine {
             Some(Fault::Flip { bit }) => Some(bit),
             _ => None,
         };
-        let lose_completion = fault == Some(Fault::LoseCompletion) || verdict.lose;
         // What is to flip has to have moved: it goes in one piece.
         let in_pieces = verdict.pieces > 0 && failure.is_none() && flip.is_none();
-        let scattered = in_pieces.then(|| Scattered {
-            pieces: pieces_of(length, verdict.pieces),
-            adrift_ns: verdict.adrift_ns,
-            reorders: verdict.reorders,
-            splits: verdict.splits,
-        });
-        let (bytes, end) = (bytes.to_vec(), self.head);
-        self.queue(Pending {
-            bytes,
-            index,
-            end,
-            due_ns,
+        Pending {
+            bytes: bytes.to_vec(),
+            index: request.index,
+            end: self.head,
+            due_ns: context.due_ns(waits_for_data, length).saturating_add(delay_ns),
             waits_for_data,
             failure,
-            lose_completion,
-            scattered,
+            lose_completion: fault == Some(Fault::LoseCompletion) || verdict.lose,
+            scattered: in_pieces.then(|| Scattered {
+                pieces: pieces_of(length, verdict.pieces),
+                adrift_ns: verdict.adrift_ns,
+                reorders: verdict.reorders,
+                splits: verdict.splits,
+            }),
             flip,
-        });
-        context.counters.read_depth_max.raise(u64::from(self.reads_in_flight));
-        Step::Did(0)
+        }
     }
 
     fn check<'a>(&self, parsed: Result<WorkRequest<'a>, WireError>) -> Result<WorkRequest<'a>, ViolationKind> {
@@ -579,15 +364,7 @@ impl QueuePairEngine {
             }
         };
         // SAFETY: the engine's lock is held: `self` lives behind it.
-        let outcome = unsafe {
-            execute(
-                &request,
-                context.memory,
-                self.responder.as_deref(),
-                context.now_ns(),
-                None,
-            )
-        };
+        let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), None) };
         if let (Some(bit), Ok(_)) = (pending.flip, outcome) {
             // SAFETY: as above: the request was just allowed to write there.
             unsafe { flip(&request, bit) };

@@ -178,14 +178,10 @@ macro_rules! counters {
 counters! {
     /// NOPs executed.
     nops;
-    /// WRITEs executed, those with immediate included.
+    /// WRITEs executed.
     writes;
     /// READs executed.
     reads;
-    /// Compare-and-swaps executed.
-    compare_swaps;
-    /// Fetch-and-adds executed.
-    fetch_adds;
     /// DUMPs executed.
     dumps;
     /// Bytes READ.
@@ -204,14 +200,14 @@ counters! {
     sleeps;
     /// Times an engine that slept out its bound found work nobody had woken it for.
     late_wakes;
-    /// Most READs and atomics one queue pair had in flight at one time (a sum over engines).
+    /// Most READs one queue pair had in flight at one time (a sum over engines).
     read_depth_max;
-    /// Most READs and atomics that all queue pairs together had in flight at one time. Counted where requests take
+    /// Most READs that all queue pairs together had in flight at one time. Counted where requests take
     /// modelled time; elsewhere one is done before the next one starts, or a mover has it.
     reads_in_flight_max;
 }
 
-/// READs and atomics in flight on a whole NIC.
+/// READs in flight on a whole NIC.
 #[derive(Default)]
 pub(super) struct InFlight {
     now: AtomicU64,
@@ -272,12 +268,10 @@ impl Counters {
                 self.reads.add(1);
                 self.bytes_read.add(bytes);
             }
-            Opcode::Write | Opcode::WriteImmediate => {
+            Opcode::Write => {
                 self.writes.add(1);
                 self.bytes_written.add(bytes);
             }
-            Opcode::CompareSwap => self.compare_swaps.add(1),
-            Opcode::FetchAdd => self.fetch_adds.add(1),
             Opcode::Dump => self.dumps.add(1),
             _ => self.nops.add(1),
         }

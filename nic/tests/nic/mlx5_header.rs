@@ -37,7 +37,7 @@ fn record_is_what_the_header_says() {
 }
 
 #[test]
-fn offsets_are_the_headers() {
+fn offsets_in_control_segments_are_the_headers() {
     check_field!(
         REFERENCE,
         ControlSegment,
@@ -78,6 +78,10 @@ fn offsets_are_the_headers() {
         "mlx5_wqe_ctrl_seg",
         "imm"
     );
+}
+
+#[test]
+fn offsets_in_segments_are_the_headers() {
     check_field!(
         REFERENCE,
         RemoteAddressSegment,
@@ -110,6 +114,10 @@ fn offsets_are_the_headers() {
         "mlx5_wqe_atomic_seg",
         "compare"
     );
+}
+
+#[test]
+fn offsets_in_completions_are_the_headers() {
     check_field!(REFERENCE, Cqe, set_wqe_id, u16, "mlx5_cqe64", "wqe_id");
     check_field!(REFERENCE, Cqe, set_flags_rqpn, u32, "mlx5_cqe64", "flags_rqpn");
     check_field!(REFERENCE, Cqe, set_srqn_uidx, u32, "mlx5_cqe64", "srqn_uidx");
@@ -253,51 +261,39 @@ fn requests_are_the_headers() {
     };
     let immediate = 0xdead_beef;
     let (compare, swap) = (0x99aa_bbcc_ddee_ff00, 0x1122_3344_5566_7788);
+    let write_immediate = WorkRequest {
+        solicited: true,
+        operation: Operation::WriteImmediate {
+            remote,
+            rkey,
+            immediate,
+        },
+        segments: Segments::List(&list),
+        ..base
+    };
+    let write_inline = WorkRequest {
+        signalled: false,
+        operation: Operation::Write { remote, rkey },
+        segments: Segments::List(&inline),
+        ..base
+    };
+    let atomic = |operation| WorkRequest {
+        operation,
+        segments: Segments::List(&eight),
+        ..base
+    };
+    let compare_swap = Operation::CompareSwap {
+        remote,
+        rkey,
+        compare,
+        swap,
+    };
     let cases = [
         ("read", WorkRequest { fence: true, ..base }),
-        (
-            "write_imm",
-            WorkRequest {
-                solicited: true,
-                operation: Operation::WriteImmediate {
-                    remote,
-                    rkey,
-                    immediate,
-                },
-                segments: Segments::List(&list),
-                ..base
-            },
-        ),
-        (
-            "inline",
-            WorkRequest {
-                signalled: false,
-                operation: Operation::Write { remote, rkey },
-                segments: Segments::List(&inline),
-                ..base
-            },
-        ),
-        (
-            "compare_swap",
-            WorkRequest {
-                operation: Operation::CompareSwap {
-                    remote,
-                    rkey,
-                    compare,
-                    swap,
-                },
-                segments: Segments::List(&eight),
-                ..base
-            },
-        ),
-        (
-            "fetch_add",
-            WorkRequest {
-                operation: Operation::FetchAdd { remote, rkey, add: 5 },
-                segments: Segments::List(&eight),
-                ..base
-            },
-        ),
+        ("write_imm", write_immediate),
+        ("inline", write_inline),
+        ("compare_swap", atomic(compare_swap)),
+        ("fetch_add", atomic(Operation::FetchAdd { remote, rkey, add: 5 })),
     ];
     for (name, request) in cases {
         let mut buffer = [0xa5; 1024];

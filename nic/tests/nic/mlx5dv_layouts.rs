@@ -35,78 +35,83 @@ fn check(ours: &[(&str, u64)], prefixes: &[&str]) {
     assert_eq!(forgotten, [&""; 0]);
 }
 
+type Out = dv::InOut<(), ()>;
+const SQ: usize = offset_of!(dv::Qp, sq);
+const RQ: usize = offset_of!(dv::Qp, rq);
+const BF: usize = offset_of!(dv::Qp, bf);
+const QP: usize = offset_of!(dv::Obj, qp);
+const CQ: usize = offset_of!(dv::Obj, cq);
+
+/// Sizes and offsets of libmlx5's structures.
+const OF_LIBMLX5: &[(&str, usize)] = &[
+    ("mlx5dv_qp", size_of::<dv::Qp>()),
+    ("mlx5dv_qp.dbrec", offset_of!(dv::Qp, dbrec)),
+    ("mlx5dv_qp.sq.buf", SQ + offset_of!(dv::Ring, buf)),
+    ("mlx5dv_qp.sq.wqe_cnt", SQ + offset_of!(dv::Ring, wqe_cnt)),
+    ("mlx5dv_qp.sq.stride", SQ + offset_of!(dv::Ring, stride)),
+    ("mlx5dv_qp.rq.buf", RQ + offset_of!(dv::Ring, buf)),
+    ("mlx5dv_qp.rq.wqe_cnt", RQ + offset_of!(dv::Ring, wqe_cnt)),
+    ("mlx5dv_qp.rq.stride", RQ + offset_of!(dv::Ring, stride)),
+    ("mlx5dv_qp.bf.reg", BF + offset_of!(dv::Register, reg)),
+    ("mlx5dv_qp.bf.size", BF + offset_of!(dv::Register, size)),
+    ("mlx5dv_qp.comp_mask", offset_of!(dv::Qp, comp_mask)),
+    ("mlx5dv_qp.uar_mmap_offset", offset_of!(dv::Qp, uar_mmap_offset)),
+    ("mlx5dv_qp.tirn", offset_of!(dv::Qp, tirn)),
+    ("mlx5dv_qp.tisn", offset_of!(dv::Qp, tisn)),
+    ("mlx5dv_qp.rqn", offset_of!(dv::Qp, rqn)),
+    ("mlx5dv_qp.sqn", offset_of!(dv::Qp, sqn)),
+    ("mlx5dv_qp.tir_icm_addr", offset_of!(dv::Qp, tir_icm_addr)),
+    ("mlx5dv_cq", size_of::<dv::Cq>()),
+    ("mlx5dv_cq.buf", offset_of!(dv::Cq, buf)),
+    ("mlx5dv_cq.dbrec", offset_of!(dv::Cq, dbrec)),
+    ("mlx5dv_cq.cqe_cnt", offset_of!(dv::Cq, cqe_cnt)),
+    ("mlx5dv_cq.cqe_size", offset_of!(dv::Cq, cqe_size)),
+    ("mlx5dv_cq.cq_uar", offset_of!(dv::Cq, cq_uar)),
+    ("mlx5dv_cq.cqn", offset_of!(dv::Cq, cqn)),
+    ("mlx5dv_cq.comp_mask", offset_of!(dv::Cq, comp_mask)),
+    ("mlx5dv_obj.qp.in", QP + offset_of!(Out, input)),
+    ("mlx5dv_obj.qp.out", QP + offset_of!(Out, out)),
+    ("mlx5dv_obj.cq.in", CQ + offset_of!(Out, input)),
+    ("mlx5dv_obj.cq.out", CQ + offset_of!(Out, out)),
+    ("mlx5dv_pd", size_of::<dv::Pd>()),
+    ("mlx5dv_pd.pdn", offset_of!(dv::Pd, pdn)),
+    ("mlx5dv_pd.comp_mask", offset_of!(dv::Pd, comp_mask)),
+    ("mlx5_wqe_av", size_of::<dv::AddressVector>()),
+    ("mlx5_wqe_av.dqp_dct", offset_of!(dv::AddressVector, dqp_dct)),
+    ("mlx5_wqe_av.stat_rate_sl", offset_of!(dv::AddressVector, stat_rate_sl)),
+    ("mlx5_wqe_av.fl_mlid", offset_of!(dv::AddressVector, fl_mlid)),
+    ("mlx5_wqe_av.rlid", offset_of!(dv::AddressVector, rlid)),
+    ("mlx5_wqe_av.rmac", offset_of!(dv::AddressVector, rmac)),
+    ("mlx5_wqe_av.tclass", offset_of!(dv::AddressVector, tclass)),
+    ("mlx5_wqe_av.hop_limit", offset_of!(dv::AddressVector, hop_limit)),
+    ("mlx5_wqe_av.grh_gid_fl", offset_of!(dv::AddressVector, grh_gid_fl)),
+    ("mlx5_wqe_av.rgid", offset_of!(dv::AddressVector, rgid)),
+    ("mlx5dv_ah", size_of::<dv::Ah>()),
+    ("mlx5dv_ah.av", offset_of!(dv::Ah, av)),
+    ("mlx5dv_ah.comp_mask", offset_of!(dv::Ah, comp_mask)),
+    ("mlx5dv_context_attr", size_of::<dv::ContextAttr>()),
+    ("mlx5dv_context_attr.flags", offset_of!(dv::ContextAttr, flags)),
+    ("mlx5dv_context_attr.comp_mask", offset_of!(dv::ContextAttr, comp_mask)),
+    ("mlx5dv_devx_umem", size_of::<dv::Umem>()),
+    ("mlx5dv_devx_umem.umem_id", offset_of!(dv::Umem, umem_id)),
+    ("mlx5dv_devx_umem_in", size_of::<dv::UmemIn>()),
+    ("mlx5dv_devx_umem_in.addr", offset_of!(dv::UmemIn, addr)),
+    ("mlx5dv_devx_umem_in.size", offset_of!(dv::UmemIn, size)),
+    ("mlx5dv_devx_umem_in.access", offset_of!(dv::UmemIn, access)),
+    ("mlx5dv_devx_umem_in.pgsz_bitmap", offset_of!(dv::UmemIn, pgsz_bitmap)),
+    ("mlx5dv_devx_umem_in.comp_mask", offset_of!(dv::UmemIn, comp_mask)),
+    ("mlx5dv_devx_umem_in.dmabuf_fd", offset_of!(dv::UmemIn, dmabuf_fd)),
+    ("mlx5dv_devx_uar", size_of::<dv::Uar>()),
+    ("mlx5dv_devx_uar.reg_addr", offset_of!(dv::Uar, reg_addr)),
+    ("mlx5dv_devx_uar.base_addr", offset_of!(dv::Uar, base_addr)),
+    ("mlx5dv_devx_uar.page_id", offset_of!(dv::Uar, page_id)),
+    ("mlx5dv_devx_uar.mmap_off", offset_of!(dv::Uar, mmap_off)),
+    ("mlx5dv_devx_uar.comp_mask", offset_of!(dv::Uar, comp_mask)),
+    ("mlx5dv_obj.fits", (size_of::<dv::Obj>() == 128) as usize),
+];
+
 #[test]
 fn structures_of_libmlx5_are_the_headers() {
-    type Out = dv::InOut<(), ()>;
-    let (sq, rq, bf) = (offset_of!(dv::Qp, sq), offset_of!(dv::Qp, rq), offset_of!(dv::Qp, bf));
-    let (qp, cq) = (offset_of!(dv::Obj, qp), offset_of!(dv::Obj, cq));
-    let out = offset_of!(Out, out);
-    let offsets = [
-        ("mlx5dv_qp", size_of::<dv::Qp>()),
-        ("mlx5dv_qp.dbrec", offset_of!(dv::Qp, dbrec)),
-        ("mlx5dv_qp.sq.buf", sq + offset_of!(dv::Ring, buf)),
-        ("mlx5dv_qp.sq.wqe_cnt", sq + offset_of!(dv::Ring, wqe_cnt)),
-        ("mlx5dv_qp.sq.stride", sq + offset_of!(dv::Ring, stride)),
-        ("mlx5dv_qp.rq.buf", rq + offset_of!(dv::Ring, buf)),
-        ("mlx5dv_qp.rq.wqe_cnt", rq + offset_of!(dv::Ring, wqe_cnt)),
-        ("mlx5dv_qp.rq.stride", rq + offset_of!(dv::Ring, stride)),
-        ("mlx5dv_qp.bf.reg", bf + offset_of!(dv::Register, reg)),
-        ("mlx5dv_qp.bf.size", bf + offset_of!(dv::Register, size)),
-        ("mlx5dv_qp.comp_mask", offset_of!(dv::Qp, comp_mask)),
-        ("mlx5dv_qp.uar_mmap_offset", offset_of!(dv::Qp, uar_mmap_offset)),
-        ("mlx5dv_qp.tirn", offset_of!(dv::Qp, tirn)),
-        ("mlx5dv_qp.tisn", offset_of!(dv::Qp, tisn)),
-        ("mlx5dv_qp.rqn", offset_of!(dv::Qp, rqn)),
-        ("mlx5dv_qp.sqn", offset_of!(dv::Qp, sqn)),
-        ("mlx5dv_qp.tir_icm_addr", offset_of!(dv::Qp, tir_icm_addr)),
-        ("mlx5dv_cq", size_of::<dv::Cq>()),
-        ("mlx5dv_cq.buf", offset_of!(dv::Cq, buf)),
-        ("mlx5dv_cq.dbrec", offset_of!(dv::Cq, dbrec)),
-        ("mlx5dv_cq.cqe_cnt", offset_of!(dv::Cq, cqe_cnt)),
-        ("mlx5dv_cq.cqe_size", offset_of!(dv::Cq, cqe_size)),
-        ("mlx5dv_cq.cq_uar", offset_of!(dv::Cq, cq_uar)),
-        ("mlx5dv_cq.cqn", offset_of!(dv::Cq, cqn)),
-        ("mlx5dv_cq.comp_mask", offset_of!(dv::Cq, comp_mask)),
-        ("mlx5dv_obj.qp.in", qp + offset_of!(Out, input)),
-        ("mlx5dv_obj.qp.out", qp + out),
-        ("mlx5dv_obj.cq.in", cq + offset_of!(Out, input)),
-        ("mlx5dv_obj.cq.out", cq + out),
-        ("mlx5dv_pd", size_of::<dv::Pd>()),
-        ("mlx5dv_pd.pdn", offset_of!(dv::Pd, pdn)),
-        ("mlx5dv_pd.comp_mask", offset_of!(dv::Pd, comp_mask)),
-        ("mlx5_wqe_av", size_of::<dv::AddressVector>()),
-        ("mlx5_wqe_av.dqp_dct", offset_of!(dv::AddressVector, dqp_dct)),
-        ("mlx5_wqe_av.stat_rate_sl", offset_of!(dv::AddressVector, stat_rate_sl)),
-        ("mlx5_wqe_av.fl_mlid", offset_of!(dv::AddressVector, fl_mlid)),
-        ("mlx5_wqe_av.rlid", offset_of!(dv::AddressVector, rlid)),
-        ("mlx5_wqe_av.rmac", offset_of!(dv::AddressVector, rmac)),
-        ("mlx5_wqe_av.tclass", offset_of!(dv::AddressVector, tclass)),
-        ("mlx5_wqe_av.hop_limit", offset_of!(dv::AddressVector, hop_limit)),
-        ("mlx5_wqe_av.grh_gid_fl", offset_of!(dv::AddressVector, grh_gid_fl)),
-        ("mlx5_wqe_av.rgid", offset_of!(dv::AddressVector, rgid)),
-        ("mlx5dv_ah", size_of::<dv::Ah>()),
-        ("mlx5dv_ah.av", offset_of!(dv::Ah, av)),
-        ("mlx5dv_ah.comp_mask", offset_of!(dv::Ah, comp_mask)),
-        ("mlx5dv_context_attr", size_of::<dv::ContextAttr>()),
-        ("mlx5dv_context_attr.flags", offset_of!(dv::ContextAttr, flags)),
-        ("mlx5dv_context_attr.comp_mask", offset_of!(dv::ContextAttr, comp_mask)),
-        ("mlx5dv_devx_umem", size_of::<dv::Umem>()),
-        ("mlx5dv_devx_umem.umem_id", offset_of!(dv::Umem, umem_id)),
-        ("mlx5dv_devx_umem_in", size_of::<dv::UmemIn>()),
-        ("mlx5dv_devx_umem_in.addr", offset_of!(dv::UmemIn, addr)),
-        ("mlx5dv_devx_umem_in.size", offset_of!(dv::UmemIn, size)),
-        ("mlx5dv_devx_umem_in.access", offset_of!(dv::UmemIn, access)),
-        ("mlx5dv_devx_umem_in.pgsz_bitmap", offset_of!(dv::UmemIn, pgsz_bitmap)),
-        ("mlx5dv_devx_umem_in.comp_mask", offset_of!(dv::UmemIn, comp_mask)),
-        ("mlx5dv_devx_umem_in.dmabuf_fd", offset_of!(dv::UmemIn, dmabuf_fd)),
-        ("mlx5dv_devx_uar", size_of::<dv::Uar>()),
-        ("mlx5dv_devx_uar.reg_addr", offset_of!(dv::Uar, reg_addr)),
-        ("mlx5dv_devx_uar.base_addr", offset_of!(dv::Uar, base_addr)),
-        ("mlx5dv_devx_uar.page_id", offset_of!(dv::Uar, page_id)),
-        ("mlx5dv_devx_uar.mmap_off", offset_of!(dv::Uar, mmap_off)),
-        ("mlx5dv_devx_uar.comp_mask", offset_of!(dv::Uar, comp_mask)),
-        ("mlx5dv_obj.fits", usize::from(size_of::<dv::Obj>() == 128)),
-    ];
     let codes = [
         ("MLX5DV_OBJ_QP", dv::OBJ_QP),
         ("MLX5DV_OBJ_CQ", dv::OBJ_CQ),
@@ -122,111 +127,111 @@ fn structures_of_libmlx5_are_the_headers() {
         // The send half is the second word of the record.
         ("MLX5_SND_DBR", 1),
     ];
-    let all: Vec<_> = offsets
-        .map(|(name, at)| (name, at as u64))
-        .into_iter()
-        .chain(codes)
-        .collect();
+    let offsets = OF_LIBMLX5.iter().map(|&(name, at)| (name, at as u64));
+    let all: Vec<_> = offsets.chain(codes).collect();
     check(&all, &["mlx5dv_", "mlx5_", "MLX5"]);
 }
 
+const CAP: usize = offset_of!(sys::ibv_qp_init_attr_ex, cap);
+const GRH: usize = offset_of!(sys::ibv_ah_attr, grh);
+
+/// Sizes and offsets of the bindings' structures.
+const OF_BINDINGS: &[(&str, usize)] = &[
+    (
+        "ibv_parent_domain_init_attr",
+        size_of::<sys::ibv_parent_domain_init_attr>(),
+    ),
+    (
+        "ibv_parent_domain_init_attr.comp_mask",
+        offset_of!(sys::ibv_parent_domain_init_attr, comp_mask),
+    ),
+    (
+        "ibv_parent_domain_init_attr.alloc",
+        offset_of!(sys::ibv_parent_domain_init_attr, alloc),
+    ),
+    (
+        "ibv_parent_domain_init_attr.free",
+        offset_of!(sys::ibv_parent_domain_init_attr, free),
+    ),
+    (
+        "ibv_parent_domain_init_attr.pd_context",
+        offset_of!(sys::ibv_parent_domain_init_attr, pd_context),
+    ),
+    ("ibv_cq_init_attr_ex", size_of::<sys::ibv_cq_init_attr_ex>()),
+    (
+        "ibv_cq_init_attr_ex.comp_mask",
+        offset_of!(sys::ibv_cq_init_attr_ex, comp_mask),
+    ),
+    ("ibv_cq_init_attr_ex.flags", offset_of!(sys::ibv_cq_init_attr_ex, flags)),
+    (
+        "ibv_cq_init_attr_ex.parent_domain",
+        offset_of!(sys::ibv_cq_init_attr_ex, parent_domain),
+    ),
+    (
+        "ibv_qp_init_attr_ex.cap.max_send_wr",
+        CAP + offset_of!(sys::ibv_qp_cap, max_send_wr),
+    ),
+    (
+        "ibv_qp_init_attr_ex.qp_type",
+        offset_of!(sys::ibv_qp_init_attr_ex, qp_type),
+    ),
+    (
+        "ibv_qp_init_attr_ex.sq_sig_all",
+        offset_of!(sys::ibv_qp_init_attr_ex, sq_sig_all),
+    ),
+    (
+        "ibv_qp_init_attr_ex.comp_mask",
+        offset_of!(sys::ibv_qp_init_attr_ex, comp_mask),
+    ),
+    ("ibv_qp_init_attr_ex.pd", offset_of!(sys::ibv_qp_init_attr_ex, pd)),
+    (
+        "ibv_qp_init_attr_ex.send_ops_flags",
+        offset_of!(sys::ibv_qp_init_attr_ex, send_ops_flags),
+    ),
+    ("ibv_qp_attr", size_of::<sys::ibv_qp_attr>()),
+    ("ibv_qp_attr.path_mtu", offset_of!(sys::ibv_qp_attr, path_mtu)),
+    ("ibv_qp_attr.dest_qp_num", offset_of!(sys::ibv_qp_attr, dest_qp_num)),
+    ("ibv_qp_attr.ah_attr", offset_of!(sys::ibv_qp_attr, ah_attr)),
+    ("ibv_qp_attr.pkey_index", offset_of!(sys::ibv_qp_attr, pkey_index)),
+    ("ibv_qp_attr.max_rd_atomic", offset_of!(sys::ibv_qp_attr, max_rd_atomic)),
+    ("ibv_qp_attr.timeout", offset_of!(sys::ibv_qp_attr, timeout)),
+    ("ibv_ah_attr", size_of::<sys::ibv_ah_attr>()),
+    (
+        "ibv_ah_attr.grh.sgid_index",
+        GRH + offset_of!(sys::ibv_global_route, sgid_index),
+    ),
+    (
+        "ibv_ah_attr.grh.traffic_class",
+        GRH + offset_of!(sys::ibv_global_route, traffic_class),
+    ),
+    ("ibv_ah_attr.dlid", offset_of!(sys::ibv_ah_attr, dlid)),
+    ("ibv_ah_attr.is_global", offset_of!(sys::ibv_ah_attr, is_global)),
+    ("ibv_ah_attr.port_num", offset_of!(sys::ibv_ah_attr, port_num)),
+    ("ibv_gid_entry", size_of::<sys::ibv_gid_entry>()),
+    ("ibv_gid_entry.gid_index", offset_of!(sys::ibv_gid_entry, gid_index)),
+    ("ibv_gid_entry.port_num", offset_of!(sys::ibv_gid_entry, port_num)),
+    ("ibv_gid_entry.gid_type", offset_of!(sys::ibv_gid_entry, gid_type)),
+    ("ibv_port_attr.active_mtu", offset_of!(sys::ibv_port_attr, active_mtu)),
+    ("ibv_port_attr.max_msg_sz", offset_of!(sys::ibv_port_attr, max_msg_sz)),
+    ("ibv_port_attr.lid", offset_of!(sys::ibv_port_attr, lid)),
+    (
+        "ibv_port_attr.active_width",
+        offset_of!(sys::ibv_port_attr, active_width),
+    ),
+    (
+        "ibv_port_attr.active_speed",
+        offset_of!(sys::ibv_port_attr, active_speed),
+    ),
+    ("ibv_port_attr.link_layer", offset_of!(sys::ibv_port_attr, link_layer)),
+    ("ibv_port_attr.flags", offset_of!(sys::ibv_port_attr, flags)),
+    ("ibv_mr.lkey", offset_of!(sys::ibv_mr, lkey)),
+    ("ibv_mr.rkey", offset_of!(sys::ibv_mr, rkey)),
+    ("ibv_qp.qp_num", offset_of!(sys::ibv_qp, qp_num)),
+];
+
 #[test]
 fn structures_of_the_bindings_are_the_headers() {
-    let cap = offset_of!(sys::ibv_qp_init_attr_ex, cap);
-    let grh = offset_of!(sys::ibv_ah_attr, grh);
-    let offsets = [
-        (
-            "ibv_parent_domain_init_attr",
-            size_of::<sys::ibv_parent_domain_init_attr>(),
-        ),
-        (
-            "ibv_parent_domain_init_attr.comp_mask",
-            offset_of!(sys::ibv_parent_domain_init_attr, comp_mask),
-        ),
-        (
-            "ibv_parent_domain_init_attr.alloc",
-            offset_of!(sys::ibv_parent_domain_init_attr, alloc),
-        ),
-        (
-            "ibv_parent_domain_init_attr.free",
-            offset_of!(sys::ibv_parent_domain_init_attr, free),
-        ),
-        (
-            "ibv_parent_domain_init_attr.pd_context",
-            offset_of!(sys::ibv_parent_domain_init_attr, pd_context),
-        ),
-        ("ibv_cq_init_attr_ex", size_of::<sys::ibv_cq_init_attr_ex>()),
-        (
-            "ibv_cq_init_attr_ex.comp_mask",
-            offset_of!(sys::ibv_cq_init_attr_ex, comp_mask),
-        ),
-        ("ibv_cq_init_attr_ex.flags", offset_of!(sys::ibv_cq_init_attr_ex, flags)),
-        (
-            "ibv_cq_init_attr_ex.parent_domain",
-            offset_of!(sys::ibv_cq_init_attr_ex, parent_domain),
-        ),
-        (
-            "ibv_qp_init_attr_ex.cap.max_send_wr",
-            cap + offset_of!(sys::ibv_qp_cap, max_send_wr),
-        ),
-        (
-            "ibv_qp_init_attr_ex.qp_type",
-            offset_of!(sys::ibv_qp_init_attr_ex, qp_type),
-        ),
-        (
-            "ibv_qp_init_attr_ex.sq_sig_all",
-            offset_of!(sys::ibv_qp_init_attr_ex, sq_sig_all),
-        ),
-        (
-            "ibv_qp_init_attr_ex.comp_mask",
-            offset_of!(sys::ibv_qp_init_attr_ex, comp_mask),
-        ),
-        ("ibv_qp_init_attr_ex.pd", offset_of!(sys::ibv_qp_init_attr_ex, pd)),
-        (
-            "ibv_qp_init_attr_ex.send_ops_flags",
-            offset_of!(sys::ibv_qp_init_attr_ex, send_ops_flags),
-        ),
-        ("ibv_qp_attr", size_of::<sys::ibv_qp_attr>()),
-        ("ibv_qp_attr.path_mtu", offset_of!(sys::ibv_qp_attr, path_mtu)),
-        ("ibv_qp_attr.dest_qp_num", offset_of!(sys::ibv_qp_attr, dest_qp_num)),
-        ("ibv_qp_attr.ah_attr", offset_of!(sys::ibv_qp_attr, ah_attr)),
-        ("ibv_qp_attr.pkey_index", offset_of!(sys::ibv_qp_attr, pkey_index)),
-        ("ibv_qp_attr.max_rd_atomic", offset_of!(sys::ibv_qp_attr, max_rd_atomic)),
-        ("ibv_qp_attr.timeout", offset_of!(sys::ibv_qp_attr, timeout)),
-        ("ibv_ah_attr", size_of::<sys::ibv_ah_attr>()),
-        (
-            "ibv_ah_attr.grh.sgid_index",
-            grh + offset_of!(sys::ibv_global_route, sgid_index),
-        ),
-        (
-            "ibv_ah_attr.grh.traffic_class",
-            grh + offset_of!(sys::ibv_global_route, traffic_class),
-        ),
-        ("ibv_ah_attr.dlid", offset_of!(sys::ibv_ah_attr, dlid)),
-        ("ibv_ah_attr.is_global", offset_of!(sys::ibv_ah_attr, is_global)),
-        ("ibv_ah_attr.port_num", offset_of!(sys::ibv_ah_attr, port_num)),
-        ("ibv_gid_entry", size_of::<sys::ibv_gid_entry>()),
-        ("ibv_gid_entry.gid_index", offset_of!(sys::ibv_gid_entry, gid_index)),
-        ("ibv_gid_entry.port_num", offset_of!(sys::ibv_gid_entry, port_num)),
-        ("ibv_gid_entry.gid_type", offset_of!(sys::ibv_gid_entry, gid_type)),
-        ("ibv_port_attr.active_mtu", offset_of!(sys::ibv_port_attr, active_mtu)),
-        ("ibv_port_attr.max_msg_sz", offset_of!(sys::ibv_port_attr, max_msg_sz)),
-        ("ibv_port_attr.lid", offset_of!(sys::ibv_port_attr, lid)),
-        (
-            "ibv_port_attr.active_width",
-            offset_of!(sys::ibv_port_attr, active_width),
-        ),
-        (
-            "ibv_port_attr.active_speed",
-            offset_of!(sys::ibv_port_attr, active_speed),
-        ),
-        ("ibv_port_attr.link_layer", offset_of!(sys::ibv_port_attr, link_layer)),
-        ("ibv_port_attr.flags", offset_of!(sys::ibv_port_attr, flags)),
-        ("ibv_mr.lkey", offset_of!(sys::ibv_mr, lkey)),
-        ("ibv_mr.rkey", offset_of!(sys::ibv_mr, rkey)),
-        ("ibv_qp.qp_num", offset_of!(sys::ibv_qp, qp_num)),
-    ];
-    let all = offsets.map(|(name, at)| (name, at as u64));
+    let all: Vec<_> = OF_BINDINGS.iter().map(|&(name, at)| (name, at as u64)).collect();
     check(&all, &["ibv_"]);
     // As nic/src/mlx5/device.rs has them.
     for (name, value) in [

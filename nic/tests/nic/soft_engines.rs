@@ -63,37 +63,6 @@ fn many_posters_on_several_engines_past_the_index_wrap() {
     bed.assert_clean();
 }
 
-#[test]
-fn atomics_of_many_queue_pairs_lose_nothing() {
-    let bed = Bed::new(SoftNic::builder().engines(2));
-    bed.home.word(0).store(0, Ordering::Relaxed);
-    let operation = Operation::FetchAdd {
-        remote: bed.home.address(),
-        rkey: bed.home.key.rkey,
-        add: 1,
-    };
-    thread::scope(|scope| {
-        for lane in 0..3 {
-            let bed = &bed;
-            scope.spawn(move || {
-                let mut poster = bed.poster(16);
-                for _ in 0..500 {
-                    for _ in 0..8 {
-                        poster
-                            .post(operation, &[bed.local(lane * 64, 8)], Flags::SIGNALLED)
-                            .expect("room");
-                    }
-                    poster.ring();
-                    for _ in 0..8 {
-                        assert!(poster.wait(BOUND).expect("a completion").is_success());
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(bed.home.word(0).load(Ordering::Relaxed), 12_000);
-}
-
 /// An engine that sleeps whenever it may: a lost ring would cost a second.
 #[test]
 fn no_ring_is_lost() {

@@ -262,7 +262,7 @@ fn what_is_refused_without_a_mover_is_refused_with_one() {
         Syndrome::RemoteAccess,
         vendor::REMOTE_KEY,
     );
-    // What a mover cannot do.
+    // What the NIC does not do.
     let unsupported = (Syndrome::LocalQueuePairOperation, vendor::UNSUPPORTED);
     let add = Operation::FetchAdd {
         remote: bed.home.address(),

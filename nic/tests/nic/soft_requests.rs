@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use crate::common::{BOUND, BYTES, Bed, pattern};
-use gpuvm_nic::poster::{Flags, Poster, PosterConfig};
-use gpuvm_nic::wire::mlx5::{Completion, CompletionDetail, CqeOpcode, Opcode, Operation, Segment};
-use gpuvm_nic::{Nic, SoftNic};
+use gpuvm_nic::SoftNic;
+use gpuvm_nic::poster::Flags;
+use gpuvm_nic::wire::mlx5::{Completion, CompletionDetail, CqeOpcode, Opcode, Operation};
 use proptest::prelude::*;
 
 fn bytes_of(completion: &Completion) -> u32 {
@@ -78,98 +78,6 @@ fn scatter_lists_are_one_span_to_the_other_side() {
     assert_eq!(bed.home.bytes(500_001, 4208), gathered);
     assert_eq!(bed.frames.byte(49), 0xa5);
     assert_eq!(bed.frames.byte(50 + 4096), 0xa5);
-}
-
-#[test]
-fn inline_data_needs_no_key() {
-    let bed = Bed::manual();
-    let mut poster = bed.poster(16);
-    let data: Vec<u8> = (0..150).collect();
-    let before = bed.home.bytes(0, 2000);
-    bed.run(
-        &mut poster,
-        bed.write(1001),
-        &[Segment::Inline(&data[..13]), Segment::Inline(&data[13..])],
-    );
-    assert_eq!(bed.home.bytes(1001, 150), data);
-    assert_eq!(bed.home.bytes(0, 1001), before[..1001]);
-    assert_eq!(bed.home.bytes(1151, 800), before[1151..1951]);
-    // Inline and registered data mix.
-    bed.run(
-        &mut poster,
-        bed.write(2000),
-        &[Segment::Inline(&data[..5]), bed.local(0, 3)],
-    );
-    assert_eq!(bed.home.bytes(2000, 8), [0, 1, 2, 3, 4, 0xa5, 0xa5, 0xa5]);
-}
-
-#[test]
-fn atomics_return_the_old_value() {
-    let bed = Bed::manual();
-    let mut poster = bed.poster(8);
-    let (remote, rkey) = (bed.home.address() + 64, bed.home.key.rkey);
-    bed.home.word(8).store(u64::MAX - 1, Ordering::Relaxed);
-    let add = Operation::FetchAdd { remote, rkey, add: 5 };
-    assert_eq!(bytes_of(&bed.run(&mut poster, add, &[bed.local(0, 8)])), 8);
-    assert_eq!(bed.frames.word(0).load(Ordering::Relaxed), u64::MAX - 1);
-    assert_eq!(bed.home.word(8).load(Ordering::Relaxed), 3, "adds modulo 2^64");
-    let miss = Operation::CompareSwap {
-        remote,
-        rkey,
-        compare: 4,
-        swap: 77,
-    };
-    bed.run(&mut poster, miss, &[bed.local(8, 8)]);
-    assert_eq!(bed.frames.word(1).load(Ordering::Relaxed), 3);
-    assert_eq!(bed.home.word(8).load(Ordering::Relaxed), 3, "unequal: not swapped");
-    // The result may be scattered.
-    let hit = Operation::CompareSwap {
-        remote,
-        rkey,
-        compare: 3,
-        swap: 77,
-    };
-    bed.run(&mut poster, hit, &[bed.local(16, 4), bed.local(28, 4)]);
-    assert_eq!(bed.home.word(8).load(Ordering::Relaxed), 77);
-    assert_eq!(bed.frames.bytes(16, 4), 3u32.to_ne_bytes());
-    assert_eq!(bed.frames.bytes(28, 4), [0; 4]);
-    let stats = bed.nic.stats();
-    assert_eq!((stats.fetch_adds, stats.compare_swaps), (1, 2));
-}
-
-#[test]
-fn write_immediate_reaches_the_responders_queue() {
-    let bed = Bed::manual();
-    let mut sender = Poster::new(bed.nic.clone(), PosterConfig::default()).expect("a queue pair");
-    let mut receiver = Poster::new(bed.nic.clone(), PosterConfig::default()).expect("a queue pair");
-    bed.nic.connect(sender.number(), receiver.number()).expect("both live");
-    bed.nic.connect(receiver.number(), sender.number()).expect("both live");
-    receiver.post_receives(2);
-    let (remote, rkey) = (bed.home.address(), bed.home.key.rkey);
-    for immediate in [0xfeed, 0xbeef] {
-        let operation = Operation::WriteImmediate {
-            remote,
-            rkey,
-            immediate,
-        };
-        let sent = bed.run(&mut sender, operation, &[bed.local(0, 100)]);
-        assert_eq!(bytes_of(&sent), 100);
-        let arrived = receiver.poll().expect("an arrival");
-        assert_eq!(arrived.kind, CqeOpcode::ResponderWriteImmediate);
-        assert_eq!(arrived.queue_pair, receiver.number());
-        assert_eq!(arrived.index, if immediate == 0xfeed { 0 } else { 1 });
-        let CompletionDetail::Success {
-            bytes,
-            immediate: found,
-            ..
-        } = arrived.detail
-        else {
-            panic!("{arrived}")
-        };
-        assert_eq!((bytes, found), (100, immediate));
-    }
-    assert_eq!(bed.home.bytes(0, 100), [0xa5; 100]);
-    assert!(receiver.poll().is_none());
 }
 
 #[test]

@@ -4,8 +4,10 @@
 //! Queues lie in registered memory, completion queues are collapsed, and a thread for each queue pair carries what is
 //! stored to its page of registers to the software NIC.
 
+mod address;
+mod memory;
+
 use std::ffi::{c_int, c_void};
-use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -13,14 +15,16 @@ use std::time::Duration;
 
 use gpuvm_nic::mlx5::dv;
 use gpuvm_nic::mlx5::prm::{Answer, Command, CreateCompletionQueue, CreateQueuePair, Link, Place, ToReadyToReceive};
-use gpuvm_nic::{Nic, Pages, QueueAttributes, QueueMemory, QueuePairState, QueueRings, SoftNic};
+use gpuvm_nic::{Nic, QueueAttributes, QueueMemory, QueuePairState, QueueRings, SoftNic};
 use rdma_mummy_sys as sys;
 
+pub use memory::{Registers, Umem};
+
 use crate::config::config;
-use crate::control::{breach, called, enter};
-use crate::objects::{self, Kind, Mapping, find, objects};
+use crate::control::{breach, enter};
+use crate::objects::{self, Kind, find, objects};
 use crate::verbs::{LID, MTU, READS_MAX, errno_of, gids, is_mlx5, open_device};
-use crate::{Outcome, pointer, set_errno, status};
+use crate::{Outcome, pointer, status};
 
 /// What an address resolves to.
 pub(crate) const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
@@ -40,20 +44,6 @@ fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x100);
     // Relaxed: a number.
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Registered memory.
-pub struct Umem {
-    number: u32,
-    base: u64,
-    bytes: u64,
-    _mapping: Option<Mapping>,
-}
-
-/// A page of registers.
-pub struct Registers {
-    number: u32,
-    page: Pages,
 }
 
 /// A completion queue that waits for its queue pair.
@@ -128,142 +118,6 @@ pub unsafe extern "C" fn mlx5dv_devx_query_eqn(context: *mut sys::ibv_context, v
         }
         // SAFETY: the caller's promise.
         unsafe { *out = EVENT_QUEUE };
-        Ok(())
-    })
-}
-
-/// `mlx5dv_devx_alloc_uar`.
-#[unsafe(no_mangle)]
-pub extern "C" fn mlx5dv_devx_alloc_uar(context: *mut sys::ibv_context, kind: u32) -> *mut dv::Uar {
-    pointer(|| {
-        enter("mlx5dv_devx_alloc_uar")?;
-        objects::nic_of(&objects(), context.addr())?;
-        if ![dv::UAR_DEDICATED, dv::UAR_NOT_CACHED, dv::UAR_BLUE_FLAME].contains(&kind) {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let (page, number) = (Pages::new(4096), next_number());
-        let base = std::ptr::with_exposed_provenance_mut::<c_void>(page.address() as usize);
-        let made = Box::into_raw(Box::new(dv::Uar {
-            reg_addr: base.wrapping_byte_add(0x800),
-            base_addr: base,
-            page_id: number,
-            mmap_off: 0,
-            comp_mask: 0,
-        }));
-        let kind = Kind::Registers(Registers { number, page });
-        objects::add(made.addr(), kind, context.addr(), &[context.addr()]);
-        Ok(made)
-    })
-}
-
-/// `mlx5dv_devx_free_uar`.
-///
-/// # Safety
-/// `registers` was made by this library.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlx5dv_devx_free_uar(registers: *mut dv::Uar) {
-    called("mlx5dv_devx_free_uar");
-    if objects::remove("mlx5dv_devx_free_uar", registers.addr()).is_ok() {
-        // SAFETY: it was among the objects, so this library made it, and it is freed once.
-        drop(unsafe { Box::from_raw(registers) });
-    }
-}
-
-fn add_umem(context: *mut sys::ibv_context, base: u64, bytes: u64, mapping: Option<Mapping>) -> *mut dv::Umem {
-    let number = next_number();
-    let made = Box::into_raw(Box::new(dv::Umem { umem_id: number }));
-    let kind = Kind::Umem(Umem {
-        number,
-        base,
-        bytes,
-        _mapping: mapping,
-    });
-    objects::add(made.addr(), kind, context.addr(), &[context.addr()]);
-    made
-}
-
-/// `mlx5dv_devx_umem_reg`.
-///
-/// # Safety
-/// The memory stays mapped until the registration is gone.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlx5dv_devx_umem_reg(
-    context: *mut sys::ibv_context,
-    first: *mut c_void,
-    bytes: usize,
-    access: u32,
-) -> *mut dv::Umem {
-    pointer(|| {
-        enter("mlx5dv_devx_umem_reg")?;
-        objects::nic_of(&objects(), context.addr())?;
-        if access != 1 || bytes == 0 || !first.addr().is_multiple_of(4096) {
-            return Err(libc::EINVAL);
-        }
-        Ok(add_umem(context, first.expose_provenance() as u64, bytes as u64, None))
-    })
-}
-
-/// `mlx5dv_devx_umem_reg_ex`, of a file in memory in a dma-buf's place.
-///
-/// # Safety
-/// `wanted` may be read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlx5dv_devx_umem_reg_ex(
-    context: *mut sys::ibv_context,
-    wanted: *mut dv::UmemIn,
-) -> *mut dv::Umem {
-    pointer(|| {
-        enter("mlx5dv_devx_umem_reg_ex")?;
-        objects::nic_of(&objects(), context.addr())?;
-        // SAFETY: the caller's promise.
-        let wanted = unsafe { *wanted };
-        let pages = wanted.pgsz_bitmap & 4096 != 0;
-        if wanted.comp_mask != dv::UMEM_DMA_BUF || wanted.access != 1 || wanted.size == 0 || !pages {
-            return Err(libc::EINVAL);
-        }
-        let mapping = map_anywhere(wanted.dmabuf_fd, wanted.addr.addr() as u64, wanted.size)?;
-        let base = mapping.address as u64;
-        Ok(add_umem(context, base, wanted.size as u64, Some(mapping)))
-    })
-}
-
-fn map_anywhere(fd: RawFd, offset: u64, bytes: usize) -> Outcome<Mapping> {
-    if fd < 0 {
-        return Err(libc::EBADF);
-    }
-    // SAFETY: open for the time of this call, by its caller.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
-    let file = std::fs::File::from(file.try_clone_to_owned().map_err(|_| libc::EBADF)?);
-    let found = file.metadata().map_err(|_| libc::EBADF)?;
-    if offset.checked_add(bytes as u64).is_none_or(|end| end > found.len()) {
-        return Err(libc::EINVAL);
-    }
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping wherever there is room; the file is open.
-    let made = unsafe {
-        let nowhere = std::ptr::null_mut();
-        libc::mmap(nowhere, bytes, access, libc::MAP_SHARED, fd, offset as libc::off_t)
-    };
-    if made == libc::MAP_FAILED {
-        return Err(libc::EINVAL);
-    }
-    Ok(Mapping {
-        address: made.expose_provenance(),
-        bytes,
-    })
-}
-
-/// `mlx5dv_devx_umem_dereg`.
-///
-/// # Safety
-/// `umem` was made by this library.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut dv::Umem) -> c_int {
-    status(|| {
-        enter("mlx5dv_devx_umem_dereg")?;
-        drop(objects::remove("mlx5dv_devx_umem_dereg", umem.addr())?);
-        // SAFETY: it was among the objects, so this library made it, and it is freed once.
-        drop(unsafe { Box::from_raw(umem) });
         Ok(())
     })
 }
@@ -619,54 +473,4 @@ pub unsafe extern "C" fn mlx5dv_devx_obj_destroy(object: *mut dv::DevxObj) -> c_
         drop(unsafe { Box::from_raw(object.cast::<u64>()) });
         Ok(())
     })
-}
-
-/// `ibv_create_ah`.
-///
-/// # Safety
-/// `wanted` may be read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_ah(pd: *mut sys::ibv_pd, wanted: *mut sys::ibv_ah_attr) -> *mut sys::ibv_ah {
-    pointer(|| {
-        enter("ibv_create_ah")?;
-        let context = crate::verbs::domain_of("ibv_create_ah", pd)?;
-        // SAFETY: the caller's promise; every bit pattern of the union is 16 bytes.
-        let (wanted, to) = unsafe { (&*wanted, (*wanted).grh.dgid.raw) };
-        if wanted.port_num != 1 || wanted.is_global == 0 || usize::from(wanted.grh.sgid_index) >= gids().len() {
-            return Err(libc::EINVAL);
-        }
-        if !gids().iter().any(|(gid, _)| *gid == to) {
-            return Err(libc::ETIMEDOUT);
-        }
-        // SAFETY: all zero bytes are a valid ibv_ah: null pointers and numbers.
-        let mut made: Box<sys::ibv_ah> = Box::new(unsafe { std::mem::zeroed() });
-        made.pd = pd;
-        let made = Box::into_raw(made);
-        let vector = Box::new(dv::AddressVector {
-            rmac: MAC,
-            rlid: UDP_SOURCE.to_be_bytes(),
-            ..Default::default()
-        });
-        objects::add(made.addr(), Kind::Address(vector), context, &[context, pd.addr()]);
-        Ok(made)
-    })
-}
-
-/// `ibv_destroy_ah`.
-///
-/// # Safety
-/// `address` was made by this library.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_ah(address: *mut sys::ibv_ah) -> c_int {
-    let ended = status(|| {
-        enter("ibv_destroy_ah")?;
-        drop(objects::remove("ibv_destroy_ah", address.addr())?);
-        // SAFETY: it was among the objects, so `ibv_create_ah` made it, and it is freed once.
-        drop(unsafe { Box::from_raw(address) });
-        Ok(())
-    });
-    if ended != 0 {
-        set_errno(ended);
-    }
-    ended
 }

@@ -1,7 +1,8 @@
+use super::codec::{completion_context, context};
 use super::*;
 
-fn commands() -> Vec<Command> {
-    let place = |umem, offset| Place { umem, offset };
+/// Paths over Ethernet, and by LID with a global header and without.
+fn paths() -> [Command; 3] {
     let global = GlobalHeader {
         gid: std::array::from_fn(|at| at as u8 + 1),
         source_index: 3,
@@ -31,7 +32,19 @@ fn commands() -> Vec<Command> {
         source_path_bits: 0x55,
         service_level: 9,
     };
-    vec![
+    let bare = ToReadyToReceive {
+        link: by_lid,
+        global: None,
+        rate: 0,
+        ..path
+    };
+    let global = ToReadyToReceive { link: by_lid, ..path };
+    [path, global, bare].map(Command::ToReadyToReceive)
+}
+
+fn commands() -> Vec<Command> {
+    let place = |umem, offset| Place { umem, offset };
+    let mut all = vec![
         Command::CreateCompletionQueue(CreateCompletionQueue {
             log_entries: 15,
             uar_page: 0x12_3456,
@@ -56,14 +69,6 @@ fn commands() -> Vec<Command> {
                 write: true,
             },
         }),
-        Command::ToReadyToReceive(path),
-        Command::ToReadyToReceive(ToReadyToReceive { link: by_lid, ..path }),
-        Command::ToReadyToReceive(ToReadyToReceive {
-            link: by_lid,
-            global: None,
-            rate: 0,
-            ..path
-        }),
         Command::ToReadyToSend(ToReadyToSend {
             queue_pair: 9,
             send_psn: 0xff_ffff,
@@ -75,7 +80,9 @@ fn commands() -> Vec<Command> {
         Command::ToReset { queue_pair: 0xff_ffff },
         Command::ToError { queue_pair: 1 },
         Command::QueryQueuePair { queue_pair: 2 },
-    ]
+    ];
+    all.extend(paths());
+    all
 }
 
 #[test]

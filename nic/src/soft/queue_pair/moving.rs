@@ -121,22 +121,7 @@ impl QueuePairEngine {
                 return Step::Did(0);
             }
         };
-        let completion = match (request.signalled, fault) {
-            (false, _) => None,
-            (true, Some(Fault::LoseCompletion)) => {
-                self.skip_entry();
-                lock(&self.shared.ends).cq.skip();
-                None
-            }
-            (true, _) => {
-                let detail = CompletionDetail::Success {
-                    bytes: bytes as u32,
-                    immediate: 0,
-                    timestamp: context.now_ns(),
-                };
-                Some(self.claim(context, CqeOpcode::Request, opcode, index, detail))
-            }
-        };
+        let completion = self.completion_of(context, &request, fault, bytes);
         self.join(way, moving.lane(way));
         moving.lane(way).take(Taken {
             place,
@@ -147,6 +132,31 @@ impl QueuePairEngine {
             executed: true,
         });
         Step::Did(bytes)
+    }
+
+    /// The completion of a request that moves `bytes` bytes, and its entry; none where it is not signalled or to be lost.
+    fn completion_of(
+        &mut self,
+        context: &Context<'_>,
+        request: &WorkRequest<'_>,
+        fault: Option<Fault>,
+        bytes: u64,
+    ) -> Option<(Completion, u64, bool)> {
+        if !request.signalled {
+            return None;
+        }
+        if let Some(Fault::LoseCompletion) = fault {
+            self.skip_entry();
+            lock(&self.shared.ends).cq.skip();
+            return None;
+        }
+        let detail = CompletionDetail::Success {
+            bytes: bytes as u32,
+            immediate: 0,
+            timestamp: context.now_ns(),
+        };
+        let opcode = request.operation.opcode();
+        Some(self.claim(context, CqeOpcode::Request, opcode, request.index, detail))
     }
 
     /// The fault that was planted for the request at the head, looked for once.

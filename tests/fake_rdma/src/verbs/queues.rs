@@ -104,6 +104,37 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     })
 }
 
+/// Entries and addresses of the ring and the record of a completion queue, which no queue pair has yet.
+fn free_completion_queue(address: usize) -> Outcome<(u32, u64, u64)> {
+    let mut objects = objects();
+    let cq = find(&mut objects, "ibv_create_qp_ex", address)?;
+    let Kind::CompletionQueue(cq) = &cq.kind else {
+        return Err(libc::EINVAL);
+    };
+    let found = (cq.entries, cq.ring.address(), cq.record.address());
+    // One queue pair for each completion queue: more than that the software NIC does not do.
+    let is_taken = objects
+        .values()
+        .any(|object| matches!(object.kind, Kind::QueuePair(_)) && object.needs.contains(&address));
+    match is_taken {
+        true => Err(libc::EOPNOTSUPP),
+        false => Ok(found),
+    }
+}
+
+/// The structure that the caller gets, which `ibv_destroy_qp` frees.
+fn queue_pair_of(context: *mut sys::ibv_context, wanted: &sys::ibv_qp_init_attr_ex, number: u32) -> *mut sys::ibv_qp {
+    // SAFETY: all zero bytes are a valid ibv_qp: null pointers and numbers.
+    let mut made: Box<sys::ibv_qp> = Box::new(unsafe { zeroed() });
+    made.context = context;
+    made.pd = wanted.pd;
+    made.send_cq = wanted.send_cq;
+    made.recv_cq = wanted.recv_cq;
+    made.qp_num = number;
+    made.qp_type = wanted.qp_type;
+    Box::into_raw(made)
+}
+
 /// `create_qp_ex` of a context.
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut sys::ibv_context,
@@ -125,21 +156,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         if wanted.sq_sig_all != 0 {
             breach("a queue pair with sq_sig_all: small READs end in the completion".to_owned());
         }
-        let (entries, cq, cq_record) = {
-            let mut objects = objects();
-            let cq = find(&mut objects, "ibv_create_qp_ex", wanted.send_cq.addr())?;
-            let Kind::CompletionQueue(cq) = &cq.kind else {
-                return Err(libc::EINVAL);
-            };
-            let found = (cq.entries, cq.ring.address(), cq.record.address());
-            // One queue pair for each completion queue: more than that the software NIC does not do.
-            if objects.values().any(|object| {
-                matches!(object.kind, Kind::QueuePair(_)) && object.needs.contains(&wanted.send_cq.addr())
-            }) {
-                return Err(libc::EOPNOTSUPP);
-            }
-            found
-        };
+        let (entries, cq, cq_record) = free_completion_queue(wanted.send_cq.addr())?;
         let allocators = allocators_of("ibv_create_qp_ex", wanted.pd)?;
         let of_any_kind = wanted.comp_mask & QP_SEND_OPS == 0;
         let each = if of_any_kind {
@@ -161,15 +178,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         };
         // SAFETY: the chunks live as long as the queue pair, the completion queue's too: it cannot be destroyed before.
         let pair = unsafe { nic.create_queue_pair(QueueRings::Given(memory)) }.map_err(|error| errno_of(&error))?;
-        // SAFETY: all zero bytes are a valid ibv_qp: null pointers and numbers.
-        let mut made: Box<sys::ibv_qp> = Box::new(unsafe { zeroed() });
-        made.context = context;
-        made.pd = wanted.pd;
-        made.send_cq = wanted.send_cq;
-        made.recv_cq = wanted.recv_cq;
-        made.qp_num = pair.number;
-        made.qp_type = wanted.qp_type;
-        let made = Box::into_raw(made);
+        let made = queue_pair_of(context, wanted, pair.number);
         let kind = Kind::QueuePair(QueuePair {
             ring,
             record,
