@@ -93,46 +93,11 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
     let changed = old ^ new;
     let moved = changed & FRAME_MASK != 0;
     let version = changed & VERSION_MASK != 0;
-    let (dirtied, cleaned) = (changed & new & DIRTY_BIT != 0, changed & old & DIRTY_BIT != 0);
-    let (marked, unmarked) = (changed & new & WRITE_BACK_BIT != 0, changed & old & WRITE_BACK_BIT != 0);
-    let next_version = (old & VERSION_MASK).wrapping_add(1 << VERSION_SHIFT) & VERSION_MASK;
+    let dirtied = changed & new & DIRTY_BIT != 0;
     match (old & STATE_MASK, new & STATE_MASK) {
-        (RESIDENT, RESIDENT) => {
-            if moved || version {
-                return Err(Broken("a resident page changed its frame or version"));
-            }
-            let pinned = pins(old) != pins(new);
-            match (dirtied, cleaned, marked, unmarked) {
-                (false, false, false, false) => Ok(Transition::Nothing),
-                _ if pinned => Err(Broken("one access changed pins and marks of a page")),
-                (true, false, false, false) if pins(old) != 0 => Ok(Transition::Dirtied),
-                // The write-back failed: dirty again, before its mark goes.
-                (true, false, false, false) if old & WRITE_BACK_BIT != 0 => Ok(Transition::Dirtied),
-                (true, false, false, false) if !evictable => Ok(Transition::Dirtied),
-                (true, false, false, false) => Err(Broken("a page was made dirty without a pin")),
-                (false, true, true, false) if pins(old) == 0 => Ok(Transition::CleanBegun),
-                (false, true, true, false) => Err(Broken("a page was cleaned while it was pinned")),
-                (false, true, ..) => Err(Broken("a dirty page became clean although no write-back began")),
-                (false, false, true, false) => Ok(Transition::SnapshotBegun),
-                (false, false, false, true) => Ok(Transition::WriteBackEnded),
-                _ => Err(Broken("one access changed several marks of a page")),
-            }
-        }
-        (RESIDENT, ABSENT) => {
-            if pins(old) != 0 {
-                Err(Broken("a pinned page was evicted"))
-            } else if old & DIRTY_BIT != 0 {
-                Err(Broken("a dirty page was evicted"))
-            } else if old & WRITE_BACK_BIT != 0 {
-                Err(Broken("a page was evicted while it is written back"))
-            } else if new & VERSION_MASK != next_version {
-                Err(Broken("an eviction did not count the version up by one"))
-            } else if new & !(VERSION_MASK | REFERENCED_BIT) != 0 {
-                Err(Broken("an evicted page keeps a frame, pins or marks"))
-            } else {
-                Ok(Transition::Evicted)
-            }
-        }
+        (RESIDENT, RESIDENT) if moved || version => Err(Broken("a resident page changed its frame or version")),
+        (RESIDENT, RESIDENT) => while_resident(old, new, evictable),
+        (RESIDENT, ABSENT) => eviction(old, new),
         (RESIDENT, _) => Err(Broken("a resident page became something else without an eviction")),
         (ABSENT, FETCHING) if version || dirtied || pins(old) != pins(new) => {
             Err(Broken("a claim changed more than the state of its page"))
@@ -158,6 +123,47 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
             }
         }
         _ => Err(Broken("a page without a frame became something else without a claim")),
+    }
+}
+
+/// Names the change of the pins and marks of a page that stays in its frame.
+fn while_resident(old: u64, new: u64, evictable: bool) -> Result<Transition, Broken> {
+    let changed = old ^ new;
+    let (dirtied, cleaned) = (changed & new & DIRTY_BIT != 0, changed & old & DIRTY_BIT != 0);
+    let (marked, unmarked) = (changed & new & WRITE_BACK_BIT != 0, changed & old & WRITE_BACK_BIT != 0);
+    let pinned = pins(old) != pins(new);
+    match (dirtied, cleaned, marked, unmarked) {
+        (false, false, false, false) => Ok(Transition::Nothing),
+        _ if pinned => Err(Broken("one access changed pins and marks of a page")),
+        (true, false, false, false) if pins(old) != 0 => Ok(Transition::Dirtied),
+        // The write-back failed: dirty again, before its mark goes.
+        (true, false, false, false) if old & WRITE_BACK_BIT != 0 => Ok(Transition::Dirtied),
+        (true, false, false, false) if !evictable => Ok(Transition::Dirtied),
+        (true, false, false, false) => Err(Broken("a page was made dirty without a pin")),
+        (false, true, true, false) if pins(old) == 0 => Ok(Transition::CleanBegun),
+        (false, true, true, false) => Err(Broken("a page was cleaned while it was pinned")),
+        (false, true, ..) => Err(Broken("a dirty page became clean although no write-back began")),
+        (false, false, true, false) => Ok(Transition::SnapshotBegun),
+        (false, false, false, true) => Ok(Transition::WriteBackEnded),
+        _ => Err(Broken("one access changed several marks of a page")),
+    }
+}
+
+/// Names the change of a resident page's word to an absent one's.
+fn eviction(old: u64, new: u64) -> Result<Transition, Broken> {
+    let next_version = (old & VERSION_MASK).wrapping_add(1 << VERSION_SHIFT) & VERSION_MASK;
+    if pins(old) != 0 {
+        Err(Broken("a pinned page was evicted"))
+    } else if old & DIRTY_BIT != 0 {
+        Err(Broken("a dirty page was evicted"))
+    } else if old & WRITE_BACK_BIT != 0 {
+        Err(Broken("a page was evicted while it is written back"))
+    } else if new & VERSION_MASK != next_version {
+        Err(Broken("an eviction did not count the version up by one"))
+    } else if new & !(VERSION_MASK | REFERENCED_BIT) != 0 {
+        Err(Broken("an evicted page keeps a frame, pins or marks"))
+    } else {
+        Ok(Transition::Evicted)
     }
 }
 

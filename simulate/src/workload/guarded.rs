@@ -1,13 +1,13 @@
 //! Pages with two homes, which are taken away and return, and pages with checksums, of which bits flip.
 
-use gpuvm::{LaunchConfig, Vm};
+use gpuvm::{LaunchConfig, Region, Stream, Vm};
 use gpuvm_nic::wire::mlx5::Opcode;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::programs::{needs_of, shape};
 use super::{SECOND, THREADS, close, launch, needs};
-use crate::bench::{Calm, Wrong, compare};
+use crate::bench::{Bench, Calm, Wrong, compare};
 use crate::homes::{Flips, Homes, names_damage};
 use crate::program::{self, Moment, Shape, rng};
 use crate::run::{Happened, PAGE_WORDS, Room};
@@ -101,15 +101,6 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;
-    let delay = |rng: &mut ChaCha8Rng| -> Result<(), Wrong> {
-        // Virtual time goes by: the host waits for a launch of another stream.
-        let ns: u32 = rng.random_range(1_000..60_000);
-        let waited = bench
-            .kernel("delay")?
-            .launch_on(&beside, LaunchConfig::new(1, 1), (ns,))?;
-        waited.sync()?;
-        Ok(())
-    };
     let writing = launch(
         &bench,
         "writers",
@@ -117,30 +108,9 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
         (&a, apart, turns, &progress),
     )?;
     let mut within = 0;
-    let mut home = (seed / 16 % 2) as usize;
-    let mut rounds = || -> Result<(), Wrong> {
-        for _ in 0..3 {
-            delay(&mut rng)?;
-            // Only where the other one holds everything.
-            if !a.health()?.is_whole() {
-                bench.vm.catch_up()?;
-                continue;
-            }
-            homes.lose(home)?;
-            within += u64::from(!writing.is_done());
-            if rng.random_range(0..4u32) != 0 {
-                delay(&mut rng)?;
-            }
-            homes.give_back(&bench.vm, home)?;
-            if rng.random() {
-                delay(&mut rng)?;
-            }
-            bench.vm.catch_up()?;
-            home = 1 - home;
-        }
-        Ok(())
-    };
-    let ran = rounds();
+    let home = (seed / 16 % 2) as usize;
+    let mut lost = || within += u64::from(!writing.is_done());
+    let ran = rounds(&bench, &beside, &homes, &a, &mut rng, home, &mut lost);
     room.happened = Happened {
         within,
         ..happened(&homes)
@@ -161,6 +131,47 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     }
     homes.agree()?;
     close(&bench, a, &model)
+}
+
+/// Takes one home away after the other, and lets it return, beside a kernel that writes; `lost` is called when one has gone.
+fn rounds(
+    bench: &Bench,
+    beside: &Stream,
+    homes: &Homes,
+    a: &Region<u64>,
+    rng: &mut ChaCha8Rng,
+    first: usize,
+    lost: &mut dyn FnMut(),
+) -> Result<(), Wrong> {
+    let delay = |rng: &mut ChaCha8Rng| -> Result<(), Wrong> {
+        // Virtual time goes by: the host waits for a launch of another stream.
+        let ns: u32 = rng.random_range(1_000..60_000);
+        let kernel = bench.kernel("delay")?;
+        let waited = kernel.launch_on(beside, LaunchConfig::new(1, 1), (ns,))?;
+        waited.sync()?;
+        Ok(())
+    };
+    let mut home = first;
+    for _ in 0..3 {
+        delay(rng)?;
+        // Only where the other one holds everything.
+        if !a.health()?.is_whole() {
+            bench.vm.catch_up()?;
+            continue;
+        }
+        homes.lose(home)?;
+        lost();
+        if rng.random_range(0..4u32) != 0 {
+            delay(rng)?;
+        }
+        homes.give_back(&bench.vm, home)?;
+        if rng.random() {
+            delay(rng)?;
+        }
+        bench.vm.catch_up()?;
+        home = 1 - home;
+    }
+    Ok(())
 }
 
 /// Bits that flip in a run.

@@ -106,7 +106,7 @@ const READING_BLOCKS: [u64; 2] = [0, 4];
 fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps) = (5u64, 48u32);
+    let (pages, steps) = (5u64, 16u32);
     // Blocks between the two that read hold nothing, so nothing is declared.
     let bench = room.open(needs(seed, READING_BLOCKS.len() as u64 + 1))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();

@@ -7,7 +7,7 @@ use crate::workload::Workload;
 /// How what a frame or a home has not got shows: to the watcher, or to whoever reads it.
 const NOT_COPIED: &[&str] = &["its home differ from byte", "instead of", "of its"];
 
-pub(super) static ALL: [Mutation; 15] = [
+pub(super) static ALL: [Mutation; 14] = [
     broken(
         "chunk-counted-before-its-bytes",
         Copies(1),
@@ -18,7 +18,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "atom_add_relaxed_gpu(&fill->done, 1u);",
         )],
         Workload::LargePages,
-        0,
+        24,
         NOT_COPIED,
     ),
     broken(
@@ -44,7 +44,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "st_relaxed_gpu(&fill->head, generation | (layout::FILL_END - chunks));",
         )],
         Workload::LargePages,
-        0,
+        57,
         NOT_COPIED,
     ),
     broken(
@@ -66,7 +66,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "    if (ticket > layout::FILL_END) return false;\n",
         )],
         Workload::LargePages,
-        0,
+        15,
         NOT_COPIED,
     ),
     broken(
@@ -108,7 +108,7 @@ pub(super) static ALL: [Mutation; 15] = [
             ),
         ],
         Workload::LargePages,
-        0,
+        90,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(
@@ -121,7 +121,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "atom_cas_acq_rel_gpu(&fill->taken, 0u, 1u) <= 1)",
         )],
         Workload::LargePages,
-        0,
+        54,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(
@@ -160,7 +160,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "Source source = miss->source();\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
         Workload::Direct,
-        0,
+        1,
         NOT_COPIED,
     ),
     broken(
@@ -173,7 +173,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
         Workload::Direct,
-        0,
+        62,
         NOT_COPIED,
     ),
     broken(
@@ -186,20 +186,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) ++source.bytes;",
         )],
         Workload::Direct,
-        0,
+        16,
         &["memory beside the region was written"],
-    ),
-    broken(
-        "follower-without-acquire",
-        Copies(7),
-        "every lane of a group acquires the page that its leader got",
-        &[plant(
-            FAULT,
-            "    if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());\n",
-            "",
-        )],
-        Workload::Spans,
-        0,
-        &["elements are wrong"],
     ),
 ];

@@ -68,7 +68,7 @@ pub(super) static ALL: [Mutation; 6] = [
                 "return layout::OUTCOME_FLUSHED;",
             )],
             Workload::Replicas,
-            161,
+            62,
             &["did not complete", "did not end within"],
         ),
         "lost:1/200,qp-error:1/100,aborted:1/100",

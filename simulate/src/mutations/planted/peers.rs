@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "",
         )],
         Workload::Stream,
-        17,
+        20,
         &["its home differ from byte"],
     ),
     broken(

@@ -157,7 +157,7 @@ pub(super) static ALL: [Mutation; 21] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        99,
+        49,
         &["no order of its operations explains"],
     ),
     broken(
@@ -177,7 +177,7 @@ pub(super) static ALL: [Mutation; 21] = [
             ),
         ],
         Workload::Linear,
-        75,
+        132,
         &["no order of its operations explains"],
     ),
     broken(
@@ -195,7 +195,7 @@ pub(super) static ALL: [Mutation; 21] = [
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
-        294,
+        121,
         &["did not end within"],
     ),
     under(
@@ -209,7 +209,7 @@ pub(super) static ALL: [Mutation; 21] = [
                 "    atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT);",
             )],
             Workload::Stream,
-            1,
+            2,
             &["its home differ from byte"],
         ),
         "remote-operation:1/8",
@@ -264,7 +264,7 @@ pub(super) static ALL: [Mutation; 21] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        85,
+        143,
         &["a page without a frame was made dirty", "pins are out of balance"],
     ),
     broken(
@@ -277,7 +277,7 @@ pub(super) static ALL: [Mutation; 21] = [
             "return;",
         )],
         Workload::Random,
-        24,
+        27,
         &["did not end within"],
     ),
     broken(

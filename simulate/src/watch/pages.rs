@@ -1,0 +1,222 @@
+//! Changes of pages' words and of the pool's slots: which frame is whose, and what it holds.
+
+use gpuvm_layouts as layout;
+use layout::FillState;
+
+use super::copies::{is_same_page, page_name};
+use super::event::What;
+use super::{Frame, State, load, read};
+use crate::words::{self, Transition};
+
+/// Pins that no small run comes near: what is more came from an underflow.
+const PINS_PLAUSIBLE: u64 = 1 << 16;
+/// From this ticket on a filling is closed: its fields are being changed (`kFillClosed` in detail/direct.cuh).
+const FILL_CLOSED: u32 = 1 << 31;
+
+impl State {
+    pub(super) fn word_changed(&mut self, owner: u64, old: u64, new: u64) {
+        self.looks.words += 1;
+        let page = (Some(owner), None, None);
+        let transition = match words::transition(old, new, self.is_pooled(owner)) {
+            Ok(transition) => transition,
+            Err(broken) => {
+                let (old, new) = (words::describe(old), words::describe(new));
+                self.find(format!("{}: {} ({old} -> {new})", page_name(owner), broken.0), page);
+                Transition::Nothing
+            }
+        };
+        self.tell(What::Word {
+            owner,
+            old,
+            new,
+            transition,
+        });
+        if words::pins(new) > PINS_PLAUSIBLE {
+            self.find(
+                format!(
+                    "{}: pins are out of balance ({})",
+                    page_name(owner),
+                    words::describe(new)
+                ),
+                page,
+            );
+        }
+        match transition {
+            Transition::Published => {
+                self.filled(owner, words::frame(old));
+                self.published(owner, new);
+            }
+            Transition::Evicted => {
+                let frame = words::frame(old);
+                self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame clean"));
+                if self.is_pooled(owner) {
+                    self.frame_becomes(frame, Frame::InHand);
+                }
+            }
+            Transition::WriteBackEnded => {
+                if self.write_under_way(owner) {
+                    self.find(
+                        format!(
+                            "{}: its write-back's mark went before the WRITE had completed",
+                            page_name(owner)
+                        ),
+                        page,
+                    );
+                }
+                if new & layout::DIRTY_BIT == 0 && words::is_resident(new) {
+                    self.ended_everywhere(owner);
+                    let same = self.same_as_home(owner, words::frame(new), "became clean");
+                    self.looks.cleaned += u64::from(same);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A page that lanes have filled by chunks, by the token that its word held while they did, has all of them.
+    fn filled(&mut self, owner: u64, token: u32) {
+        let Some(desc) = self.desc else { return };
+        if desc.queue_count != 0 || token == 0 || token > desc.fill_count {
+            return;
+        }
+        let at = desc.fills + u64::from(token - 1) * size_of::<FillState>() as u64;
+        let fill: FillState = read(at);
+        // Its place may be another page's already.
+        if fill.owner != owner || fill.head as u32 >= FILL_CLOSED {
+            return;
+        }
+        self.looks.filled += 1;
+        if fill.done != fill.chunks {
+            self.find(
+                format!(
+                    "{} was published with {} of its {} chunks",
+                    page_name(owner),
+                    fill.done,
+                    fill.chunks
+                ),
+                (Some(owner), None, None),
+            );
+        }
+    }
+
+    fn published(&mut self, owner: u64, new: u64) {
+        let frame = words::frame(new);
+        let place = (Some(owner), Some(frame), None);
+        if self.is_pooled(owner) {
+            match self.frames.get(frame as usize).copied() {
+                Some(Frame::InHand) => {}
+                Some(Frame::Of(other)) => self.find(
+                    format!(
+                        "{} was published in frame {frame}, where {} is",
+                        page_name(owner),
+                        page_name(other)
+                    ),
+                    place,
+                ),
+                Some(Frame::Free) => self.find(
+                    format!(
+                        "{} was published in frame {frame}, which the pool has",
+                        page_name(owner)
+                    ),
+                    place,
+                ),
+                None => self.find(
+                    format!("{} was published in frame {frame}, which is none", page_name(owner)),
+                    place,
+                ),
+            }
+            if self
+                .targets
+                .get(frame as usize)
+                .copied()
+                .flatten()
+                .is_some_and(|other| other != owner)
+            {
+                self.find(
+                    format!(
+                        "{} was published in frame {frame}, into which a READ is under way",
+                        page_name(owner)
+                    ),
+                    place,
+                );
+            }
+            self.set_target(frame, None);
+            self.frame_becomes(frame, Frame::Of(owner));
+            let held = self.desc.map_or(0, |desc| load(desc.owners + u64::from(frame) * 8));
+            if held != owner {
+                self.find(
+                    format!(
+                        "{} was published in frame {frame}, whose owner entry says {held:#x}",
+                        page_name(owner)
+                    ),
+                    place,
+                );
+            }
+        }
+        let source = self.sources.get_mut(frame as usize).and_then(Option::take);
+        if let Some(source) = source.filter(|source| source.stale && is_same_page(source.owner, owner)) {
+            self.find(
+                format!("{} was published although that copy was stale", page_name(source.owner)),
+                place,
+            );
+        }
+        let replicated = self.region_of(owner).is_some_and(|region| region.replicas > 1);
+        if new & layout::DIRTY_BIT == 0 {
+            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published clean"));
+        } else if replicated {
+            // Dirty to mend the other copy: nobody has written it yet.
+            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published to be mended"));
+        }
+    }
+
+    pub(super) fn frame_becomes(&mut self, frame: u32, what: Frame) {
+        if let Some(held) = self.frames.get_mut(frame as usize) {
+            *held = what;
+        }
+    }
+
+    pub(super) fn word_of(&self, owner: u64) -> Option<u64> {
+        let region = self.region_of(owner)?;
+        Some(load(region.words + (owner & (layout::REGION_PAGES_MAX - 1)) * 8))
+    }
+
+    pub(super) fn pool_changed(&mut self, old: u64, new: u64) {
+        self.looks.frames += 1;
+        // Several steps at once: a lane's own stores may become visible together.
+        if new >> 32 <= old >> 32 {
+            self.find(
+                format!("a slot of the pool went from lap {} to {}", old >> 32, new >> 32),
+                (None, None, None),
+            );
+        }
+        if old >> 32 & 1 != 0 {
+            let frame = old as u32;
+            self.tell(What::Taken { frame });
+        }
+        if new >> 32 & 1 == 0 {
+            return;
+        }
+        let frame = new as u32;
+        let place = (self.targets.get(frame as usize).copied().flatten(), Some(frame), None);
+        match self.frames.get(frame as usize).copied() {
+            Some(Frame::InHand) => {}
+            Some(Frame::Of(owner)) => self.find(
+                format!("frame {frame} went to the pool while {} is in it", page_name(owner)),
+                (Some(owner), Some(frame), None),
+            ),
+            Some(Frame::Free) => self.find(format!("frame {frame} went to the pool twice"), place),
+            None => self.find(format!("frame {frame}, which is none, went to the pool"), place),
+        }
+        if let Some(owner) = place.0 {
+            self.find(
+                format!(
+                    "frame {frame} went to the pool while a READ of {} into it is under way",
+                    page_name(owner)
+                ),
+                place,
+            );
+        }
+        self.frame_becomes(frame, Frame::Free);
+        self.tell(What::Given { frame });
+    }
+}

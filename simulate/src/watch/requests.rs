@@ -1,0 +1,171 @@
+//! Changes of request records and of ring indexes.
+
+use gpuvm_layouts as layout;
+use layout::RequestRecord;
+
+use super::copies::{is_same_page, is_stale, page_name, page_of, replica_of};
+use super::event::What;
+use super::{Frame, Kind, Source, State, index_of, phase_of};
+use crate::words;
+
+impl State {
+    /// Whether a WRITE of the page is posted and not yet claimed.
+    pub(super) fn write_under_way(&self, owner: u64) -> bool {
+        (0..self.queues.len() as u32).any(|queue| {
+            (0..=self.queues[queue as usize].mask).any(|slot| {
+                let record = self.record(queue, slot);
+                phase_of(record.state) == layout::RECORD_POSTED
+                    && is_same_page(record.owner, owner)
+                    && record.kind != layout::REQUEST_FETCH
+            })
+        })
+    }
+
+    pub(super) fn record_changed(&mut self, queue: u32, slot: u32, old: u64, new: u64) {
+        self.looks.requests += 1;
+        let entries = u64::from(self.queues[queue as usize].mask) + 1;
+        let (index, phase) = (index_of(new), phase_of(new));
+        let legal = match (phase_of(old), phase) {
+            (layout::RECORD_FREE, layout::RECORD_POSTED)
+            | (layout::RECORD_POSTED, layout::RECORD_CLAIMED)
+            | (layout::RECORD_CLAIMED, layout::RECORD_DONE) => index == index_of(old),
+            // The free slot itself may never show: who frees it may write it next, and its stores become visible together.
+            (layout::RECORD_CLAIMED | layout::RECORD_DONE, layout::RECORD_FREE | layout::RECORD_POSTED) => {
+                index == index_of(old) + entries
+            }
+            _ => false,
+        };
+        let record = self.record(queue, slot);
+        let place = (Some(record.owner), Some(record.frame), Some(queue));
+        const PHASES: [&str; 4] = ["free", "posted", "claimed", "done"];
+        if !legal {
+            self.find(
+                format!(
+                    "queue pair {queue}: slot {slot} went from request {} {} to request {index} {}",
+                    index_of(old),
+                    PHASES[phase_of(old) as usize],
+                    PHASES[phase as usize]
+                ),
+                place,
+            );
+        }
+        self.tell(What::Request {
+            queue,
+            index,
+            phase,
+            kind: record.kind,
+            owner: record.owner,
+            frame: record.frame,
+        });
+        match (phase, record.kind) {
+            (layout::RECORD_POSTED, layout::REQUEST_FETCH) => self.fetch_posted(queue, &record),
+            (layout::RECORD_POSTED, layout::REQUEST_CLEAN | layout::REQUEST_FLUSH) => {
+                let word = self.word_of(record.owner).unwrap_or(0);
+                let marked = word & layout::WRITE_BACK_BIT != 0;
+                if !(words::is_resident(word) && marked && words::frame(word) == record.frame) {
+                    self.find(
+                        format!(
+                            "a WRITE of {} from frame {} was written while the page is {}",
+                            page_name(record.owner),
+                            record.frame,
+                            words::describe(word)
+                        ),
+                        place,
+                    );
+                }
+            }
+            (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.owner) => {
+                self.set_target(record.frame, None);
+                let region = self.region_of(record.owner);
+                let stale = region.is_some_and(|region| {
+                    let page = record.owner & (layout::REGION_PAGES_MAX - 1);
+                    region.flags & layout::REGION_REPLICATED != 0 && is_stale(region, page, replica_of(record.owner))
+                });
+                if let Some(source) = self.sources.get_mut(record.frame as usize) {
+                    *source = Some(Source {
+                        owner: record.owner,
+                        stale,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fetch_posted(&mut self, queue: u32, record: &RequestRecord) {
+        let place = (Some(record.owner), Some(record.frame), Some(queue));
+        let word = self.word_of(record.owner).unwrap_or(0);
+        if !words::is_fetching(word) {
+            self.find(
+                format!(
+                    "a READ of {} was written, which is {}",
+                    page_name(record.owner),
+                    words::describe(word)
+                ),
+                place,
+            );
+        }
+        if !self.is_pooled(record.owner) {
+            return;
+        }
+        let held = self.frames.get(record.frame as usize).copied();
+        let target = self.targets.get(record.frame as usize).copied().flatten();
+        if held != Some(Frame::InHand) || target.is_some() {
+            self.find(
+                format!(
+                    "a READ of {} goes into frame {}, which is {held:?}, with a READ under way for {target:?}",
+                    page_name(record.owner),
+                    record.frame
+                ),
+                place,
+            );
+        }
+        self.set_target(record.frame, Some(page_of(record.owner)));
+    }
+
+    /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
+    pub(super) fn owner_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
+        let record = self.record(queue, slot);
+        if phase_of(state_before) == layout::RECORD_POSTED {
+            self.find(
+                format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
+                (Some(record.owner), None, Some(queue)),
+            );
+        }
+    }
+
+    pub(super) fn index_changed(&mut self, queue: u32, kind: Kind, old: u64, new: u64) {
+        self.looks.indexes += 1;
+        let index = new & !layout::RESERVED_CLOSED;
+        let place = (None, None, Some(queue));
+        if index < old & !layout::RESERVED_CLOSED {
+            self.find(
+                format!("queue pair {queue}: {kind:?} stepped back from {old} to {new}"),
+                place,
+            );
+        }
+        let state = self.queue_state(queue);
+        let reserved = state.reserved & !layout::RESERVED_CLOSED;
+        if !(reserved >= state.written && state.written >= state.posted) {
+            self.find(
+                format!(
+                    "queue pair {queue}: reserved {reserved}, written {} and posted {} are out of order",
+                    state.written, state.posted
+                ),
+                place,
+            );
+        }
+        self.tell(match kind {
+            Kind::Reserved { .. } => What::Reserved { queue, index },
+            Kind::Written { .. } => What::Written { queue, index },
+            _ => What::Posted { queue, index },
+        });
+        if let Kind::Posted { .. } = kind {
+            let mask = self.queues[queue as usize].mask;
+            let under_way = (0..=mask).map(|slot| self.record(queue, slot)).filter(|record| {
+                phase_of(record.state) == layout::RECORD_POSTED && record.kind == layout::REQUEST_FETCH
+            });
+            self.looks.in_flight_max = self.looks.in_flight_max.max(under_way.count() as u64);
+        }
+    }
+}
