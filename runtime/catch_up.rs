@@ -177,7 +177,7 @@ impl VmInner {
         queues.reopen_local(&*self.gpu, place, epoch)
     }
 
-    /// The same for a memory node, which gets a new session.
+    /// Takes a memory node back, which gets a new session.
     fn take_back_node(&self, queues: &Queues, place: usize, wanted: &dyn Fn() -> bool) -> Result<()> {
         let node = &self.nodes[place];
         let Some(session) = node.returned() else { return Ok(()) };

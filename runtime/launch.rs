@@ -552,7 +552,7 @@ impl VmInner {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same unless another thread is busy with the state.
+    /// [`Self::prune`] unless another thread is busy with the state.
     pub fn try_prune(&self) {
         let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
         drop(done);

@@ -161,7 +161,7 @@ impl Queues {
         Ok(())
     }
 
-    /// The same for one queue pair, whose next request is `next`.
+    /// Takes one queue pair to ready and describes it to the GPU; its next request is `next`.
     fn connect_one(&self, gpu: &dyn Gpu, group: &Group, index: u32, next: u64) -> Result<Option<QueueLink>> {
         self.describe_one(gpu, group, index, next)?;
         let pair = &self.pairs[index as usize];

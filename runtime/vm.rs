@@ -348,7 +348,7 @@ impl Vm {
         self.compile_with(name, source, kernels, &CompileOptions::default())
     }
 
-    /// The same with include directories, headers and macros.
+    /// [`Vm::compile`] with include directories, headers and macros.
     ///
     /// # Errors
     /// As [`compile`](Self::compile).
@@ -643,7 +643,7 @@ impl VmInner {
         self.lost_with(&self.lock())
     }
 
-    /// The same for a caller who holds the state.
+    /// [`Self::lost`] for a caller who holds the state.
     pub fn lost_with(&self, state: &State) -> Option<Error> {
         let cause = self.gpu.lost()?;
         let lost = self.lost.get_or_init(|| {

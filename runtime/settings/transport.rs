@@ -99,7 +99,7 @@ impl Transport {
         }
     }
 
-    /// The same with these queues, if it has some.
+    /// This transport with these queues, if it has some.
     pub fn with_queues(self, queues: Queues) -> Self {
         match self {
             Self::Auto(_) => Self::Auto(queues),
