@@ -144,13 +144,13 @@ impl Rdma {
         self
     }
 
-    /// The same over `mlx5`.
+    /// These settings over `mlx5`.
     pub(super) fn over_mlx5(&self) -> Mlx5 {
         let mlx5 = Mlx5::new().memory_nodes(self.nodes.clone());
         mlx5.queues(self.queues).retransmission(self.retransmission)
     }
 
-    /// The same over `rxe`.
+    /// These settings over `rxe`.
     pub(super) fn over_rxe(&self) -> Rxe {
         let rxe = Rxe::new().memory_nodes(self.nodes.clone());
         rxe.queues(self.queues).retransmission(self.retransmission)

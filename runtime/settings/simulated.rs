@@ -65,7 +65,7 @@ impl SimulatedGpu {
         self.seeded(seed, SimOptions::default())
     }
 
-    /// The same with what a seeded run does besides: how weak memory is, how lanes are picked, whether races are looked for,
+    /// [`Self::seed`] with what a seeded run does besides: how weak memory is, how lanes are picked, whether races are looked for,
     /// how many events are kept.
     pub fn seeded(mut self, seed: u64, options: SimOptions) -> Self {
         (self.seed, self.options) = (Some(seed), options);

@@ -40,7 +40,7 @@ impl Bench {
         Self::on(vm, kernels, options)
     }
 
-    /// The same in a virtual memory that is there.
+    /// [`Self::with`] in a virtual memory that is there.
     ///
     /// # Errors
     /// The source does not compile.
@@ -99,7 +99,7 @@ impl std::fmt::Display for Wrong {
 }
 
 impl Wrong {
-    /// The same, with what it was about.
+    /// This difference, with what it was about.
     pub fn of(self, subject: &str) -> Self {
         match self {
             Self::Refused(what) => Self::Refused(format!("{subject}: {what}")),

@@ -109,7 +109,7 @@ fn retransmission() -> Retransmission {
     again
 }
 
-/// The same over the software NIC, for tests that plant its faults or watch its statistics: on the simulated GPU, unless
+/// Settings like [`small`] but over the software NIC, for tests that plant its faults or watch its statistics: on the simulated GPU, unless
 /// the environment asks for the software NIC on another.
 pub fn small_soft(frames: u64) -> VmBuilder {
     match (gpu(), transport()) {
@@ -118,7 +118,7 @@ pub fn small_soft(frames: u64) -> VmBuilder {
     }
 }
 
-/// The same on the simulated GPU whatever the environment says, for tests that follow a seed or hang a kernel.
+/// Settings like [`small_soft`] but always on the simulated GPU, for tests that follow a seed or hang a kernel.
 pub fn simulated_soft(frames: u64) -> VmBuilder {
     sized(frames).over_soft()
 }
@@ -166,7 +166,7 @@ impl Bench {
         Self::with(builder, kernels, &CompileOptions::default())
     }
 
-    /// The same with options, such as a planted bug.
+    /// `kernels` on a virtual memory of these settings, compiled with options, such as a planted bug.
     pub fn with(builder: VmBuilder, kernels: Kernels, options: &CompileOptions) -> Self {
         let bench = gpuvm_simulate::bench::Bench::with(builder, kernels, options);
         Self(bench.unwrap_or_else(|wrong| panic!("{wrong}")))

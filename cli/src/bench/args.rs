@@ -176,7 +176,7 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "WHO,..", value_delimiter = ',')]
     pub access: Vec<Access>,
 
-    /// The same as --access lanes.
+    /// Short for --access lanes.
     #[arg(long, conflicts_with = "access")]
     pub lanes_apart: bool,
 

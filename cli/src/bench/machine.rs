@@ -131,7 +131,7 @@ impl Machine {
         Self::open_with(args, page_bytes, frames, false)
     }
 
-    /// The same, whose regions may have checksums.
+    /// [`Self::open`] with regions that may have checksums.
     pub fn open_with(args: &MachineArgs, page_bytes: u64, frames: u64, guarded: bool) -> Result<Self, CliError> {
         let builder = args
             .builder(page_bytes, None)?
@@ -198,7 +198,7 @@ impl Machine {
         self.compile_for(name, source, kernels, HomeArg::Host)
     }
 
-    /// The same for pages whose home is there.
+    /// [`Self::compile`] for pages whose home is there.
     pub fn compile_for(&self, name: &str, source: &str, kernels: &[&str], home: HomeArg) -> Result<Module, CliError> {
         let mut options = options();
         if matches!(home, HomeArg::Gpu(_)) {

@@ -109,7 +109,7 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-/// The same for the workloads whose lanes do not race on purpose.
+/// These arguments for the workloads whose lanes do not race on purpose.
 fn race_free(args: &SimulateArgs) -> Result<SimulateArgs, CliError> {
     let mut args = args.clone();
     let asked: Vec<&str> = args.workload.0.iter().map(|workload| workload.name()).collect();

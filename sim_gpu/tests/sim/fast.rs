@@ -320,11 +320,13 @@ fn printed_lines_stay_whole() {
 fn an_idle_gpu_uses_no_processor() {
     // In a process of its own, so that other tests' time does not count.
     if std::env::var_os(CHILD).is_none() {
-        let status = std::process::Command::new(std::env::current_exe().expect("this test's file"))
+        let output = std::process::Command::new(std::env::current_exe().expect("this test's file"))
             .args(["--exact", "fast::an_idle_gpu_uses_no_processor"])
             .env(CHILD, "1")
-            .status();
-        assert!(status.expect("it runs").success());
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let bed = bed("__global__ void one(unsigned* out) { out[0] = 1; }", &["one"]);

@@ -39,7 +39,7 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
     run_on::<T>(shape.builder(), rng, shape, options)
 }
 
-/// The same on a virtual memory of other settings than the shape's.
+/// [`run`] on a virtual memory of other settings than the shape's.
 ///
 /// # Errors
 /// What differs.
@@ -66,7 +66,7 @@ pub enum Moment {
 /// Somebody who does things to the virtual memory between launches.
 pub type Watcher<'a> = &'a mut dyn FnMut(&Vm, Moment) -> Result<(), Wrong>;
 
-/// The same with somebody who does things to the virtual memory between launches.
+/// [`run_on`] with somebody who does things to the virtual memory between launches.
 ///
 /// # Errors
 /// What differs.
@@ -83,7 +83,7 @@ pub fn run_watched<T: Element>(
     run_watched_in::<T>(&bench, rng, shape, watch).map_err(|wrong| wrong.to_string())
 }
 
-/// The same in a virtual memory that is there, with [`PROGRAM`] compiled for `T`.
+/// [`run`] in a virtual memory that is there, with [`PROGRAM`] compiled for `T`.
 ///
 /// # Errors
 /// What differs.
@@ -91,7 +91,7 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
     run_watched_in::<T>(bench, rng, shape, &mut |_, _| Ok(()))
 }
 
-/// The same with somebody who does things to the virtual memory between launches.
+/// [`run_in`] with somebody who does things to the virtual memory between launches.
 ///
 /// # Errors
 /// What differs.

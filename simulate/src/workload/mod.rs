@@ -43,7 +43,7 @@ pub enum Workload {
     NeverEvicted,
     /// A random program whose lanes copy pages themselves.
     Direct,
-    /// The same with pages so large that all warps that wait for one fill it.
+    /// A random program like `Direct` with pages so large that all warps that wait for one fill it.
     LargePages,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,

@@ -51,7 +51,7 @@ const fn broken(
     }
 }
 
-/// The same with faults, in a setting.
+/// A mutation with faults, in a setting.
 const fn under(mutation: Mutation, faults: &'static str, setting: Setting) -> Mutation {
     Mutation {
         faults,
