@@ -1,5 +1,6 @@
 //! House rules that no compiler checks.
 
+mod circles;
 mod limits;
 
 use std::path::{Path, PathBuf};
