@@ -167,18 +167,14 @@ impl Fault {
             ..
         } = self;
         match self.kind {
-            FaultKind::OutOfRange { index, length } => {
-                write!(
-                    f,
-                    "index {index} of region `{region}` is out of range: it has {length} elements"
-                )
-            }
-            FaultKind::SpanOutOfRange { index, length } => {
-                write!(
-                    f,
-                    "a pin or prefetch of region `{region}` reaches index {index}: it has {length} elements"
-                )
-            }
+            FaultKind::OutOfRange { index, length } => write!(
+                f,
+                "index {index} of region `{region}` is out of range: it has {length} elements"
+            ),
+            FaultKind::SpanOutOfRange { index, length } => write!(
+                f,
+                "a pin or prefetch of region `{region}` reaches index {index}: it has {length} elements"
+            ),
             FaultKind::FramesPinned {
                 frames,
                 pinned,
@@ -202,20 +198,16 @@ impl Fault {
                 "request {request} for page {page} of region `{region}` on queue pair {queue} did not complete over {transport} within {:?}",
                 self.waited
             ),
-            FaultKind::PageTimeout => {
-                write!(
-                    f,
-                    "the fetch of page {page} of region `{region}` by another warp did not end within {:?}",
-                    self.waited
-                )
-            }
-            FaultKind::QueueTimeout => {
-                write!(
-                    f,
-                    "no ring slot for page {page} of region `{region}` came free within {:?}; use more or deeper queue pairs",
-                    self.waited
-                )
-            }
+            FaultKind::PageTimeout => write!(
+                f,
+                "the fetch of page {page} of region `{region}` by another warp did not end within {:?}",
+                self.waited
+            ),
+            FaultKind::QueueTimeout => write!(
+                f,
+                "no ring slot for page {page} of region `{region}` came free within {:?}; use more or deeper queue pairs",
+                self.waited
+            ),
             FaultKind::TooManyPins => write!(
                 f,
                 "page {page} of region `{region}` is held by more than {} lanes",

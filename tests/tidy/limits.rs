@@ -34,7 +34,6 @@ const OLDER_FUNCTIONS: &[&str] = &[
     "u32 bytes, u32 page_shift, u32 offset) {",
     "streams_with_their_own_states_run_beside_each_other",
     "describe",
-    "cause",
     "unpack",
     "start",
     "all",
