@@ -1,4 +1,5 @@
 // Kernels that the runtime itself launches.
+#include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
 #include <gpuvm/gpuvm.cuh>
 

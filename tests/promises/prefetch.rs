@@ -45,7 +45,7 @@ fn a_prefetch_whose_warp_exits_at_once_is_published_by_others() {
 fn the_test_above_finds_a_library_without_helpers() {
     let arrived = "    if (!done.arrived) return false;\n    // One handler";
     let own_alone = arrived.replace("!done.arrived", "!done.arrived || !own");
-    let selfish = planted("gpuvm/detail/queue.cuh", arrived, &own_alone);
+    let selfish = planted("gpuvm/detail/completion.cuh", arrived, &own_alone);
     let message = prefetch_and_leave(&selfish).unwrap_err();
     assert!(message.contains("did not end within"), "{message}");
 }

@@ -238,7 +238,7 @@ fn a_stale_copy_that_is_read_is_found() {
 fn a_home_that_returns_with_nothing_stale_is_found() {
     let aged = "if (at == home) set_stale(vm, at_replica(owner, n));";
     let case = Case {
-        support: planted("gpuvm/detail/flush.cuh", aged, ";"),
+        support: planted("gpuvm/detail/catch_up.cuh", aged, ";"),
         ..Case::default()
     };
     found(&case, 10);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "detail/access.cuh"
+#include "detail/prefetch.cuh"
 #include "kernel_param.cuh"
 #include "reader.cuh"
 #include "span.cuh"

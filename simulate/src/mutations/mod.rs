@@ -168,7 +168,12 @@ impl Mutation {
             })?),
         };
         // The runtime's own kernels stay as they are, compiled once, unless the rule is theirs.
-        let of_support = self.plants.iter().any(|plant| plant.header == "gpuvm/detail/flush.cuh");
+        const OF_SUPPORT: [&str; 3] = [
+            "gpuvm/detail/flush.cuh",
+            "gpuvm/detail/write_back.cuh",
+            "gpuvm/detail/catch_up.cuh",
+        ];
+        let of_support = self.plants.iter().any(|plant| OF_SUPPORT.contains(&plant.header));
         let compile = CompileOptions {
             headers,
             ..CompileOptions::default()

@@ -1,59 +1,10 @@
 // Where frames come from when the pool runs low: a clock with a second chance over the frames' owners.
 #pragma once
 
-#include "direct.cuh"
-#include "queue.cuh"
+#include "write_back.cuh"
 
 namespace gpuvm {
 namespace detail {
-
-constexpr u32 kNoFrame = ~0u;
-constexpr u32 kClockWindow = 32;
-
-// `post_clean` for a region with replicas or checksums. Once a WRITE is posted its handler ends the write-back, or this
-// lane does for a replica that it could post none to.
-GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
-    if (!pending) return false;
-    if (is_checked(region)) renew_checksum(vm, owner, frame);
-    bool begun = false;
-    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
-        if (!(pending >> n & 1)) continue;
-        u64 way = at_replica(owner, n);
-        u32 queue;
-        u64 index;
-        if (!try_reserve_any(vm, way, true, 1, &queue, &index)) {
-            // Nothing is begun yet: as if nothing had been tried.
-            if (!begun) break;
-            u32 end = end_replica(vm, way, all_queues_gone(vm, way) ? kMissed : kToRepeat);
-            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
-            continue;
-        }
-        begun = true;
-        Queue q(vm, queue);
-        write_slot(q, index, kind, way, frame, 0, 0);
-        commit(q, index, 1);
-        if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
-        *rung = queue;
-    }
-    return begun;
-}
-
-// Begins the write-back of a dirty page whose cleaning was won; false when no ring had room.
-GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
-    if (is_guarded(region_of(vm, owner))) return post_guarded(vm, owner, frame, kind, rung);
-    u32 queue;
-    u64 index;
-    if (!try_reserve_any(vm, owner, true, 1, &queue, &index)) return false;
-    Queue q(vm, queue);
-    write_slot(q, index, kind, owner, frame, 0, 0);
-    commit(q, index, 1);
-    // One doorbell for neighbours on one queue.
-    if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
-    *rung = queue;
-    return true;
-}
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones

@@ -8,17 +8,6 @@
 namespace gpuvm {
 namespace detail {
 
-// Writes a page home whose write-back mark is ours, and takes the mark away.
-GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* word, u32 frame) {
-    Source source = source_of(vm, owner);
-    copy_to_home(source.home, frame_address(vm, region_of(vm, owner), frame), source.bytes);
-    // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
-    // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
-    // all other pages, made write-backs to a neighbour GPU take half as long again.
-    write_back_done(word);
-    count_written_back(vm, source.bytes);
-}
-
 // A ticket that is for no chunk; takers may add to it and never reach the generation.
 constexpr u64 kFillClosed = 1ull << 31;
 

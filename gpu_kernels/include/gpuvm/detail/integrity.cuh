@@ -25,27 +25,14 @@ GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 owner, u32 fram
     st_relaxed_gpu(checksum_slot(region, page_of(owner)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 
-// Ends the write-back of a page with a checksum or with replicas.
-GPUVM_NOINLINE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 frame, bool well, bool release_frame) {
-    u64* word = word_of(vm, owner);
-    if (!well) {
-        write_back_failed(word);
-        return;
-    }
-    wake_up(region_of(vm, owner));
-    count_written_back(vm, source_of(vm, owner).bytes);
-    write_back_done(word);
-    if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
-}
-
-// Publishes a fetched page, dirty where its other copy is to be mended.
-GPUVM_NOINLINE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame, u32 token, u32 pins) {
+// Publishes a fetched page with its waiter's pins, dirty where its other copy is to be mended.
+GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame, u32 token, u32 pins) {
     const layout::RegionDesc* region = region_of(vm, owner);
     u64* word = word_of(vm, owner);
     count_fetched(vm, source_of(vm, owner).bytes);
     if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), at_replica(owner, 0));
     if (is_replicated(region) && is_to_be_mended(vm, owner))
-        publish_to_mend(word, token, frame, pins);
+        publish_dirty(word, token, frame, pins);
     else
         publish(word, token, frame, pins);
     count_own_frame(region);
@@ -56,7 +43,7 @@ GPUVM_DEVICE u32 checksum_code(u32 queue, u64 owner) {
     return queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(owner);
 }
 
-// The same as `publish_fetched`, or not, for a page with a checksum and what its bytes in the frame come to.
+// `publish_fetched` for a page with a checksum, if `found`, that of its bytes in the frame, is right.
 GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 owner, u32 queue, u32 frame, u32 token, u32 pins,
                                    u32 found) {
     const layout::RegionDesc* region = region_of(vm, owner);

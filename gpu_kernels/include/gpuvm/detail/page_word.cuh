@@ -44,15 +44,9 @@ GPUVM_DEVICE void publish(u64* word, u32 token, u32 frame, u32 pins) {
     atom_add_release_gpu(word, (kResident - kFetching) + fields + pins * kPin);
 }
 
-// The same for a page that lanes have written while it was theirs alone: a store to a frame before its publication.
-// Nobody pinned the page, so the dirty bit is clear and can be added.
-GPUVM_DEVICE void publish_written(u64* word, u32 token, u32 frame) {
-    u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
-    atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT);
-}
-
-// Publication of a page whose other copy at home is stale: dirty, so that it is written back.
-GPUVM_DEVICE void publish_to_mend(u64* word, u32 token, u32 frame, u32 pins) {
+// Publication of a page that is to be written back: lanes wrote to it while it was theirs alone, or another copy of it
+// at home is stale.
+GPUVM_DEVICE void publish_dirty(u64* word, u32 token, u32 frame, u32 pins) {
     u64 fields = (static_cast<u64>(frame) - token) << layout::FRAME_SHIFT;
     // No holder can have set the dirty bit of a page that is being fetched: it can be added.
     atom_add_release_gpu(word, (kResident - kFetching) + fields + layout::DIRTY_BIT + pins * kPin);

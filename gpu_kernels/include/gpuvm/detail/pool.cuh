@@ -8,6 +8,9 @@
 namespace gpuvm {
 namespace detail {
 
+constexpr u32 kNoFrame = ~0u;
+constexpr u32 kClockWindow = 32;  // frames that the clock looks at in one turn; completions that one look reaps
+
 GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) {
     return reinterpret_cast<layout::PoolState*>(vm->pool);
 }

@@ -102,22 +102,5 @@ GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index,
     report(fault);
 }
 
-// A region whose WRITEs fail rests: evictors leave its dirty pages alone for a while, since each try costs a queue pair
-// and all that is in flight on it. Relaxed: a hint, which orders nothing.
-constexpr u32 kRestShift = 16;  // its time is in 2^16 ns
-constexpr u32 kRestShare = 64;  // of the wait limit
-GPUVM_DEVICE u32* rest_of(const layout::RegionDesc* region) { return const_cast<u32*>(&region->rest_until); }
-GPUVM_DEVICE void let_rest(const layout::VmDesc* vm, const layout::RegionDesc* region) {
-    u64 until = time_ns() + vm->wait_limit_ns / kRestShare;
-    st_relaxed_gpu(rest_of(region), static_cast<u32>(until >> kRestShift) | 1);
-}
-GPUVM_DEVICE bool rests(const layout::RegionDesc* region) {
-    u32 until = ld_relaxed_gpu(rest_of(region));
-    return until != 0 && static_cast<int>(until - static_cast<u32>(time_ns() >> kRestShift)) > 0;
-}
-GPUVM_DEVICE void wake_up(const layout::RegionDesc* region) {
-    if (ld_relaxed_gpu(rest_of(region)) != 0) st_relaxed_gpu(rest_of(region), 0u);
-}
-
 }  // namespace detail
 }  // namespace gpuvm

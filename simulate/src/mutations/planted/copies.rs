@@ -1,7 +1,7 @@
 //! Rules of copies: large pages that all lanes fill that wait for them, groups of lanes of which one fetches, and the exact ends of regions.
 
 use super::Origin::Copies;
-use super::{DIRECT, FAULT, Mutation, QUEUE, broken, plant};
+use super::{DIRECT, FAULT, Mutation, QUEUE, WRITE_BACK, broken, plant};
 use crate::workload::Workload;
 
 /// How what a frame or a home has not got shows: to the watcher, or to whoever reads it.
@@ -168,7 +168,7 @@ pub(super) static ALL: [Mutation; 14] = [
         Copies(6),
         "lanes write a region's last page to its exact end",
         &[plant(
-            DIRECT,
+            WRITE_BACK,
             "Source source = source_of(vm, owner);",
             "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
@@ -181,7 +181,7 @@ pub(super) static ALL: [Mutation; 14] = [
         Copies(6),
         "lanes write nothing behind a region's end",
         &[plant(
-            DIRECT,
+            WRITE_BACK,
             "Source source = source_of(vm, owner);",
             "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) ++source.bytes;",
         )],

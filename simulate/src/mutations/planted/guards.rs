@@ -1,7 +1,7 @@
 //! Rules of pages with two homes or with checksums.
 
 use super::Origin::Guards;
-use super::{FLUSH, INTEGRITY, Mutation, REPLICA, Setting, broken, plant, under};
+use super::{CATCH_UP, FLUSH, INTEGRITY, Mutation, REPLICA, Setting, WRITE_BACK, broken, plant, under};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 6] = [
@@ -36,7 +36,7 @@ pub(super) static ALL: [Mutation; 6] = [
         Guards(3),
         "of what a home holds that returns nothing counts",
         &[plant(
-            FLUSH,
+            CATCH_UP,
             "if (at == home) set_stale(vm, at_replica(owner, n));",
             ";",
         )],
@@ -63,7 +63,7 @@ pub(super) static ALL: [Mutation; 6] = [
             Guards(5),
             "a flush that waits for a queue pair to be mended finishes its requests, where nobody else may",
             &[plant(
-                FLUSH,
+                WRITE_BACK,
                 "reap_all(vm, kClockWindow);\n        return layout::OUTCOME_FLUSHED;",
                 "return layout::OUTCOME_FLUSHED;",
             )],

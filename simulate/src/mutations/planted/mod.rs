@@ -20,6 +20,9 @@ const FLUSH: &str = "gpuvm/detail/flush.cuh";
 const REPLICA: &str = "gpuvm/detail/replica.cuh";
 const INTEGRITY: &str = "gpuvm/detail/integrity.cuh";
 const SOURCE: &str = "gpuvm/detail/source.cuh";
+const COMPLETION: &str = "gpuvm/detail/completion.cuh";
+const WRITE_BACK: &str = "gpuvm/detail/write_back.cuh";
+const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 

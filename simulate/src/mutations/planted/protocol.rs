@@ -1,7 +1,7 @@
 //! Rules of the paging protocol whose breaking the model checker of the protocol found as well.
 
 use super::Origin::Protocol;
-use super::{ACCESS, CLOCK, FAULT, FLUSH, Mutation, QUEUE, Setting, WORD, broken, plant, under};
+use super::{ACCESS, CLOCK, COMPLETION, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, Setting, WORD, broken, plant, under};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 21] = [
@@ -11,12 +11,12 @@ pub(super) static ALL: [Mutation; 21] = [
         "a publication is an addition, never a store: pins of others come and go",
         &[
             plant(
-                QUEUE,
-                "    if (done.ok) {\n        count_fetched",
-                "    u64 kept = ld_relaxed_gpu(word);\n    if (done.ok) {\n        count_fetched",
+                INTEGRITY,
+                "    count_fetched(vm,",
+                "    u64 kept = ld_relaxed_gpu(word);\n    count_fetched(vm,",
             ),
             plant(
-                QUEUE,
+                INTEGRITY,
                 "publish(word, token, frame, pins);",
                 "st_release_gpu(word, kept + (kResident - kFetching) + pins * kPin +\n            \
                  ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));",
@@ -114,7 +114,7 @@ pub(super) static ALL: [Mutation; 21] = [
         Protocol(7),
         "a fetched page is published with a pin for those who fetched it",
         &[plant(
-            QUEUE,
+            INTEGRITY,
             "publish(word, token, frame, pins);",
             "publish(word, token, frame, 0);",
         )],
@@ -127,7 +127,7 @@ pub(super) static ALL: [Mutation; 21] = [
         Protocol(8),
         "whoever needs a request finished can finish it",
         &[plant(
-            QUEUE,
+            COMPLETION,
             "    if (!done.arrived) return false;\n    // One handler",
             "    if (!done.arrived || !own) return false;\n    // One handler",
         )],

@@ -1,0 +1,111 @@
+// The commonest read miss, kept in registers. fault.cuh serves all that is not common.
+#pragma once
+
+#include "fault.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+#if GPUVM_STAGED
+// What the quick way has to say: a value, or that the long way must be taken.
+struct Quick {
+    u64 bits;
+    bool done;
+};
+
+// What the commonest miss needs of the virtual memory, in registers: loads that wait for nothing.
+GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
+    layout::VmDesc view;
+    view.pool = ld_weak(&vm->pool);
+    view.pool_ring = ld_weak(&vm->pool_ring);
+    view.frame_count = ld_weak(&vm->frame_count);
+    view.frame_reciprocal = ld_weak(&vm->frame_reciprocal);
+    view.frames_low = ld_weak(&vm->frames_low);
+    view.owners = ld_weak(&vm->owners);
+    view.counters = ld_weak(&vm->counters);
+    view.counter_shards = ld_weak(&vm->counter_shards);
+    view.latencies = ld_weak(&vm->latencies);
+    return view;
+}
+
+// The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
+// buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
+// the frame is written. Anything else is left to `acquire_round`.
+template <class B>
+GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 owner, u64 home, u64 frames,
+                                  u32 bytes, u32 page_shift, u32 offset) {
+    Quick result{0, false};
+    u64 started = ticks();
+    // Looked up while the page is on its way.
+    const layout::VmDesc view = pool_view(vm);
+    // ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong
+    // where two groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is
+    // loaded a lane, so a mask that it is or-ed into may differ; its state is 0 here, the page being absent.
+    static_assert(kAbsent == 0, "the state of an absent page adds nothing to a mask of lanes");
+    u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
+    u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
+    // Two votes instead of a match: this is the way of one page only.
+    if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
+    // Not `lane_id() == leader`: ptxas takes that for one lane of all that are here, and leaders may meet.
+    bool leads = rank == 0;
+    u32 lanes = __popc(group);
+    Fetch fetch;
+    u32 frame = kNoFrame, phase = 0;
+    i64 available = 0;
+    u32 low = 0;
+    u64* histogram = nullptr;
+    if (leads) {
+        // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
+        fetch.begin(home, bytes);
+        phase = fetch.phase();
+        // All this while the page is on its way.
+        bool claimed = try_claim(word, seen);
+        available = claimed ? pool_reserve_one(&view) : 0;
+        if (available) {
+            frame = pool_take(&view, pool_tickets(&view, 1));
+            low = view.frames_low;
+            histogram = latencies(&view);
+            st_relaxed_gpu(owner_slot(&view, frame), owner);
+            layout::Counters* c = counters(&view);
+            count(&c->missed_lanes, lanes);
+            count(&c->coalesced, lanes - 1);
+            count(&c->faults, 1);
+            count(&c->pages_fetched, 1);
+            count(&c->bytes_fetched, bytes);
+        } else {
+            if (claimed) revert_claim(word);
+            fetch.cancel();
+        }
+    }
+    u64 found = __shfl_sync(group, static_cast<u64>(frame) << 8 | fetch.buffer() << 1 | phase, leader);
+    if (static_cast<u32>(found >> 8) == kNoFrame) return result;
+    u32 buffer = (found & 0xff) >> 1;
+    u64 target = frames + (found >> 8 << page_shift);
+    // The leader's barrier comes before the others' waits at it: a shuffle orders nothing.
+    __syncwarp(group);
+    Fetch::wait(buffer, found & 1);
+    // The arrival comes before every lane's loads, also where the leader alone can wait for it.
+    __syncwarp(group);
+    const unsigned char* staged = Fetch::staged(buffer, home);
+    result.bits = *reinterpret_cast<const B*>(staged + offset);
+    result.done = true;
+    bool together = lanes >= 8 && !((home | bytes) & 15);
+    if (together) store_staged(staged, target, bytes, rank, lanes);
+    // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
+    __syncwarp(group);
+    if (leads) {
+        if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
+        // Whoever waits for the buffer need not wait for the frame.
+        fetch.release();
+        if (!together) Fetch::emptied();
+        publish(word, 0, frame, 0);
+        count_latency(histogram, ticks() - started);
+        if (available <= low) refill(vm, 1, available);
+    }
+    __syncwarp(group);
+    return result;
+}
+#endif
+
+}  // namespace detail
+}  // namespace gpuvm
