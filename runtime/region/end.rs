@@ -78,9 +78,11 @@ impl RegionInner {
     fn deregister(&self) -> Result<()> {
         self.leave_local_homes();
         // What can be taken back is, whatever becomes of the other home.
-        let gone = self.homes.iter().rev();
-        let gone = gone.map(|reached| reached.reach.withdraw(&**self.gpu.device(), &self.name));
-        gone.fold(Ok(()), |first: Result<()>, next| first.and(next))
+        let mut gone = Ok(());
+        for reached in self.homes.iter().rev() {
+            gone = gone.and(reached.reach.withdraw(&**self.gpu.device(), &self.name));
+        }
+        gone
     }
 }
 

@@ -202,9 +202,8 @@ impl VmBuilder {
         Ok((plan, Machines { gpu, nics, nodes }))
     }
 
-    /// The GPU to drive, none for a simulated one that is to be started, and the memory nodes, joined. Each is asked as early
-    /// as what it refuses can be known.
-    fn meet(&self, gpu: &Gpu) -> Result<(Option<Arc<dyn Device>>, Vec<Arc<NodeClient>>)> {
+    /// Opens the GPU and joins the memory nodes. Each is asked as early as what it refuses can be known.
+    fn meet(&self, gpu: &Gpu) -> Result<Met> {
         if let (Gpu::Auto, Transport::Rdma(_)) = (gpu, &self.transport) {
             // An NVIDIA GPU pages over a ConnectX alone.
             let nodes = self.transport.join_nodes()?;
@@ -220,6 +219,9 @@ impl VmBuilder {
         Ok((device, self.transport.join_nodes()?))
     }
 }
+
+/// The GPU to drive, none for a simulated one that is to be started, and the memory nodes.
+type Met = (Option<Arc<dyn Device>>, Vec<Arc<NodeClient>>);
 
 /// Whether a GPU is one of hardware.
 fn is_hardware(gpu: &dyn Device) -> bool {
