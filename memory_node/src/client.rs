@@ -1,9 +1,10 @@
 //! One session with a memory node.
 
 mod grant;
+mod options;
+mod service;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,6 +23,9 @@ use crate::verbs::{
 };
 
 pub use grant::Grant;
+pub use options::ClientOptions;
+pub(crate) use service::Inner;
+use service::{Piece, SessionState};
 
 /// Messages of the node that are on their way or not read yet, at most.
 const RECEIVES: u32 = 8;
@@ -41,324 +45,6 @@ const KEEP_ALIVE_MAX: Duration = Duration::from_secs(1);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// A grant is zeroed and pinned before it is there: the node gets a second for each of these bytes on top.
 const GRANT_BYTES_PER_SECOND: u64 = 128 << 20;
-
-/// How a client joins.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// What the node asks for, if it does. A node that does not know it is refused.
-    pub secret: Option<String>,
-    /// Shown in the node's log; at most 64 bytes.
-    pub name: String,
-    /// For each step. The connection manager repeats a request that was lost after 4.3 seconds: on a network that loses
-    /// packets give it five seconds at least.
-    pub timeout: Duration,
-    /// How often a packet of a queue pair that joins is sent again, 0 to 7; 7 is for ever on rdma_rxe. The control
-    /// connection always takes 7: it is ended by clocks of its own.
-    pub retry_count: u8,
-    /// After 4.096 us << this, 1 to 31. The control connection takes the usual 14 at least.
-    pub ack_timeout: u8,
-    /// Traffic class of the packets of all connections, from both ends (RoCE: DSCP and ECN). 0: the system's default.
-    pub traffic_class: u8,
-}
-
-impl Default for ClientOptions {
-    fn default() -> ClientOptions {
-        ClientOptions {
-            secret: None,
-            name: std::env::args().next().unwrap_or_default(),
-            timeout: Duration::from_secs(5),
-            retry_count: 6,
-            ack_timeout: 14,
-            traffic_class: 0,
-        }
-    }
-}
-
-impl fmt::Debug for ClientOptions {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ClientOptions")
-            .field("secret", &self.secret.as_ref().map(|_| "..."))
-            .field("name", &self.name)
-            .field("timeout", &self.timeout)
-            .field("retry_count", &self.retry_count)
-            .field("ack_timeout", &self.ack_timeout)
-            .field("traffic_class", &self.traffic_class)
-            .finish()
-    }
-}
-
-impl ClientOptions {
-    fn check(&self) -> Result<(), NodeError> {
-        let wrong = |option, why: &str| {
-            Err(NodeError::Option {
-                option,
-                why: why.to_owned(),
-            })
-        };
-        if self.retry_count > 7 {
-            return wrong("retry_count", "from 0 to 7");
-        }
-        if !(1..=31).contains(&self.ack_timeout) {
-            return wrong("ack_timeout", "from 1 to 31");
-        }
-        if self.timeout.is_zero() || self.timeout > Duration::from_secs(600) {
-            return wrong("timeout", "above zero, and ten minutes at most");
-        }
-        if self.secret.as_ref().is_some_and(String::is_empty) {
-            return wrong("secret", "it is empty");
-        }
-        Ok(())
-    }
-}
-
-/// What a piece of a copy is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
-    Idle,
-    Busy,
-    Done(CompletionStatus),
-}
-
-/// What the service thread learns and callers wait for.
-#[derive(Debug)]
-struct State {
-    failure: Option<String>,
-    reply: Option<Message>,
-    pieces: [Piece; PIECES],
-    probe_since: Option<Instant>,
-    probe_last: Instant,
-}
-
-/// What callers and the service thread share. The queue pair goes before the buffers, everything before the identifier.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    queue: VerbsQueue,
-    receives: Buffer,
-    staging: Buffer,
-    completions: Arc<CompletionQueue>,
-    control: Id,
-    /// Who waits for events of an identifier. Locked while events are read, so that none of an identifier that is gone is
-    /// taken for one of its successor at the same place.
-    pub(crate) waiters: Mutex<HashMap<usize, Sender<Event>>>,
-    pub(crate) channel: Arc<Channel>,
-    pub(crate) peer: SocketAddr,
-    pub(crate) address: String,
-    pub(crate) device: String,
-    pub(crate) options: ClientOptions,
-    pub(crate) token: Nonce,
-    capacity: u64,
-    free: AtomicU64,
-    keep_alive: Duration,
-    state: Mutex<State>,
-    changed: Condvar,
-    waker: Waker,
-    stop: AtomicBool,
-}
-
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn dead(&self) -> Option<NodeError> {
-        self.state().failure.clone().map(|why| NodeError::Dead {
-            address: self.address.clone(),
-            why,
-        })
-    }
-
-    /// The session is over: everybody who waits is told, and the queue pair stops.
-    fn fail(&self, why: &str) {
-        let mut state = self.state();
-        if state.failure.is_none() {
-            state.failure = Some(why.to_owned());
-            drop(state);
-            self.queue.fail();
-        }
-        self.changed.notify_all();
-    }
-
-    fn post_receive(&self, slot: u64) -> std::io::Result<()> {
-        let place = self.receives.place(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
-        let place = place.ok_or(std::io::ErrorKind::InvalidInput)?;
-        // SAFETY: the slot is inside the buffer, which goes after the queue pair; it is read by copies, and only between
-        // its completion and the next post.
-        unsafe {
-            self.queue
-                .post_receive(slot, place, self.receives.lkey(), MESSAGE_BYTES as u32)
-        }
-    }
-
-    /// The service thread: events, completions, signs of life.
-    fn serve(&self) {
-        // Relaxed: the flag alone is read; the waker's system call wakes who waits.
-        while !self.stop.load(Ordering::Relaxed) {
-            let limit = self.keep_alive / 4;
-            let ready = wait_readable([self.waker.fd(), self.channel.fd(), self.completions.fd()], limit);
-            if let Err(error) = ready {
-                return self.fail(&format!("waiting for the node failed: {error}"));
-            }
-            self.waker.clear();
-            if let Err(error) = self.read_events().and_then(|()| self.read_completions()) {
-                return self.fail(&error.to_string());
-            }
-            self.look_after_node();
-        }
-    }
-
-    fn read_events(&self) -> Result<(), NodeError> {
-        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(event) = self.channel.next()? {
-            if event.id == self.control.key() {
-                match event.kind {
-                    EventKind::Disconnected => {
-                        // A goodbye was there before.
-                        self.read_completions()?;
-                        self.fail("the node ended the connection");
-                    }
-                    EventKind::DeviceRemoved => self.fail("the RDMA device was removed"),
-                    EventKind::Failed(why) => self.fail(why),
-                    _ => {}
-                }
-            } else if let Some(waiter) = waiters.get(&event.id) {
-                // Whoever does not wait any more does not want it.
-                let _ = waiter.send(event);
-            }
-        }
-        Ok(())
-    }
-
-    fn read_completions(&self) -> Result<(), NodeError> {
-        // Armed before it is emptied: what comes after the last look rings.
-        self.completions.arm()?;
-        loop {
-            let found = poll_completions(&self.completions);
-            if found.is_empty() {
-                return Ok(());
-            }
-            for completion in found {
-                let status = completion.status;
-                let is_piece = (PIECE..PIECE + PIECES as u64).contains(&completion.id);
-                if is_piece {
-                    self.state().pieces[(completion.id - PIECE) as usize] = Piece::Done(status);
-                    self.changed.notify_all();
-                }
-                match completion.id {
-                    // What is flushed is not the cause.
-                    _ if status == CompletionStatus::FLUSHED => {}
-                    _ if status != CompletionStatus::SUCCESS => {
-                        let what = if is_piece {
-                            "a copy failed"
-                        } else {
-                            "the node does not answer"
-                        };
-                        self.fail(&format!("{what}: {status}"));
-                    }
-                    PROBE => self.state().probe_since = None,
-                    slot if slot < u64::from(RECEIVES) => self.read_message(slot, completion.bytes),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn read_message(&self, slot: u64, bytes: u32) {
-        let mut message = [0; MESSAGE_BYTES];
-        let length = (bytes as usize).min(MESSAGE_BYTES);
-        // Always inside: slots are those that were posted.
-        if !self
-            .receives
-            .copy(slot as usize * MESSAGE_BYTES, &mut message[..length])
-        {
-            return;
-        }
-        match Message::parse(&message[..length]) {
-            Ok(Message {
-                body: Body::Goodbye, ..
-            }) => self.fail("the node was stopped"),
-            Ok(message) => {
-                self.state().reply = Some(message);
-                self.changed.notify_all();
-            }
-            Err(error) => self.fail(&format!("the node sent a message that cannot be read: {error}")),
-        }
-        if let Err(error) = self.post_receive(slot) {
-            self.fail(&format!("the queue pair takes no receive buffer: {error}"));
-        }
-    }
-
-    /// The node's device must answer a WRITE of no bytes now and then.
-    fn look_after_node(&self) {
-        let now = Instant::now();
-        let dead_after = (self.keep_alive * 4).max(Duration::from_secs(4));
-        let mut state = self.state();
-        if state.failure.is_some() {
-            return;
-        }
-        let waited = |since: Instant| now.saturating_duration_since(since);
-        match state.probe_since {
-            Some(since) if waited(since) > dead_after => {
-                drop(state);
-                self.fail(&format!("the node did not answer for {dead_after:?}"));
-            }
-            None if waited(state.probe_last) >= self.keep_alive => match self.queue.probe(PROBE) {
-                Ok(()) => {
-                    state.probe_since = Some(now);
-                    state.probe_last = now;
-                }
-                Err(error) => {
-                    drop(state);
-                    self.fail(&format!("the queue pair takes no request: {error}"));
-                }
-            },
-            _ => {}
-        }
-    }
-
-    /// Waits until `done` gives something, the session fails, the time is over, or `cancel` is set.
-    fn wait_for<T>(
-        &self,
-        what: &str,
-        limit: Duration,
-        cancel: Option<&AtomicBool>,
-        mut done: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, NodeError> {
-        let end = Instant::now() + limit;
-        let mut state = self.state();
-        loop {
-            if let Some(value) = done(&mut state) {
-                return Ok(value);
-            }
-            if let Some(why) = &state.failure {
-                return Err(NodeError::Dead {
-                    address: self.address.clone(),
-                    why: why.clone(),
-                });
-            }
-            if link::is_set(cancel) {
-                return Err(NodeError::Cancelled {
-                    address: self.address.clone(),
-                });
-            }
-            let mut left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(NodeError::Timeout {
-                    what: what.to_owned(),
-                    waited: limit,
-                });
-            }
-            if cancel.is_some() {
-                left = left.min(link::SLICE);
-            }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-    }
-}
 
 /// One session with one node. Everything made from it holds it; when the last of that is dropped, the client says
 /// goodbye and the node takes back what is left.
@@ -473,7 +159,7 @@ impl NodeClient {
             capacity: accept.capacity,
             free: AtomicU64::new(accept.capacity),
             keep_alive,
-            state: Mutex::new(State {
+            state: Mutex::new(SessionState {
                 failure: None,
                 reply: None,
                 pieces: [Piece::Idle; PIECES],

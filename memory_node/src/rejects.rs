@@ -9,7 +9,50 @@ pub const BY_THE_NODE: i32 = 28;
 
 /// What a reason means, and what usually causes it.
 pub fn describe(reason: i32) -> String {
-    let (meaning, cause) = match reason {
+    let (meaning, cause) = of_the_path(reason).unwrap_or_else(|| of_the_peer(reason));
+    format!("{meaning} (reject reason {reason}); {cause}")
+}
+
+/// Meaning and cause of a reason that lies in the packets' path.
+fn of_the_path(reason: i32) -> Option<(&'static str, &'static str)> {
+    Some(match reason {
+        12 | 18 => (
+            "the GID is not its own",
+            "RoCE versions or addresses of the two ends do not match: both must have a RoCE v2 GID of that network \
+             (`ibv_devinfo -v`)",
+        ),
+        13 | 19 => (
+            "the LID is not its own",
+            "the subnet manager has given out new ones: try again, and see that only one master runs (`sminfo`)",
+        ),
+        14 | 20 => (
+            "the service level is not allowed",
+            "see the subnet manager's partitions and levels",
+        ),
+        15 | 21 => (
+            "the traffic class is not allowed",
+            "leave the traffic class out, or allow it there",
+        ),
+        16 | 22 => (
+            "the hop limit is too small",
+            "too many routers lie between the two: see the route (`traceroute`)",
+        ),
+        17 | 23 => (
+            "the packet rate is not possible",
+            "the ports' speeds do not match: see `ibstat` on both machines",
+        ),
+        26 => (
+            "the path's MTU is larger than it takes",
+            "the MTUs of the two network interfaces differ: `ip link set NAME mtu` on both",
+        ),
+        32 | 33 => ("the flow label is not allowed", "see the routers between the two"),
+        _ => return None,
+    })
+}
+
+/// Meaning and cause of every other reason.
+fn of_the_peer(reason: i32) -> (&'static str, &'static str) {
+    match reason {
         1 | 2 => (
             "it has no queue pair left",
             "end other programs that use its device, or ask for fewer queue pairs",
@@ -38,38 +81,9 @@ pub fn describe(reason: i32) -> String {
             "it has an older connection of this queue pair still",
             "it forgets it in a moment: try again",
         ),
-        12 | 18 => (
-            "the GID is not its own",
-            "RoCE versions or addresses of the two ends do not match: both must have a RoCE v2 GID of that network \
-             (`ibv_devinfo -v`)",
-        ),
-        13 | 19 => (
-            "the LID is not its own",
-            "the subnet manager has given out new ones: try again, and see that only one master runs (`sminfo`)",
-        ),
-        14 | 20 => (
-            "the service level is not allowed",
-            "see the subnet manager's partitions and levels",
-        ),
-        15 | 21 => (
-            "the traffic class is not allowed",
-            "leave the traffic class out, or allow it there",
-        ),
-        16 | 22 => (
-            "the hop limit is too small",
-            "too many routers lie between the two: see the route (`traceroute`)",
-        ),
-        17 | 23 => (
-            "the packet rate is not possible",
-            "the ports' speeds do not match: see `ibstat` on both machines",
-        ),
         24 | 25 => (
             "it asks for another port or machine",
             "redirection is not followed: write the address it means",
-        ),
-        26 => (
-            "the path's MTU is larger than it takes",
-            "the MTUs of the two network interfaces differ: `ip link set NAME mtu` on both",
         ),
         27 => (
             "it takes fewer READs in flight",
@@ -84,10 +98,8 @@ pub fn describe(reason: i32) -> String {
             "its connection manager is of another version",
             "update the kernel of the older machine",
         ),
-        32 | 33 => ("the flow label is not allowed", "see the routers between the two"),
         _ => ("this program does not know the reason", "see `dmesg` on both machines"),
-    };
-    format!("{meaning} (reject reason {reason}); {cause}")
+    }
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl Bench<'_> {
             .and("fetched MB", fetched as f64 / 1e6))
     }
 
-    /// The same kernel over memory that a peer makes cold.
+    /// Runs the kernel over memory that a peer makes cold.
     fn peer(
         &self,
         machine: &Machine,

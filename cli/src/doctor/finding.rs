@@ -6,7 +6,7 @@ use serde_json::Value;
 /// How it stands with what was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum FindingState {
     /// As it should be.
     Ok,
     /// There, and less than it could be: something is slower, or a fallback serves.
@@ -19,7 +19,7 @@ pub enum State {
     Unneeded,
 }
 
-impl State {
+impl FindingState {
     /// As it is printed, and spelled in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ pub struct Finding {
     /// What was looked at.
     pub title: &'static str,
     /// How it stands.
-    pub state: State,
+    pub state: FindingState,
     /// What was found.
     pub found: String,
     /// Why it matters.
@@ -65,7 +65,7 @@ pub struct Check {
 
 impl Check {
     /// The result without a mend.
-    pub fn is(self, state: State, found: impl Into<String>) -> Finding {
+    pub fn is(self, state: FindingState, found: impl Into<String>) -> Finding {
         Finding {
             id: self.id,
             title: self.title,
@@ -79,7 +79,7 @@ impl Check {
 
     /// Nothing depends on it, and why not.
     pub fn unneeded(self, reason: &str) -> Finding {
-        self.is(State::Unneeded, reason)
+        self.is(FindingState::Unneeded, reason)
     }
 }
 

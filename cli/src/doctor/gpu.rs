@@ -5,7 +5,7 @@ use gpuvm_nic::devices::PciAddress;
 use serde_json::json;
 
 use crate::bench::size;
-use crate::doctor::finding::{Check, Finding, State};
+use crate::doctor::finding::{Check, Finding, FindingState};
 use crate::doctor::view::{Flavour, GpuFacts, View};
 
 /// All of them.
@@ -29,11 +29,14 @@ fn gpu(view: &View) -> Finding {
     let gpus = match &view.probed.gpus {
         Ok(gpus) => gpus,
         Err(reason) if view.gpus.is_empty() => {
-            return check.is(State::Missing, format!("none on PCIe, and the driver says: {reason}"));
+            return check.is(
+                FindingState::Missing,
+                format!("none on PCIe, and the driver says: {reason}"),
+            );
         }
         Err(reason) => {
             let found = format!("{} on PCIe, and the driver says: {reason}", addresses(&view.gpus));
-            return check.is(State::Missing, found).mend(match view.container() {
+            return check.is(FindingState::Missing, found).mend(match view.container() {
                 Some(_) => "let the container see it: docker run --gpus all (package nvidia-container-toolkit)",
                 None => "install NVIDIA's driver (apt-get install nvidia-open), then look at nvidia-smi",
             });
@@ -51,14 +54,14 @@ fn gpu(view: &View) -> Finding {
         .collect();
     match gpus.len() {
         0 => check
-            .is(State::Missing, "the driver runs and has no GPU")
+            .is(FindingState::Missing, "the driver runs and has no GPU")
             .mend("look at nvidia-smi -L and CUDA_VISIBLE_DEVICES"),
-        _ if usable => check.is(State::Ok, names.join(", ")),
+        _ if usable => check.is(FindingState::Ok, names.join(", ")),
         _ => {
             let (major, minor) = CAPABILITY_MIN;
             let found = format!("{}: {major}.{minor} or newer is needed", names.join(", "));
             check
-                .is(State::Limited, found)
+                .is(FindingState::Limited, found)
                 .mend("put a newer GPU first with CUDA_VISIBLE_DEVICES")
         }
     }
@@ -94,15 +97,15 @@ fn driver(view: &View) -> Finding {
         return match view.gpus.as_slice() {
             [] => check.unneeded("no NVIDIA GPU on PCIe"),
             _ => check
-                .is(State::Missing, "the module nvidia is not loaded")
+                .is(FindingState::Missing, "the module nvidia is not loaded")
                 .mend("modprobe nvidia, after apt-get install nvidia-open"),
         };
     };
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let (state, flavour) = match driver.flavour {
-        Flavour::Open => (State::Ok, "open"),
-        Flavour::Proprietary => (State::Limited, "proprietary"),
-        Flavour::Unknown => (State::Unknown, "unknown"),
+        Flavour::Open => (FindingState::Ok, "open"),
+        Flavour::Proprietary => (FindingState::Limited, "proprietary"),
+        Flavour::Unknown => (FindingState::Unknown, "unknown"),
     };
     let found = format!("{version}, {flavour} kernel modules");
     let finding = check
@@ -123,11 +126,11 @@ fn cuda(view: &View) -> Finding {
     };
     match view.probed.cuda {
         Some((major, minor)) => check
-            .is(State::Ok, format!("CUDA {major}.{minor}"))
+            .is(FindingState::Ok, format!("CUDA {major}.{minor}"))
             .details(json!({ "version": format!("{major}.{minor}") })),
         None if view.gpus.is_empty() => check.unneeded("not there, and no NVIDIA GPU on PCIe"),
         None => check
-            .is(State::Missing, "cannot be loaded")
+            .is(FindingState::Missing, "cannot be loaded")
             .mend("apt-get install libcuda1, or in a container: docker run --gpus all"),
     }
 }
@@ -140,11 +143,11 @@ fn nvrtc(view: &View) -> Finding {
     };
     match &view.probed.nvrtc {
         Ok((major, minor)) => check
-            .is(State::Ok, format!("NVRTC {major}.{minor}"))
+            .is(FindingState::Ok, format!("NVRTC {major}.{minor}"))
             .details(json!({ "version": format!("{major}.{minor}") })),
         Err(_) if view.gpus.is_empty() => check.unneeded("not there, and no NVIDIA GPU on PCIe"),
         Err(reason) => check
-            .is(State::Missing, reason)
+            .is(FindingState::Missing, reason)
             .mend("pip install nvidia-cuda-nvrtc, then GPUVM_NVRTC=the folder with libnvrtc.so.13"),
     }
 }
@@ -156,9 +159,9 @@ fn compiler(view: &View) -> Finding {
         why: "it compiles kernels for the simulated GPU; an NVIDIA GPU needs none",
     };
     match &view.probed.compiler {
-        Ok(version) => check.is(State::Ok, version.as_str()),
+        Ok(version) => check.is(FindingState::Ok, version.as_str()),
         Err(reason) => check
-            .is(State::Missing, reason.as_str())
+            .is(FindingState::Missing, reason.as_str())
             .mend("apt-get install g++, or GPUVM_CXX=the compiler"),
     }
 }
@@ -184,7 +187,10 @@ fn bar1(view: &View) -> Finding {
     }
     if windows.is_empty() {
         return check
-            .is(State::Unknown, "sysfs does not tell: the GPU is disabled, or virtual")
+            .is(
+                FindingState::Unknown,
+                "sysfs does not tell: the GPU is disabled, or virtual",
+            )
             .mend("nvidia-smi -q -d MEMORY shows it");
     }
     let memory_of = |address: PciAddress| {
@@ -205,12 +211,12 @@ fn bar1(view: &View) -> Finding {
     let details = json!(details.collect::<Vec<_>>());
     let found = found.join("; ");
     let finding = match windows.iter().map(enough).collect::<Vec<_>>() {
-        all if all.contains(&Some(false)) => check.is(State::Limited, found).mend(
+        all if all.contains(&Some(false)) => check.is(FindingState::Limited, found).mend(
             "switch on `Above 4G decoding` and `Resizable BAR` in the firmware's setup; data centre GPUs without them: \
              NVIDIA's displaymodeselector --gpumode compute",
         ),
-        all if all.contains(&None) => check.is(State::Unknown, found),
-        _ => check.is(State::Ok, found),
+        all if all.contains(&None) => check.is(FindingState::Unknown, found),
+        _ => check.is(FindingState::Ok, found),
     };
     finding.details(details)
 }

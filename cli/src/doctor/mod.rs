@@ -6,6 +6,7 @@ mod gpu;
 mod modes;
 mod platform;
 mod rdma;
+mod redact;
 mod report;
 mod selftest;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use gpuvm_nic::devices::{LinkSpeed, PciAddress, PciMeeting};
 use serde_json::{Value, json};
 
 use crate::bench::size;
-use crate::doctor::finding::{Check, Finding, State};
+use crate::doctor::finding::{Check, Finding, FindingState};
 use crate::doctor::gpu::addresses;
 use crate::doctor::rdma::OPEN_NODES;
 use crate::doctor::view::{IPC_LOCK, NET_ADMIN, SYS_ADMIN, SYS_RAWIO, View};
@@ -101,12 +101,12 @@ fn placement(view: &View) -> Finding {
     said.extend(slow.iter().map(|slow| format!("{slow}, less than it could")));
     let found = said.join("; ");
     let finding = match (slow.is_empty(), far) {
-        (true, false) => check.is(State::Ok, found),
+        (true, false) => check.is(FindingState::Ok, found),
         (true, true) => check
-            .is(State::Limited, found)
+            .is(FindingState::Limited, found)
             .mend("choose a nearer pair: nvidia-smi topo -m, then --gpu cuda:N and --rdma-device NAME"),
         (false, _) => check
-            .is(State::Limited, found)
+            .is(FindingState::Limited, found)
             .mend("put the card into a slot with more lanes, or bifurcate right: lspci -vv shows LnkCap and LnkSta"),
     };
     finding.details(Value::Array(details))
@@ -146,16 +146,19 @@ fn iommu(view: &View) -> Finding {
     }
     let units = view.machine.names("sys/class/iommu").len();
     match iommu_translates(view) {
-        Some(false) if units == 0 => check.is(State::Ok, "none in use"),
-        Some(false) => check.is(State::Ok, format!("{units} in use, passing through")),
+        Some(false) if units == 0 => check.is(FindingState::Ok, "none in use"),
+        Some(false) => check.is(FindingState::Ok, format!("{units} in use, passing through")),
         Some(true) => check
             .is(
-                State::Limited,
+                FindingState::Limited,
                 format!("{units} in use, translating for a GPU or a NIC"),
             )
             .mend("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub and reboot"),
         None => check
-            .is(State::Unknown, format!("{units} in use, and sysfs does not tell how"))
+            .is(
+                FindingState::Unknown,
+                format!("{units} in use, and sysfs does not tell how"),
+            )
             .mend("cat /sys/kernel/iommu_groups/*/type as root: identity passes through"),
     }
 }
@@ -214,17 +217,20 @@ fn acs(view: &View) -> Finding {
         .collect();
     match redirecting.first() {
         Some(first) => check
-            .is(State::Limited, format!("redirecting: {}", addresses(&redirecting)))
+            .is(
+                FindingState::Limited,
+                format!("redirecting: {}", addresses(&redirecting)),
+            )
             .mend(format!(
                 "switch ACS off in the firmware's setup, or for each bridge: setpci -s {first} ECAP_ACS+0x6.w=0000"
             )),
         None if read.iter().any(|(_, control)| control.is_err()) => check
             .is(
-                State::Unknown,
+                FindingState::Unknown,
                 format!("the configuration of {} bridges needs root to be read", read.len()),
             )
             .mend("run gpuvm doctor as root, outside of containers"),
-        None => check.is(State::Ok, format!("none of {} bridges redirects", read.len())),
+        None => check.is(FindingState::Ok, format!("none of {} bridges redirects", read.len())),
     }
 }
 
@@ -260,11 +266,11 @@ fn peer_mapping(view: &View) -> Finding {
         return check.unneeded("it takes an NVIDIA GPU and a ConnectX");
     }
     if has_peer_mapping(view) {
-        return check.is(State::Ok, "set");
+        return check.is(FindingState::Ok, "set");
     }
     match view.may(SYS_ADMIN) {
         Some(true) => check.unneeded("not set; this process has CAP_SYS_ADMIN, which does as well"),
-        _ => check.is(State::Missing, "not set").mend(
+        _ => check.is(FindingState::Missing, "not set").mend(
             "echo 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' > /etc/modprobe.d/gpuvm.conf, then \
              update-initramfs -u and reboot (driver 510.40.3 or newer); or run as root",
         ),
@@ -283,14 +289,14 @@ fn kernel(view: &View) -> Finding {
     }
     let found = format!("Linux {}", view.release);
     match view.kernel_from(FOLLOW_PFN_GONE) {
-        Some(false) => check.is(State::Ok, found),
+        Some(false) => check.is(FindingState::Ok, found),
         Some(true) => check
             .is(
-                State::Limited,
+                FindingState::Limited,
                 format!("{found}: whether this driver can is seen at start-up only"),
             )
             .mend("gpuvm doctor --selftest --transport mlx5 says who rings; update NVIDIA's driver if it is the proxy"),
-        None => check.is(State::Unknown, "its version cannot be read"),
+        None => check.is(FindingState::Unknown, "its version cannot be read"),
     }
 }
 
@@ -307,7 +313,7 @@ fn capabilities(view: &View) -> Finding {
         None => String::new(),
     };
     let Some(mask) = view.capabilities else {
-        return check.is(State::Unknown, format!("{place}/proc/self/status does not tell"));
+        return check.is(FindingState::Unknown, format!("{place}/proc/self/status does not tell"));
     };
     let wanted = [
         ("SYS_ADMIN", SYS_ADMIN),
@@ -322,9 +328,9 @@ fn capabilities(view: &View) -> Finding {
         .collect();
     let details = json!({ "effective": format!("{mask:016x}"), "lacking": lacking, "container": container });
     let finding = match lacking.is_empty() {
-        true => check.is(State::Ok, format!("{place}has all of them")),
+        true => check.is(FindingState::Ok, format!("{place}has all of them")),
         false => check
-            .is(State::Limited, format!("{place}lacks {}", lacking.join(", ")))
+            .is(FindingState::Limited, format!("{place}lacks {}", lacking.join(", ")))
             .mend(match &container {
                 Some(_) => lacking
                     .iter()
@@ -362,7 +368,7 @@ fn device_nodes(view: &View) -> Finding {
     let nodes = || wanted.iter().map(String::as_str);
     let lacking: Vec<&str> = nodes().filter(|node| !view.machine.has(node)).collect();
     if !lacking.is_empty() {
-        let finding = check.is(State::Missing, format!("no {}", lacking.join(", ")));
+        let finding = check.is(FindingState::Missing, format!("no {}", lacking.join(", ")));
         return match view.container() {
             Some(_) => finding.mend("docker run --gpus all --device /dev/infiniband"),
             None if lacking == ["/dev/infiniband/rdma_cm"] => finding.mend("modprobe rdma_ucm"),
@@ -371,7 +377,7 @@ fn device_nodes(view: &View) -> Finding {
     }
     let closed: Vec<&str> = nodes().filter(|node| !view.can_open(Path::new(node))).collect();
     if closed.is_empty() {
-        return check.is(State::Ok, wanted.join(", "));
+        return check.is(FindingState::Ok, wanted.join(", "));
     }
     let of_gpu = |node: &&str| node.starts_with("/dev/nvidia");
     let mends = [
@@ -383,7 +389,10 @@ fn device_nodes(view: &View) -> Finding {
         .filter_map(|(needed, mend)| needed.then_some(mend))
         .collect();
     check
-        .is(State::Limited, format!("this user may not open {}", closed.join(", ")))
+        .is(
+            FindingState::Limited,
+            format!("this user may not open {}", closed.join(", ")),
+        )
         .mend(mends.join("; "))
 }
 
@@ -423,7 +432,7 @@ fn memlock(view: &View) -> Finding {
         why: "memory that a NIC reads and writes is locked; registering more than the limit fails",
     };
     if view.may(IPC_LOCK) == Some(true) {
-        return check.is(State::Ok, "no limit: this process has CAP_IPC_LOCK");
+        return check.is(FindingState::Ok, "no limit: this process has CAP_IPC_LOCK");
     }
     let limits = view.machine.text("proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -431,7 +440,7 @@ fn memlock(view: &View) -> Finding {
     let mend = "ulimit -l unlimited; for good: `* - memlock unlimited` in /etc/security/limits.conf, \
                 LimitMEMLOCK=infinity in a unit, --ulimit memlock=-1 for docker run";
     match word {
-        Some("unlimited") => check.is(State::Ok, "unlimited"),
+        Some("unlimited") => check.is(FindingState::Ok, "unlimited"),
         Some(word) => match word.parse::<u64>() {
             Ok(bytes) => {
                 let much = if bytes < MEMLOCK_LITTLE {
@@ -440,15 +449,17 @@ fn memlock(view: &View) -> Finding {
                     ""
                 };
                 check
-                    .is(State::Limited, format!("{}{much}", size(bytes)))
+                    .is(FindingState::Limited, format!("{}{much}", size(bytes)))
                     .mend(mend)
                     .details(json!({ "bytes": bytes }))
             }
             Err(_) => check
-                .is(State::Unknown, "/proc/self/limits cannot be understood")
+                .is(FindingState::Unknown, "/proc/self/limits cannot be understood")
                 .mend(mend),
         },
-        None => check.is(State::Unknown, "/proc/self/limits does not tell").mend(mend),
+        None => check
+            .is(FindingState::Unknown, "/proc/self/limits does not tell")
+            .mend(mend),
     }
 }
 
@@ -468,13 +479,13 @@ fn huge_pages(view: &View) -> Finding {
     let (Some(total), Some(free), Some(kib)) =
         (value("HugePages_Total"), value("HugePages_Free"), value("Hugepagesize"))
     else {
-        return check.is(State::Unknown, "/proc/meminfo does not tell");
+        return check.is(FindingState::Unknown, "/proc/meminfo does not tell");
     };
     let page = size(kib.saturating_mul(1024));
     let details = json!({ "total": total, "free": free, "bytes": kib.saturating_mul(1024) });
     match total {
         0 => check.unneeded("none reserved, and only a memory node would use them: sysctl vm.nr_hugepages=N reserves"),
-        _ => check.is(State::Ok, format!("{free} of {total} of {page} free")),
+        _ => check.is(FindingState::Ok, format!("{free} of {total} of {page} free")),
     }
     .details(details)
 }

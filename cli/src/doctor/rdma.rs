@@ -3,7 +3,7 @@
 use gpuvm_nic::devices::{DeviceKind, Gid, GidKind, LinkLayer, RdmaDevice, RdmaPort};
 use serde_json::{Value, json};
 
-use crate::doctor::finding::{Check, Finding, State};
+use crate::doctor::finding::{Check, Finding, FindingState};
 use crate::doctor::view::{Flavour, View};
 
 /// The oldest kernel that registers dma-bufs.
@@ -48,10 +48,10 @@ fn libraries(view: &View) -> Finding {
         .collect();
     let found = said.join(", ");
     match view.probed.libraries.iter().all(|(_, file)| file.is_some()) {
-        true => check.is(State::Ok, found),
-        false if view.rdma.is_empty() => check.is(State::Unneeded, format!("{found}; no RDMA device here")),
+        true => check.is(FindingState::Ok, found),
+        false if view.rdma.is_empty() => check.is(FindingState::Unneeded, format!("{found}; no RDMA device here")),
         false => check
-            .is(State::Missing, found)
+            .is(FindingState::Missing, found)
             .mend("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
     }
 }
@@ -112,10 +112,10 @@ fn nics(view: &View) -> Finding {
             })
         });
         return match cards.count() {
-            0 => check.is(State::Missing, "none"),
+            0 => check.is(FindingState::Missing, "none"),
             count => check
                 .is(
-                    State::Missing,
+                    FindingState::Missing,
                     format!("{count} NVIDIA (Mellanox) functions on PCIe, and no RDMA device"),
                 )
                 .mend("modprobe mlx5_ib; in a container: docker run --device /dev/infiniband --network host"),
@@ -126,12 +126,12 @@ fn nics(view: &View) -> Finding {
     let details = json!(nics.iter().map(|device| device_json(view, device)).collect::<Vec<_>>());
     let found = said.join("; ");
     let finding = match troubles.first() {
-        None if view.has_mlx5() => check.is(State::Ok, found),
-        None => check.is(State::Limited, format!("{found}; none of them a ConnectX")),
+        None if view.has_mlx5() => check.is(FindingState::Ok, found),
+        None => check.is(FindingState::Limited, format!("{found}; none of them a ConnectX")),
         Some((_, mend)) => {
             let all: Vec<&str> = troubles.iter().map(|(trouble, _)| trouble.as_str()).collect();
             check
-                .is(State::Limited, format!("{found}. Troubles: {}", all.join("; ")))
+                .is(FindingState::Limited, format!("{found}. Troubles: {}", all.join("; ")))
                 .mend(mend)
         }
     };
@@ -243,18 +243,24 @@ fn dma_buf(view: &View) -> Finding {
     }
     let open = view.driver.as_ref().map(|driver| driver.flavour);
     match dma_buf_works(view) {
-        Some(true) => check.is(State::Ok, format!("the driver can, and so can Linux {}", view.release)),
+        Some(true) => check.is(
+            FindingState::Ok,
+            format!("the driver can, and so can Linux {}", view.release),
+        ),
         None => check
-            .is(State::Unknown, "the driver could not be asked")
+            .is(FindingState::Unknown, "the driver could not be asked")
             .mend("mend the GPU's driver first"),
         Some(false) if view.kernel_from(DMA_BUF_KERNEL) == Some(false) => check
-            .is(State::Missing, format!("Linux {} is older than 5.12", view.release))
+            .is(
+                FindingState::Missing,
+                format!("Linux {} is older than 5.12", view.release),
+            )
             .mend("update the kernel, or modprobe nvidia-peermem"),
         Some(false) if open == Some(Flavour::Proprietary) => check
-            .is(State::Missing, "the proprietary kernel modules cannot")
+            .is(FindingState::Missing, "the proprietary kernel modules cannot")
             .mend("apt-get install nvidia-open, then reboot; or modprobe nvidia-peermem"),
         Some(false) => check
-            .is(State::Missing, "the driver says that this GPU cannot")
+            .is(FindingState::Missing, "the driver says that this GPU cannot")
             .mend("update NVIDIA's driver; or modprobe nvidia-peermem"),
     }
 }
@@ -269,7 +275,7 @@ fn peermem(view: &View) -> Finding {
         return check.unneeded("it takes an NVIDIA GPU and a ConnectX");
     }
     if view.module_loaded("nvidia_peermem") {
-        return check.is(State::Ok, "loaded");
+        return check.is(FindingState::Ok, "loaded");
     }
     if dma_buf_works(view) == Some(true) {
         return check.unneeded("not loaded; dma-buf serves");
@@ -277,13 +283,15 @@ fn peermem(view: &View) -> Finding {
     match view.module_there("nvidia_peermem") {
         false if !view.modules_visible() => check
             .is(
-                State::Unknown,
+                FindingState::Unknown,
                 "not loaded; the kernel's modules cannot be seen from here",
             )
             .mend("modprobe nvidia-peermem, outside of the container"),
-        true => check.is(State::Missing, "not loaded").mend("modprobe nvidia-peermem"),
+        true => check
+            .is(FindingState::Missing, "not loaded")
+            .mend("modprobe nvidia-peermem"),
         false => check
-            .is(State::Missing, "not built for this kernel")
+            .is(FindingState::Missing, "not built for this kernel")
             .mend("install DOCA-OFED, then NVIDIA's driver again, which builds nvidia-peermem against it"),
     }
 }
@@ -302,7 +310,7 @@ fn rxe(view: &View) -> Finding {
     let make = "rdma link add rxe0 type rxe netdev INTERFACE";
     if devices.iter().any(|device| is_ready(view, device)) {
         let said: Vec<String> = devices.iter().map(|device| describe(device)).collect();
-        return check.is(State::Ok, said.join("; ")).details(json!(
+        return check.is(FindingState::Ok, said.join("; ")).details(json!(
             devices
                 .iter()
                 .map(|device| device_json(view, device))
@@ -313,7 +321,7 @@ fn rxe(view: &View) -> Finding {
         let trouble = troubles(device).into_iter().next();
         let (trouble, mend) =
             trouble.unwrap_or_else(|| (format!("this user may not open {}", device.name), OPEN_NODES.into()));
-        return check.is(State::Limited, trouble).mend(mend);
+        return check.is(FindingState::Limited, trouble).mend(mend);
     }
     let crc_missing = view.kernel.is_some_and(|kernel| kernel <= CRC_KERNEL_LAST)
         && view.module_there("rdma_rxe")
@@ -321,7 +329,7 @@ fn rxe(view: &View) -> Finding {
     if crc_missing {
         return check
             .is(
-                State::Missing,
+                FindingState::Missing,
                 format!(
                     "no module crc32_generic, which rdma_rxe needs on Linux {}",
                     view.release
@@ -331,22 +339,25 @@ fn rxe(view: &View) -> Finding {
     }
     if view.module_loaded("rdma_rxe") {
         check
-            .is(State::Limited, "the module is loaded, and there is no device")
+            .is(FindingState::Limited, "the module is loaded, and there is no device")
             .mend(make)
     } else if view.module_there("rdma_rxe") {
         check
-            .is(State::Limited, "the module is there and not loaded")
+            .is(FindingState::Limited, "the module is there and not loaded")
             .mend(format!("modprobe rdma_rxe && {make}"))
     } else if !view.modules_visible() {
         check
             .is(
-                State::Unknown,
+                FindingState::Unknown,
                 "not loaded; the kernel's modules cannot be seen from here",
             )
             .mend(format!("modprobe rdma_rxe && {make}, outside of the container"))
     } else {
         check
-            .is(State::Missing, format!("no module rdma_rxe for Linux {}", view.release))
+            .is(
+                FindingState::Missing,
+                format!("no module rdma_rxe for Linux {}", view.release),
+            )
             .mend("apt-get install linux-modules-extra-$(uname -r) (Ubuntu), or a kernel with CONFIG_RDMA_RXE")
     }
 }

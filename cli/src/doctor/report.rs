@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::doctor::finding::{Finding, State};
+use crate::doctor::finding::{Finding, FindingState};
 use crate::doctor::modes::{ConnectX, Facts, Frames, Mode, Verdict, decide, verdict};
 use crate::doctor::view::View;
 use crate::doctor::{gpu, platform, rdma};
@@ -56,7 +56,7 @@ impl Report {
         for finding in &self.findings {
             let mark = format!("[{}]", finding.state.name());
             text.push_str(&format!("{mark:<11}{}: {}\n", finding.title, finding.found));
-            if matches!(finding.state, State::Ok | State::Unneeded) {
+            if matches!(finding.state, FindingState::Ok | FindingState::Unneeded) {
                 continue;
             }
             text.push_str(&format!("{:11}why: {}\n", "", finding.why));

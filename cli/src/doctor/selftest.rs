@@ -1,6 +1,5 @@
 //! `gpuvm doctor --selftest`: the machine at work, step by step, over the same code as `gpuvm bench`.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use clap::Parser;
@@ -18,6 +17,7 @@ use crate::bench::{measure, size};
 use crate::doctor::args::DoctorArgs;
 use crate::doctor::platform::doorbell_obstacle;
 use crate::doctor::rdma::describe_port;
+use crate::doctor::redact::redact;
 use crate::doctor::report::SCHEMA_VERSION;
 use crate::doctor::view::{Flavour, View};
 use crate::error::CliError;
@@ -483,65 +483,10 @@ fn latency(report: &Report) -> Outcome {
     Ok(Found::new(said, figures))
 }
 
-/// Without addresses of networks and names of devices that only this machine has.
-fn redact(text: &str) -> String {
-    let is_part = |sign: char| sign.is_ascii_alphanumeric() || ".:-[]%".contains(sign);
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find(is_part) {
-        let word = &rest[start..];
-        let end = word.find(|sign| !is_part(sign)).unwrap_or(word.len());
-        out.push_str(&rest[..start]);
-        // The sentence's own signs are not the address's.
-        let bare = word[..end].trim_end_matches(['.', ':', '-']);
-        out.push_str(if is_private(bare) { "<redacted>" } else { bare });
-        out.push_str(&word[bare.len()..end]);
-        rest = &word[end..];
-    }
-    out.push_str(rest);
-    out
-}
-
-fn is_private(word: &str) -> bool {
-    // GUIDs, GIDs and hardware addresses; a PCI address has two colons.
-    let hex_groups = || {
-        let groups: Vec<&str> = word.split(':').collect();
-        let hex = |group: &&str| group.bytes().all(|digit| digit.is_ascii_hexdigit());
-        groups.len() >= 4 && groups.iter().all(hex)
-    };
-    let uuid = || word.contains("GPU-") || word.contains("MIG-");
-    word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok() || uuid() || hex_groups()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::doctor::tests::machines::{Fixture, NIC_WAY};
-
-    #[test]
-    fn what_names_a_machine_is_taken_out() {
-        for (text, clean) in [
-            ("no route to 10.9.0.1:7471.", "no route to <redacted>."),
-            ("GID fe80::a288:c2ff:fe12:3456, port 1", "GID <redacted>, port 1"),
-            ("node [fd00::1]:7471: gone", "node <redacted>: gone"),
-            ("guid a088:c203:0012:3456", "guid <redacted>"),
-            (
-                "--gpu cuda:GPU-01234567-89ab-cdef-0123-456789abcdef",
-                "--gpu <redacted>",
-            ),
-            (
-                "a088c203:12 at 0000:3b:00.0 of mlx5_0",
-                "a088c203:12 at 0000:3b:00.0 of mlx5_0",
-            ),
-            (
-                "Linux 6.8.0-45-generic, 4.5 us: ok",
-                "Linux 6.8.0-45-generic, 4.5 us: ok",
-            ),
-            ("", ""),
-        ] {
-            assert_eq!(redact(text), clean);
-        }
-    }
 
     #[test]
     fn a_doorbell_that_nobody_rang_fails() {

@@ -1,8 +1,9 @@
+mod garbage;
 pub mod machines;
 
 use serde_json::Value;
 
-use super::finding::{Finding, State};
+use super::finding::{Finding, FindingState};
 use super::report::Report;
 use machines::{Fixture, GPU_WAY, NIC_WAY, PROPRIETARY, RELEASE, config, limits};
 
@@ -19,7 +20,7 @@ fn of<'a>(report: &'a Report, id: &str) -> &'a Finding {
     findings.next().unwrap_or_else(|| panic!("no finding {id}"))
 }
 
-fn states(report: &Report) -> Vec<(&str, State)> {
+fn states(report: &Report) -> Vec<(&str, FindingState)> {
     report
         .findings
         .iter()
@@ -28,7 +29,7 @@ fn states(report: &Report) -> Vec<(&str, State)> {
 }
 
 /// What differs from the server that is well.
-fn changed(fixture: &Fixture) -> Vec<(&'static str, State)> {
+fn changed(fixture: &Fixture) -> Vec<(&'static str, FindingState)> {
     let well = Fixture::server().report();
     let report = fixture.report();
     let pairs = well.findings.iter().zip(&report.findings);
@@ -67,11 +68,11 @@ fn all_is_well() {
     let report = Fixture::server().report();
     let rest: Vec<_> = states(&report)
         .into_iter()
-        .filter(|(_, state)| *state != State::Ok)
+        .filter(|(_, state)| *state != FindingState::Ok)
         .collect();
     assert_eq!(
         rest,
-        [("peermem", State::Unneeded), ("rxe", State::Limited)],
+        [("peermem", FindingState::Unneeded), ("rxe", FindingState::Limited)],
         "dma-buf serves, and SoftRoCE is not set up"
     );
     assert_eq!((report.exit_status, report.modes[0].gpu), (0, "nvidia"));
@@ -99,7 +100,7 @@ fn peermem_is_missing() {
     fixture.gpu().dma_buf = Some(false);
     assert_eq!(
         changed(&fixture),
-        [("dma_buf", State::Missing), ("peermem", State::Missing)]
+        [("dma_buf", FindingState::Missing), ("peermem", FindingState::Missing)]
     );
     let report = fixture.report();
     assert!(
@@ -129,7 +130,7 @@ fn peermem_is_missing() {
     );
     fixture.tree.file("sys/module/nvidia_peermem/refcnt", "0\n");
     let report = fixture.report();
-    assert_eq!(of(&report, "peermem").state, State::Ok);
+    assert_eq!(of(&report, "peermem").state, FindingState::Ok);
     assert!(costs(&report).contains("registered by nvidia-peermem"));
 }
 
@@ -139,7 +140,7 @@ fn a_proprietary_driver_has_no_dma_buf() {
     fixture.tree.file("proc/driver/nvidia/version", PROPRIETARY);
     fixture.gpu().dma_buf = Some(false);
     let report = fixture.report();
-    assert_eq!(of(&report, "driver").state, State::Limited);
+    assert_eq!(of(&report, "driver").state, FindingState::Limited);
     assert_eq!(of(&report, "driver").found, "535.104.05, proprietary kernel modules");
     assert!(of(&report, "dma_buf").found.contains("proprietary"));
     // In a container there may be no /proc/driver: the module's taint tells.
@@ -152,9 +153,9 @@ fn a_proprietary_driver_has_no_dma_buf() {
         "570.86.15, proprietary kernel modules"
     );
     fixture.tree.file("sys/module/nvidia/taint", "OE\n");
-    assert_eq!(of(&fixture.report(), "driver").state, State::Ok);
+    assert_eq!(of(&fixture.report(), "driver").state, FindingState::Ok);
     fixture.tree.remove("sys/module/nvidia/taint");
-    assert_eq!(of(&fixture.report(), "driver").state, State::Unknown);
+    assert_eq!(of(&fixture.report(), "driver").state, FindingState::Unknown);
 }
 
 #[test]
@@ -166,7 +167,10 @@ fn locked_memory_is_limited() {
     fixture.tree.file("proc/self/status", "CapEff:\t000001ffffffbfff\n");
     assert_eq!(
         changed(&fixture),
-        [("capabilities", State::Limited), ("memlock", State::Limited)]
+        [
+            ("capabilities", FindingState::Limited),
+            ("memlock", FindingState::Limited)
+        ]
     );
     let report = fixture.report();
     assert!(of(&report, "memlock").found.starts_with("64 KiB, too little"));
@@ -194,7 +198,7 @@ fn locked_memory_is_limited() {
 fn the_iommu_translates() {
     let fixture = Fixture::server();
     fixture.tree.file("sys/class/iommu/dmar0/name", "");
-    assert_eq!(changed(&fixture), [("iommu", State::Unknown)]);
+    assert_eq!(changed(&fixture), [("iommu", FindingState::Unknown)]);
     fixture.tree.file("proc/cmdline", "quiet iommu=pt\n");
     assert_eq!(changed(&fixture), []);
     fixture.tree.file("proc/cmdline", "quiet intel_iommu=on\n");
@@ -207,7 +211,7 @@ fn the_iommu_translates() {
     fixture
         .tree
         .file(&format!("sys/devices/{NIC_WAY}/iommu_group/type"), "DMA-FQ\n");
-    assert_eq!(changed(&fixture), [("iommu", State::Limited)]);
+    assert_eq!(changed(&fixture), [("iommu", FindingState::Limited)]);
     let report = fixture.report();
     assert!(of(&report, "iommu").mend.as_deref().unwrap_or("").contains("iommu=pt"));
     let mlx5 = report
@@ -227,11 +231,11 @@ fn bridges_redirect() {
     let way = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/config";
     fixture.tree.file(way, config(0x1d));
     let report = fixture.report();
-    assert_eq!(changed(&fixture), [("acs", State::Limited)]);
+    assert_eq!(changed(&fixture), [("acs", FindingState::Limited)]);
     assert_eq!(of(&report, "acs").found, "redirecting: 0000:16:00.0");
     // What is read without root.
     fixture.tree.file(way, &config(0x1d)[..64]);
-    assert_eq!(changed(&fixture), [("acs", State::Unknown)]);
+    assert_eq!(changed(&fixture), [("acs", FindingState::Unknown)]);
     assert!(of(&fixture.report(), "acs").found.contains("4 bridges"));
 }
 
@@ -247,10 +251,10 @@ fn a_container_without_rights() {
         .remove("dev/nvidia0");
     fixture.gpu().memory_bytes = 141 << 30;
     let expected = [
-        ("peer_mapping", State::Missing),
-        ("capabilities", State::Limited),
-        ("device_nodes", State::Missing),
-        ("memlock", State::Limited),
+        ("peer_mapping", FindingState::Missing),
+        ("capabilities", FindingState::Limited),
+        ("device_nodes", FindingState::Missing),
+        ("memlock", FindingState::Limited),
     ];
     assert_eq!(changed(&fixture), expected);
     let report = fixture.report();
@@ -287,20 +291,20 @@ fn nodes_of_the_gpus_that_are_there() {
         (nodes.state, nodes.found.clone())
     };
     fixture.tree.remove("dev/nvidia-uvm");
-    assert_eq!(lacking(), (State::Missing, "no /dev/nvidia-uvm".to_owned()));
+    assert_eq!(lacking(), (FindingState::Missing, "no /dev/nvidia-uvm".to_owned()));
     fixture.tree.file("dev/nvidia-uvm", "");
     // As the driver counts.
     let information = "proc/driver/nvidia/gpus/0000:18:00.0/information";
     fixture
         .tree
         .file(information, "Model: \t NVIDIA H200\nDevice Minor: \t 3\n");
-    assert_eq!(lacking(), (State::Missing, "no /dev/nvidia3".to_owned()));
+    assert_eq!(lacking(), (FindingState::Missing, "no /dev/nvidia3".to_owned()));
     fixture.tree.remove("dev/nvidia0").file("dev/nvidia3", "");
-    assert_eq!(lacking().0, State::Ok, "the others' are not this GPU's");
+    assert_eq!(lacking().0, FindingState::Ok, "the others' are not this GPU's");
     // Something that nobody can open to write.
     fixture.tree.remove("dev/nvidia-uvm").file("dev/nvidia-uvm/x", "");
     let (state, found) = lacking();
-    assert_eq!(state, State::Limited);
+    assert_eq!(state, FindingState::Limited);
     assert_eq!(found, "this user may not open /dev/nvidia-uvm");
     let report = fixture.report();
     let mend = of(&report, "device_nodes").mend.as_deref().unwrap_or("");
@@ -314,9 +318,9 @@ fn nodes_of_the_gpus_that_are_there() {
 fn a_new_kernel_may_refuse_the_doorbell() {
     let fixture = Fixture::server();
     for (release, state) in [
-        ("6.12.9-amd64", State::Limited),
-        ("6.9.3", State::Ok),
-        ("", State::Unknown),
+        ("6.12.9-amd64", FindingState::Limited),
+        ("6.9.3", FindingState::Ok),
+        ("", FindingState::Unknown),
     ] {
         fixture.tree.file("proc/sys/kernel/osrelease", format!("{release}\n"));
         assert_eq!(of(&fixture.report(), "kernel").state, state, "{release}");
@@ -340,7 +344,7 @@ fn a_nic_with_troubles() {
     let port = format!("sys/devices/{NIC_WAY}/infiniband/mlx5_0/ports/1");
     let mend = |fixture: &Fixture| of(&fixture.report(), "nics").mend.clone().unwrap_or_default();
     fixture.tree.file("sys/class/net/eth0/mtu", "1500\n");
-    assert_eq!(changed(&fixture), [("nics", State::Limited)]);
+    assert_eq!(changed(&fixture), [("nics", FindingState::Limited)]);
     assert!(mend(&fixture).starts_with("ip link set eth0 mtu 9000"));
     fixture.tree.remove(&format!("{port}/gids"));
     assert!(of(&fixture.report(), "nics").found.contains("no RoCE v2 GID"));
@@ -366,7 +370,7 @@ fn a_pair_that_is_far_or_slow() {
     fixture
         .tree
         .pci_link(&format!("sys/devices/{NIC_WAY}"), ("16.0 GT/s", 8), ("32.0 GT/s", 16));
-    assert_eq!(changed(&fixture), [("placement", State::Limited)]);
+    assert_eq!(changed(&fixture), [("placement", FindingState::Limited)]);
     let found = of(&fixture.report(), "placement").found.clone();
     assert!(
         found.contains("mlx5_0 runs at 16 GT/s x8, less than it could"),
@@ -390,7 +394,7 @@ fn a_pair_that_is_far_or_slow() {
         .tree
         .pci(way, ["0x15b3", "0x1021", "0x020000"], Some("mlx5_core"), 1);
     fixture.tree.rdma(&nic, "mlx5_0", 0, "eth0");
-    assert_eq!(changed(&fixture), [("placement", State::Limited)]);
+    assert_eq!(changed(&fixture), [("placement", FindingState::Limited)]);
     assert!(of(&fixture.report(), "placement").found.contains("between NUMA nodes"));
 }
 
@@ -401,9 +405,9 @@ fn a_small_bar() {
     fixture
         .tree
         .file(&resource, "0x0 0xffffff 0x1\n0x10000000 0x1fffffff 0x1\n");
-    assert_eq!(changed(&fixture), [("bar1", State::Limited)]);
+    assert_eq!(changed(&fixture), [("bar1", FindingState::Limited)]);
     fixture.tree.remove(&resource);
-    assert_eq!(changed(&fixture), [("bar1", State::Unknown)]);
+    assert_eq!(changed(&fixture), [("bar1", FindingState::Unknown)]);
 }
 
 #[test]
@@ -411,7 +415,7 @@ fn a_gpu_without_its_driver_or_compiler() {
     let mut fixture = Fixture::server();
     fixture.probed.nvrtc = Err("libnvrtc.so.13 cannot be loaded".into());
     let report = fixture.report();
-    assert_eq!(of(&report, "nvrtc").state, State::Missing);
+    assert_eq!(of(&report, "nvrtc").state, FindingState::Missing);
     assert_eq!(report.exit_status, 3);
     assert!(
         report
@@ -424,7 +428,7 @@ fn a_gpu_without_its_driver_or_compiler() {
     fixture.tree.remove("proc/driver").remove("sys/module/nvidia");
     let report = fixture.report();
     for id in ["gpu", "driver", "cuda"] {
-        assert_eq!(of(&report, id).state, State::Missing, "{id}");
+        assert_eq!(of(&report, id).state, FindingState::Missing, "{id}");
         assert!(of(&report, id).mend.is_some(), "{id}");
     }
     assert_eq!((report.exit_status, report.modes[0].gpu), (3, "simulated"));
@@ -432,13 +436,16 @@ fn a_gpu_without_its_driver_or_compiler() {
     let mut fixture = Fixture::server();
     fixture.gpu().compute_capability = (6, 1);
     let report = fixture.report();
-    assert_eq!((of(&report, "gpu").state, report.exit_status), (State::Limited, 3));
+    assert_eq!(
+        (of(&report, "gpu").state, report.exit_status),
+        (FindingState::Limited, 3)
+    );
 }
 
 #[test]
 fn only_softroce() {
     let fixture = Fixture::laptop();
-    assert_eq!(of(&fixture.report(), "rxe").state, State::Limited);
+    assert_eq!(of(&fixture.report(), "rxe").state, FindingState::Limited);
     assert!(
         of(&fixture.report(), "rxe")
             .mend
@@ -456,11 +463,11 @@ fn only_softroce() {
     );
     fixture.tree.rxe("rxe0", 0, "dummy0");
     let report = fixture.report();
-    assert_eq!(of(&report, "rxe").state, State::Ok);
-    assert_eq!(of(&report, "nics").state, State::Missing, "it is no NIC");
+    assert_eq!(of(&report, "rxe").state, FindingState::Ok);
+    assert_eq!(of(&report, "nics").state, FindingState::Missing, "it is no NIC");
     assert_eq!(
         of(&report, "verbs_libraries").state,
-        State::Missing,
+        FindingState::Missing,
         "memory nodes need them"
     );
     assert_eq!(report.exit_status, 3);
@@ -490,9 +497,13 @@ fn only_softroce() {
         .file(&list, "kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko.xz:\n");
     assert!(of(&fixture.report(), "rxe").found.contains("crc32_generic"));
     fixture.tree.file(&list, "kernel/drivers/net/rdma_rxe_not.ko:\n");
-    assert_eq!(of(&fixture.report(), "rxe").state, State::Missing);
+    assert_eq!(of(&fixture.report(), "rxe").state, FindingState::Missing);
     fixture.tree.remove("lib/modules");
-    assert_eq!(of(&fixture.report(), "rxe").state, State::Unknown, "as in a container");
+    assert_eq!(
+        of(&fixture.report(), "rxe").state,
+        FindingState::Unknown,
+        "as in a container"
+    );
 }
 
 #[test]
@@ -503,7 +514,7 @@ fn a_node_that_this_user_may_not_open() {
         .tree
         .remove("dev/infiniband/uverbs0")
         .file("dev/infiniband/uverbs0/x", "");
-    assert_eq!(changed(&fixture), [("device_nodes", State::Limited)]);
+    assert_eq!(changed(&fixture), [("device_nodes", FindingState::Limited)]);
     let report = fixture.report();
     assert!(
         of(&report, "device_nodes")
@@ -557,48 +568,10 @@ fn nothing_at_all() {
     assert_eq!(report.exit_status, 4);
     assert!(report.modes.iter().all(|mode| !mode.works));
     assert!(
-        states(&report).iter().all(|(_, state)| *state != State::Ok),
+        states(&report).iter().all(|(_, state)| *state != FindingState::Ok),
         "{:?}",
         states(&report)
     );
     let report = Fixture::laptop().report();
     assert_eq!((report.exit_status, report.modes[0].transport), (3, "soft"));
-}
-
-#[test]
-fn garbage_is_survived() {
-    let fixture = Fixture::server();
-    let mut files = Vec::new();
-    let mut folders = vec![fixture.tree.machine().path("/")];
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir().expect("a folder").flatten() {
-            match entry.file_type().expect("its type") {
-                kind if kind.is_dir() => folders.push(entry.path()),
-                kind if kind.is_file() => files.push(entry.path()),
-                _ => {}
-            }
-        }
-    }
-    assert!(files.len() > 40, "{}", files.len());
-    let garbage: [&[u8]; 6] = [
-        b"",
-        b"\xff\xfe\x00\x01",
-        b"-1",
-        b"99999999999999999999999999999 9 9 9",
-        b": : : : \" \" = ; 0x 0xg\n\n\n:",
-        b"Max locked memory\nCapEff:\nRegistryDwords:\nNVRM version:\nHugePages_Total:\n",
-    ];
-    for words in garbage {
-        for file in &files {
-            std::fs::write(file, words).expect("a file");
-        }
-        let report = fixture.report();
-        assert!(report.findings.len() > 15);
-    }
-    // Folders where files were, and each file alone.
-    for file in files {
-        std::fs::remove_file(&file).expect("a file");
-        std::fs::create_dir(&file).expect("a folder");
-        fixture.report();
-    }
 }

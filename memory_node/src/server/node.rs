@@ -1,11 +1,16 @@
 //! The node's thread: connection requests, messages, signs of life.
 
+mod accepting;
+mod requests;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use accepting::{accept_queue, out_of_resources};
 
 use super::challenges::Challenges;
 use super::session::{Arrived, COMPLETIONS, DataQueue, Place, Session};
@@ -31,11 +36,6 @@ const HELLO_MAX: Duration = Duration::from_secs(20);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// Events of the connection manager that are handled in one turn.
 const EVENTS_MAX: u32 = 64;
-const STATES: [(u32, &str); 3] = [
-    (QueueAttributes::INIT, "INIT"),
-    (QueueAttributes::READY_TO_RECEIVE, "RTR"),
-    (QueueAttributes::READY_TO_SEND, "RTS"),
-];
 
 /// A refusal: the reason and its number.
 type Refused = (Reason, u64);
@@ -432,206 +432,6 @@ impl Node {
         Ok(())
     }
 
-    /// Answers a message. An error ends the session.
-    fn handle_message(&mut self, number: u64, message: Message) -> Result<(), String> {
-        let capacity = self.capacity();
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return Ok(());
-        };
-        if session.busy.is_some() {
-            return Err("a message before the answer to the last one".to_owned());
-        }
-        let request = message.request;
-        let free = session.left_of(capacity).min(self.shared.pool.free());
-        match message.body {
-            Body::Hello(name) if session.name.is_none() => {
-                session.name = Some(name.as_str().to_owned());
-                let event = NodeEvent::Joined {
-                    name: name.as_str().to_owned(),
-                    address: session.peer,
-                };
-                session.send(request, Body::Done { free })?;
-                self.shared.counted().clients_total += 1;
-                self.tell(&event);
-                Ok(())
-            }
-            _ if session.name.is_none() => Err("a message before its name".to_owned()),
-            Body::Ping => session.send(request, Body::Done { free }),
-            Body::Goodbye => {
-                session.is_leaving = true;
-                session.send(request, Body::Done { free })
-            }
-            Body::Leave { queue } => {
-                let key = session.queue_of(queue);
-                session.send(request, Body::Done { free })?;
-                if let Some(key) = key {
-                    self.drop_id(number, key, "it left");
-                }
-                Ok(())
-            }
-            Body::Rejoin { queue, packet } => {
-                let found = session.queue_of(queue).and_then(|key| session.queues.get(&key));
-                let begun = match found {
-                    None => Err((Reason::UnknownSession, 0)),
-                    Some(queue) => begin_anew(queue, packet).map_err(|error| out_of_resources(&error)),
-                };
-                match begun {
-                    Ok(()) => session.send(request, Body::Done { free }),
-                    Err((reason, detail)) => session.send(request, Body::Refused { reason, detail }),
-                }
-            }
-            Body::Grant { bytes, access } => {
-                let job = self.grant(number, request, bytes, access);
-                self.begin_job(number, request, job)
-            }
-            Body::Release { grant } => {
-                let job = self.release(number, request, grant);
-                self.begin_job(number, request, job)
-            }
-            Body::Seal { grant } => {
-                let job = self.seal(number, request, grant);
-                self.begin_job(number, request, job)
-            }
-            Body::Hello(_) | Body::Done { .. } | Body::Granted { .. } | Body::Refused { .. } => {
-                Err("a message that is not a client's".to_owned())
-            }
-        }
-    }
-
-    /// Hands a job to the worker, or tells the client why not.
-    fn begin_job(&mut self, number: u64, request: u64, job: Result<Job, Refused>) -> Result<(), String> {
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return Ok(());
-        };
-        match job {
-            Ok(job) => {
-                session.busy = Some(request);
-                let worker = self.jobs.as_ref().ok_or("the node is stopping")?;
-                worker
-                    .send(job)
-                    .map_err(|_| "the node's second thread has ended".to_owned())
-            }
-            Err((reason, detail)) => {
-                self.shared.count_refusal(reason);
-                session.send(request, Body::Refused { reason, detail })
-            }
-        }
-    }
-
-    fn grant(&mut self, number: u64, request: u64, bytes: u64, access: GrantAccess) -> Result<Job, Refused> {
-        let capacity = self.capacity();
-        let grants_max = self.options.grants_per_client_max;
-        let pool = &self.shared.pool;
-        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
-        let left = session.left_of(capacity);
-        // Whole pages are taken.
-        let pages = bytes.checked_next_multiple_of(PAGE_BYTES);
-        if bytes == 0 {
-            return Err((Reason::EmptyGrant, 0));
-        }
-        if session.grants.len() >= grants_max as usize {
-            return Err((Reason::GrantsMax, grants_max.into()));
-        }
-        if pages.is_none_or(|pages| pages > left) {
-            return Err((Reason::ClientCapacity, left));
-        }
-        let slice = pool.take(bytes).ok_or_else(|| (Reason::PoolFull, pool.longest()))?;
-        session.granted_bytes += slice.bytes();
-        session.sealable = access == GrantAccess::ReadOnly;
-        Ok(Job::Make {
-            session: number,
-            request,
-            domain: Arc::clone(&session.domain),
-            slice,
-        })
-    }
-
-    fn release(&mut self, number: u64, request: u64, grant: u64) -> Result<Job, Refused> {
-        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
-        let lease = session.grants.remove(&grant).and_then(|granted| granted.lease);
-        let lease = lease.ok_or((Reason::NoSuchGrant, 0))?;
-        let bytes = lease.bytes();
-        session.granted_bytes -= bytes;
-        self.shared.uncount_grants(1, bytes);
-        Ok(Job::Release {
-            session: number,
-            request,
-            lease,
-        })
-    }
-
-    fn seal(&mut self, number: u64, request: u64, grant: u64) -> Result<Job, Refused> {
-        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
-        let granted = session.grants.get_mut(&grant).ok_or((Reason::NoSuchGrant, 0))?;
-        let lease = granted
-            .lease
-            .take_if(|_| granted.sealable)
-            .ok_or((Reason::NotReadOnly, 0))?;
-        Ok(Job::Seal {
-            session: number,
-            request,
-            grant,
-            domain: Arc::clone(&session.domain),
-            lease,
-        })
-    }
-
-    /// Goes on with what the worker has done.
-    fn handle_done(&mut self, done: Done) {
-        let (number, request) = match &done {
-            Done::Made { session, request, .. }
-            | Done::Sealed { session, request, .. }
-            | Done::Released { session, request } => (*session, *request),
-        };
-        let capacity = self.capacity();
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return;
-        };
-        session.busy = None;
-        let outcome = match done {
-            Done::Made { made, .. } => made.map(|lease| {
-                self.shared.count_grant(lease.bytes());
-                let grant = session.next_grant;
-                session.next_grant += 1;
-                Some(session.keep(grant, lease, session.sealable))
-            }),
-            Done::Sealed { sealed, grant, .. } => {
-                if sealed.is_err()
-                    && let Some(lost) = session.grants.remove(&grant)
-                {
-                    self.shared.uncount_grants(1, lost.bytes);
-                }
-                sealed.map(|lease| Some(session.keep(grant, lease, false)))
-            }
-            Done::Released { .. } => Ok(None),
-        };
-        // What was asked for and not made is not the client's: the account is what its grants sum up to.
-        session.granted_bytes = session.grants.values().map(|granted| granted.bytes).sum();
-        let free = session.left_of(capacity).min(self.shared.pool.free());
-        let answer = match outcome {
-            Ok(None) => Body::Done { free },
-            Ok(Some(Place {
-                grant,
-                address,
-                bytes,
-                rkey,
-            })) => Body::Granted {
-                grant,
-                address,
-                bytes,
-                rkey,
-                free,
-            },
-            Err((reason, detail)) => {
-                self.shared.count_refusal(reason);
-                Body::Refused { reason, detail }
-            }
-        };
-        if let Err(why) = session.send(request, answer) {
-            self.end_session(number, &why);
-        }
-    }
-
     /// Probes clients, and gives up those that are gone.
     fn look_after_clients(&mut self) {
         let now = Instant::now();
@@ -738,67 +538,4 @@ impl Node {
             tracing::error!("the memory node's second thread has panicked");
         }
     }
-}
-
-/// What a state asks for: what the client wants, as far as the device can.
-fn attributes_within(id: &Id, context: &Context, state: u32) -> Result<QueueAttributes, NodeError> {
-    let mut attributes = id.attributes(state)?;
-    attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(context.reads_in_max);
-    attributes.max_rd_atomic = attributes.max_rd_atomic.min(context.reads_out_max);
-    Ok(attributes)
-}
-
-/// Takes a joined queue pair through reset to ready, with new packet numbers.
-fn begin_anew(queue: &DataQueue, packet: u32) -> Result<(), NodeError> {
-    let reset = QueueAttributes::to_state(QueueAttributes::RESET);
-    queue.queue.modify(&reset).map_err(|source| NodeError::QueueState {
-        number: queue.queue.number(),
-        state: "RESET",
-        source,
-    })?;
-    join(&queue.queue, &STATES, |state| {
-        let attributes = attributes_within(&queue.id, &queue.context, state)?;
-        Ok(QueueAttributes {
-            rq_psn: packet,
-            sq_psn: packet,
-            ..attributes
-        })
-    })
-}
-
-/// Lets a queue pair join a connection request and accepts it.
-fn accept_queue(
-    id: &Id,
-    queue: &VerbsQueue,
-    context: &Context,
-    event: &Event,
-    accept: &Accept,
-    before_accept: impl FnOnce() -> Result<(), NodeError>,
-) -> Result<(), NodeError> {
-    join(queue, &STATES, |state| attributes_within(id, context, state))?;
-    before_accept()?;
-    id.accept(ConnectParameters {
-        private_data: &accept.emit(),
-        responder_resources: event.responder_resources.min(context.reads_in_max),
-        initiator_depth: event.initiator_depth.min(context.reads_out_max),
-        retry_count: 6,
-        rnr_retry_count: 6,
-        queue: queue.number(),
-    })
-}
-
-/// What the client is told of an error of the node.
-fn out_of_resources(error: &NodeError) -> Failure {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    let mut code = libc::EIO;
-    while let Some(error) = cause {
-        if let Some(found) = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::raw_os_error)
-        {
-            code = found;
-        }
-        cause = error.source();
-    }
-    (Reason::OutOfResources, code.unsigned_abs().into())
 }

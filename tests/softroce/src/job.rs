@@ -68,13 +68,13 @@ pub(crate) struct Jobs {
     environment: Vec<(String, String)>,
     ask: Ask,
     next: AtomicU64,
-    states: Mutex<HashMap<u64, Arc<State>>>,
+    states: Mutex<HashMap<u64, Arc<JobState>>>,
     /// Why no command can be started any more.
     gone: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobState {
     now: Mutex<Progress>,
     changed: Condvar,
 }
@@ -164,7 +164,7 @@ impl Jobs {
     /// Starts a command. With `input` its standard input stays open.
     pub(crate) fn start(self: &Arc<Self>, command: &str, input: bool) -> Result<Job, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = Arc::new(State::default());
+        let state = Arc::new(JobState::default());
         lock(&self.states).insert(id, state.clone());
         // After the entry is there: either this sees that the machine is gone, or `all_gone` sees the entry.
         if let Some(why) = lock(&self.gone).clone() {
@@ -194,7 +194,7 @@ impl Jobs {
 /// A command that runs on a machine. Dropping it kills the command and all that it started.
 pub struct Job {
     jobs: Arc<Jobs>,
-    state: Arc<State>,
+    state: Arc<JobState>,
     id: u64,
     command: String,
     /// Lines that `wait_for` has passed, counted from the first that the command wrote.

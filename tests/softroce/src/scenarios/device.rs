@@ -58,7 +58,7 @@ fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(),
 }
 
 pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
-    for name in ["gpuvm_memory_node", "node::rdma::", "command::serve::"] {
+    for name in ["gpuvm_memory_node", "node::rdma::", "node::ends::", "command::serve::"] {
         let output = run_test(machine, name, "", "--nocapture", PROGRAM)?;
         let skipped = output.lines.iter().any(|line| line.text.contains("skipped:"));
         super::start::check(!skipped, || format!("tests were skipped:\n{}", output.text()))?;

@@ -24,7 +24,18 @@ const SHORT: Duration = Duration::from_secs(60);
 
 /// Every scenario, in the order in which they run.
 pub fn all() -> Vec<Scenario> {
-    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let mut all = machines();
+    all.extend(programs());
+    all.extend(troubles());
+    all
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+/// What the machines and their network can do.
+fn machines() -> Vec<Scenario> {
     vec![
         Scenario {
             name: "boot",
@@ -68,6 +79,12 @@ pub fn all() -> Vec<Scenario> {
             limit: minutes(5),
             run: Run::Two(network::rping_with_loss),
         },
+    ]
+}
+
+/// What this workspace's programs do where nothing goes wrong.
+fn programs() -> Vec<Scenario> {
+    vec![
         Scenario {
             name: "device_suite",
             what: "the tests of the library hold over the RDMA device",
@@ -92,6 +109,12 @@ pub fn all() -> Vec<Scenario> {
             limit: minutes(8),
             run: Run::Two(device::at_a_node),
         },
+    ]
+}
+
+/// What they do where something goes wrong or others use the device, and how fast they are.
+fn troubles() -> Vec<Scenario> {
+    vec![
         Scenario {
             name: "loss",
             what: "every word is right over networks that lose, delay and reorder packets",
