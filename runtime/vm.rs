@@ -112,11 +112,12 @@ impl Vm {
 
     /// On all GPUs, whatever becomes of one. The first error is returned.
     fn catch_up_all(&self, mend: bool) -> Result<()> {
-        let caught_up = self.gpus.iter().map(|gpu| {
+        let mut outcome = Ok(());
+        for gpu in self.gpus.iter() {
             let (gpu, regions) = (gpu.paged(), self.shared.regions());
-            gpu.or_lost(Catching { gpu, regions }.catch_up_now(mend))
-        });
-        caught_up.fold(Ok(()), |first: Result<()>, next| first.and(next))
+            outcome = outcome.and(gpu.or_lost(Catching { gpu, regions }.catch_up_now(mend)));
+        }
+        outcome
     }
 }
 

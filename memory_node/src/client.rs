@@ -4,11 +4,10 @@ mod grant;
 mod options;
 mod service;
 
-use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,8 @@ use crate::access::{Handshake, Side, random};
 use crate::error::{NodeError, Refusal};
 use crate::link::{self, Dialled, Dialling, QueueLink, Resends};
 use crate::memory::Buffer;
-use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Nonce, Proof, Reason};
-use crate::verbs::{
-    Channel, CompletionQueue, CompletionStatus, Context, Domain, Event, EventKind, Id, JoinQueue, VerbsQueue, Waker,
-    poll_completions, wait_readable,
-};
+use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Proof, Reason};
+use crate::verbs::{Channel, CompletionQueue, Context, Domain, Event, Id, JoinQueue, VerbsQueue, Waker};
 
 pub use grant::Grant;
 pub use options::ClientOptions;

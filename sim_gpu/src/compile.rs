@@ -193,7 +193,7 @@ impl Build {
         options: &CompileOptions,
     ) -> Result<TempPath, GpuError> {
         let text = format!("{}{}", rewrite::shared_arrays(&source.text), trailer(kernels));
-        let mut key = Key::new();
+        let mut key = Key::default();
         key.add(env!("CARGO_PKG_VERSION"))
             .add(&self.compiler.version)
             .add(&self.compiler.command.join(" "));

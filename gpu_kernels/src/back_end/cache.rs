@@ -30,15 +30,11 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// What an entry depends on, hashed.
+/// What an entry depends on, hashed; nothing yet by default.
+#[derive(Default)]
 pub struct Key(Sha256);
 
 impl Key {
-    /// Depends on nothing yet.
-    pub fn new() -> Self {
-        Self(Sha256::new())
-    }
-
     /// Depends on `part` too; parts are delimited.
     pub fn add(&mut self, part: &str) -> &mut Self {
         self.0.update((part.len() as u64).to_le_bytes());

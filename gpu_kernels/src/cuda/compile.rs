@@ -151,7 +151,7 @@ impl<'a> Request<'a> {
     /// What the binary depends on; none when that cannot be told.
     fn key(&self) -> Result<Option<String>, GpuError> {
         let (major, minor) = version()?;
-        let mut key = Key::new();
+        let mut key = Key::default();
         key.add("cuda").add(env!("CARGO_PKG_VERSION"));
         key.add(&format!("NVRTC {major}.{minor}"))
             .add(&self.options.join("\u{0}"))

@@ -1,7 +1,7 @@
 use super::*;
 use crate::link::next_event;
 use crate::protocol::{Reject, VERSION};
-use crate::verbs::{ConnectParameters, HostQueue};
+use crate::verbs::{ConnectParameters, EventKind, HostQueue};
 use crate::{Backing, MemoryNode, ServeOptions};
 
 /// Longest time in which something must have happened; emulated machines are slow.

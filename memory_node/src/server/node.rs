@@ -13,22 +13,15 @@ use std::time::{Duration, Instant};
 use accepting::{accept_queue, out_of_resources};
 
 use super::challenges::Challenges;
-use super::session::{Arrived, COMPLETIONS, DataQueue, Place, Session};
-use super::worker::{self, Done, Failure, Job, Lease};
+use super::session::{Arrived, COMPLETIONS, DataQueue, Session};
+use super::worker::{self, Done, Job, Lease};
 use super::{ServeOptions, Shared};
-use gpuvm_nic::QueueAttributes;
 
 use crate::access::{Handshake, Side, random};
 use crate::error::NodeError;
 use crate::metrics::NodeEvent;
-use crate::pool::PAGE_BYTES;
-use crate::protocol::{
-    Accept, Body, ConnectRequest, GrantAccess, Message, Nonce, ProtocolError, Reason, Reject, VERSION,
-};
-use crate::verbs::{
-    Channel, CompletionQueue, ConnectParameters, Context, Event, EventKind, Id, JoinQueue, VerbsQueue, join, poll,
-    poll_completions,
-};
+use crate::protocol::{Accept, Body, ConnectRequest, Nonce, ProtocolError, Reason, Reject, VERSION};
+use crate::verbs::{Channel, CompletionQueue, Context, Event, EventKind, Id, VerbsQueue, poll, poll_completions};
 
 /// A session whose client has not said its name by then is given up.
 const HELLO_MAX: Duration = Duration::from_secs(20);

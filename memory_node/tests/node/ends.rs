@@ -11,9 +11,7 @@ use gpuvm_memory_node::{
     Backing, CompletionStatus, Grant, GrantAccess, MemoryNode, NodeClient, NodeError, NodeEvent, ServeOptions,
 };
 
-use crate::common::{
-    Joined, MIB, SOON, client, device, eventually, joined, named, node, options, pattern, read_at, status,
-};
+use crate::common::{MIB, SOON, client, device, eventually, joined, named, node, options, pattern, read_at, status};
 
 /// Not a test of its own: what the tests run in processes that they kill.
 #[test]
