@@ -55,6 +55,7 @@ mod backoff;
 mod buffer;
 mod catch_up;
 mod device;
+mod element;
 mod error;
 mod fault;
 mod frames;
@@ -78,8 +79,9 @@ mod shared;
 mod stats;
 mod vm;
 
-pub use args::{KernelArg, KernelArgs, Value};
-pub use buffer::Buffer;
+pub use args::{Arg, KernelArg, KernelArgs, Value};
+pub use buffer::{Buffer, RawBuffer};
+pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
@@ -92,7 +94,7 @@ pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
-pub use region::{DirtyPage, HomeHealth, Integrity, Region, RegionBuilder, RegionHealth};
+pub use region::{DirtyPage, HomeHealth, Integrity, RawRegion, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
     CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,
