@@ -1,16 +1,93 @@
-//! Kernel arguments, checked against what the compiler says of the kernel's parameters.
+//! Kernel arguments. [`Arg`] is one by bytes and type at run time; Rust's types are a face over it.
 
-use std::{any::TypeId, sync::Arc};
+use std::sync::Arc;
 
 use bytemuck::Pod;
-use gpuvm_gpu::ParamKind;
 
 use crate::{
-    buffer::Buffer,
+    buffer::{Buffer, BufferInner},
+    element::ElementType,
     given::{Given, GivenKind},
-    region::Region,
+    gpu::PagedGpu,
+    region::{Region, RegionInner},
     scope::ScopedRegion,
 };
+
+/// One argument of a kernel, by bytes and type at run time: `Arg::value(..)`, `Arg::from(&buffer)`, `Arg::from(&region)`.
+#[derive(Clone)]
+pub struct Arg<'a>(Kind<'a>);
+
+/// What an argument is.
+#[derive(Clone)]
+enum Kind<'a> {
+    Value {
+        element: ElementType,
+        bytes: &'a [u8],
+    },
+    Buffer {
+        gpu: &'a Arc<PagedGpu>,
+        element: &'a ElementType,
+        inner: &'a Arc<BufferInner>,
+    },
+    Region(&'a Arc<RegionInner>),
+}
+
+impl<'a> Arg<'a> {
+    /// A value that the kernel takes by value: its bytes, in this machine's order.
+    pub fn value(element: ElementType, bytes: &'a [u8]) -> Self {
+        Self(Kind::Value { element, bytes })
+    }
+
+    /// What a launch keeps of it.
+    pub(crate) fn give(&self) -> Given {
+        match &self.0 {
+            Kind::Value { element, bytes } => Given {
+                bytes: bytes.to_vec(),
+                kind: GivenKind::Scalar {
+                    element: element.clone(),
+                    bytes: bytes.len(),
+                },
+                gpu: None,
+                region: None,
+                memory: None,
+            },
+            Kind::Buffer { gpu, element, inner } => Given {
+                bytes: inner.memory.addr().to_ne_bytes().to_vec(),
+                kind: GivenKind::Pointer((*element).clone()),
+                gpu: Some(Arc::clone(gpu)),
+                region: None,
+                memory: Some(Arc::clone(inner) as _),
+            },
+            Kind::Region(region) => Given {
+                bytes: bytemuck::bytes_of(&region.array()).to_vec(),
+                kind: GivenKind::Array {
+                    element: region.element.clone(),
+                    read_only: region.read_only,
+                    region: region.name.clone(),
+                },
+                gpu: Some(Arc::clone(&region.gpu)),
+                region: Some((region.view.id(), region.name.clone())),
+                memory: Some(Arc::clone(region) as _),
+            },
+        }
+    }
+}
+
+impl<'a, E> From<&'a Buffer<E>> for Arg<'a> {
+    fn from(buffer: &'a Buffer<E>) -> Self {
+        Self(Kind::Buffer {
+            gpu: &buffer.gpu,
+            element: &buffer.element,
+            inner: &buffer.inner,
+        })
+    }
+}
+
+impl<'a, E> From<&'a Region<E>> for Arg<'a> {
+    fn from(region: &'a Region<E>) -> Self {
+        Self(Kind::Region(&region.inner))
+    }
+}
 
 /// One argument of a kernel: a number, a [`Value`], a [`Region`] or a [`Buffer`].
 ///
@@ -25,58 +102,14 @@ pub struct Value<T>(pub T);
 pub trait KernelArgs: private::SealedArgs {}
 
 pub(crate) mod private {
-    use crate::given::Given;
+    use super::Arg;
 
     pub trait Sealed {
-        #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-        fn give(&self) -> Given;
+        fn arg(&self) -> Arg<'_>;
     }
 
     pub trait SealedArgs {
-        #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-        fn give_all(&self) -> Vec<Given>;
-    }
-}
-
-/// The class of a number; `Other` for anything else.
-fn class_of<T: 'static>() -> ParamKind {
-    let id = TypeId::of::<T>();
-    let is = |ids: &[TypeId]| ids.contains(&id);
-    if is(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
-        ParamKind::Float
-    } else if is(&[
-        TypeId::of::<i8>(),
-        TypeId::of::<i16>(),
-        TypeId::of::<i32>(),
-        TypeId::of::<i64>(),
-        TypeId::of::<isize>(),
-    ]) {
-        ParamKind::Signed
-    } else if is(&[
-        TypeId::of::<u8>(),
-        TypeId::of::<u16>(),
-        TypeId::of::<u32>(),
-        TypeId::of::<u64>(),
-        TypeId::of::<usize>(),
-    ]) {
-        ParamKind::Unsigned
-    } else {
-        ParamKind::Other
-    }
-}
-
-fn scalar<T: Pod>(value: &T) -> Given {
-    let kind = GivenKind::Scalar {
-        class: class_of::<T>(),
-        bytes: size_of::<T>(),
-        name: std::any::type_name::<T>(),
-    };
-    Given {
-        bytes: bytemuck::bytes_of(value).to_vec(),
-        kind,
-        gpu: None,
-        region: None,
-        memory: None,
+        fn args(&self) -> Vec<Arg<'_>>;
     }
 }
 
@@ -84,9 +117,8 @@ macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl KernelArg for $number {}
         impl private::Sealed for $number {
-            #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-            fn give(&self) -> Given {
-                scalar(self)
+            fn arg(&self) -> Arg<'_> {
+                Arg::value(ElementType::of::<$number>(), bytemuck::bytes_of(self))
             }
         }
     )*};
@@ -95,57 +127,30 @@ numbers!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
 impl<T: Pod> KernelArg for Value<T> {}
 impl<T: Pod> private::Sealed for Value<T> {
-    #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-    fn give(&self) -> Given {
-        scalar(&self.0)
+    fn arg(&self) -> Arg<'_> {
+        Arg::value(ElementType::of::<T>(), bytemuck::bytes_of(&self.0))
     }
 }
 
 impl<T: Pod> KernelArg for &Buffer<T> {}
 impl<T: Pod> private::Sealed for &Buffer<T> {
-    #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-    fn give(&self) -> Given {
-        Given {
-            bytes: self.inner.memory.addr().to_ne_bytes().to_vec(),
-            kind: GivenKind::Pointer {
-                class: class_of::<T>(),
-                element_bytes: size_of::<T>(),
-                name: std::any::type_name::<T>(),
-            },
-            gpu: Some(Arc::clone(&self.gpu)),
-            region: None,
-            memory: Some(self.inner.clone()),
-        }
+    fn arg(&self) -> Arg<'_> {
+        Arg::from(*self)
     }
 }
 
 impl<T: Pod> KernelArg for &Region<T> {}
 impl<T: Pod> private::Sealed for &Region<T> {
-    #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-    fn give(&self) -> Given {
-        let region = &self.inner;
-        Given {
-            bytes: bytemuck::bytes_of(&region.array()).to_vec(),
-            kind: GivenKind::Array {
-                class: class_of::<T>(),
-                element_bytes: size_of::<T>(),
-                name: std::any::type_name::<T>(),
-                read_only: region.read_only,
-                region: region.name.clone(),
-            },
-            region: Some((region.view.id(), region.name.clone())),
-            gpu: Some(Arc::clone(&region.gpu)),
-            memory: Some(region.clone()),
-        }
+    fn arg(&self) -> Arg<'_> {
+        Arg::from(*self)
     }
 }
 
 impl<T: Pod> KernelArg for &ScopedRegion<'_, T> {}
 impl<T: Pod> private::Sealed for &ScopedRegion<'_, T> {
-    #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
-    fn give(&self) -> Given {
+    fn arg(&self) -> Arg<'_> {
         let region: &Region<T> = self;
-        private::Sealed::give(&region)
+        Arg::from(region)
     }
 }
 
@@ -153,11 +158,10 @@ macro_rules! tuples {
     ($($($name:ident)*;)*) => {$(
         impl<$($name: KernelArg),*> KernelArgs for ($($name,)*) {}
         impl<$($name: KernelArg),*> private::SealedArgs for ($($name,)*) {
-            #[allow(private_interfaces, reason = "the trait is sealed: nobody outside calls it")]
             #[allow(non_snake_case, reason = "a variable a type")]
-            fn give_all(&self) -> Vec<Given> {
+            fn args(&self) -> Vec<Arg<'_>> {
                 let ($($name,)*) = self;
-                vec![$(private::Sealed::give($name)),*]
+                vec![$(private::Sealed::arg($name)),*]
             }
         }
     )*};

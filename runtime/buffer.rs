@@ -9,18 +9,19 @@ use bytemuck::Pod;
 
 use crate::{
     device::DeviceArray,
+    element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     gpu::PagedGpu,
     launch::{InFlight, Memory},
 };
 
 /// Shared by the handle and the launches that name it.
-pub(crate) struct BufferInner<T> {
-    pub memory: DeviceArray<T>,
+pub(crate) struct BufferInner {
+    pub memory: DeviceArray<u8>,
     pub launches: Mutex<Vec<Weak<InFlight>>>,
 }
 
-impl<T: Pod> Memory for BufferInner<T> {
+impl Memory for BufferInner {
     fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
         &self.launches
     }
@@ -32,17 +33,22 @@ impl<T: Pod> Memory for BufferInner<T> {
 
 /// Device memory of a fixed number of elements, the argument for a pointer parameter. It is not paged and kernels'
 /// accesses to it are not checked. Dropping it while a launch uses it is safe: the memory goes when the launch ends.
-pub struct Buffer<T> {
+pub struct Buffer<E> {
     pub(crate) gpu: Arc<PagedGpu>,
-    pub(crate) inner: Arc<BufferInner<T>>,
+    pub(crate) inner: Arc<BufferInner>,
+    pub(crate) element: ElementType,
     length: u64,
-    _elements: PhantomData<fn() -> T>,
+    _elements: PhantomData<fn() -> E>,
 }
 
-impl<T: Pod> Buffer<T> {
-    pub(crate) fn zeroed(gpu: Arc<PagedGpu>, length: u64) -> Result<Self> {
-        let memory =
-            DeviceArray::zeroed(&**gpu.device(), length).doing(|| format!("allocating a buffer of {length} elements"));
+/// A buffer whose element type is known at run time alone: [`Vm::raw_buffer`](crate::Vm::raw_buffer).
+pub type RawBuffer = Buffer<Untyped>;
+
+impl<E> Buffer<E> {
+    pub(crate) fn zeroed(gpu: Arc<PagedGpu>, element: ElementType, length: u64) -> Result<Self> {
+        let bytes = length.max(1).saturating_mul(element.bytes() as u64);
+        let memory = DeviceArray::zeroed(&**gpu.device(), bytes);
+        let memory = memory.doing(|| format!("allocating a buffer of {length} elements"));
         let memory = gpu.or_lost(memory)?;
         let inner = Arc::new(BufferInner {
             memory,
@@ -51,6 +57,7 @@ impl<T: Pod> Buffer<T> {
         Ok(Self {
             gpu,
             inner,
+            element,
             length,
             _elements: PhantomData,
         })
@@ -66,49 +73,35 @@ impl<T: Pod> Buffer<T> {
         self.length == 0
     }
 
-    /// Stores `values` from element 0 on, after the launches that were enqueued with the buffer.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Gpu`].
-    pub fn write(&self, values: &[T]) -> Result<()> {
+    /// The type of its elements.
+    pub fn element(&self) -> &ElementType {
+        &self.element
+    }
+
+    /// Stores the bytes of elements from 0 on.
+    fn write_elements(&self, values: &[u8]) -> Result<()> {
         self.check(values.len())?;
         let _guard = self.quiesce();
         let written = self.inner.memory.write(&**self.gpu.device(), 0, values);
         self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
-    /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Gpu`].
-    pub fn read(&self, out: &mut [T]) -> Result<()> {
+    /// Copies the bytes of elements from 0 on.
+    fn read_elements(&self, out: &mut [u8]) -> Result<()> {
         self.check(out.len())?;
         let _guard = self.quiesce();
-        out.copy_from_slice(&self.copy(out.len())?);
-        Ok(())
+        let read = self.inner.memory.read_into(&**self.gpu.device(), 0, out);
+        self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
     }
 
-    /// All elements, after the launches that were enqueued with the buffer.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`].
-    pub fn to_vec(&self) -> Result<Vec<T>> {
-        let _guard = self.quiesce();
-        self.copy(self.length as usize)
-    }
-
-    /// Elements from 0 on. No launch that names the buffer may run.
-    fn copy(&self, count: usize) -> Result<Vec<T>> {
-        let values = self.inner.memory.read(&**self.gpu.device(), 0, count);
-        self.gpu.or_lost(values.doing(|| "reading a buffer".into()))
-    }
-
-    fn check(&self, count: usize) -> Result<()> {
-        if count as u64 > self.length {
+    /// Whether so many bytes are whole elements, and not more than there are.
+    fn check(&self, bytes: usize) -> Result<()> {
+        let count = self.element.count("buffer", bytes)?;
+        if count > self.length {
             return Err(Error::OutOfRange {
                 name: "buffer".into(),
                 first: 0,
-                end: count as u64,
+                end: count,
                 length: self.length,
             });
         }
@@ -125,8 +118,54 @@ impl<T: Pod> Buffer<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Buffer<T> {
+impl RawBuffer {
+    /// Stores `values`, a whole number of elements, from element 0 on, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::PartOfAnElement`], [`Error::Gpu`].
+    pub fn write_bytes(&self, values: &[u8]) -> Result<()> {
+        self.write_elements(values)
+    }
+
+    /// Copies elements from 0 on, a whole number of them, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// As [`write_bytes`](Self::write_bytes).
+    pub fn read_bytes(&self, out: &mut [u8]) -> Result<()> {
+        self.read_elements(out)
+    }
+}
+
+impl<T: Pod> Buffer<T> {
+    /// Stores `values` from element 0 on, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    pub fn write(&self, values: &[T]) -> Result<()> {
+        self.write_elements(bytemuck::cast_slice(values))
+    }
+
+    /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    pub fn read(&self, out: &mut [T]) -> Result<()> {
+        self.read_elements(bytemuck::cast_slice_mut(out))
+    }
+
+    /// All elements, after the launches that were enqueued with the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut out = vec![T::zeroed(); self.len() as usize];
+        self.read(&mut out)?;
+        Ok(out)
+    }
+}
+
+impl<E> std::fmt::Debug for Buffer<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} elements of {} bytes)", self.length, size_of::<T>())
+        write!(f, "Buffer({} elements of {} bytes)", self.length, self.element.bytes())
     }
 }

@@ -43,13 +43,18 @@ impl<T: Pod> DeviceArray<T> {
 
     pub fn read(&self, gpu: &dyn Gpu, first: u64, length: usize) -> Result<Vec<T>, GpuError> {
         let mut out = vec![T::zeroed(); length];
-        if length > 0 {
-            gpu.read(
-                self.addr() + first * size_of::<T>() as u64,
-                bytemuck::cast_slice_mut(&mut out),
-            )?;
-        }
+        self.read_into(gpu, first, &mut out)?;
         Ok(out)
+    }
+
+    pub fn read_into(&self, gpu: &dyn Gpu, first: u64, out: &mut [T]) -> Result<(), GpuError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        gpu.read(
+            self.addr() + first * size_of::<T>() as u64,
+            bytemuck::cast_slice_mut(out),
+        )
     }
 }
 

@@ -97,6 +97,18 @@ pub enum Error {
         /// Its length in elements.
         length: u64,
     },
+    /// Bytes of the host that are not whole elements of a region or a buffer.
+    #[error("{bytes} bytes are no whole number of elements of `{name}`, of {element_bytes} bytes each ({element})")]
+    PartOfAnElement {
+        /// The region or buffer.
+        name: String,
+        /// The bytes that were given.
+        bytes: usize,
+        /// The element type's name.
+        element: String,
+        /// Bytes of an element.
+        element_bytes: usize,
+    },
     /// Arguments that do not fit the kernel.
     #[error("kernel `{kernel}`: {reason}")]
     Arguments {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpuvm_gpu::{ParamInfo, ParamKind};
 
-use crate::{gpu::PagedGpu, launch::Memory};
+use crate::{element::ElementType, gpu::PagedGpu, launch::Memory};
 
 /// What a launch keeps of one argument.
 pub(crate) struct Given {
@@ -21,19 +21,13 @@ pub(crate) struct Given {
 /// What an argument is, for the check.
 pub(crate) enum GivenKind {
     Scalar {
-        class: ParamKind,
+        element: ElementType,
+        /// Bytes that were given.
         bytes: usize,
-        name: &'static str,
     },
-    Pointer {
-        class: ParamKind,
-        element_bytes: usize,
-        name: &'static str,
-    },
+    Pointer(ElementType),
     Array {
-        class: ParamKind,
-        element_bytes: usize,
-        name: &'static str,
+        element: ElementType,
         read_only: bool,
         region: String,
     },
@@ -43,38 +37,34 @@ impl GivenKind {
     /// What it is, for messages.
     pub fn what(&self) -> String {
         match self {
-            Self::Scalar { name, .. } => format!("a value of type {name}"),
-            Self::Pointer { name, .. } => format!("a buffer of {name}"),
+            Self::Scalar { element, .. } => format!("a value of type {}", element.name()),
+            Self::Pointer(element) => format!("a buffer of {}", element.name()),
             Self::Array {
-                name,
+                element,
                 region,
                 read_only,
-                ..
             } => {
-                format!(
-                    "the {}region `{region}` of {name}",
-                    if *read_only { "read-only " } else { "" }
-                )
+                let kind = if *read_only { "read-only " } else { "" };
+                format!("the {kind}region `{region}` of {}", element.name())
             }
         }
     }
 
     /// Whether a parameter takes this argument.
     pub fn fits(&self, param: &ParamInfo) -> Result<(), String> {
-        let element = |class: &ParamKind, bytes: &usize| {
+        let same = |element: &ElementType| {
             (param.element_bytes == 0 && param.kind == ParamKind::Pointer)
-                || (param.element_bytes as usize == *bytes && param.element_kind == *class)
+                || (param.element_bytes as usize == element.bytes() && param.element_kind == element.class())
         };
         let fits = match self {
-            Self::Scalar { class, bytes, .. } => param.kind == *class && param.bytes as usize == *bytes,
-            Self::Pointer {
-                class, element_bytes, ..
-            } => param.kind == ParamKind::Pointer && element(class, element_bytes),
-            Self::Array {
-                class, element_bytes, ..
-            } => {
-                matches!(param.kind, ParamKind::PagedArray | ParamKind::PagedArrayConst)
-                    && element(class, element_bytes)
+            Self::Scalar { element, bytes } if *bytes != element.bytes() => {
+                let (name, wanted) = (element.name(), element.bytes());
+                return Err(format!("{bytes} bytes were given for a {name}, which has {wanted}"));
+            }
+            Self::Scalar { element, .. } => param.kind == element.class() && param.bytes as usize == element.bytes(),
+            Self::Pointer(element) => param.kind == ParamKind::Pointer && same(element),
+            Self::Array { element, .. } => {
+                matches!(param.kind, ParamKind::PagedArray | ParamKind::PagedArrayConst) && same(element)
             }
         };
         if !fits {

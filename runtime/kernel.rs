@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpuvm_gpu::{KernelInfo, Stream};
 
 use crate::{
-    args::KernelArgs,
+    args::{Arg, KernelArgs},
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Named, PagedGpu},
@@ -60,7 +60,15 @@ impl Kernel {
     /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory of another GPU, [`crate::Error::Spans`],
     /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch.
     pub fn launch(&self, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
-        self.enqueue(self.gpu.stream(), &config, args.give_all())
+        self.launch_raw(config, &args.args())
+    }
+
+    /// [`launch`](Self::launch) with arguments by bytes and type at run time.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn launch_raw(&self, config: LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
+        self.enqueue(self.gpu.stream(), &config, args)
     }
 
     /// Enqueues a launch on `stream`.
@@ -68,16 +76,25 @@ impl Kernel {
     /// # Errors
     /// As [`launch`](Self::launch); [`crate::Error::Arguments`] for a stream of another GPU as well.
     pub fn launch_on(&self, stream: &StreamHandle, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
+        self.launch_raw_on(stream, config, &args.args())
+    }
+
+    /// [`launch_on`](Self::launch_on) with arguments by bytes and type at run time.
+    ///
+    /// # Errors
+    /// As [`launch_on`](Self::launch_on).
+    pub fn launch_raw_on(&self, stream: &StreamHandle, config: LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
         let Some(stream) = stream.on(&self.gpu) else {
             return Err(Error::Arguments {
                 kernel: self.info().name.clone(),
                 reason: "the stream belongs to another GPU or Vm than the kernel".into(),
             });
         };
-        self.enqueue(stream, &config, args.give_all())
+        self.enqueue(stream, &config, args)
     }
 
-    fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, given: Vec<Given>) -> Result<Launch> {
+    fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
+        let given: Vec<Given> = args.iter().map(Arg::give).collect();
         self.check(&given)?;
         let label = format!("kernel `{}`", self.info().name);
         let mut args = Vec::with_capacity(given.len());

@@ -43,6 +43,9 @@
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
 //! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
 //!
+//! Types that are known at run time alone, as a C or a Python face has them: [`Vm::raw_region`], [`Vm::raw_buffer`],
+//! [`Kernel::launch_raw`].
+//!
 //! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region
 //! waits for its launches, and a virtual memory ends with its last handle.
 //!
@@ -55,6 +58,7 @@ mod backoff;
 mod buffer;
 mod catch_up;
 mod device;
+mod element;
 mod error;
 mod fault;
 mod frames;
@@ -78,8 +82,9 @@ mod shared;
 mod stats;
 mod vm;
 
-pub use args::{KernelArg, KernelArgs, Value};
-pub use buffer::Buffer;
+pub use args::{Arg, KernelArg, KernelArgs, Value};
+pub use buffer::{Buffer, RawBuffer};
+pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
@@ -92,7 +97,7 @@ pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
-pub use region::{DirtyPage, HomeHealth, Integrity, Region, RegionBuilder, RegionHealth};
+pub use region::{DirtyPage, HomeHealth, Integrity, RawRegion, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
     CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,

@@ -8,6 +8,7 @@ use std::{
 use gpuvm_layouts::{self as layout, RegionDesc};
 
 use crate::{
+    element::ElementType,
     error::{Doing, Error, Result},
     frames::FrameMemory,
     gpu::{GuardAddresses, Guards, PageTable, PagedGpu, RegionTables, RegionView},
@@ -26,7 +27,7 @@ mod replicas;
 mod stripes;
 
 pub use builder::{Integrity, RegionBuilder};
-pub use handle::{DirtyPage, Region};
+pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 
@@ -41,7 +42,7 @@ pub(crate) struct RegionInner {
     pub read_only: bool,
     /// Its frames are its own, one a page.
     pub never_evicted: bool,
-    pub element_bytes: u32,
+    pub element: ElementType,
     pub length: u64,
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
     homes: Vec<ReachedHome>,
@@ -89,7 +90,7 @@ struct Plan {
     read_only: bool,
     never_evicted: bool,
     length: u64,
-    element_bytes: u32,
+    element: ElementType,
     /// The checksum of each page, 0 where it is not known; none for a region without.
     checksums: Option<Vec<u32>>,
 }
@@ -121,7 +122,7 @@ impl RegionInner {
     fn create(place: &RegionPlace, plan: Plan, homes: Vec<Arc<dyn Home>>) -> Result<Arc<Self>> {
         let gpu = &place.gpu;
         let device = &**gpu.device();
-        let pages = Pages::new(plan.length * u64::from(plan.element_bytes), gpu.page_shift());
+        let pages = Pages::new(plan.length * plan.element.bytes() as u64, gpu.page_shift());
         if pages.count() >= layout::REGION_PAGES_MAX {
             return Err(Error::Region {
                 region: plan.name,
@@ -158,7 +159,7 @@ impl RegionInner {
             pages,
             read_only: plan.read_only,
             never_evicted: plan.never_evicted,
-            element_bytes: plan.element_bytes,
+            element: plan.element,
             length: plan.length,
             homes,
             guards: addresses,

@@ -9,6 +9,7 @@ use std::{
 use bytemuck::Pod;
 
 use crate::{
+    element::ElementType,
     error::Result,
     region::{Region, RegionBuilder, RegionInner, RegionPlace},
 };
@@ -68,7 +69,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`RegionBuilder::zeroed`], and [`crate::Error::Overlap`].
     pub fn region<T: Pod>(&'scope self, name: &str, memory: &'env mut [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), memory.len() as u64).name(name);
+        let builder =
+            RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>(), memory.len() as u64).name(name);
         // SAFETY: `memory` is borrowed mutably for 'env, which outlives the scope, and the scope closes the region
         // before it ends.
         unsafe { self.lend(builder, memory.as_mut_ptr()) }
@@ -79,7 +81,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`region`](Self::region).
     pub fn read_only<T: Pod>(&'scope self, name: &str, memory: &'env [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), memory.len() as u64)
+        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>(), memory.len() as u64)
             .name(name)
             .read_only();
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never

@@ -7,8 +7,9 @@ use gpuvm_gpu::{CompileOptions, Gpu, Source};
 use gpuvm_nic::{NicCapabilities, SoftNic};
 
 use crate::{
-    buffer::Buffer,
+    buffer::{Buffer, RawBuffer},
     catch_up::{self, Catching},
+    element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     frames::FrameAccess,
     gpu::{Machines, PagedGpu},
@@ -147,7 +148,7 @@ impl VmGpu {
 
     /// A region of `length` elements, to be given its data by one of the builder's last calls.
     pub fn region<T: Pod>(&self, length: u64) -> RegionBuilder<T> {
-        RegionBuilder::new(self.place.clone(), length)
+        RegionBuilder::new(self.place.clone(), ElementType::of::<T>(), length)
     }
 
     /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.
@@ -155,7 +156,20 @@ impl VmGpu {
     /// # Errors
     /// [`Error::Gpu`] when device memory is short.
     pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>> {
-        Buffer::zeroed(Arc::clone(self.paged()), length)
+        Buffer::zeroed(Arc::clone(self.paged()), ElementType::of::<T>(), length)
+    }
+
+    /// A region of `length` elements whose type is known at run time alone.
+    pub fn raw_region(&self, element: ElementType, length: u64) -> RegionBuilder<Untyped> {
+        RegionBuilder::new(self.place.clone(), element, length)
+    }
+
+    /// Plain device memory of `length` zeroed elements whose type is known at run time alone.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    pub fn raw_buffer(&self, element: ElementType, length: u64) -> Result<RawBuffer> {
+        Buffer::zeroed(Arc::clone(self.paged()), element, length)
     }
 
     /// Compiles CUDA C++ source text, which error messages call `name`, for its kernel `kernel`.

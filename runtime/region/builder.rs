@@ -7,6 +7,7 @@ use gpuvm_gpu::DeviceMemory;
 
 use super::{Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
 use crate::{
+    element::ElementType,
     error::{Doing, Error, Result},
     home::{AtNeighbour, AtNodes, Home, HostPages, InHost, NodeMemory},
     plan::TransportKind,
@@ -18,8 +19,9 @@ use sources::Data;
 
 /// A region to be: name and kind first, then the data.
 #[must_use]
-pub struct RegionBuilder<T> {
+pub struct RegionBuilder<E> {
     place: RegionPlace,
+    element: ElementType,
     length: u64,
     name: Option<String>,
     read_only: bool,
@@ -29,7 +31,7 @@ pub struct RegionBuilder<T> {
     integrity: Integrity,
     /// The neighbour GPU that holds the pages.
     neighbour: Option<u32>,
-    _elements: PhantomData<T>,
+    _elements: PhantomData<E>,
 }
 
 /// Whether a region's pages have checksums.
@@ -42,10 +44,11 @@ pub enum Integrity {
     Crc32c,
 }
 
-impl<T: Pod> RegionBuilder<T> {
-    pub(crate) fn new(place: RegionPlace, length: u64) -> Self {
+impl<E> RegionBuilder<E> {
+    pub(crate) fn new(place: RegionPlace, element: ElementType, length: u64) -> Self {
         Self {
             place,
+            element,
             length,
             name: None,
             read_only: false,
@@ -110,9 +113,7 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     fn label(&self) -> String {
-        self.name
-            .clone()
-            .unwrap_or_else(|| std::any::type_name::<T>().to_owned())
+        self.name.clone().unwrap_or_else(|| self.element.name().to_owned())
     }
 
     /// Checks the element's size and the length before any memory is taken.
@@ -123,7 +124,7 @@ impl<T: Pod> RegionBuilder<T> {
                 reason,
             })
         };
-        let size = size_of::<T>() as u64;
+        let size = self.element.bytes() as u64;
         if size == 0 || !self.page_size().is_multiple_of(size) {
             return refuse(format!(
                 "elements of {size} bytes do not divide a page of {} bytes: pad the element to a power of two",
@@ -146,6 +147,11 @@ impl<T: Pod> RegionBuilder<T> {
                 self.length
             )),
         }
+    }
+
+    /// Bytes of all elements, once [`check`](Self::check) has found that an address space holds them.
+    fn bytes(&self) -> u64 {
+        self.length * self.element.bytes() as u64
     }
 
     /// Whether this virtual memory can do what replicas and checksums need; else why not.
@@ -185,7 +191,7 @@ impl<T: Pod> RegionBuilder<T> {
         if self.integrity == Integrity::Unchecked {
             return None;
         }
-        let (page, bytes) = (self.page_size(), self.length * size_of::<T>() as u64);
+        let (page, bytes) = (self.page_size(), self.bytes());
         let zeros = vec![0; page as usize];
         let mut sums = vec![checksum(&zeros); bytes.div_ceil(page) as usize];
         if let (Some(last), rest) = (sums.last_mut(), bytes % page)
@@ -196,7 +202,7 @@ impl<T: Pod> RegionBuilder<T> {
         Some(sums)
     }
 
-    fn finish(self, data: Data<T>) -> Result<Region<T>> {
+    fn finish<T: Pod>(self, data: Data<T>) -> Result<Region<E>> {
         let checksums = self.checksums_of(bytemuck::cast_slice(data.elements()));
         if self.homed_at_nodes() {
             let (memory, mirror) = self.node_memory()?;
@@ -229,15 +235,15 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     /// A copy of the elements at another place of this host.
-    fn copy_of(&self, data: &Data<T>) -> Result<HostPages> {
-        let mut copy = self.zeros()?;
+    fn copy_of<T: Pod>(&self, data: &Data<T>) -> Result<HostPages> {
+        let mut copy = self.zeros::<T>()?;
         copy.elements_mut().copy_from_slice(data.elements());
         Ok(copy.into_memory())
     }
 
     /// Zeroed memory of a neighbour GPU; none for no element.
     fn neighbour_memory(&self, ordinal: u32) -> Result<Option<DeviceMemory>> {
-        let bytes = self.length * size_of::<T>() as u64;
+        let bytes = self.bytes();
         if bytes == 0 {
             return Ok(None);
         }
@@ -253,7 +259,7 @@ impl<T: Pod> RegionBuilder<T> {
 
     /// Zeroed memory of the nodes, and that of the other replica: moved on by one node.
     fn node_memory(&self) -> Result<(NodeMemory, Option<NodeMemory>)> {
-        let bytes = self.length * size_of::<T>() as u64;
+        let bytes = self.bytes();
         let at = |nodes: &[_]| {
             NodeMemory::zeroed(nodes, bytes, self.page_size(), self.read_only)
                 .doing(|| format!("getting memory for region `{}`", self.label()))
@@ -287,7 +293,7 @@ impl<T: Pod> RegionBuilder<T> {
         memory: NodeMemory,
         mirror: Option<NodeMemory>,
         checksums: Option<Vec<u32>>,
-    ) -> Result<Region<T>> {
+    ) -> Result<Region<E>> {
         if self.read_only {
             for memory in std::iter::once(&memory).chain(&mirror) {
                 let sealed = memory.seal();
@@ -301,7 +307,7 @@ impl<T: Pod> RegionBuilder<T> {
         self.create(homes, checksums, false)
     }
 
-    fn create_at_neighbour(self, memory: Option<DeviceMemory>) -> Result<Region<T>> {
+    fn create_at_neighbour(self, memory: Option<DeviceMemory>) -> Result<Region<E>> {
         let home = Arc::new(AtNeighbour::new(self.label(), memory));
         self.create(vec![home], None, false)
     }
@@ -313,7 +319,7 @@ impl<T: Pod> RegionBuilder<T> {
         mirror: Option<HostPages>,
         checksums: Option<Vec<u32>>,
         borrowed: bool,
-    ) -> Result<Region<T>> {
+    ) -> Result<Region<E>> {
         let label = self.label();
         let home = |memory, place| Arc::new(InHost::new(label.clone(), memory, place)) as Arc<dyn Home>;
         let homes = match mirror {
@@ -324,13 +330,13 @@ impl<T: Pod> RegionBuilder<T> {
     }
 
     /// `checksums`: of the pages, for a region that has any.
-    fn create(self, homes: Vec<Arc<dyn Home>>, checksums: Option<Vec<u32>>, borrowed: bool) -> Result<Region<T>> {
+    fn create(self, homes: Vec<Arc<dyn Home>>, checksums: Option<Vec<u32>>, borrowed: bool) -> Result<Region<E>> {
         let plan = Plan {
             name: self.label(),
             read_only: self.read_only,
             never_evicted: self.never_evicted,
             length: self.length,
-            element_bytes: size_of::<T>() as u32,
+            element: self.element.clone(),
             checksums,
         };
         let inner = self.place.gpu.or_lost(RegionInner::create(&self.place, plan, homes))?;

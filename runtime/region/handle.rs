@@ -2,6 +2,7 @@
 
 use std::{
     marker::PhantomData,
+    ops::Range,
     sync::{Arc, PoisonError},
 };
 
@@ -9,7 +10,10 @@ use bytemuck::Pod;
 use gpuvm_layouts::{self as layout, PageWord};
 
 use super::RegionInner;
-use crate::error::{Doing, Error, Result};
+use crate::{
+    element::{ElementType, Untyped},
+    error::{Doing, Error, Result},
+};
 
 /// An array in host memory, or at memory nodes, that kernels reach page by page: the argument for a `gpuvm::array<T>` parameter.
 ///
@@ -21,7 +25,7 @@ pub struct Region<T> {
     _elements: PhantomData<T>,
 }
 
-impl<T: Pod> Region<T> {
+impl<E> Region<E> {
     /// The handle of a region, which is lent or its own.
     pub(super) fn new(inner: Arc<RegionInner>, borrowed: bool) -> Self {
         Self {
@@ -91,26 +95,91 @@ impl<T: Pod> Region<T> {
         self.inner.release_pages(false)
     }
 
-    /// Copies elements from `first` on into `out`, after a flush.
+    /// The type of its elements.
+    pub fn element(&self) -> &ElementType {
+        &self.inner.element
+    }
+
+    /// Ends the region and says whether every page reached its home.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], and as [`flush`](Self::flush).
-    pub fn read(&self, first: u64, out: &mut [T]) -> Result<()> {
-        self.inner
-            .check_range(&(first..first.saturating_add(out.len() as u64)))?;
+    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region.
+    pub fn close(self) -> Result<()> {
+        self.inner.close(self.borrowed)
+    }
+
+    /// Copies the bytes of elements from `first` on into `out`, after a flush.
+    fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.inner.check_range(&self.elements_of(first, out.len())?)?;
         let _guard = self.inner.quiesce();
         self.inner.flush_quiet()?;
         self.copy(first, out)
     }
 
+    /// Stores the bytes of elements from `first` on.
+    fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
+        self.inner.check_range(&self.elements_of(first, values.len())?)?;
+        if self.inner.read_only {
+            return Err(Error::Region {
+                region: self.inner.name.clone(),
+                reason: "it is read-only".into(),
+            });
+        }
+        let _guard = self.inner.quiesce();
+        self.inner.release_pages(false)?;
+        let offset = first * self.inner.element.bytes() as u64;
+        // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
+        // until a launch that begins after the guard is gone.
+        let copied = unsafe { self.inner.copy_in(offset, values) };
+        self.inner.gpu.or_lost(copied)
+    }
+
+    /// The elements that so many bytes are, from `first` on.
+    fn elements_of(&self, first: u64, bytes: usize) -> Result<Range<u64>> {
+        let count = self.inner.element.count(&self.inner.name, bytes)?;
+        Ok(first..first.saturating_add(count))
+    }
+
     /// # Errors
     /// Of a home that is elsewhere. The range is checked, no launch names the region until this has returned, and its last
     /// WRITE has completed, or the GPU is lost.
-    fn copy(&self, first: u64, out: &mut [T]) -> Result<()> {
-        let offset = first * size_of::<T>() as u64;
+    fn copy(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: nobody writes the home, as this function's callers see to.
-        let copied = unsafe { self.inner.copy_out(offset, bytemuck::cast_slice_mut(out)) };
+        let copied = unsafe { self.inner.copy_out(offset, out) };
         self.inner.gpu.or_lost(copied)
+    }
+}
+
+/// A region whose element type is known at run time alone: [`Vm::raw_region`](crate::Vm::raw_region).
+pub type RawRegion = Region<Untyped>;
+
+impl RawRegion {
+    /// Copies elements from `first` on into `out`, a whole number of them, after a flush.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::PartOfAnElement`], and as [`flush`](Self::flush).
+    pub fn read_bytes(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.read_elements(first, out)
+    }
+
+    /// Stores `values`, a whole number of elements, from element `first` on. Kernels launched later see them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::PartOfAnElement`], [`Error::Region`] when it is read-only, and as
+    /// [`flush`](Self::flush).
+    pub fn write_bytes(&self, first: u64, values: &[u8]) -> Result<()> {
+        self.write_elements(first, values)
+    }
+}
+
+impl<T: Pod> Region<T> {
+    /// Copies elements from `first` on into `out`, after a flush.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], and as [`flush`](Self::flush).
+    pub fn read(&self, first: u64, out: &mut [T]) -> Result<()> {
+        self.read_elements(first, bytemuck::cast_slice_mut(out))
     }
 
     /// All elements as [`to_vec`](Self::to_vec) gives them; or, when the GPU is lost, as the home holds them: with what had
@@ -124,7 +193,7 @@ impl<T: Pod> Region<T> {
         if self.inner.gpu.lost().is_none() {
             self.inner.flush_quiet()?;
         }
-        self.copy(0, &mut out)?;
+        self.copy(0, bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
 
@@ -133,21 +202,7 @@ impl<T: Pod> Region<T> {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Region`] when it is read-only, and as [`flush`](Self::flush).
     pub fn write(&self, first: u64, values: &[T]) -> Result<()> {
-        self.inner
-            .check_range(&(first..first.saturating_add(values.len() as u64)))?;
-        if self.inner.read_only {
-            return Err(Error::Region {
-                region: self.inner.name.clone(),
-                reason: "it is read-only".into(),
-            });
-        }
-        let _guard = self.inner.quiesce();
-        self.inner.release_pages(false)?;
-        let offset = first * size_of::<T>() as u64;
-        // SAFETY: as in `read`; after the release no frame holds a page of the region, so nobody reads or writes the home
-        // until a launch that begins after the guard is gone.
-        let copied = unsafe { self.inner.copy_in(offset, bytemuck::cast_slice(values)) };
-        self.inner.gpu.or_lost(copied)
+        self.write_elements(first, bytemuck::cast_slice(values))
     }
 
     /// All elements, after a flush.
@@ -194,14 +249,6 @@ impl<T: Pod> Region<T> {
         }
         Ok(found)
     }
-
-    /// Ends the region and says whether every page reached its home.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region.
-    pub fn close(self) -> Result<()> {
-        self.inner.close(self.borrowed)
-    }
 }
 
 /// A page that is newer in GPU memory than at its home.
@@ -233,7 +280,9 @@ impl<T> std::fmt::Debug for Region<T> {
         write!(
             f,
             "Region({:?}, {} elements of {} bytes)",
-            self.inner.name, self.inner.length, self.inner.element_bytes
+            self.inner.name,
+            self.inner.length,
+            self.inner.element.bytes()
         )
     }
 }

@@ -38,3 +38,4 @@ mod scoped_borrows;
 mod seeds;
 mod several_nics;
 mod two_gpus;
+mod untyped;

@@ -6,9 +6,11 @@ use bytemuck::Pod;
 
 use super::{Integrity, Region, RegionBuilder};
 use crate::{
+    element::Untyped,
     error::{Error, Result},
     home::{FileMap, HostPages, Owner},
     plan::TransportKind,
+    region::RawRegion,
 };
 
 /// Huge pages are asked for from this size on.
@@ -51,11 +53,11 @@ impl<T: Pod> Data<T> {
     }
 }
 
-impl<T: Pod> RegionBuilder<T> {
+impl<E> RegionBuilder<E> {
     /// Zeroed memory in system pages of its own: pages that nobody touches take no memory.
-    pub(super) fn zeros(&self) -> Result<Data<T>> {
+    pub(super) fn zeros<T: Pod>(&self) -> Result<Data<T>> {
         let length = self.check()?;
-        let bytes = length * size_of::<T>();
+        let bytes = length * self.element.bytes();
         if bytes == 0 {
             return Ok(Data::Vec(Vec::new()));
         }
@@ -93,7 +95,7 @@ impl<T: Pod> RegionBuilder<T> {
     ///
     /// # Errors
     /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
-    pub fn zeroed(self) -> Result<Region<T>> {
+    pub fn zeroed(self) -> Result<Region<E>> {
         if self.homed_at_nodes() {
             self.check()?;
             let (memory, mirror) = self.node_memory()?;
@@ -105,10 +107,142 @@ impl<T: Pod> RegionBuilder<T> {
             let memory = self.neighbour_memory(ordinal)?;
             return self.create_at_neighbour(memory);
         }
-        let data = self.zeros()?;
+        let data = self.zeros::<u8>()?;
         self.finish(data)
     }
 
+    /// The bytes that `reader` gives, in this machine's byte order. It is read to the region's length, no further.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Data`] when reading fails or ends early.
+    pub fn from_reader(self, reader: impl Read) -> Result<Region<E>> {
+        self.read_from(reader, "the reader".into())
+    }
+
+    fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<E>> {
+        let mut data = self.zeros::<u8>()?;
+        reader.read_exact(data.elements_mut()).map_err(|source| Error::Data {
+            region: self.label(),
+            from,
+            source,
+        })?;
+        self.finish(data)
+    }
+
+    /// The bytes of a file, which must be exactly as long as the region.
+    ///
+    /// # Errors
+    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
+    pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
+        let path = path.as_ref();
+        let file = self.open(path, false)?;
+        self.read_from(file, path.display().to_string())
+    }
+
+    /// Opens a file that must be exactly as long as the region.
+    fn open(&self, path: &Path, writable: bool) -> Result<std::fs::File> {
+        let length = self.check()?;
+        let wrap = |source| self.cannot_read(path, source);
+        let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
+        let file = file.map_err(wrap)?;
+        let bytes = file.metadata().map_err(wrap)?.len();
+        let wanted = (length * self.element.bytes()) as u64;
+        if bytes != wanted {
+            let reason = format!("{} has {bytes} bytes, the region {wanted}", path.display());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        Ok(file)
+    }
+
+    fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
+        Error::Data {
+            region: self.label(),
+            from: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// The pages of a file, in place: nothing is read before a kernel touches it. The file must be exactly as long as the
+    /// region, which is read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// any mixture, and a page that is gone ends the process.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file); [`Error::Gpu`] when the GPU cannot reach memory that is read-only.
+    pub fn map_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
+        self.read_only().mapped(path.as_ref(), false)
+    }
+
+    /// The pages of a file, in place, which kernels may write: pages are written back into it, and a [`flush`](Region::flush) has the
+    /// system store it, as has the region's end.
+    ///
+    /// # Errors
+    /// As [`map_file`](Self::map_file), and [`Error::Region`] when the builder says read-only.
+    pub fn map_file_mut(self, path: impl AsRef<Path>) -> Result<Region<E>> {
+        if self.read_only {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: "it is read-only: map it by map_file".into(),
+            });
+        }
+        self.mapped(path.as_ref(), true)
+    }
+
+    fn mapped(self, path: &Path, writable: bool) -> Result<Region<E>> {
+        if self.replicas != 1 {
+            let reason = format!("{} is one home; a map has no second one", path.display());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        if self.homed_at_nodes() || self.neighbour.is_some() {
+            return Err(Error::Region {
+                region: self.label(),
+                reason: format!(
+                    "the map of {} lies in this host's memory: say at_host and not home_on_gpu",
+                    path.display()
+                ),
+            });
+        }
+        let file = self.open(path, writable)?;
+        if self.length == 0 {
+            // The system maps no empty file.
+            let empty = HostPages::of_vec(Vec::<u8>::new());
+            let checksums = self.checksums_of(&[]);
+            return self.create_in_host(empty, None, checksums, false);
+        }
+        let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
+        // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
+        let unknown = vec![0; self.bytes().div_ceil(self.page_size()) as usize];
+        let checksums = (self.integrity == Integrity::Crc32c).then_some(unknown);
+        self.create_in_host(HostPages::of_file(map), None, checksums, false)
+    }
+}
+
+impl RegionBuilder<Untyped> {
+    /// A copy of `bytes`, which must be those of all elements.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number of bytes.
+    pub fn from_bytes(self, bytes: &[u8]) -> Result<RawRegion> {
+        let mut data = self.zeros::<u8>()?;
+        let wanted = data.elements().len();
+        if bytes.len() != wanted {
+            let reason = format!("{} bytes were given, all elements are {wanted}", bytes.len());
+            return Err(Error::Region {
+                region: self.label(),
+                reason,
+            });
+        }
+        data.elements_mut().copy_from_slice(bytes);
+        self.finish(data)
+    }
+}
+
+impl<T: Pod> RegionBuilder<T> {
     /// A copy of `values`, whose number must be the length.
     ///
     /// # Errors
@@ -161,118 +295,6 @@ impl<T: Pod> RegionBuilder<T> {
         self.finish(data)
     }
 
-    /// The bytes that `reader` gives, in this machine's byte order. It is read to the region's length, no further.
-    ///
-    /// # Errors
-    /// As [`zeroed`](Self::zeroed), and [`Error::Data`] when reading fails or ends early.
-    pub fn from_reader(self, reader: impl Read) -> Result<Region<T>> {
-        self.read_from(reader, "the reader".into())
-    }
-
-    fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<T>> {
-        let mut data = self.zeros()?;
-        reader
-            .read_exact(bytemuck::cast_slice_mut(data.elements_mut()))
-            .map_err(|source| Error::Data {
-                region: self.label(),
-                from,
-                source,
-            })?;
-        self.finish(data)
-    }
-
-    /// The bytes of a file, which must be exactly as long as the region.
-    ///
-    /// # Errors
-    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
-    pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
-        let path = path.as_ref();
-        let file = self.open(path, false)?;
-        self.read_from(file, path.display().to_string())
-    }
-
-    /// Opens a file that must be exactly as long as the region.
-    fn open(&self, path: &Path, writable: bool) -> Result<std::fs::File> {
-        let length = self.check()?;
-        let wrap = |source| self.cannot_read(path, source);
-        let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
-        let file = file.map_err(wrap)?;
-        let bytes = file.metadata().map_err(wrap)?.len();
-        let wanted = (length * size_of::<T>()) as u64;
-        if bytes != wanted {
-            let reason = format!("{} has {bytes} bytes, the region {wanted}", path.display());
-            return Err(Error::Region {
-                region: self.label(),
-                reason,
-            });
-        }
-        Ok(file)
-    }
-
-    fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
-        Error::Data {
-            region: self.label(),
-            from: path.display().to_string(),
-            source,
-        }
-    }
-
-    /// The pages of a file, in place: nothing is read before a kernel touches it. The file must be exactly as long as the
-    /// region, which is read-only. While the region lives nobody may write the file or make it shorter: kernels would see
-    /// any mixture, and a page that is gone ends the process.
-    ///
-    /// # Errors
-    /// As [`from_file`](Self::from_file); [`Error::Gpu`] when the GPU cannot reach memory that is read-only.
-    pub fn map_file(self, path: impl AsRef<Path>) -> Result<Region<T>> {
-        self.read_only().mapped(path.as_ref(), false)
-    }
-
-    /// The pages of a file, in place, which kernels may write: pages are written back into it, and a [`flush`](Region::flush) has the
-    /// system store it, as has the region's end.
-    ///
-    /// # Errors
-    /// As [`map_file`](Self::map_file), and [`Error::Region`] when the builder says read-only.
-    pub fn map_file_mut(self, path: impl AsRef<Path>) -> Result<Region<T>> {
-        if self.read_only {
-            return Err(Error::Region {
-                region: self.label(),
-                reason: "it is read-only: map it by map_file".into(),
-            });
-        }
-        self.mapped(path.as_ref(), true)
-    }
-
-    fn mapped(self, path: &Path, writable: bool) -> Result<Region<T>> {
-        if self.replicas != 1 {
-            let reason = format!("{} is one home; a map has no second one", path.display());
-            return Err(Error::Region {
-                region: self.label(),
-                reason,
-            });
-        }
-        if self.homed_at_nodes() || self.neighbour.is_some() {
-            return Err(Error::Region {
-                region: self.label(),
-                reason: format!(
-                    "the map of {} lies in this host's memory: say at_host and not home_on_gpu",
-                    path.display()
-                ),
-            });
-        }
-        let file = self.open(path, writable)?;
-        if self.length == 0 {
-            // The system maps no empty file.
-            let empty = HostPages::of_vec(Vec::<T>::new());
-            let checksums = self.checksums_of(&[]);
-            return self.create_in_host(empty, None, checksums, false);
-        }
-        let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
-        // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
-        let unknown = vec![0; (self.length * size_of::<T>() as u64).div_ceil(self.page_size()) as usize];
-        let checksums = (self.integrity == Integrity::Crc32c).then_some(unknown);
-        self.create_in_host(HostPages::of_file(map), None, checksums, false)
-    }
-
     /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
     ///
     /// # Safety
@@ -288,12 +310,12 @@ impl<T: Pod> RegionBuilder<T> {
         }
         let memory = HostPages {
             base: base.cast(),
-            bytes: (length * size_of::<T>()) as u64,
+            bytes: (length * self.element.bytes()) as u64,
             owner: Owner::Borrowed,
         };
         let checksums = (self.integrity == Integrity::Crc32c).then(|| {
             // SAFETY: the caller's promise; the NIC does not know the memory yet.
-            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * size_of::<T>()) };
+            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * self.element.bytes()) };
             self.checksums_of(bytes).unwrap_or_default()
         });
         self.create_in_host(memory, None, checksums, true)

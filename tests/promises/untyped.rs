@@ -1,0 +1,144 @@
+//! The untyped core: regions, buffers and arguments whose types are known at run time alone do what typed ones do.
+
+use crate::common::{refused, small};
+use gpuvm::{Arg, ElementType, LaunchConfig, Vm};
+
+const SOURCE: &str = r"
+#include <gpuvm/gpuvm.cuh>
+__global__ void scale(gpuvm::array<const float> from, gpuvm::array<double> to, unsigned long long by, unsigned* seen) {
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < from.size() && !gpuvm::failed(); i += gridDim.x * blockDim.x) {
+        float value = from[i];
+        to[i] = value * double(by);
+        atomicAdd(&seen[i % 4], 1u);
+    }
+}";
+const N: u64 = 20_000;
+const BY: u64 = 3;
+
+fn vm() -> Vm {
+    small(4).build().unwrap()
+}
+
+fn config() -> LaunchConfig {
+    LaunchConfig::new(4, 64)
+}
+
+/// Sums and counts by the typed face.
+fn typed(vm: &Vm) -> (Vec<f64>, Vec<u32>) {
+    let from = vm.region::<f32>(N).name("from").read_only();
+    let from = from.from_iter((0..N).map(|i| i as f32)).unwrap();
+    let to = vm.region::<f64>(N).name("to").zeroed().unwrap();
+    let seen = vm.buffer::<u32>(4).unwrap();
+    let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
+    let launch = scale.launch(config(), (&from, &to, BY, &seen)).unwrap();
+    launch.sync().unwrap();
+    (to.to_vec().unwrap(), seen.to_vec().unwrap())
+}
+
+/// The same, as a face that has bytes and names of types would do it.
+fn untyped(vm: &Vm) -> (Vec<u8>, Vec<u8>) {
+    let values: Vec<u8> = (0..N).flat_map(|i| (i as f32).to_ne_bytes()).collect();
+    let from = vm.raw_region(ElementType::F32, N).name("from").read_only();
+    let from = from.from_bytes(&values).unwrap();
+    let to = vm.raw_region(ElementType::F64, N).name("to").zeroed().unwrap();
+    let seen = vm.raw_buffer(ElementType::U32, 4).unwrap();
+    let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
+    let by = BY.to_ne_bytes();
+    let args = [
+        Arg::from(&from),
+        Arg::from(&to),
+        Arg::value(ElementType::U64, &by),
+        Arg::from(&seen),
+    ];
+    scale.launch_raw(config(), &args).unwrap().sync().unwrap();
+    let (mut sums, mut counts) = (vec![0; 8 * N as usize], vec![0; 16]);
+    to.read_bytes(0, &mut sums).unwrap();
+    seen.read_bytes(&mut counts).unwrap();
+    // What the host stores is what it reads.
+    to.write_bytes(7, &1.5f64.to_ne_bytes()).unwrap();
+    let mut stored = [0; 8];
+    to.read_bytes(7, &mut stored).unwrap();
+    assert_eq!(f64::from_ne_bytes(stored), 1.5);
+    to.close().unwrap();
+    (sums, counts)
+}
+
+#[test]
+fn it_does_what_the_typed_face_does() {
+    let vm = vm();
+    let (sums, counts) = typed(&vm);
+    assert_eq!((sums[1], sums[N as usize - 1]), (3.0, (BY * (N - 1)) as f64));
+    assert_eq!(counts, [N as u32 / 4; 4]);
+    let (raw_sums, raw_counts) = untyped(&vm);
+    let sums: Vec<u8> = sums.iter().flat_map(|sum| sum.to_ne_bytes()).collect();
+    let counts: Vec<u8> = counts.iter().flat_map(|count| count.to_ne_bytes()).collect();
+    assert!(sums == raw_sums && counts == raw_counts);
+}
+
+#[test]
+fn wrong_sizes_and_types_are_errors_that_name_them() {
+    let vm = vm();
+    let from = vm.raw_region(ElementType::F32, 4).name("from").zeroed().unwrap();
+    let to = vm.raw_region(ElementType::F64, 4).name("to").zeroed().unwrap();
+    let seen = vm.raw_buffer(ElementType::U32, 4).unwrap();
+    let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
+    let (eight, four) = ([0; 8], [0; 4]);
+    let by = || Arg::value(ElementType::U64, &eight);
+    for (args, parts) in [
+        (vec![Arg::from(&from)], ["1 arguments were given", "4"]),
+        (
+            vec![Arg::from(&to), Arg::from(&to), by(), Arg::from(&seen)],
+            ["argument 1", "region `to` of f64"],
+        ),
+        (
+            vec![Arg::from(&from), Arg::from(&seen), by(), Arg::from(&seen)],
+            ["argument 2", "a buffer of u32"],
+        ),
+        (
+            vec![
+                Arg::from(&from),
+                Arg::from(&to),
+                Arg::value(ElementType::U32, &four),
+                Arg::from(&seen),
+            ],
+            ["argument 3", "a value of type u32"],
+        ),
+        (
+            vec![
+                Arg::from(&from),
+                Arg::from(&to),
+                Arg::value(ElementType::U64, &four),
+                Arg::from(&seen),
+            ],
+            ["argument 3", "4 bytes were given for a u64"],
+        ),
+    ] {
+        let message = refused(scale.launch_raw(config(), &args).map(|_| ()));
+        assert!(parts.iter().all(|part| message.contains(part)), "{parts:?}: {message}");
+    }
+    let mut odd = [0; 7];
+    for message in [
+        refused(from.read_bytes(0, &mut odd)),
+        refused(from.write_bytes(0, &odd)),
+        refused(seen.read_bytes(&mut odd)),
+        refused(seen.write_bytes(&odd)),
+    ] {
+        assert!(message.contains("7 bytes are no whole number of elements"), "{message}");
+    }
+    let message = refused(from.read_bytes(4, &mut odd[..4]));
+    assert!(
+        message.contains("elements 4..5 of `from` are out of range"),
+        "{message}"
+    );
+    let message = refused(vm.raw_region(ElementType::U16, 3).from_bytes(&odd).map(|_| ()));
+    assert!(message.contains("7 bytes were given, all elements are 6"), "{message}");
+    let message = refused(
+        vm.raw_region(ElementType::structure("triple", 12, 4), 3)
+            .zeroed()
+            .map(|_| ()),
+    );
+    assert!(
+        message.contains("region `triple`") && message.contains("elements of 12 bytes"),
+        "{message}"
+    );
+}
