@@ -22,6 +22,8 @@ pub(crate) const MULTIPROCESSORS: u32 = 4;
 const LINE_BYTES: u64 = 128;
 /// Lines of a cache.
 const LINES: usize = 24;
+/// How many times as long as a store may wait a line lasts: long enough that its frame gets another page meanwhile.
+const LINE_LASTS: u64 = 8;
 /// Stores that wait, of all lanes.
 const PENDING_MAX: usize = 64;
 /// Performed stores whose old values are remembered.
@@ -519,7 +521,7 @@ impl<M: Bytes> WeakMemory<M> {
             return self.memory.get(at, bytes);
         }
         let (floor, now_ns, clock) = (self.view(who.lane).floor, self.now_ns, self.clock);
-        let lasts_ns = 1 << self.odds.bits;
+        let lasts_ns = LINE_LASTS << self.odds.bits;
         let lines = &mut self.lines[who.sm as usize % MULTIPROCESSORS as usize];
         let position = match lines.iter().position(|line| line.at == line_at) {
             Some(found) if lines[found].filled >= floor && now_ns - lines[found].filled_ns <= lasts_ns => found,

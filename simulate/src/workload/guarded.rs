@@ -1,6 +1,6 @@
 //! Pages with two homes, which are taken away and return, and pages with checksums, of which bits flip.
 
-use gpuvm::{LaunchConfig, Region, Stream, Vm};
+use gpuvm::{LaunchConfig, Region, StreamHandle, Vm};
 use gpuvm_nic::wire::mlx5::Opcode;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -136,7 +136,7 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
 /// Takes one home away after the other, and lets it return, beside a kernel that writes; `lost` is called when one has gone.
 fn rounds(
     bench: &Bench,
-    beside: &Stream,
+    beside: &StreamHandle,
     homes: &Homes,
     a: &Region<u64>,
     rng: &mut ChaCha8Rng,

@@ -2,7 +2,7 @@
 
 use gpuvm_layouts as layout;
 
-use super::{FRAMES, Fake, PAGE, PAGES, PIN, SLOTS};
+use super::{Fake, PAGE, PAGES, PIN};
 
 const REPLICATED: u32 = layout::REGION_REPLICATED;
 const CHECKED: u32 = layout::REGION_CHECKED;
