@@ -25,6 +25,8 @@ pub(crate) const MULTIPROCESSORS: u32 = 4;
 const LINE_BYTES: u64 = 128;
 /// Lines of a cache.
 const LINES: usize = 24;
+/// How many times as long as a store may wait a line lasts: long enough that its frame gets another page meanwhile.
+const LINE_LASTS: u64 = 8;
 /// Stores that wait, of all lanes.
 const PENDING_MAX: usize = 64;
 /// Performed stores whose old values are remembered.

@@ -371,7 +371,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
             "rule {rule} of replicas and checksums"
         );
     }
-    for rule in 1..=6 {
+    for rule in 1..=7 {
         assert!(
             mutations::all().any(|m| m.origin == Origin::Copies(rule)),
             "rule {rule} of copies"

@@ -72,7 +72,7 @@ impl<M: Bytes> WeakMemory<M> {
             return self.memory.get(at, bytes);
         }
         let (floor, now_ns, clock) = (self.view(who.lane).floor, self.now_ns, self.clock);
-        let lasts_ns = 1 << self.odds.bits;
+        let lasts_ns = LINE_LASTS << self.odds.bits;
         let lines = &mut self.lines[who.sm as usize % MULTIPROCESSORS as usize];
         let position = match lines.iter().position(|line| line.at == line_at) {
             Some(found) if lines[found].filled >= floor && now_ns - lines[found].filled_ns <= lasts_ns => found,

@@ -7,7 +7,7 @@ use crate::workload::Workload;
 /// How what a frame or a home has not got shows: to the watcher, or to whoever reads it.
 const NOT_COPIED: &[&str] = &["its home differ from byte", "instead of", "of its"];
 
-pub(super) static ALL: [Mutation; 14] = [
+pub(super) static ALL: [Mutation; 15] = [
     broken(
         "chunk-counted-before-its-bytes",
         Copies(1),
@@ -188,5 +188,18 @@ pub(super) static ALL: [Mutation; 14] = [
         Workload::Direct,
         16,
         &["memory beside the region was written"],
+    ),
+    broken(
+        "follower-without-acquire",
+        Copies(7),
+        "every lane of a group acquires the page that its leader got",
+        &[plant(
+            FAULT,
+            "    if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());\n",
+            "",
+        )],
+        Workload::Spans,
+        525,
+        &["elements are wrong"],
     ),
 ];
