@@ -1,7 +1,8 @@
 //! Loads: what a lane sees.
 
 use super::{
-    Access, Bytes, LINE_BYTES, LINES, Line, MULTIPROCESSORS, Order, SEEN_MAX, Scope, WeakMemory, Who, overlap,
+    Access, Bytes, LINE_BYTES, LINE_LASTS, LINES, Line, MULTIPROCESSORS, Order, SEEN_MAX, Scope, WeakMemory, Who,
+    overlap,
 };
 
 impl<M: Bytes> WeakMemory<M> {
