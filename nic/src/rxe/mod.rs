@@ -216,9 +216,9 @@ impl RxeNic {
         }))
     }
 
-    /// Takes a queue pair with requests to the error state, and the driver's requester past them. A reset leaves it where it
-    /// stands (`rxe_qp_reset` of Linux 6.1, which empties the ring): it would begin with requests that are gone, and drop the
-    /// answer to a READ behind them as out of order, each time that it repeats it.
+    /// Takes a queue pair with requests to the error state, and the driver's requester past them: nothing of them is under way
+    /// when the reset comes. By its source, `rxe_qp_reset` of Linux 6.1 takes the requester to the end of the ring by itself,
+    /// and no test has needed this; see docs/SOFTROCE.md.
     fn leave_nothing_unsent(&self, pair: &Pair) -> Result<(), NicError> {
         let waiting = || {
             // Acquire: the driver's last store, and what lanes published last.

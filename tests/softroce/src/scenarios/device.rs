@@ -45,6 +45,15 @@ pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
     run_tests(machine, &OVER_THE_DEVICE, "")
 }
 
+/// The tests of a reset: a request that is left unsent ends one of them after half a minute.
+pub(super) fn reset(machine: &Machine) -> Result<(), Error> {
+    let tests = [
+        "nic::rxe::a_ring_during_a_reset_leaves_no_request_unsent",
+        "nic::rxe::a_pair_that_is_reset_while_it_reads_works_again",
+    ];
+    run_tests(machine, &tests, "")
+}
+
 /// Runs test programs one after the other and shows how long each took.
 fn run_tests(machine: &Machine, names: &[&str], environment: &str) -> Result<(), Error> {
     let mut took = Vec::new();

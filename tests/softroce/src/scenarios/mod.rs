@@ -92,6 +92,12 @@ fn programs() -> Vec<Scenario> {
             run: Run::One(device::suite),
         },
         Scenario {
+            name: "reset",
+            what: "a queue pair that is reset amid requests and rings leaves no later request unsent",
+            limit: minutes(3),
+            run: Run::One(device::reset),
+        },
+        Scenario {
             name: "memory_node_unit",
             what: "the tests of the memory node hold over the RDMA device",
             limit: minutes(4),
