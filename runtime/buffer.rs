@@ -41,7 +41,7 @@ pub struct Buffer<E> {
     _elements: PhantomData<fn() -> E>,
 }
 
-/// A buffer whose element type is known at run time alone: [`Vm::raw_buffer`](crate::Vm::raw_buffer).
+/// A buffer whose element type is known at run time alone: [`Vm::raw_buffer`](crate::VmGpu::raw_buffer).
 pub type RawBuffer = Buffer<Untyped>;
 
 impl<E> Buffer<E> {

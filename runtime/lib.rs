@@ -43,7 +43,7 @@
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |
 //! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
 //!
-//! Types that are known at run time alone, as a C or a Python face has them: [`Vm::raw_region`], [`Vm::raw_buffer`],
+//! Types that are known at run time alone, as a C or a Python face has them: [`Vm::raw_region`](VmGpu::raw_region), [`Vm::raw_buffer`](VmGpu::raw_buffer),
 //! [`Kernel::launch_raw`].
 //!
 //! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region

@@ -14,7 +14,7 @@ use crate::{
     region::{Region, RegionBuilder, RegionInner, RegionPlace},
 };
 
-/// The inside of [`Vm::scope`](crate::Vm::scope): regions made here may borrow memory that lives at least as long as the scope.
+/// The inside of [`Vm::scope`](crate::VmGpu::scope): regions made here may borrow memory that lives at least as long as the scope.
 ///
 /// Forgetting a handle changes nothing: the scope itself ends its regions.
 pub struct Scope<'scope, 'env: 'scope> {

@@ -151,7 +151,7 @@ impl<E> Region<E> {
     }
 }
 
-/// A region whose element type is known at run time alone: [`Vm::raw_region`](crate::Vm::raw_region).
+/// A region whose element type is known at run time alone: [`Vm::raw_region`](crate::VmGpu::raw_region).
 pub type RawRegion = Region<Untyped>;
 
 impl RawRegion {

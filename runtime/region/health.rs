@@ -77,7 +77,7 @@ impl<T: bytemuck::Pod> Region<T> {
     /// How the region's homes are: which are lost, and how many of their copies are stale. Exact when no launch runs.
     ///
     /// # Errors
-    /// [`Error::Gpu`] when GPU memory cannot be read.
+    /// [`Error::Gpu`](crate::Error::Gpu) when GPU memory cannot be read.
     pub fn health(&self) -> Result<RegionHealth> {
         self.inner.gpu.or_lost(self.inner.health())
     }

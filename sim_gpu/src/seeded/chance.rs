@@ -49,7 +49,7 @@ thread_local! {
     pub(super) static STEPPING: Cell<*mut Chance> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// To be called by an engine that a seeded GPU steps as an [`Actor`], before it copies `bytes` bytes of what lanes see: the memory model then
+/// To be called by an engine that a seeded GPU steps as an [`Actor`](gpuvm_gpu::Actor), before it copies `bytes` bytes of what lanes see: the memory model then
 /// knows what comes from outside. It does nothing on other threads.
 pub fn engine_copies(to: u64, from: u64, bytes: u64) {
     let chance = STEPPING.get();
