@@ -35,7 +35,7 @@ fn typed(vm: &Vm) -> (Vec<f64>, Vec<u32>) {
     (to.to_vec().unwrap(), seen.to_vec().unwrap())
 }
 
-/// The same, as a face that has bytes and names of types would do it.
+/// Sums and counts as a face that has bytes and names of types would have them.
 fn untyped(vm: &Vm) -> (Vec<u8>, Vec<u8>) {
     let values: Vec<u8> = (0..N).flat_map(|i| (i as f32).to_ne_bytes()).collect();
     let from = vm.raw_region(ElementType::F32, N).name("from").read_only();
