@@ -218,14 +218,18 @@ fn ctrl_c_ends_the_benchmark_under_way_too() {
     let mut command = bench(folder.path(), "all --gpu sim --out reports --repeat 1000");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut all = command.spawn().unwrap();
-    let children = || {
-        let id = all.id();
-        std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap()
+    // Of any of its threads: the command has one with a stack of its own.
+    let child = || {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", all.id())).unwrap();
+        threads.flatten().find_map(|thread| {
+            let children = std::fs::read_to_string(thread.path().join("children")).ok()?;
+            Some(children.split_ascii_whitespace().next()?.to_owned())
+        })
     };
     let started = Instant::now();
     let child = loop {
-        if let Some(child) = children().split_ascii_whitespace().next() {
-            break child.to_owned();
+        if let Some(child) = child() {
+            break child;
         }
         assert!(started.elapsed() < Duration::from_secs(60), "no benchmark was started");
         std::thread::sleep(Duration::from_millis(5));
