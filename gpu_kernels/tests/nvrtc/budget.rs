@@ -285,7 +285,11 @@ pub const FILES: &[File] = &[
     File {
         path: "simulate/kernels/spans.cu",
         defines: &[],
-        kernels: &[paged("warp_spans", 224, 240), paged("lane_spans", 224, 240)],
+        kernels: &[
+            paged("warp_spans", 224, 240),
+            paged("read_spans", 224, 240),
+            paged("lane_spans", 224, 240),
+        ],
     },
     File {
         path: "simulate/kernels/sweeps.cu",
