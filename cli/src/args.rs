@@ -147,7 +147,7 @@ pub struct BfsArgs {
 
     /// Make a run repeatable: the generated graph comes from this seed, and the simulated GPU and the software NIC run
     /// in the one interleaving that it names, on one thread (slow).
-    #[arg(long, value_name = "N", conflicts_with = "workers")]
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
     /// The seed of a generated graph alone; the run stays fast.

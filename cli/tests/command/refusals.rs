@@ -45,10 +45,6 @@ fn wrong_flags_end_with_status_2() {
             "kron:8 --memory-node host:0",
             "'host:0' is no address of a node; write HOST:PORT",
         ),
-        (
-            "kron:8 --seed 0 --workers 4",
-            "'--seed <N>' cannot be used with '--workers <N>'",
-        ),
         ("kron:8 --directed --undirected", "cannot be used with"),
         ("kron:8 --seed 1 --graph-seed 2", "cannot be used with"),
         ("", "<GRAPH>"),
