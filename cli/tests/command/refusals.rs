@@ -114,6 +114,10 @@ fn options_that_do_not_go_together_are_refused_by_name() {
             "RDMA devices is rxe0, rxe1: transport rxe drives one device",
         ),
         (
+            "--seed 0 --workers 4",
+            "workers is 4: one thread follows a seed; leave out the workers or the seed",
+        ),
+        (
             "--gpu cuda:0 --seed 7",
             "seed is 7: an NVIDIA GPU follows none; use --gpu sim",
         ),
