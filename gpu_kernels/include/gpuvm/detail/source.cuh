@@ -52,23 +52,18 @@ GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 o
 // The source of a page, by the owner value that frames and requests keep.
 GPUVM_DEVICE Source source_of(const layout::VmDesc* vm, u64 owner) {
     const layout::RegionDesc* region = region_of(vm, owner);
-    u64 page = page_of(owner), start = page << vm->page_shift;
-    Source source{0, nullptr, page_length(region->bytes, start, 1u << vm->page_shift)};
-    if (is_direct(region)) {
-        source.home = region->home + start;
-        return source;
-    }
-    u64 at_home = start;
-    source.stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
+    u64 page = page_of(owner), start = page << vm->page_shift, at_home = start;
+    u32 whole = 1u << vm->page_shift;
+    if (is_direct(region)) return Source{region->home + start, nullptr, page_length(region->bytes, start, whole)};
+    const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     if (region->homes != 1 || region->nics != 1 || is_replicated(region)) {
-        source.stripe = stripe_of(vm, owner);
+        stripe = stripe_of(vm, owner);
         at_home = page_at_home(region, page) << vm->page_shift;
     }
-    source.home = source.stripe->home + at_home;
-    return source;
+    return Source{stripe->home + at_home, stripe, page_length(region->bytes, start, whole)};
 }
 
-// The same answer for who has an array: a page that lanes copy needs no look at its region.
+// The source of a page of an array. A page that lanes copy needs no look at its region.
 GPUVM_DEVICE Source source_of(const layout::ArrayDesc& array, u64 page) {
     if (transport_of(array) == Transport::kQueued) return source_of(vm_of(array), owner_of(region_of(array), page));
     u64 start = page << array.page_shift;
