@@ -113,7 +113,7 @@ fn a_request_is_posted_in_few_instructions() {
             "{nothing} instructions for a lane's arguments"
         );
         assert!(
-            slot <= 92,
+            slot <= 93,
             "{slot} instructions for a request and its record, arguments included"
         );
         assert!(
