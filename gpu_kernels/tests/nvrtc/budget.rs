@@ -201,7 +201,7 @@ pub const FILES: &[File] = &[
             paged("warm_pages", 184, 184),
             plain("gather_raw", 40),
             // A bound of 8 blocks of 256 threads, 4 of compute capability 7.5.
-            // 32 bytes more over queue pairs since then.
+            // Over queue pairs it spills 32 bytes more since rings and completions have rooms of their own.
             capped("gather_paged", 64, 64, 3000, 4910),
             plain("rows_raw", 24),
             paged("rows_paged", 184, 184),
