@@ -56,7 +56,7 @@ pub(crate) struct GpuState {
     needs_recovery: bool,
     poisoned: Option<String>,
     errors: FailedPages,
-    /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the frames' owners,
+    /// Page tables of closed regions, which lanes of launches in flight may look at still: they walk the table of frames,
     /// not only their own regions. Given back when no launch is in flight.
     retired: Vec<Retired>,
 }

@@ -38,7 +38,7 @@ impl StatePool {
     }
 
     /// A zeroed state, but for whether faults end what did not meet them.
-    pub fn take(self: &Arc<Self>, gpu: &dyn Gpu, goes_on: bool) -> Result<StateSlot, GpuError> {
+    pub fn take(self: &Arc<Self>, gpu: &dyn Gpu, continues: bool) -> Result<StateSlot, GpuError> {
         let (addr, clean) = {
             let mut slots = self.lock();
             match slots.free.pop() {
@@ -59,9 +59,9 @@ impl StatePool {
             aborted: AtomicBool::new(false),
             last: OnceLock::new(),
         };
-        if !clean || goes_on {
+        if !clean || continues {
             let state = LaunchState {
-                goes_on: goes_on.into(),
+                continues: continues.into(),
                 ..LaunchState::zeroed()
             };
             gpu.write(addr, bytemuck::bytes_of(&state))?;

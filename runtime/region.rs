@@ -237,7 +237,7 @@ impl RegionInner {
             flags: layout::REGION_LIVE | self.flags(),
             frames: self.frames_addr,
             home: self.homes[0].direct_addr(),
-            rest_until: 0,
+            backed_off_until: 0,
             replicas: self.replicas(),
             stale: self.guards.stale,
             stale_words: self.pages.count().div_ceil(32),

@@ -40,13 +40,13 @@ pub const SYNDROME_CHECKSUM: u32 = 0xfe;
 pub const WAIT_NOTHING: u32 = 0;
 /// The completion of a request: queue pair, index.
 pub const WAIT_COMPLETION: u32 = 1;
-/// Another warp's fetch of a page: owner value.
+/// Another warp's fetch of a page: page id.
 pub const WAIT_PAGE: u32 = 2;
-/// A frame for a page: owner value.
+/// A frame for a page: page id.
 pub const WAIT_FRAME: u32 = 3;
 /// A ring slot: first queue pair of the region.
 pub const WAIT_QUEUE: u32 = 4;
-/// The write-back of a page: owner value.
+/// The write-back of a page: page id.
 pub const WAIT_WRITE_BACK: u32 = 5;
 
 /// The first fault of a launch: written once, by the lane that won `claim`, read by the host.
@@ -100,7 +100,7 @@ pub struct LaunchState {
     /// Faults after the first.
     pub later_faults: u32,
     /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
-    pub goes_on: u32,
+    pub continues: u32,
     /// Unused, to the end of the line.
     pub pad: [u32; 29],
     /// The first fault.
@@ -113,5 +113,5 @@ shared_layout! {
         vendor_syndrome: 52, block: 56, thread: 64, multiprocessor: 68, frames_pinned: 72, frames_written_back: 76,
         frames_fetching: 80, frames_free: 84, reserved: 88,
     }
-    LaunchState: 256 { abort: 0, later_faults: 4, goes_on: 8, pad: 12, fault: 128, }
+    LaunchState: 256 { abort: 0, later_faults: 4, continues: 8, pad: 12, fault: 128, }
 }

@@ -117,8 +117,8 @@ pub struct QueueState {
 pub struct RequestRecord {
     /// Index and phase of the slot's request.
     pub state: u64,
-    /// The page, as in the frame owner table: [`crate::owner_of`].
-    pub owner: u64,
+    /// The page, as in the table of frames: [`crate::page_id`].
+    pub page_id: u64,
     /// The frame that is filled or written back.
     pub frame: u32,
     /// `REQUEST_*`.
@@ -186,5 +186,5 @@ shared_layout! {
         reserved: 0, pad0: 8, written: 128, pad1: 136, ringer: 256, failed: 260, posted: 264, pad2: 272, cursor: 384,
         answered: 392, silent: 396, pad3: 400,
     }
-    RequestRecord: 32 { state: 0, owner: 8, frame: 16, kind: 20, pins: 24, token: 28, }
+    RequestRecord: 32 { state: 0, page_id: 8, frame: 16, kind: 20, pins: 24, token: 28, }
 }

@@ -43,14 +43,14 @@ const _: () = assert!(FILL_END as u64 * FILL_CHUNK_BYTES as u64 == PAGE_BYTES_MA
 /// Position of the generation in [`FillState::head`].
 pub const FILL_GENERATION_SHIFT: u32 = 32;
 
-/// Position of the region in an owner value.
-pub const OWNER_REGION_SHIFT: u32 = 44;
-/// Position of the replica that a request is about, in an owner value. Frames' owners have none.
-pub const OWNER_REPLICA_SHIFT: u32 = 60;
-/// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
-pub const OWNER_TAKEN_BIT: u64 = 1 << 63;
+/// Position of the region in an page id.
+pub const PAGE_ID_REGION_SHIFT: u32 = 44;
+/// Position of the replica that a request is about, in an page id. Frames' frame_pages have none.
+pub const PAGE_ID_REPLICA_SHIFT: u32 = 60;
+/// Position of the "taken" mark in an page id; 0 means that the frame has no page.
+pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
 /// Pages a region may have.
-pub const REGION_PAGES_MAX: u64 = 1 << OWNER_REGION_SHIFT;
+pub const REGION_PAGES_MAX: u64 = 1 << PAGE_ID_REGION_SHIFT;
 /// Regions a virtual memory may have.
 pub const REGIONS_MAX: u32 = 1 << 16;
 
@@ -59,9 +59,9 @@ pub const REGIONS_MAX: u32 = 1 << 16;
 /// Computer Programming, volume 3, 6.4).
 pub const NIC_HASH: u64 = 0x4f1b_bcdc_bfa5_3e0b;
 
-/// The owner value of a region's page, as the frame owner table and request records hold it.
-pub const fn owner_of(region: u32, page: u64) -> u64 {
-    OWNER_TAKEN_BIT | ((region as u64) << OWNER_REGION_SHIFT) | page
+/// The page id of a region's page, as the table of frames and request records hold it.
+pub const fn page_id(region: u32, page: u64) -> u64 {
+    PAGE_ID_TAKEN_BIT | ((region as u64) << PAGE_ID_REGION_SHIFT) | page
 }
 
 /// The kernel argument behind `gpuvm::array<T>`: a view of one region, passed by value.
@@ -115,7 +115,7 @@ pub struct RegionDesc {
     pub nics: u32,
     /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
     /// do not. Written by lanes.
-    pub rest_until: u32,
+    pub backed_off_until: u32,
     /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
     /// written back last, and is never read.
     pub stale: u64,
@@ -143,8 +143,8 @@ pub struct FillState {
     pub done: u32,
     /// Chunks of the page.
     pub chunks: u32,
-    /// The page, as in the frame owner table.
-    pub owner: u64,
+    /// The page, as in the table of frames.
+    pub page_id: u64,
     /// Address of the page's frame.
     pub frame: u64,
     /// Address of the page at its home.
@@ -190,8 +190,8 @@ pub struct VmDesc {
     pub frame_count: u32,
     /// The pool is refilled by evicting ahead while it has fewer frames than this.
     pub frames_low: u32,
-    /// Address of `frame_count` owner values.
-    pub owners: u64,
+    /// Address of `frame_count` page ids.
+    pub frame_pages: u64,
     /// Address of `frame_count` pool ring slots.
     pub pool_ring: u64,
     /// Address of the [`PoolState`].
@@ -312,11 +312,11 @@ shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
-        nics: 56, rest_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
-    FillState: 128 { head: 0, done: 8, chunks: 12, owner: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
+        nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
+    FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
-        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, owners: 24, pool_ring: 32,
+        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, frame_pages: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
         queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
         frame_reciprocal: 120,

@@ -155,7 +155,7 @@ fn describe(
         frames: pool.memory().addr(),
         frame_count: pool.count(),
         frames_low: 0,
-        owners: pool.owners.addr(),
+        frame_pages: pool.frame_pages.addr(),
         pool_ring: pool.ring.addr(),
         pool: pool.state.addr(),
         regions: regions.addr(),

@@ -18,7 +18,7 @@ pub(crate) struct Named {
     pub memories: Vec<Arc<dyn Memory>>,
     pub regions: Vec<(u32, String)>,
     /// A fault ends nothing but what met it: of the runtime's own kernels.
-    pub goes_on: bool,
+    pub continues: bool,
 }
 
 /// Frames that a launch's declared spans can hold at once, and by whom.
@@ -43,11 +43,11 @@ impl PagedGpu {
         let Named {
             memories,
             regions,
-            goes_on,
+            continues,
         } = named;
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(self.settings.launch_deadline);
-        let slot = self.state_for(label, goes_on)?;
+        let slot = self.state_for(label, continues)?;
         // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
         // that name the same memory do not wait for each other.
         let mut by_address: Vec<_> = memories.iter().collect();
@@ -79,8 +79,8 @@ impl PagedGpu {
     }
 
     /// The state of a launch to come.
-    pub(super) fn state_for(&self, label: &str, goes_on: bool) -> Result<StateSlot> {
-        let state = self.launch_states.take(&*self.device, goes_on);
+    pub(super) fn state_for(&self, label: &str, continues: bool) -> Result<StateSlot> {
+        let state = self.launch_states.take(&*self.device, continues);
         state.doing(|| format!("launching {label}"))
     }
 
@@ -131,7 +131,7 @@ impl PagedGpu {
                 .map(|region| (region.id(), region.name().to_owned()))
                 .into_iter()
                 .collect(),
-            goes_on: true,
+            continues: true,
             ..Named::default()
         };
         let in_flight = self.enqueue(stream, kernel, &config, args, named, label);

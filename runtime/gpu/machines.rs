@@ -105,10 +105,10 @@ pub(super) fn connect(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
     }));
 }
 
-fn page_of(owner: u64) -> u64 {
-    owner & (layout::REGION_PAGES_MAX - 1)
+fn page_of(page_id: u64) -> u64 {
+    page_id & (layout::REGION_PAGES_MAX - 1)
 }
 
-fn region_of(owner: u64) -> u64 {
-    owner >> layout::OWNER_REGION_SHIFT & u64::from(layout::REGIONS_MAX - 1)
+fn region_of(page_id: u64) -> u64 {
+    page_id >> layout::PAGE_ID_REGION_SHIFT & u64::from(layout::REGIONS_MAX - 1)
 }

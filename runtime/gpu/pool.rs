@@ -17,7 +17,7 @@ const LOW_WATER_SHARE: u32 = 8;
 /// Large pages that lanes may fill together at one time, where lanes copy pages themselves.
 const FILLS: u32 = 512;
 const _: () = assert!(FILLS <= layout::FILLS_MAX);
-/// An owner and a slot of the ring.
+/// A page id and a slot of the ring.
 pub(super) const BYTES_A_FRAME: u64 = 16;
 
 /// Frames and who has them.
@@ -26,7 +26,7 @@ pub(super) struct FramePool {
     count: u32,
     /// Frames that the pool is kept above while there are more pages than frames.
     low_water: u32,
-    pub owners: DeviceArray<u64>,
+    pub frame_pages: DeviceArray<u64>,
     pub ring: DeviceArray<u64>,
     pub state: DeviceArray<PoolState>,
     /// Where warps fill a large page together.
@@ -47,7 +47,7 @@ impl FramePool {
             memory,
             count,
             low_water: (count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
-            owners: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
+            frame_pages: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
             ring: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
             state: DeviceArray::zeroed(gpu, 1).doing(doing)?,
             fills,
@@ -77,8 +77,8 @@ impl FramePool {
         }
     }
 
-    /// Rebuilds all of it from the pages' `owners`, 0 for a frame that is free. No kernel may run.
-    pub fn rebuild(&self, gpu: &dyn Gpu, owners: &[u64]) -> Result<()> {
+    /// Rebuilds all of it from the page ids of all frames, 0 for a frame that is free. No kernel may run.
+    pub fn rebuild(&self, gpu: &dyn Gpu, frame_pages: &[u64]) -> Result<()> {
         if let Some(fills) = &self.fills {
             // Places that lanes had taken when they were stopped.
             let none = vec![zero(); FILLS as usize];
@@ -86,10 +86,10 @@ impl FramePool {
                 .write(gpu, 0, &none)
                 .doing(|| "clearing the table of large pages".into())?;
         }
-        self.owners
-            .write(gpu, 0, owners)
-            .doing(|| "rebuilding the frames' owners".into())?;
-        let free = (0..self.count).filter(|&frame| owners[frame as usize] == 0);
+        self.frame_pages
+            .write(gpu, 0, frame_pages)
+            .doing(|| "rebuilding the table of frames".into())?;
+        let free = (0..self.count).filter(|&frame| frame_pages[frame as usize] == 0);
         self.write_free(gpu, &free.collect::<Vec<_>>())
     }
 

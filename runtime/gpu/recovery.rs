@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 impl PagedGpu {
     /// Takes the queue pairs through reset, makes every page absent or resident, unpinned and never "being written
-    /// back", and rebuilds owners and pool from the page table. Dirty pages keep their frames: nothing is lost.
+    /// back", and rebuilds the table of frames and the pool from the page table. Dirty pages keep their frames: nothing is lost.
     pub(super) fn recover(&self, state: &mut GpuState) -> Result<()> {
         tracing::info!("mending the virtual memory after a launch that did not end well");
         let outcome = self.rebuild(state);
@@ -24,26 +24,26 @@ impl PagedGpu {
         if let Some(queues) = &self.queues {
             queues.reset(&*self.device)?;
         }
-        let mut owners = vec![0u64; self.frame_count() as usize];
+        let mut frame_pages = vec![0u64; self.frame_count() as usize];
         // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
         for region in state.live() {
             let mut words = region.read_words(&*self.device)?;
             for (page, bits) in words.iter_mut().enumerate() {
                 let word = mended(PageWord::from_bits(*bits));
                 *bits = word.to_bits();
-                // Frames of the region's own have no owner in the table, and never were in the pool.
+                // Frames of the region's own have no entry in the table, and never were in the pool.
                 if u64::from(word.state) == layout::STATE_RESIDENT && !region.is_never_evicted() {
-                    let Some(owner) = owners.get_mut(word.frame as usize) else {
+                    let Some(page_id) = frame_pages.get_mut(word.frame as usize) else {
                         return Err(Error::Poisoned {
                             reason: format!("page {page} of region `{}` names frame {}", region.name(), word.frame),
                         });
                     };
-                    *owner = layout::owner_of(region.id(), page as u64);
+                    *page_id = layout::page_id(region.id(), page as u64);
                 }
             }
             region.write_words(&*self.device, &words)?;
         }
-        self.pool.rebuild(&*self.device, &owners)
+        self.pool.rebuild(&*self.device, &frame_pages)
     }
 }
 

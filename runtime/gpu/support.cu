@@ -9,8 +9,8 @@ __global__ void gpuvm_version(unsigned* out) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *out = gpuvm::layout::LAYOUT_VERSION;
 }
 
-// Faults of these kernels end nothing but their page (`LaunchState::goes_on`): each goes on with others, but for lanes
-// whose pages took as long as one wait may.
+// Faults of these kernels end nothing but their page (`LaunchState::continues`): each goes on with others, but for
+// lanes whose pages took as long as one wait may.
 __device__ bool gpuvm_is_late(const gpuvm::layout::VmDesc* vm, unsigned long long begun) {
     return gpuvm::detail::aborted() || gpuvm::detail::time_ns() - begun > vm->wait_limit_ns;
 }
@@ -22,7 +22,7 @@ __global__ void gpuvm_flush(const gpuvm::layout::VmDesc* vm, unsigned region, un
     unsigned long long begun = gpuvm::detail::time_ns();
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        if (!gpuvm::detail::flush_page(vm, gpuvm::detail::owner_of(region, page)) && gpuvm_is_late(vm, begun)) return;
+        if (!gpuvm::detail::flush_page(vm, gpuvm::detail::page_id(region, page)) && gpuvm_is_late(vm, begun)) return;
 }
 
 // Finishes what has completed on queue pairs [first, first + count), and closes those that have failed to reservations.
@@ -37,7 +37,7 @@ __global__ void gpuvm_age(const gpuvm::layout::VmDesc* vm, unsigned region, unsi
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::age_page(vm, gpuvm::detail::owner_of(region, page), home);
+        gpuvm::detail::age_page(vm, gpuvm::detail::page_id(region, page), home);
 }
 
 // Forgets that fetches of the pages [first, last) of a region failed.
@@ -46,7 +46,7 @@ __global__ void gpuvm_forget(const gpuvm::layout::VmDesc* vm, unsigned region, u
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        gpuvm::detail::forget_error(gpuvm::detail::word_of(vm, gpuvm::detail::owner_of(region, page)));
+        gpuvm::detail::forget_error(gpuvm::detail::word_of(vm, gpuvm::detail::page_id(region, page)));
 }
 
 // Brings the stale copies of the pages [first, last) of a region up to date, at homes that can be reached.
@@ -67,7 +67,7 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
     unsigned long long begun = gpuvm::detail::time_ns();
     for (unsigned long long page = first + blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
          page < last; page += lanes)
-        if (!gpuvm::detail::release_page(vm, gpuvm::detail::owner_of(region, page), discard != 0) &&
+        if (!gpuvm::detail::release_page(vm, gpuvm::detail::page_id(region, page), discard != 0) &&
             gpuvm_is_late(vm, begun))
             return;
 }

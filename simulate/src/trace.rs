@@ -38,10 +38,10 @@ fn request_name(kind: u32) -> &'static str {
 fn in_words(what: &What) -> String {
     const PHASES: [&str; 4] = ["slot free", "written", "completion claimed", "done"];
     match *what {
-        What::Word { owner, old, new, .. } => {
+        What::Word { page_id, old, new, .. } => {
             format!(
                 "{}: {} -> {}",
-                page_name(owner),
+                page_name(page_id),
                 words::describe(old),
                 words::describe(new)
             )
@@ -53,12 +53,12 @@ fn in_words(what: &What) -> String {
             index,
             phase,
             kind,
-            owner,
+            page_id,
             frame,
         } => format!(
             "queue pair {queue}: request {index}, {} of {}, frame {frame}: {}",
             request_name(kind),
-            page_name(owner),
+            page_name(page_id),
             PHASES[phase as usize & 3]
         ),
         What::Reserved { queue, index } => format!("queue pair {queue}: reserved up to {index}"),
@@ -70,19 +70,19 @@ fn in_words(what: &What) -> String {
 
 /// Whether the event is about what the finding names.
 fn concerns(finding: &Finding, what: &What) -> bool {
-    let page = |owner: u64| finding.owner.is_some_and(|found| is_same_page(found, owner));
+    let page = |page_id: u64| finding.page_id.is_some_and(|found| is_same_page(found, page_id));
     let in_frame = |frame: u32| finding.frame == Some(frame);
     match *what {
-        What::Word { owner, old, new, .. } => {
+        What::Word { page_id, old, new, .. } => {
             let held = [old, new]
                 .into_iter()
                 .any(|word| words::is_resident(word) && in_frame(words::frame(word)));
-            page(owner) || held
+            page(page_id) || held
         }
         What::Given { frame } | What::Taken { frame } => in_frame(frame),
         What::Request {
-            queue, owner, frame, ..
-        } => page(owner) || in_frame(frame) || finding.queue == Some(queue),
+            queue, page_id, frame, ..
+        } => page(page_id) || in_frame(frame) || finding.queue == Some(queue),
         What::Reserved { queue, .. } | What::Written { queue, .. } | What::Posted { queue, .. } => {
             finding.queue == Some(queue)
         }
@@ -201,13 +201,13 @@ impl Timeline {
         }
     }
 
-    fn page_track(&mut self, owner: u64, kind: u64) -> (u64, u64) {
-        let region = u64::from(region_number(owner));
-        let page = owner & (layout::REGION_PAGES_MAX - 1);
+    fn page_track(&mut self, page_id: u64, kind: u64) -> (u64, u64) {
+        let region = u64::from(region_number(page_id));
+        let page = page_id & (layout::REGION_PAGES_MAX - 1);
         let track = (PAGES, 1 + (region * 10_000 + page) * 2 + kind);
         let what = if kind == 0 { "" } else { " write-back" };
         self.track(track.0, track.1, || {
-            ("pages".into(), format!("{}{what}", page_name(owner)))
+            ("pages".into(), format!("{}{what}", page_name(page_id)))
         });
         track
     }
@@ -216,14 +216,17 @@ impl Timeline {
         let at = event.at_ns;
         match event.what {
             What::Word {
-                owner, new, transition, ..
-            } => self.word(at, event.who, owner, new, transition),
+                page_id,
+                new,
+                transition,
+                ..
+            } => self.word(at, event.who, page_id, new, transition),
             What::Request {
                 queue,
                 index,
                 phase,
                 kind,
-                owner,
+                page_id,
                 frame,
             } => {
                 let slot = index % 4096;
@@ -236,7 +239,7 @@ impl Timeline {
                 });
                 match phase {
                     layout::RECORD_POSTED => {
-                        let name = format!("{} {} frame {frame}", request_name(kind), page_name(owner));
+                        let name = format!("{} {} frame {frame}", request_name(kind), page_name(page_id));
                         self.begin(track, "request", at, name);
                     }
                     layout::RECORD_CLAIMED => self.end(track, "request", at),
@@ -265,23 +268,28 @@ impl Timeline {
         }
     }
 
-    fn word(&mut self, at: u64, who: Who, owner: u64, new: u64, transition: Transition) {
-        let (page, back) = (self.page_track(owner, 0), self.page_track(owner, 1));
+    fn word(&mut self, at: u64, who: Who, page_id: u64, new: u64, transition: Transition) {
+        let (page, back) = (self.page_track(page_id, 0), self.page_track(page_id, 1));
         match transition {
             Transition::Claimed => {
-                self.begin(page, "fault", at, format!("fault of {}", page_name(owner)));
+                self.begin(page, "fault", at, format!("fault of {}", page_name(page_id)));
                 let (process, thread) = self.track_of(who);
-                self.begin((process, thread), "fault", at, format!("fault of {}", page_name(owner)));
+                self.begin(
+                    (process, thread),
+                    "fault",
+                    at,
+                    format!("fault of {}", page_name(page_id)),
+                );
             }
             Transition::Published => {
-                self.end_everywhere(owner, at);
+                self.end_everywhere(page_id, at);
                 self.begin(page, "resident", at, format!("in frame {}", words::frame(new)));
             }
-            Transition::Failed | Transition::Reverted => self.end_everywhere(owner, at),
+            Transition::Failed | Transition::Reverted => self.end_everywhere(page_id, at),
             Transition::Evicted => {
                 self.end(page, "resident", at);
                 let (process, thread) = self.track_of(who);
-                self.mark(process, thread, at, &format!("eviction of {}", page_name(owner)), "t");
+                self.mark(process, thread, at, &format!("eviction of {}", page_name(page_id)), "t");
             }
             Transition::CleanBegun | Transition::SnapshotBegun => {
                 self.begin(back, "write-back", at, "write-back".into())
@@ -293,8 +301,8 @@ impl Timeline {
     }
 
     /// Ends the slices of a page's fault, on its own track and on its claimer's.
-    fn end_everywhere(&mut self, owner: u64, at: u64) {
-        let name = format!("fault of {}", page_name(owner));
+    fn end_everywhere(&mut self, page_id: u64, at: u64) {
+        let name = format!("fault of {}", page_name(page_id));
         let open = self
             .open
             .iter()

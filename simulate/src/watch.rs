@@ -1,4 +1,4 @@
-//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame owners, the
+//! Watches a virtual memory while the simulated GPU runs it: after every access it looks at page words, frame frame_pages, the
 //! pool, request records and ring indexes, and compares each change with the paging protocol's rules.
 //!
 //! It keeps a shadow of every word it watches, and for each frame what became of it. It reads memory only, so it cannot
@@ -42,7 +42,7 @@ enum Frame {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Word {
-        owner: u64,
+        page_id: u64,
     },
     PoolSlot,
     Reserved {
@@ -62,7 +62,7 @@ enum Kind {
         queue: u32,
         slot: u32,
     },
-    RecordOwner {
+    RecordPageId {
         queue: u32,
         slot: u32,
     },
@@ -78,7 +78,7 @@ struct Cell {
 #[derive(Debug, Clone, Copy)]
 struct Source {
     /// The page, with the replica.
-    owner: u64,
+    page_id: u64,
     /// Whether that copy was stale when the READ of it was over.
     stale: bool,
 }
@@ -196,15 +196,15 @@ impl Watcher {
         let mut state = self.lock();
         state.who = Some(Who::Host);
         state.rebuild();
-        let (mut frame, mut queue, mut owner) = (None, None, None);
-        let what = state.unrest(&mut frame, &mut queue, &mut owner);
+        let (mut frame, mut queue, mut page_id) = (None, None, None);
+        let what = state.unrest(&mut frame, &mut queue, &mut page_id);
         match what {
             None => Ok(()),
             Some(what) => Err(Finding {
                 at_ns: state.now_ns,
                 who: Who::Host,
                 what,
-                owner,
+                page_id,
                 frame,
                 queue,
             }),
@@ -272,16 +272,16 @@ fn phase_of(record_state: u64) -> u64 {
 }
 
 impl State {
-    fn region_of(&self, owner: u64) -> Option<&RegionDesc> {
-        let number = region_number(owner);
+    fn region_of(&self, page_id: u64) -> Option<&RegionDesc> {
+        let number = region_number(page_id);
         self.regions
             .iter()
             .find(|(id, _)| *id == number)
             .map(|(_, region)| region)
     }
 
-    fn is_pooled(&self, owner: u64) -> bool {
-        self.region_of(owner)
+    fn is_pooled(&self, page_id: u64) -> bool {
+        self.region_of(page_id)
             .is_some_and(|region| region.flags & layout::REGION_NEVER_EVICTED == 0)
     }
 
@@ -309,7 +309,7 @@ impl State {
                 watch(
                     region.words + page * 8,
                     Kind::Word {
-                        owner: layout::owner_of(*id, page),
+                        page_id: layout::page_id(*id, page),
                     },
                 );
             }
@@ -329,7 +329,7 @@ impl State {
             for slot in 0..=at.mask {
                 let record = at.records + u64::from(slot) * size_of::<RequestRecord>() as u64;
                 // The page before the state: delayed stores of both may show in one step.
-                watch(record + 8, Kind::RecordOwner { queue, slot });
+                watch(record + 8, Kind::RecordPageId { queue, slot });
                 watch(record, Kind::Record { queue, slot });
             }
         }
@@ -351,21 +351,21 @@ impl State {
                         *frame = Frame::Free;
                     }
                 }
-                Kind::Word { owner } if words::is_resident(cell.seen) && self.is_pooled(owner) => {
+                Kind::Word { page_id } if words::is_resident(cell.seen) && self.is_pooled(page_id) => {
                     if let Some(frame) = self.frames.get_mut(words::frame(cell.seen) as usize) {
                         if *frame != Frame::InHand {
-                            twice = Some((owner, words::frame(cell.seen), *frame));
+                            twice = Some((page_id, words::frame(cell.seen), *frame));
                         }
-                        *frame = Frame::Of(owner);
+                        *frame = Frame::Of(page_id);
                     }
                 }
                 _ => {}
             }
         }
-        if let Some((owner, frame, other)) = twice {
+        if let Some((page_id, frame, other)) = twice {
             self.find(
-                format!("frame {frame} belongs to {} and is {other:?}", page_name(owner)),
-                (Some(owner), Some(frame), None),
+                format!("frame {frame} belongs to {} and is {other:?}", page_name(page_id)),
+                (Some(page_id), Some(frame), None),
             );
         }
         for queue in 0..self.queues.len() as u32 {
@@ -373,16 +373,16 @@ impl State {
                 let record = self.record(queue, slot);
                 // A claimed one has filled its frame.
                 let under_way = phase_of(record.state) == layout::RECORD_POSTED;
-                if under_way && record.kind == layout::REQUEST_FETCH && self.is_pooled(record.owner) {
-                    self.set_target(record.frame, Some(page_of(record.owner)));
+                if under_way && record.kind == layout::REQUEST_FETCH && self.is_pooled(record.page_id) {
+                    self.set_target(record.frame, Some(page_of(record.page_id)));
                 }
             }
         }
     }
 
-    fn set_target(&mut self, frame: u32, owner: Option<u64>) {
+    fn set_target(&mut self, frame: u32, page_id: Option<u64>) {
         if let Some(target) = self.targets.get_mut(frame as usize) {
-            *target = owner;
+            *target = page_id;
         }
     }
 
@@ -395,13 +395,13 @@ impl State {
         read(self.queues[queue as usize].state)
     }
 
-    fn find(&mut self, what: String, (owner, frame, queue): (Option<u64>, Option<u32>, Option<u32>)) {
+    fn find(&mut self, what: String, (page_id, frame, queue): (Option<u64>, Option<u32>, Option<u32>)) {
         if self.findings.len() < 16 {
             self.findings.push(Finding {
                 at_ns: self.now_ns,
                 who: self.who.unwrap_or(Who::Host),
                 what,
-                owner,
+                page_id,
                 frame,
                 queue,
             });
@@ -449,10 +449,10 @@ impl State {
             }
             let (old, kind) = (std::mem::replace(&mut cell.seen, now), self.kinds[n]);
             match kind {
-                Kind::Word { owner } => self.word_changed(owner, old, now),
+                Kind::Word { page_id } => self.word_changed(page_id, old, now),
                 Kind::PoolSlot => self.pool_changed(old, now),
                 Kind::Record { queue, slot } => self.record_changed(queue, slot, old, now),
-                Kind::RecordOwner { queue, slot } => self.owner_changed(queue, slot, self.cells[n + 1].seen),
+                Kind::RecordPageId { queue, slot } => self.page_id_changed(queue, slot, self.cells[n + 1].seen),
                 Kind::Reserved { queue } | Kind::Written { queue } | Kind::Posted { queue } => {
                     self.index_changed(queue, kind, old, now);
                 }
@@ -467,12 +467,12 @@ impl State {
     }
 
     /// What is not as it has to be when everything was closed.
-    fn unrest(&self, frame: &mut Option<u32>, queue: &mut Option<u32>, owner: &mut Option<u64>) -> Option<String> {
+    fn unrest(&self, frame: &mut Option<u32>, queue: &mut Option<u32>, page_id: &mut Option<u64>) -> Option<String> {
         let desc = self.desc?;
         for (cell, kind) in self.cells.iter().zip(&self.kinds) {
             match *kind {
-                Kind::Word { owner: at } if cell.seen & !(layout::VERSION_MASK | layout::REFERENCED_BIT) != 0 => {
-                    *owner = Some(at);
+                Kind::Word { page_id: at } if cell.seen & !(layout::VERSION_MASK | layout::REFERENCED_BIT) != 0 => {
+                    *page_id = Some(at);
                     let word = words::describe(cell.seen);
                     return Some(format!("{} is {word} at the end", page_name(at)));
                 }

@@ -87,7 +87,7 @@ __global__ void store(gpuvm::array<unsigned char> a, const u64* at, unsigned n, 
 // The arithmetic between pages and owners, for pages that 32 bits cannot count.
 __global__ void owners(const u64* pages, unsigned n, unsigned region, u64* page_back, u64* bytes_at) {
     for (u64 i = first_index(); i < n; i += lanes()) {
-        u64 owner = gpuvm::detail::owner_of(region, pages[i]);
+        u64 owner = gpuvm::detail::page_id(region, pages[i]);
         page_back[i] = gpuvm::detail::page_of(owner);
         gpuvm::layout::ArrayDesc array{};
         array.page_shift = 12;

@@ -97,7 +97,7 @@ fn the_test_above_finds_a_library_that_does_not_flush() {
 
 /// Whether a kernel that changes pages with two homes comes to its end though one of the homes answers nothing for longer than a wait
 /// may take, and then loses nothing.
-fn goes_on_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result<FaultTally, String> {
+fn continues_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result<FaultTally, String> {
     let settings = simulated_soft(3).seed(seed).host_homes(2).wait_limit(LIMIT);
     let bench = Bench::with(settings.queue_pairs(1 + (seed % 2) as u32), BASIC, options);
     let words = PAGES * PAGE_WORDS;
@@ -119,7 +119,7 @@ fn goes_on_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result<F
 fn a_home_that_answers_nothing_is_left_for_the_other_one() {
     let mut tally = FaultTally::default();
     for seed in seeds(0, SEEDS) {
-        match goes_on_beside_a_silent_home(seed, &CompileOptions::default()) {
+        match continues_beside_a_silent_home(seed, &CompileOptions::default()) {
             Ok(faults) => tally.merge(&faults),
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
@@ -131,10 +131,10 @@ fn a_home_that_answers_nothing_is_left_for_the_other_one() {
 fn the_test_above_finds_a_library_that_waits_for_the_silent_home() {
     let waits = planted(
         "gpuvm/detail/replica.cuh",
-        "silent |= (is_silent(vm, way) ? 1u : 0u) << n;",
+        "silent |= (is_silent(vm, replica) ? 1u : 0u) << n;",
         "",
     );
-    assert!((0..SEEDS).any(|seed| goes_on_beside_a_silent_home(seed, &waits).is_err()));
+    assert!((0..SEEDS).any(|seed| continues_beside_a_silent_home(seed, &waits).is_err()));
 }
 
 /// What became of two kernels, each with a region of its own, under faults of which some cannot be served.

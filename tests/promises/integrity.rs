@@ -270,7 +270,7 @@ fn found(header: &str, from: &str, to: &str, most: u64) {
 fn a_checksum_that_is_not_renewed_is_found() {
     found(
         "gpuvm/detail/write_back.cuh",
-        "if (!pending) return false;\n    if (is_checked(region)) renew_checksum(vm, owner, frame);",
+        "if (!pending) return false;\n    if (is_checked(region)) renew_checksum(vm, id, frame);",
         "if (!pending) return false;",
         10,
     );

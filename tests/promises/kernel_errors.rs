@@ -377,6 +377,9 @@ fn overlapping_regions_are_refused_unless_both_only_read() {
 
 #[test]
 fn settings_that_cannot_be_are_refused_by_name() {
+    // Queues are a setting of a transport that has some, whichever the environment chooses for other tests.
+    let queues = |queues: gpuvm::Queues| small(4).transport(gpuvm::Soft::new().queues(queues));
+    let some = gpuvm::Queues::new();
     for (builder, name) in [
         (small(4).page_size(1000), "page size"),
         (small(4).page_size(2048), "page size"),
@@ -385,11 +388,11 @@ fn settings_that_cannot_be_are_refused_by_name() {
         (small(4).frame_memory(0), "frame memory"),
         (small(4).frame_memory(4095), "frame memory"),
         (small(4).frame_memory(u64::MAX), "frame memory"),
-        (small(4).queue_pairs(0), "queue pairs"),
-        (small(4).queue_pairs(5000), "queue pairs"),
-        (small(4).queue_depth(0), "queue depth"),
-        (small(4).queue_depth(12), "queue depth"),
-        (small(4).queue_depth(1 << 16), "queue depth"),
+        (queues(some.pairs(0)), "queue pairs"),
+        (queues(some.pairs(5000)), "queue pairs"),
+        (queues(some.depth(0)), "queue depth"),
+        (queues(some.depth(12)), "queue depth"),
+        (queues(some.depth(1 << 16)), "queue depth"),
         (small(4).regions_max(0), "regions"),
         (small(4).wait_limit(Duration::ZERO), "wait limit"),
     ] {

@@ -162,7 +162,7 @@ fn a_record_ahead_of_its_requests() {
 
 #[test]
 fn a_doorbell_before_its_request() {
-    let write = "    write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);\n";
+    let write = "    write_slot(q, index, layout::REQUEST_FETCH, id, got, pins, 0);\n";
     let ring = "    commit(q, index, 1);\n    ring(q);\n";
     named(
         FAULT,

@@ -230,13 +230,13 @@ fn a_write_back_that_ends_with_its_first_write_is_found() {
 
 #[test]
 fn a_stale_copy_that_is_read_is_found() {
-    let look = "return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);";
+    let look = "return ld_relaxed_gpu(stale_word(vm, id)) & stale_bit(id);";
     found(&Case::with_bug(REPLICA, look, "return false;"), 10);
 }
 
 #[test]
 fn a_home_that_returns_with_nothing_stale_is_found() {
-    let aged = "if (at == home) set_stale(vm, at_replica(owner, n));";
+    let aged = "if (at == home) set_stale(vm, at_replica(id, n));";
     let case = Case {
         support: planted("gpuvm/detail/catch_up.cuh", aged, ";"),
         ..Case::default()

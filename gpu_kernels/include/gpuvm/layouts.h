@@ -60,16 +60,16 @@ constexpr const unsigned int WAIT_NOTHING = 0;
 /// The completion of a request: queue pair, index.
 constexpr const unsigned int WAIT_COMPLETION = 1;
 
-/// Another warp's fetch of a page: owner value.
+/// Another warp's fetch of a page: page id.
 constexpr const unsigned int WAIT_PAGE = 2;
 
-/// A frame for a page: owner value.
+/// A frame for a page: page id.
 constexpr const unsigned int WAIT_FRAME = 3;
 
 /// A ring slot: first queue pair of the region.
 constexpr const unsigned int WAIT_QUEUE = 4;
 
-/// The write-back of a page: owner value.
+/// The write-back of a page: page id.
 constexpr const unsigned int WAIT_WRITE_BACK = 5;
 
 /// The page has no frame.
@@ -251,17 +251,17 @@ constexpr const unsigned int FILL_END = 256;
 /// Position of the generation in [`FillState::head`].
 constexpr const unsigned int FILL_GENERATION_SHIFT = 32;
 
-/// Position of the region in an owner value.
-constexpr const unsigned int OWNER_REGION_SHIFT = 44;
+/// Position of the region in an page id.
+constexpr const unsigned int PAGE_ID_REGION_SHIFT = 44;
 
-/// Position of the replica that a request is about, in an owner value. Frames' owners have none.
-constexpr const unsigned int OWNER_REPLICA_SHIFT = 60;
+/// Position of the replica that a request is about, in an page id. Frames' frame_pages have none.
+constexpr const unsigned int PAGE_ID_REPLICA_SHIFT = 60;
 
-/// Position of the "taken" mark in an owner value; 0 means that the frame has no page.
-constexpr const unsigned long long OWNER_TAKEN_BIT = (1ULL << 63ULL);
+/// Position of the "taken" mark in an page id; 0 means that the frame has no page.
+constexpr const unsigned long long PAGE_ID_TAKEN_BIT = (1ULL << 63ULL);
 
 /// Pages a region may have.
-constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << OWNER_REGION_SHIFT);
+constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << PAGE_ID_REGION_SHIFT);
 
 /// Regions a virtual memory may have.
 constexpr const unsigned int REGIONS_MAX = (1 << 16);
@@ -324,7 +324,7 @@ struct alignas(64) RegionDesc {
     unsigned int nics;
     /// Evictors leave the region's dirty pages alone until this time, in units of 2^16 ns, since its WRITEs fail; 0: they
     /// do not. Written by lanes.
-    unsigned int rest_until;
+    unsigned int backed_off_until;
     /// With `REGION_REPLICATED`: address of a bitmap a replica, in words of 32 bits: pages whose copy there is not what was
     /// written back last, and is never read.
     unsigned long long stale;
@@ -367,8 +367,8 @@ struct alignas(128) FillState {
     unsigned int done;
     /// Chunks of the page.
     unsigned int chunks;
-    /// The page, as in the frame owner table.
-    unsigned long long owner;
+    /// The page, as in the table of frames.
+    unsigned long long page_id;
     /// Address of the page's frame.
     unsigned long long frame;
     /// Address of the page at its home.
@@ -393,8 +393,8 @@ struct alignas(128) VmDesc {
     unsigned int frame_count;
     /// The pool is refilled by evicting ahead while it has fewer frames than this.
     unsigned int frames_low;
-    /// Address of `frame_count` owner values.
-    unsigned long long owners;
+    /// Address of `frame_count` page ids.
+    unsigned long long frame_pages;
     /// Address of `frame_count` pool ring slots.
     unsigned long long pool_ring;
     /// Address of the [`PoolState`].
@@ -591,8 +591,8 @@ struct alignas(128) QueueState {
 struct alignas(32) RequestRecord {
     /// Index and phase of the slot's request.
     unsigned long long state;
-    /// The page, as in the frame owner table: [`crate::owner_of`].
-    unsigned long long owner;
+    /// The page, as in the table of frames: [`crate::page_id`].
+    unsigned long long page_id;
     /// The frame that is filled or written back.
     unsigned int frame;
     /// `REQUEST_*`.
@@ -652,7 +652,7 @@ struct alignas(128) LaunchState {
     /// Faults after the first.
     unsigned int later_faults;
     /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
-    unsigned int goes_on;
+    unsigned int continues;
     /// Unused, to the end of the line.
     unsigned int pad[29];
     /// The first fault.
@@ -713,7 +713,7 @@ static_assert(__builtin_offsetof(QueueState, answered) == 392, "offset of QueueS
 static_assert(__builtin_offsetof(QueueState, silent) == 396, "offset of QueueState::silent");
 static_assert(__builtin_offsetof(QueueState, pad3) == 400, "offset of QueueState::pad3");
 static_assert(__builtin_offsetof(RequestRecord, state) == 0, "offset of RequestRecord::state");
-static_assert(__builtin_offsetof(RequestRecord, owner) == 8, "offset of RequestRecord::owner");
+static_assert(__builtin_offsetof(RequestRecord, page_id) == 8, "offset of RequestRecord::page_id");
 static_assert(__builtin_offsetof(RequestRecord, frame) == 16, "offset of RequestRecord::frame");
 static_assert(__builtin_offsetof(RequestRecord, kind) == 20, "offset of RequestRecord::kind");
 static_assert(__builtin_offsetof(RequestRecord, pins) == 24, "offset of RequestRecord::pins");
@@ -737,7 +737,7 @@ static_assert(__builtin_offsetof(RegionDesc, flags) == 36, "offset of RegionDesc
 static_assert(__builtin_offsetof(RegionDesc, frames) == 40, "offset of RegionDesc::frames");
 static_assert(__builtin_offsetof(RegionDesc, home) == 48, "offset of RegionDesc::home");
 static_assert(__builtin_offsetof(RegionDesc, nics) == 56, "offset of RegionDesc::nics");
-static_assert(__builtin_offsetof(RegionDesc, rest_until) == 60, "offset of RegionDesc::rest_until");
+static_assert(__builtin_offsetof(RegionDesc, backed_off_until) == 60, "offset of RegionDesc::backed_off_until");
 static_assert(__builtin_offsetof(RegionDesc, stale) == 64, "offset of RegionDesc::stale");
 static_assert(__builtin_offsetof(RegionDesc, stale_words) == 72, "offset of RegionDesc::stale_words");
 static_assert(__builtin_offsetof(RegionDesc, joins) == 80, "offset of RegionDesc::joins");
@@ -747,7 +747,7 @@ static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 100, "offset of R
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");
-static_assert(__builtin_offsetof(FillState, owner) == 16, "offset of FillState::owner");
+static_assert(__builtin_offsetof(FillState, page_id) == 16, "offset of FillState::page_id");
 static_assert(__builtin_offsetof(FillState, frame) == 24, "offset of FillState::frame");
 static_assert(__builtin_offsetof(FillState, home) == 32, "offset of FillState::home");
 static_assert(__builtin_offsetof(FillState, bytes) == 40, "offset of FillState::bytes");
@@ -764,7 +764,7 @@ static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::pa
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
 static_assert(__builtin_offsetof(VmDesc, frame_count) == 16, "offset of VmDesc::frame_count");
 static_assert(__builtin_offsetof(VmDesc, frames_low) == 20, "offset of VmDesc::frames_low");
-static_assert(__builtin_offsetof(VmDesc, owners) == 24, "offset of VmDesc::owners");
+static_assert(__builtin_offsetof(VmDesc, frame_pages) == 24, "offset of VmDesc::frame_pages");
 static_assert(__builtin_offsetof(VmDesc, pool_ring) == 32, "offset of VmDesc::pool_ring");
 static_assert(__builtin_offsetof(VmDesc, pool) == 40, "offset of VmDesc::pool");
 static_assert(__builtin_offsetof(VmDesc, regions) == 48, "offset of VmDesc::regions");
@@ -830,7 +830,7 @@ static_assert(__builtin_offsetof(FaultRecord, frames_free) == 84, "offset of Fau
 static_assert(__builtin_offsetof(FaultRecord, reserved) == 88, "offset of FaultRecord::reserved");
 static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchState::abort");
 static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
-static_assert(__builtin_offsetof(LaunchState, goes_on) == 8, "offset of LaunchState::goes_on");
+static_assert(__builtin_offsetof(LaunchState, continues) == 8, "offset of LaunchState::continues");
 static_assert(__builtin_offsetof(LaunchState, pad) == 12, "offset of LaunchState::pad");
 static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
 #endif

@@ -13,7 +13,7 @@ using namespace gpuvm;
 using namespace gpuvm::detail;
 
 struct WantedSlot {
-    u64 index, owner;
+    u64 index, id;
     u32 frame, pins;
     const layout::VmDesc* vm;
 };
@@ -23,9 +23,9 @@ __global__ void write_slots(const WantedSlot* slots) {
     Queue q(s.vm, 0);
     __builtin_assume(q.desc->kind == layout::QUEUE_KIND_MLX5);
     __builtin_assume(q.desc->flags == 0);
-    __builtin_assume(region_of(s.vm, s.owner)->homes == 1);
-    __builtin_assume(region_of(s.vm, s.owner)->nics == 1);
-    write_slot(q, s.index, layout::REQUEST_FETCH, s.owner, s.frame, s.pins, 0);
+    __builtin_assume(region_of(s.vm, s.page_id)->homes == 1);
+    __builtin_assume(region_of(s.vm, s.page_id)->nics == 1);
+    write_slot(q, s.index, layout::REQUEST_FETCH, s.page_id, s.frame, s.pins, 0);
 }
 
 struct WantedRead {
@@ -43,14 +43,14 @@ __global__ void write_requests(const WantedRead* fetches) {
 // A lane's arguments, as above, and an end.
 __global__ void nothing(const WantedSlot* slots, u64* out) {
     WantedSlot s = slots[threadIdx.x];
-    out[0] = s.index ^ s.owner ^ s.frame ^ s.pins ^ reinterpret_cast<u64>(s.vm);
+    out[0] = s.index ^ s.page_id ^ s.frame ^ s.pins ^ reinterpret_cast<u64>(s.vm);
 }
 
 // The poster's part for a whole warp.
-__global__ void post(const layout::VmDesc* vm, u64 owner, u32 want, u32* out) {
+__global__ void post(const layout::VmDesc* vm, u64 id, u32 want, u32* out) {
     u32 queue;
     u64 first;
-    u32 got = try_reserve_any(vm, owner, false, want, &queue, &first);
+    u32 got = try_reserve_any(vm, id, false, want, &queue, &first);
     out[0] = got;
     Queue q(vm, queue);
     commit(q, first, got);

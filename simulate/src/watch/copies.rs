@@ -46,34 +46,34 @@ pub(super) fn is_stale(region: &RegionDesc, page: u64, replica: u32) -> bool {
     read::<u32>(region.stale + word * 4) >> (page % 32) & 1 != 0
 }
 
-/// The page of an owner value, whichever replica that names.
-pub(super) fn page_of(owner: u64) -> u64 {
-    owner & !REPLICA_BITS
+/// The page of an page id, whichever replica that names.
+pub(super) fn page_of(page_id: u64) -> u64 {
+    page_id & !REPLICA_BITS
 }
 
-/// The replica that an owner value names.
-pub(super) fn replica_of(owner: u64) -> u32 {
-    ((owner & REPLICA_BITS) >> layout::OWNER_REPLICA_SHIFT) as u32
+/// The replica that an page id names.
+pub(super) fn replica_of(page_id: u64) -> u32 {
+    ((page_id & REPLICA_BITS) >> layout::PAGE_ID_REPLICA_SHIFT) as u32
 }
 
-/// Where an owner value names its replica.
-const REPLICA_BITS: u64 = (layout::REPLICAS_MAX as u64 - 1) << layout::OWNER_REPLICA_SHIFT;
+/// Where an page id names its replica.
+const REPLICA_BITS: u64 = (layout::REPLICAS_MAX as u64 - 1) << layout::PAGE_ID_REPLICA_SHIFT;
 
-/// The region of an owner value.
-pub(crate) fn region_number(owner: u64) -> u32 {
-    (owner >> layout::OWNER_REGION_SHIFT) as u32 & (layout::REGIONS_MAX - 1)
+/// The region of an page id.
+pub(crate) fn region_number(page_id: u64) -> u32 {
+    (page_id >> layout::PAGE_ID_REGION_SHIFT) as u32 & (layout::REGIONS_MAX - 1)
 }
 
 /// A page in words, with the replica where that is not the first.
-pub fn page_name(owner: u64) -> String {
-    let (page, region) = (owner & (layout::REGION_PAGES_MAX - 1), region_number(owner));
-    match replica_of(owner) {
+pub fn page_name(page_id: u64) -> String {
+    let (page, region) = (page_id & (layout::REGION_PAGES_MAX - 1), region_number(page_id));
+    match replica_of(page_id) {
         0 => format!("page {page} of region {region}"),
         replica => format!("page {page} of region {region} in replica {replica}"),
     }
 }
 
-/// Whether two owner values are about one page.
+/// Whether two page ids are about one page.
 pub(crate) fn is_same_page(one: u64, other: u64) -> bool {
     page_of(one) == page_of(other)
 }
@@ -103,14 +103,14 @@ impl Watcher {
         for (id, region) in &state.regions {
             let replicated = region.flags & layout::REGION_REPLICATED != 0;
             let of_region = (0..region.pages).find(|page| replicated && !is_stale(region, *page, replica));
-            fresh = fresh.or(of_region.map(|page| layout::owner_of(*id, page)));
+            fresh = fresh.or(of_region.map(|page| layout::page_id(*id, page)));
         }
-        if let Some(owner) = fresh {
+        if let Some(page_id) = fresh {
             let what = format!(
                 "home {replica} returned, and its copy of {} is not stale",
-                page_name(owner)
+                page_name(page_id)
             );
-            state.find(what, (Some(owner), None, None));
+            state.find(what, (Some(page_id), None, None));
         }
         if let Some(finding) = state.findings.first() {
             self.first.get_or_init(|| finding.clone());
@@ -148,7 +148,7 @@ impl Watcher {
                 if let Some(byte) = differ(one + start, other + start, bytes)
                     && !(state.flips && bits_apart(one + start, other + start, bytes) <= FLIPS_MAX)
                 {
-                    let page = page_name(layout::owner_of(*id, page));
+                    let page = page_name(layout::page_id(*id, page));
                     return Err(format!(
                         "both copies of {page} count, and they differ from byte {byte} on"
                     ));
@@ -171,17 +171,17 @@ impl State {
 
     /// A clean page's frame holds what its home holds, or each of its homes that counts, and has its checksum. False when it
     /// was compared with no home.
-    pub(super) fn same_as_home(&mut self, owner: u64, frame: u32, event: &str) -> bool {
-        let (Some(desc), Some(region)) = (self.desc, self.region_of(owner).copied()) else {
+    pub(super) fn same_as_home(&mut self, page_id: u64, frame: u32, event: &str) -> bool {
+        let (Some(desc), Some(region)) = (self.desc, self.region_of(page_id).copied()) else {
             return false;
         };
         if frame >= desc.frame_count && region.flags & layout::REGION_NEVER_EVICTED == 0 {
             return false;
         }
-        let page = owner & (layout::REGION_PAGES_MAX - 1);
+        let page = page_id & (layout::REGION_PAGES_MAX - 1);
         let (start, bytes) = page_span(&desc, &region, page);
         let at = region.frames + (u64::from(frame) << desc.page_shift);
-        let place = (Some(owner), Some(frame), None);
+        let place = (Some(page_id), Some(frame), None);
         let checked = region.flags & layout::REGION_CHECKED != 0;
         if checked {
             let kept: u32 = read(region.checksums + page * 4);
@@ -191,7 +191,7 @@ impl State {
                 self.find(
                     format!(
                         "{} {event}, but frame {frame} has checksum {found:#x} and not {kept:#x}",
-                        page_name(owner)
+                        page_name(page_id)
                     ),
                     place,
                 );
@@ -217,7 +217,7 @@ impl State {
             self.find(
                 format!(
                     "{} {event}, but its frame {frame} and its home{which} differ from byte {byte} on",
-                    page_name(owner)
+                    page_name(page_id)
                 ),
                 place,
             );
@@ -226,14 +226,14 @@ impl State {
     }
 
     /// A write-back that made a page clean ended: with every WRITE of it, and with a copy that counts.
-    pub(super) fn ended_everywhere(&mut self, owner: u64) {
-        let Some(region) = self.region_of(owner).copied() else {
+    pub(super) fn ended_everywhere(&mut self, page_id: u64) {
+        let Some(region) = self.region_of(page_id).copied() else {
             return;
         };
         if region.flags & layout::REGION_REPLICATED == 0 {
             return;
         }
-        let page = owner & (layout::REGION_PAGES_MAX - 1);
+        let page = page_id & (layout::REGION_PAGES_MAX - 1);
         let join: u32 = read(region.joins + page * 4);
         let stale = (0..region.replicas).all(|replica| is_stale(&region, page, replica));
         let what = if join != 0 {
@@ -243,6 +243,6 @@ impl State {
         } else {
             return;
         };
-        self.find(format!("{} {what}", page_name(owner)), (Some(owner), None, None));
+        self.find(format!("{} {what}", page_name(page_id)), (Some(page_id), None, None));
     }
 }

@@ -27,8 +27,8 @@ pub enum Who {
 pub enum What {
     /// A page's word changed.
     Word {
-        /// The page, as in the frame owner table.
-        owner: u64,
+        /// The page, as in the table of frames.
+        page_id: u64,
         /// Before.
         old: u64,
         /// After.
@@ -57,7 +57,7 @@ pub enum What {
         /// `REQUEST_*`.
         kind: u32,
         /// The page.
-        owner: u64,
+        page_id: u64,
         /// The frame.
         frame: u32,
     },
@@ -111,8 +111,8 @@ pub struct Finding {
     pub who: Who,
     /// Which rule, and the values.
     pub what: String,
-    /// The page concerned, as in the frame owner table.
-    pub owner: Option<u64>,
+    /// The page concerned, as in the table of frames.
+    pub page_id: Option<u64>,
     /// The frame concerned.
     pub frame: Option<u32>,
     /// The queue pair concerned.

@@ -14,19 +14,19 @@ const PINS_PLAUSIBLE: u64 = 1 << 16;
 const FILL_CLOSED: u32 = 1 << 31;
 
 impl State {
-    pub(super) fn word_changed(&mut self, owner: u64, old: u64, new: u64) {
+    pub(super) fn word_changed(&mut self, page_id: u64, old: u64, new: u64) {
         self.looks.words += 1;
-        let page = (Some(owner), None, None);
-        let transition = match words::transition(old, new, self.is_pooled(owner)) {
+        let page = (Some(page_id), None, None);
+        let transition = match words::transition(old, new, self.is_pooled(page_id)) {
             Ok(transition) => transition,
             Err(broken) => {
                 let (old, new) = (words::describe(old), words::describe(new));
-                self.find(format!("{}: {} ({old} -> {new})", page_name(owner), broken.0), page);
+                self.find(format!("{}: {} ({old} -> {new})", page_name(page_id), broken.0), page);
                 Transition::Nothing
             }
         };
         self.tell(What::Word {
-            owner,
+            page_id,
             old,
             new,
             transition,
@@ -35,7 +35,7 @@ impl State {
             self.find(
                 format!(
                     "{}: pins are out of balance ({})",
-                    page_name(owner),
+                    page_name(page_id),
                     words::describe(new)
                 ),
                 page,
@@ -43,29 +43,29 @@ impl State {
         }
         match transition {
             Transition::Published => {
-                self.filled(owner, words::frame(old));
-                self.published(owner, new);
+                self.filled(page_id, words::frame(old));
+                self.published(page_id, new);
             }
             Transition::Evicted => {
                 let frame = words::frame(old);
-                self.looks.evicted += u64::from(self.same_as_home(owner, frame, "left its frame clean"));
-                if self.is_pooled(owner) {
+                self.looks.evicted += u64::from(self.same_as_home(page_id, frame, "left its frame clean"));
+                if self.is_pooled(page_id) {
                     self.frame_becomes(frame, Frame::InHand);
                 }
             }
             Transition::WriteBackEnded => {
-                if self.write_under_way(owner) {
+                if self.write_under_way(page_id) {
                     self.find(
                         format!(
                             "{}: its write-back's mark went before the WRITE had completed",
-                            page_name(owner)
+                            page_name(page_id)
                         ),
                         page,
                     );
                 }
                 if new & layout::DIRTY_BIT == 0 && words::is_resident(new) {
-                    self.ended_everywhere(owner);
-                    let same = self.same_as_home(owner, words::frame(new), "became clean");
+                    self.ended_everywhere(page_id);
+                    let same = self.same_as_home(page_id, words::frame(new), "became clean");
                     self.looks.cleaned += u64::from(same);
                 }
             }
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// A page that lanes have filled by chunks, by the token that its word held while they did, has all of them.
-    fn filled(&mut self, owner: u64, token: u32) {
+    fn filled(&mut self, page_id: u64, token: u32) {
         let Some(desc) = self.desc else { return };
         if desc.queue_count != 0 || token == 0 || token > desc.fill_count {
             return;
@@ -82,7 +82,7 @@ impl State {
         let at = desc.fills + u64::from(token - 1) * size_of::<FillState>() as u64;
         let fill: FillState = read(at);
         // Its place may be another page's already.
-        if fill.owner != owner || fill.head as u32 >= FILL_CLOSED {
+        if fill.page_id != page_id || fill.head as u32 >= FILL_CLOSED {
             return;
         }
         self.looks.filled += 1;
@@ -90,25 +90,25 @@ impl State {
             self.find(
                 format!(
                     "{} was published with {} of its {} chunks",
-                    page_name(owner),
+                    page_name(page_id),
                     fill.done,
                     fill.chunks
                 ),
-                (Some(owner), None, None),
+                (Some(page_id), None, None),
             );
         }
     }
 
-    fn published(&mut self, owner: u64, new: u64) {
+    fn published(&mut self, page_id: u64, new: u64) {
         let frame = words::frame(new);
-        let place = (Some(owner), Some(frame), None);
-        if self.is_pooled(owner) {
+        let place = (Some(page_id), Some(frame), None);
+        if self.is_pooled(page_id) {
             match self.frames.get(frame as usize).copied() {
                 Some(Frame::InHand) => {}
                 Some(Frame::Of(other)) => self.find(
                     format!(
                         "{} was published in frame {frame}, where {} is",
-                        page_name(owner),
+                        page_name(page_id),
                         page_name(other)
                     ),
                     place,
@@ -116,12 +116,12 @@ impl State {
                 Some(Frame::Free) => self.find(
                     format!(
                         "{} was published in frame {frame}, which the pool has",
-                        page_name(owner)
+                        page_name(page_id)
                     ),
                     place,
                 ),
                 None => self.find(
-                    format!("{} was published in frame {frame}, which is none", page_name(owner)),
+                    format!("{} was published in frame {frame}, which is none", page_name(page_id)),
                     place,
                 ),
             }
@@ -130,42 +130,47 @@ impl State {
                 .get(frame as usize)
                 .copied()
                 .flatten()
-                .is_some_and(|other| other != owner)
+                .is_some_and(|other| other != page_id)
             {
                 self.find(
                     format!(
                         "{} was published in frame {frame}, into which a READ is under way",
-                        page_name(owner)
+                        page_name(page_id)
                     ),
                     place,
                 );
             }
             self.set_target(frame, None);
-            self.frame_becomes(frame, Frame::Of(owner));
-            let held = self.desc.map_or(0, |desc| load(desc.owners + u64::from(frame) * 8));
-            if held != owner {
+            self.frame_becomes(frame, Frame::Of(page_id));
+            let held = self
+                .desc
+                .map_or(0, |desc| load(desc.frame_pages + u64::from(frame) * 8));
+            if held != page_id {
                 self.find(
                     format!(
-                        "{} was published in frame {frame}, whose owner entry says {held:#x}",
-                        page_name(owner)
+                        "{} was published in frame {frame}, whose entry in the table of frames says {held:#x}",
+                        page_name(page_id)
                     ),
                     place,
                 );
             }
         }
         let source = self.sources.get_mut(frame as usize).and_then(Option::take);
-        if let Some(source) = source.filter(|source| source.stale && is_same_page(source.owner, owner)) {
+        if let Some(source) = source.filter(|source| source.stale && is_same_page(source.page_id, page_id)) {
             self.find(
-                format!("{} was published although that copy was stale", page_name(source.owner)),
+                format!(
+                    "{} was published although that copy was stale",
+                    page_name(source.page_id)
+                ),
                 place,
             );
         }
-        let replicated = self.region_of(owner).is_some_and(|region| region.replicas > 1);
+        let replicated = self.region_of(page_id).is_some_and(|region| region.replicas > 1);
         if new & layout::DIRTY_BIT == 0 {
-            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published clean"));
+            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published clean"));
         } else if replicated {
             // Dirty to mend the other copy: nobody has written it yet.
-            self.looks.published += u64::from(self.same_as_home(owner, frame, "was published to be mended"));
+            self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be mended"));
         }
     }
 
@@ -175,9 +180,9 @@ impl State {
         }
     }
 
-    pub(super) fn word_of(&self, owner: u64) -> Option<u64> {
-        let region = self.region_of(owner)?;
-        Some(load(region.words + (owner & (layout::REGION_PAGES_MAX - 1)) * 8))
+    pub(super) fn word_of(&self, page_id: u64) -> Option<u64> {
+        let region = self.region_of(page_id)?;
+        Some(load(region.words + (page_id & (layout::REGION_PAGES_MAX - 1)) * 8))
     }
 
     pub(super) fn pool_changed(&mut self, old: u64, new: u64) {
@@ -200,18 +205,18 @@ impl State {
         let place = (self.targets.get(frame as usize).copied().flatten(), Some(frame), None);
         match self.frames.get(frame as usize).copied() {
             Some(Frame::InHand) => {}
-            Some(Frame::Of(owner)) => self.find(
-                format!("frame {frame} went to the pool while {} is in it", page_name(owner)),
-                (Some(owner), Some(frame), None),
+            Some(Frame::Of(page_id)) => self.find(
+                format!("frame {frame} went to the pool while {} is in it", page_name(page_id)),
+                (Some(page_id), Some(frame), None),
             ),
             Some(Frame::Free) => self.find(format!("frame {frame} went to the pool twice"), place),
             None => self.find(format!("frame {frame}, which is none, went to the pool"), place),
         }
-        if let Some(owner) = place.0 {
+        if let Some(page_id) = place.0 {
             self.find(
                 format!(
                     "frame {frame} went to the pool while a READ of {} into it is under way",
-                    page_name(owner)
+                    page_name(page_id)
                 ),
                 place,
             );

@@ -10,12 +10,12 @@ use crate::words;
 
 impl State {
     /// Whether a WRITE of the page is posted and not yet claimed.
-    pub(super) fn write_under_way(&self, owner: u64) -> bool {
+    pub(super) fn write_under_way(&self, page_id: u64) -> bool {
         (0..self.queues.len() as u32).any(|queue| {
             (0..=self.queues[queue as usize].mask).any(|slot| {
                 let record = self.record(queue, slot);
                 phase_of(record.state) == layout::RECORD_POSTED
-                    && is_same_page(record.owner, owner)
+                    && is_same_page(record.page_id, page_id)
                     && record.kind != layout::REQUEST_FETCH
             })
         })
@@ -36,7 +36,7 @@ impl State {
             _ => false,
         };
         let record = self.record(queue, slot);
-        let place = (Some(record.owner), Some(record.frame), Some(queue));
+        let place = (Some(record.page_id), Some(record.frame), Some(queue));
         const PHASES: [&str; 4] = ["free", "posted", "claimed", "done"];
         if !legal {
             self.find(
@@ -54,19 +54,19 @@ impl State {
             index,
             phase,
             kind: record.kind,
-            owner: record.owner,
+            page_id: record.page_id,
             frame: record.frame,
         });
         match (phase, record.kind) {
             (layout::RECORD_POSTED, layout::REQUEST_FETCH) => self.fetch_posted(queue, &record),
             (layout::RECORD_POSTED, layout::REQUEST_CLEAN | layout::REQUEST_FLUSH) => {
-                let word = self.word_of(record.owner).unwrap_or(0);
+                let word = self.word_of(record.page_id).unwrap_or(0);
                 let marked = word & layout::WRITE_BACK_BIT != 0;
                 if !(words::is_resident(word) && marked && words::frame(word) == record.frame) {
                     self.find(
                         format!(
                             "a WRITE of {} from frame {} was written while the page is {}",
-                            page_name(record.owner),
+                            page_name(record.page_id),
                             record.frame,
                             words::describe(word)
                         ),
@@ -74,16 +74,16 @@ impl State {
                     );
                 }
             }
-            (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.owner) => {
+            (layout::RECORD_CLAIMED, layout::REQUEST_FETCH) if self.is_pooled(record.page_id) => {
                 self.set_target(record.frame, None);
-                let region = self.region_of(record.owner);
+                let region = self.region_of(record.page_id);
                 let stale = region.is_some_and(|region| {
-                    let page = record.owner & (layout::REGION_PAGES_MAX - 1);
-                    region.flags & layout::REGION_REPLICATED != 0 && is_stale(region, page, replica_of(record.owner))
+                    let page = record.page_id & (layout::REGION_PAGES_MAX - 1);
+                    region.flags & layout::REGION_REPLICATED != 0 && is_stale(region, page, replica_of(record.page_id))
                 });
                 if let Some(source) = self.sources.get_mut(record.frame as usize) {
                     *source = Some(Source {
-                        owner: record.owner,
+                        page_id: record.page_id,
                         stale,
                     });
                 }
@@ -93,19 +93,19 @@ impl State {
     }
 
     fn fetch_posted(&mut self, queue: u32, record: &RequestRecord) {
-        let place = (Some(record.owner), Some(record.frame), Some(queue));
-        let word = self.word_of(record.owner).unwrap_or(0);
+        let place = (Some(record.page_id), Some(record.frame), Some(queue));
+        let word = self.word_of(record.page_id).unwrap_or(0);
         if !words::is_fetching(word) {
             self.find(
                 format!(
                     "a READ of {} was written, which is {}",
-                    page_name(record.owner),
+                    page_name(record.page_id),
                     words::describe(word)
                 ),
                 place,
             );
         }
-        if !self.is_pooled(record.owner) {
+        if !self.is_pooled(record.page_id) {
             return;
         }
         let held = self.frames.get(record.frame as usize).copied();
@@ -114,22 +114,22 @@ impl State {
             self.find(
                 format!(
                     "a READ of {} goes into frame {}, which is {held:?}, with a READ under way for {target:?}",
-                    page_name(record.owner),
+                    page_name(record.page_id),
                     record.frame
                 ),
                 place,
             );
         }
-        self.set_target(record.frame, Some(page_of(record.owner)));
+        self.set_target(record.frame, Some(page_of(record.page_id)));
     }
 
     /// The page of a record never changes between its hand-over and its claim. Whoever claimed it may write it over before the free slot shows.
-    pub(super) fn owner_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
+    pub(super) fn page_id_changed(&mut self, queue: u32, slot: u32, state_before: u64) {
         let record = self.record(queue, slot);
         if phase_of(state_before) == layout::RECORD_POSTED {
             self.find(
                 format!("queue pair {queue}: the record of slot {slot} was written over while its request is live"),
-                (Some(record.owner), None, Some(queue)),
+                (Some(record.page_id), None, Some(queue)),
             );
         }
     }

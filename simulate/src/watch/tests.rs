@@ -17,7 +17,7 @@ const PIN: u64 = 1 << layout::PIN_SHIFT;
 struct Fake {
     watcher: Watcher,
     words: Vec<u64>,
-    owners: Vec<u64>,
+    frame_pages: Vec<u64>,
     ring: Vec<u64>,
     pool: Box<PoolState>,
     queue: Box<QueueState>,
@@ -53,7 +53,7 @@ impl Fake {
         let mut fake = Self {
             watcher: Watcher::new(false),
             words: vec![0; PAGES],
-            owners: vec![0; FRAMES],
+            frame_pages: vec![0; FRAMES],
             ring: (0..FRAMES as u64).map(|frame| 1 << 32 | frame).collect(),
             pool,
             queue: bytemuck::zeroed_box(),
@@ -110,7 +110,7 @@ impl Fake {
             page_shift: PAGE.trailing_zeros(),
             frames: self.frames.as_ptr() as u64,
             frame_count: FRAMES as u32,
-            owners: self.owners.as_ptr() as u64,
+            frame_pages: self.frame_pages.as_ptr() as u64,
             pool_ring: self.ring.as_ptr() as u64,
             pool: &raw const *self.pool as u64,
             regions: self.regions.as_ptr() as u64,
@@ -154,16 +154,16 @@ impl Fake {
 
     /// A request is written for slot 0, handed over, rung.
     fn post(&mut self, kind: u32, page: usize, frame: usize) {
-        self.post_to(kind, layout::owner_of(0, page as u64), frame);
+        self.post_to(kind, layout::page_id(0, page as u64), frame);
     }
 
-    /// A request to the replica that `owner` names.
-    fn post_to(&mut self, kind: u32, owner: u64, frame: usize) {
+    /// A request to the replica that `page_id` names.
+    fn post_to(&mut self, kind: u32, page_id: u64, frame: usize) {
         let place = (self.queue.reserved as usize) % SLOTS;
         self.queue.reserved += 1;
         self.step();
         let record = &mut self.records[place];
-        (record.owner, record.frame, record.kind) = (owner, frame as u32, kind);
+        (record.page_id, record.frame, record.kind) = (page_id, frame as u32, kind);
         self.step();
         self.phase(place, layout::RECORD_POSTED);
         self.queue.written += 1;
@@ -189,14 +189,14 @@ impl Fake {
 
     /// The whole way of a page into a frame, from one of two homes.
     fn fetch_from(&mut self, page: usize, replica: u64, frame: usize) {
-        let owner = layout::owner_of(0, page as u64) | replica << layout::OWNER_REPLICA_SHIFT;
+        let page_id = layout::page_id(0, page as u64) | replica << layout::PAGE_ID_REPLICA_SHIFT;
         self.word(page, self.words[page] | layout::STATE_FETCHING << layout::STATE_SHIFT);
         self.take(frame);
         let slot = (self.queue.reserved as usize) % SLOTS;
-        self.post_to(layout::REQUEST_FETCH, owner, frame);
+        self.post_to(layout::REQUEST_FETCH, page_id, frame);
         self.fill(page, frame);
         self.phase(slot, layout::RECORD_CLAIMED);
-        self.owners[frame] = layout::owner_of(0, page as u64);
+        self.frame_pages[frame] = layout::page_id(0, page as u64);
         self.step();
         self.word(page, Self::resident(frame) | self.words[page] & layout::VERSION_MASK);
         self.phase(slot, layout::RECORD_FREE);
@@ -240,7 +240,7 @@ fn a_page_that_comes_is_written_and_goes_breaks_no_rule() {
     fake.word(1, fake.words[1] & !layout::WRITE_BACK_BIT);
     fake.evict(1, 0);
     fake.phase(1, layout::RECORD_FREE);
-    fake.owners[0] = 0;
+    fake.frame_pages[0] = 0;
     fake.step();
     assert_eq!(fake.found(), []);
     fake.watcher.at_rest().unwrap();
@@ -268,7 +268,7 @@ fn a_page_that_is_published_before_its_data_is_there() {
     let mut fake = Fake::new();
     fake.word(2, layout::STATE_FETCHING << layout::STATE_SHIFT);
     fake.take(1);
-    fake.owners[1] = layout::owner_of(0, 2);
+    fake.frame_pages[1] = layout::page_id(0, 2);
     fake.word(2, Fake::resident(1));
     fake.finds("was published clean");
 }
@@ -279,7 +279,7 @@ fn two_pages_in_one_frame() {
     fake.fetch(1, 0);
     fake.word(2, layout::STATE_FETCHING << layout::STATE_SHIFT);
     fake.fill(2, 0);
-    fake.owners[0] = layout::owner_of(0, 2);
+    fake.frame_pages[0] = layout::page_id(0, 2);
     fake.word(2, Fake::resident(0));
     fake.finds("was published in frame 0, where page 1 of region 0 is");
 }
@@ -289,19 +289,19 @@ fn a_frame_that_the_pool_has_is_used() {
     let mut fake = Fake::new();
     fake.word(2, layout::STATE_FETCHING << layout::STATE_SHIFT);
     fake.fill(2, 1);
-    fake.owners[1] = layout::owner_of(0, 2);
+    fake.frame_pages[1] = layout::page_id(0, 2);
     fake.word(2, Fake::resident(1));
     fake.finds("which the pool has");
 }
 
 #[test]
-fn an_owner_entry_that_names_another_page() {
+fn an_entry_of_a_frame_that_names_another_page() {
     let mut fake = Fake::new();
     fake.word(2, layout::STATE_FETCHING << layout::STATE_SHIFT);
     fake.take(1);
     fake.fill(2, 1);
     fake.word(2, Fake::resident(1));
-    fake.finds("whose owner entry says 0x0");
+    fake.finds("whose entry in the table of frames says 0x0");
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn a_live_slot_that_is_written_over() {
     fake.word(1, layout::STATE_FETCHING << layout::STATE_SHIFT);
     fake.take(0);
     fake.post(layout::REQUEST_FETCH, 1, 0);
-    fake.records[0].owner = layout::owner_of(0, 3);
+    fake.records[0].page_id = layout::page_id(0, 3);
     fake.step();
     fake.finds("the record of slot 0 was written over while its request is live");
     let mut fake = Fake::new();
@@ -486,7 +486,7 @@ fn a_claimed_read_is_over_whatever_the_host_did_meanwhile() {
     fake.fill(1, 0);
     fake.phase(0, layout::RECORD_CLAIMED);
     fake.watcher.step(fake.now_ns, Step::Host);
-    fake.owners[0] = layout::owner_of(0, 1);
+    fake.frame_pages[0] = layout::page_id(0, 1);
     fake.step();
     fake.word(1, Fake::resident(0));
     fake.phase(0, layout::RECORD_FREE);

@@ -117,7 +117,7 @@ GPUVM_DEVICE bool with_page(Miss* miss, u32 offset, bool write, Use use) {
             unpin(miss->word(), 1);
         } else if (outcome == kRoundOurs) {
             use(miss->frame_address() + offset);
-            settle(miss, write);
+            publish_ours(miss, write);
         }
         // Lanes that hold give up their pins before those of this round that do not wait for anything.
         if (miss->mixed) __syncwarp(miss->active);
@@ -150,7 +150,7 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =
-                read_quickly<B>(vm_of(array), words_of(array) + place.page, seen, owner_of(array.region, place.page),
+                read_quickly<B>(vm_of(array), words_of(array) + place.page, seen, page_id(array.region, place.page),
                                 source.home, array.frames, source.bytes, array.page_shift, place.offset);
             if (quick.done) return bit_cast<T>(static_cast<B>(quick.bits));
         }

@@ -7,19 +7,19 @@ namespace gpuvm {
 namespace detail {
 
 // Whatever a home holds of a page counts no more. No WRITE to it may be in flight.
-GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 owner, u32 home) {
-    const layout::RegionDesc* region = region_of(vm, owner);
+GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 id, u32 home) {
+    const layout::RegionDesc* region = region_of(vm, id);
     for (u32 n = 0; n < region->replicas; ++n) {
         // Row n is moved on by n homes; a region whose rows have one home each has home n in row n.
-        u64 at = region->homes == 1 ? n : (page_of(owner) + n) % region->homes;
-        if (at == home) set_stale(vm, at_replica(owner, n));
+        u64 at = region->homes == 1 ? n : (page_of(id) + n) % region->homes;
+        if (at == home) set_stale(vm, at_replica(id, n));
     }
 }
 
 // Whether a copy of the page is stale at a home that can be reached, and answers.
-GPUVM_DEVICE bool is_behind(const layout::VmDesc* vm, u64 owner) {
-    u64 other = other_replica(owner);
-    return (is_stale(vm, owner) && !is_silent(vm, owner) && !all_queues_gone(vm, owner)) ||
+GPUVM_DEVICE bool is_behind(const layout::VmDesc* vm, u64 id) {
+    u64 other = other_replica(id);
+    return (is_stale(vm, id) && !is_silent(vm, id) && !all_queues_gone(vm, id)) ||
            (is_stale(vm, other) && !is_silent(vm, other) && !all_queues_gone(vm, other));
 }
 
@@ -28,7 +28,7 @@ GPUVM_NOINLINE bool catch_up_page(const layout::ArrayDesc& array, u64 page) {
     if constexpr (!kGuarded) return true;
     Miss miss(array, page);
     const layout::VmDesc* vm = miss.vm();
-    if (!is_behind(vm, miss.owner())) return true;
+    if (!is_behind(vm, miss.id())) return true;
     while (true) {
         u32 outcome = acquire_round(&miss, true);
         if (outcome == kRoundHeld) {
@@ -38,7 +38,7 @@ GPUVM_NOINLINE bool catch_up_page(const layout::ArrayDesc& array, u64 page) {
         // Lanes that hold give up their pins before those of this round that do not wait for anything.
         if (miss.mixed) __syncwarp(miss.active);
         if (outcome == kRoundFailed) return false;
-        if (outcome == kRoundHeld) return flush_page(vm, miss.owner());
+        if (outcome == kRoundHeld) return flush_page(vm, miss.id());
     }
 }
 

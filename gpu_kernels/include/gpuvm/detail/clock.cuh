@@ -1,4 +1,4 @@
-// Where frames come from when the pool runs low: a clock with a second chance over the frames' owners.
+// Where frames come from when the pool runs low: a clock with a second chance over the frames' frame_pages.
 #pragma once
 
 #include "write_back.cuh"
@@ -15,9 +15,9 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
     u32 found = 0, cleaning = 0, rung = kNoFrame;
     for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = frame + 1 < vm->frame_count ? frame + 1 : 0) {
-        u64 owner = ld_relaxed_gpu(owner_slot(vm, frame));
-        if (!(owner & layout::OWNER_TAKEN_BIT)) continue;
-        u64* word = word_of(vm, owner);
+        u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
+        if (!(id & layout::PAGE_ID_TAKEN_BIT)) continue;
+        u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
         if (seen & layout::REFERENCED_BIT) {
@@ -28,13 +28,13 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         if (!(seen & layout::DIRTY_BIT)) {
             ours = try_evict(word, seen);
             if (ours) frame_left(vm, frame);
-        } else if (rests(region_of(vm, owner)) || !try_clean(word, seen)) {
+        } else if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) {
             continue;
-        } else if (is_direct(region_of(vm, owner))) {
-            write_back_direct(vm, owner, word, frame);
+        } else if (is_direct(region_of(vm, id))) {
+            write_back_direct(vm, id, word, frame);
             ours = try_leave(vm, word, frame);
         } else if constexpr (kQueued) {
-            if (post_clean(vm, owner, frame, layout::REQUEST_CLEAN, &rung)) {
+            if (post_clean(vm, id, frame, layout::REQUEST_CLEAN, &rung)) {
                 ++cleaning;
             } else {
                 // Its queues take nothing now; other pages of the window may go other ways.
@@ -75,16 +75,16 @@ GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken) {
     if (available < static_cast<i64>(vm->frames_low)) refill(vm, taken, available);
 }
 
-GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 waited) {
+GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited) {
     Fault fault;
     fault.code = layout::FAULT_FRAMES_PINNED;
-    fault.region = region_number(owner);
-    fault.page = page_of(owner);
+    fault.region = region_number(id);
+    fault.page = page_of(id);
     fault.size = vm->frame_count;
     fault.waited_ns = waited;
     for (u32 frame = 0; frame < vm->frame_count; ++frame) {
-        u64 held = ld_relaxed_gpu(owner_slot(vm, frame));
-        if (!(held & layout::OWNER_TAKEN_BIT)) continue;
+        u64 held = ld_relaxed_gpu(page_in_frame(vm, frame));
+        if (!(held & layout::PAGE_ID_TAKEN_BIT)) continue;
         u64 word = ld_relaxed_gpu(word_of(vm, held));
         if (state_of(word) == kFetching) ++fault.frames_fetching;
         if (!is_resident(word) || frame_of(word) != frame) continue;
@@ -99,12 +99,12 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 owner, u64 wai
 // One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` once the limit has
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
-GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
+GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
     Wait wait(vm->wait_limit_ns);
-    note_wait(layout::WAIT_FRAME, owner, 0);
+    note_wait(layout::WAIT_FRAME, id, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
         if (turn_clock(vm, kClockWindow, 1, &frame)) break;
@@ -112,8 +112,8 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
         if constexpr (kQueued)
-            if (!is_direct(region_of(vm, owner)) && is_unreachable(vm, owner)) {
-                report_queues_failed(vm, owner);
+            if (!is_direct(region_of(vm, id)) && is_unreachable(vm, id)) {
+                report_queues_failed(vm, id);
                 break;
             }
         // Frames that others got meanwhile: this is contention, not a lack of frames.
@@ -121,7 +121,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 owner) {
         if (now_taken != taken) wait.restart();
         taken = now_taken;
         if (!wait.again()) {
-            if (!aborted()) report_no_frame(vm, owner, wait.waited());
+            if (!aborted()) report_no_frame(vm, id, wait.waited());
             break;
         }
     }

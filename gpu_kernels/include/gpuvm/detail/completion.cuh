@@ -19,51 +19,50 @@ GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
 }
 
 // Ends a fetch that brought nothing: its page is absent again, for another request, or in the error state.
-GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 owner, u32 frame, u32 token, const Completion& done,
-                                  bool repeat) {
+GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done, bool repeat) {
     if (repeat)
-        publish_absent(word_of(q.vm, owner), token);
+        publish_absent(word_of(q.vm, id), token);
     else
-        fail_page(q.vm, owner, token, error_code(q.number, done));
-    give_frame(q.vm, region_of(q.vm, owner), frame);
+        fail_page(q.vm, id, token, error_code(q.number, done));
+    give_frame(q.vm, region_of(q.vm, id), frame);
     return repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
 // `finish_fetch` for a region with replicas or checksums. With a checksum the waiter's warp compares and publishes the
 // page; where nobody waits any more, this lane does.
-GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 owner, u32 frame, u32 token, const Completion& done,
+GPUVM_NOINLINE u32 finish_guarded_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done,
                                         u32 pins) {
     const layout::VmDesc* vm = q.vm;
-    const layout::RegionDesc* region = region_of(vm, owner);
+    const layout::RegionDesc* region = region_of(vm, id);
     if (done.ok) q.note_answer();
     // The claim is ours, so a copy that was not stale when it was chosen is stale now only because its home was lost
     // and returned before the request was reserved. None is in flight while a home returns.
-    bool returned = done.ok && is_replicated(region) && is_stale(vm, owner);
+    bool returned = done.ok && is_replicated(region) && is_stale(vm, id);
     if (done.ok && !returned && is_checked(region)) {
         if (pins) return layout::OUTCOME_ARRIVED;
-        u32 found = checksum_alone(frame_address(vm, region, frame), source_of(vm, owner).bytes);
-        return publish_checked(vm, owner, q.number, frame, token, pins, found);
+        u32 found = checksum_alone(frame_address(vm, region, frame), source_of(vm, id).bytes);
+        return publish_checked(vm, id, q.number, frame, token, pins, found);
     }
     if (done.ok && !returned) {
-        publish_fetched(vm, owner, frame, token, pins);
+        publish_fetched(vm, id, frame, token, pins);
         return layout::OUTCOME_OK;
     }
     // Refused by one home, it is asked of the other.
     bool repeat = returned || q.to_repeat(done) ||
-                  (is_replicated(region) && !is_own_fault(done.syndrome) && leave_replica(vm, owner));
-    return end_failed_fetch(q, owner, frame, token, done, repeat);
+                  (is_replicated(region) && !is_own_fault(done.syndrome) && leave_replica(vm, id));
+    return end_failed_fetch(q, id, frame, token, done, repeat);
 }
 
 // Publishes the page of a completed READ with the waiter's pins, or fails it. After a READ that is to be repeated the
 // page is absent again, for another request to fetch.
 GPUVM_DEVICE u32 finish_fetch(const Queue& q, const layout::RequestRecord* record, const Completion& done, u32 pins) {
     const layout::VmDesc* vm = q.vm;
-    u64 owner = ld_relaxed_gpu(&record->owner);
+    u64 id = ld_relaxed_gpu(&record->page_id);
     u32 frame = ld_relaxed_gpu(&record->frame);
     u32 token = ld_relaxed_gpu(&record->token);
-    if (is_guarded(region_of(vm, owner))) return finish_guarded_fetch(q, owner, frame, token, done, pins);
-    if (!done.ok) return end_failed_fetch(q, owner, frame, token, done, q.to_repeat(done));
-    publish_fetched(vm, owner, frame, token, pins);
+    if (is_guarded(region_of(vm, id))) return finish_guarded_fetch(q, id, frame, token, done, pins);
+    if (!done.ok) return end_failed_fetch(q, id, frame, token, done, q.to_repeat(done));
+    publish_fetched(vm, id, frame, token, pins);
     return layout::OUTCOME_OK;
 }
 
@@ -150,15 +149,15 @@ GPUVM_DEVICE void reap_token(const layout::VmDesc* vm, u32 token) {
 }
 
 // Finishes what has completed on the queues that reach a page, in every replica.
-GPUVM_NOINLINE void reap_replicas_of(const layout::VmDesc* vm, u64 owner, u32 most) {
-    for (u32 replica = 0; replica < region_of(vm, owner)->replicas; ++replica) {
-        const layout::StripeDesc* stripe = stripe_of(vm, at_replica(owner, replica));
+GPUVM_NOINLINE void reap_replicas_of(const layout::VmDesc* vm, u64 id, u32 most) {
+    for (u32 replica = 0; replica < region_of(vm, id)->replicas; ++replica) {
+        const layout::StripeDesc* stripe = stripe_of(vm, at_replica(id, replica));
         for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
     }
 }
-GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 owner, u32 most) {
-    if (is_replicated(region_of(vm, owner))) return reap_replicas_of(vm, owner, most);
-    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 id, u32 most) {
+    if (is_replicated(region_of(vm, id))) return reap_replicas_of(vm, id, most);
+    const layout::StripeDesc* stripe = stripe_of(vm, id);
     for (u32 n = 0; n < stripe->queue_count; ++n) reap_queue(Queue(vm, stripe->queue_first + n), most);
 }
 

@@ -16,9 +16,9 @@ GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
 }
 
 // Copies one chunk of a page if one is left to take. False when none is.
-GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 owner) {
+GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 id) {
     u64 head = ld_acquire_gpu(&fill->head);
-    if (static_cast<u32>(head) >= layout::FILL_END || ld_relaxed_gpu(&fill->owner) != owner) return false;
+    if (static_cast<u32>(head) >= layout::FILL_END || ld_relaxed_gpu(&fill->page_id) != id) return false;
     // A ticket, and not an exchange that all but one would lose. It is for whatever page is filled through this place
     // now. Acquire: pairs with the opening, so the fields are that page's; they cannot change while its chunk is ours.
     // Whether there is one, the ticket says by itself: the fields may be the next page's by now if there is not.
@@ -35,8 +35,8 @@ GPUVM_NOINLINE bool fill_chunk(layout::FillState* fill, u64 owner) {
 }
 
 // A free place in the table of fillings, or none.
-GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 owner, u32* place) {
-    u32 first = static_cast<u32>(owner) % (vm->fill_count ? vm->fill_count : 1);
+GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 id, u32* place) {
+    u32 first = static_cast<u32>(id) % (vm->fill_count ? vm->fill_count : 1);
     for (u32 n = 0; n < vm->fill_count && n < 16; ++n) {
         *place = (first + n) % vm->fill_count;
         layout::FillState* fill = fill_at(vm, *place);
@@ -46,9 +46,9 @@ GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 owner, u
 }
 
 // Fills a large page that is ours, with the help of whoever waits for it. Returns the token that its word holds then.
-GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64 home, u64 frame, u32 bytes) {
+GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 home, u64 frame, u32 bytes) {
     u32 place;
-    layout::FillState* fill = take_fill(vm, owner, &place);
+    layout::FillState* fill = take_fill(vm, id, &place);
     if (!fill) {
         Fetch fetch;
         fetch.begin(home, bytes);
@@ -62,7 +62,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64
     st_relaxed_gpu(&fill->head, generation | kFillClosed);
     // The closing comes before the fields: who reads a new field and adds to the head adds to a closed or a newer one.
     fence_acq_rel_gpu();
-    st_relaxed_gpu(&fill->owner, owner);
+    st_relaxed_gpu(&fill->page_id, id);
     st_relaxed_gpu(&fill->home, home);
     st_relaxed_gpu(&fill->frame, frame);
     st_relaxed_gpu(&fill->bytes, bytes);
@@ -71,7 +71,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 owner, u64
     // Release: whoever reads the open head reads these fields.
     st_release_gpu(&fill->head, generation | (layout::FILL_END - chunks));
     set_token(word, place + 1);
-    while (fill_chunk(fill, owner)) {
+    while (fill_chunk(fill, id)) {
     }
     // Acquire: all chunks come before the page's publication. Their takers wait for nothing but their copies.
     while (ld_acquire_gpu(&fill->done) != chunks) sleep_ns(100);

@@ -18,14 +18,14 @@ struct Miss {
     u64 seen;     // the page's word, as `look` acquired it last
     u64 started;  // in ticks
     // What the last round left.
-    u32 frame;   // kRoundHeld, kRoundOurs: the page's frame
-    u32 token;   // kRoundOurs: what the page's word holds, or the queue that the page came over
-    u64 way;     // kRoundOurs over queue pairs: the page's owner value, with the replica
-    u32 group;   // the lanes with this page
-    u32 active;  // the lanes of the round
-    bool mixed;  // not all of them are done: they meet again before anyone waits
-    u32 parts;   // the round's winners, if they are several parts by what their pages need; else 0
-    bool first;  // waits if none of the parts gets anything
+    u32 frame;       // kRoundHeld, kRoundOurs: the page's frame
+    u32 token;       // kRoundOurs: what the page's word holds, or the queue that the page came over
+    u64 fetched_id;  // kRoundOurs over queue pairs: the page id, with the replica it came from
+    u32 group;       // the lanes with this page
+    u32 active;      // the lanes of the round
+    bool mixed;      // not all of them are done: they meet again before anyone waits
+    u32 parts;       // the round's winners, if they are several parts by what their pages need; else 0
+    bool first;      // waits if none of the parts gets anything
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
     GPUVM_DEVICE const layout::VmDesc* vm() const { return vm_of(array); }
@@ -34,7 +34,7 @@ struct Miss {
     GPUVM_DEVICE void count_own_frame() const {
         if (!pooled()) count_resident(words_of(array));
     }
-    GPUVM_DEVICE u64 owner() const { return owner_of(region_of(array), page); }
+    GPUVM_DEVICE u64 id() const { return page_id(region_of(array), page); }
     GPUVM_DEVICE Transport transport() const { return transport_of(array); }
     GPUVM_DEVICE Source source() const { return source_of(array, page); }
     // Looks at the word again. Acquire: pairs with publication, and with what an evictor did to the home.
@@ -47,7 +47,7 @@ struct Miss {
 // The outcome of a round for one lane.
 constexpr u32 kRoundRetry = 0;
 constexpr u32 kRoundHeld = 1;  // the page is resident, with one pin for this lane
-constexpr u32 kRoundOurs = 2;  // its frame is filled and only this group knows: `settle` publishes it
+constexpr u32 kRoundOurs = 2;  // its frame is filled and only this group knows: `publish_ours` publishes it
 constexpr u32 kRoundFailed = 3;
 
 // What a leader finds at its page's word.
@@ -59,11 +59,11 @@ constexpr u32 kFailed = 4;  // the page is in the error state, or has too many p
 constexpr u32 kNone = 5;    // nothing to be had now
 
 // `code`: of the page's error, as its word has it.
-GPUVM_NOINLINE void report_page_error(u64 owner, u32 code, u32 fault_code) {
+GPUVM_NOINLINE void report_page_error(u64 id, u32 code, u32 fault_code) {
     Fault fault;
     fault.code = fault_code;
-    fault.region = region_number(owner);
-    fault.page = page_of(owner);
+    fault.region = region_number(id);
+    fault.page = page_of(id);
     fault.queue = code >> 16;
     if ((code >> 8 & 0xff) == layout::SYNDROME_CHECKSUM) fault.code = layout::FAULT_CHECKSUM;
     fault.syndrome = code >> 8 & 0xff;
@@ -72,7 +72,7 @@ GPUVM_NOINLINE void report_page_error(u64 owner, u32 code, u32 fault_code) {
 }
 
 // What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent.
-GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* frame) {
+GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
     if (is_resident(seen)) {
         u64 old = add_pins(word, pins);
         if (pins_held(old)) {
@@ -82,12 +82,12 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* fra
         }
         undo_pins(word, pins);
         if (!is_resident(old)) return kNone;
-        report_wait(layout::FAULT_TOO_MANY_PINS, owner, 0, pins_of(old), 0);
+        report_wait(layout::FAULT_TOO_MANY_PINS, id, 0, pins_of(old), 0);
         return kFailed;
     }
     if (state_of(seen) == kAbsent) return kWon;
     if (state_of(seen) == kFetching) return kBusy;
-    report_page_error(owner, frame_of(seen), layout::FAULT_PAGE_ERROR);
+    report_page_error(id, frame_of(seen), layout::FAULT_PAGE_ERROR);
     return kFailed;
 }
 
@@ -95,24 +95,24 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 owner, u64 seen, u32 pins, u32* fra
 GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     while (true) {
         u64 seen = miss->look();
-        u32 status = look_at_page(miss->word(), miss->owner(), seen, pins, &miss->frame);
+        u32 status = look_at_page(miss->word(), miss->id(), seen, pins, &miss->frame);
         if (status != kNone && (status != kWon || try_claim(miss->word(), seen))) return status;
     }
 }
 
 // Waits until another's fetch of the page has ended, finishing it when its poster has left. False at the limit.
-GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner) {
+GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm->wait_limit_ns);
-    note_wait(layout::WAIT_PAGE, owner, 0);
+    note_wait(layout::WAIT_PAGE, id, 0);
     bool ended;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         ended = state_of(seen) != kFetching;
         if (ended) break;
         u32 token = frame_of(seen);
-        if (is_direct(region_of(vm, owner))) {
+        if (is_direct(region_of(vm, id))) {
             if (token) {
-                if (fill_chunk(fill_at(vm, token - 1), owner)) continue;
+                if (fill_chunk(fill_at(vm, token - 1), id)) continue;
                 // The last chunks are on their way.
                 wait.keep_short();
             }
@@ -120,10 +120,10 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
             if (token) reap_token(vm, token);
             // A demand fetch whose poster gave up has no token, and a pair that the host declared failed waits for
             // somebody to close it.
-            if ((wait.turns & 7) == 7) reap_queues_of(vm, owner, kClockWindow);
+            if ((wait.turns & 7) == 7) reap_queues_of(vm, id, kClockWindow);
         }
         if (!wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             break;
         }
     }
@@ -132,7 +132,7 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 owner
 }
 
 // Turns the end of a demand fetch into the lane's outcome.
-GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 owner, u64 started) {
+GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
     u32 ended = wait_outcome(q, index), outcome = ended & 0xff;
     u64 took = ticks() - started;
     if (outcome == layout::OUTCOME_OK) {
@@ -145,15 +145,15 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 owner, u64 started
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
     // Not what the page's word has: the error may be forgotten by now.
     if (outcome == layout::OUTCOME_FAILED)
-        report_page_error(owner, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
+        report_page_error(id, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
     else if (!aborted())
-        report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, q.number, index, took_ns);
+        report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, q.number, index, took_ns);
     return kRoundFailed;
 }
 
 // A frame for a page of the miss: its own, or one from the pool.
 GPUVM_DEVICE u32 wait_for_frame_of(const Miss* miss) {
-    return miss->pooled() ? wait_for_frame(miss->vm(), miss->owner()) : static_cast<u32>(miss->page);
+    return miss->pooled() ? wait_for_frame(miss->vm(), miss->id()) : static_cast<u32>(miss->page);
 }
 GPUVM_DEVICE void give_frame_back(const Miss* miss, u32 frame) {
     if (miss->pooled()) pool_give(miss->vm(), frame);
@@ -162,20 +162,20 @@ GPUVM_DEVICE void give_frame_back(const Miss* miss, u32 frame) {
 // A page of which no copy can be read.
 GPUVM_NOINLINE u32 fail_claim(const Miss* miss) {
     revert_claim(miss->word());
-    report_no_replica(miss->vm(), miss->owner());
+    report_no_replica(miss->vm(), miss->id());
     return kRoundFailed;
 }
 // After a wait for a slot that ended without one: its reason was reported, but for a replica that was lost meanwhile.
-GPUVM_DEVICE u32 without_slot(const layout::VmDesc* vm, u64 owner) {
-    return is_replicated(region_of(vm, owner)) && !aborted() ? kRoundRetry : kRoundFailed;
+GPUVM_DEVICE u32 without_slot(const layout::VmDesc* vm, u64 id) {
+    return is_replicated(region_of(vm, id)) && !aborted() ? kRoundRetry : kRoundFailed;
 }
 
 // The common case: all gathered lanes miss one page, and the leader does everything alone.
 GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
-    u64 owner = way_to_fetch(vm, miss->owner());
-    if (!owner) return fail_claim(miss);
+    u64 id = replica_to_fetch(vm, miss->id());
+    if (!id) return fail_claim(miss);
     u32 got = wait_for_frame_of(miss);
     u32 queue;
     u64 index;
@@ -183,21 +183,21 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
         revert_claim(word);
         return kRoundFailed;
     }
-    if (!wait_for_slot(vm, owner, false, &queue, &index)) {
+    if (!wait_for_slot(vm, id, false, &queue, &index)) {
         give_frame_back(miss, got);
         revert_claim(word);
-        return without_slot(vm, owner);
+        return without_slot(vm, id);
     }
     Queue q(vm, queue);
-    write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);
+    write_slot(q, index, layout::REQUEST_FETCH, id, got, pins, 0);
     commit(q, index, 1);
     ring(q);
     count(&counters(vm)->faults, 1);
     pay_back(vm, 1);
     miss->frame = got;
     miss->token = queue;
-    miss->way = owner;
-    return finish_demand(q, index, owner, miss->started);
+    miss->fetched_id = id;
+    return finish_demand(q, index, id, miss->started);
 }
 
 // A second try for a leader whose claim was taken back: it may wait.
@@ -225,18 +225,18 @@ constexpr u64 kDirectFrame = 1ull << 63;
 
 // The poster takes frames and slots for up to `want` winners: what there is, at least one unless a lane of the
 // warp holds something (`may_wait` false).
-GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, bool pooled, u32 want, bool may_wait) {
+GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 id, bool pooled, u32 want, bool may_wait) {
     Grant grant{0, 0, 0, 0};
     u32 frames = pooled ? pool_reserve(vm, want) : want;
     u32 direct = kNoFrame;
     if (frames == 0) {
         if (!may_wait) return grant;
-        direct = wait_for_frame(vm, owner);
+        direct = wait_for_frame(vm, id);
         if (direct == kNoFrame) return grant;
         frames = 1;
     }
-    grant.count = try_reserve_any(vm, owner, false, frames, &grant.queue, &grant.first);
-    if (grant.count == 0 && may_wait && wait_for_slot(vm, owner, false, &grant.queue, &grant.first)) grant.count = 1;
+    grant.count = try_reserve_any(vm, id, false, frames, &grant.queue, &grant.first);
+    if (grant.count == 0 && may_wait && wait_for_slot(vm, id, false, &grant.queue, &grant.first)) grant.count = 1;
     if (direct != kNoFrame) {
         if (grant.count == 0) pool_give(vm, direct);
         grant.ticket = kDirectFrame | direct;
@@ -252,15 +252,15 @@ GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 owner, bool pooled
 GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
-    u64 owner = way_to_fetch(vm, miss->owner());
+    u64 id = replica_to_fetch(vm, miss->id());
     // Lanes whose frames come from elsewhere are a part as well; those with a page that cannot be had, too.
-    u64 way = owner ? stripe_of(vm, owner)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
-    if (miss->parts) won = __match_any_sync(won, way);
-    if (!owner) return fail_claim(miss);
+    u64 part = id ? stripe_of(vm, id)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
+    if (miss->parts) won = __match_any_sync(won, part);
+    if (!id) return fail_claim(miss);
     u32 poster = __ffs(won) - 1;
     u32 rank = __popc(won & ((1u << lane_id()) - 1));
     Grant grant{0, 0, 0, 0};
-    if (lane_id() == poster) grant = take_grant(vm, owner, miss->pooled(), __popc(won), may_wait);
+    if (lane_id() == poster) grant = take_grant(vm, id, miss->pooled(), __popc(won), may_wait);
     u64 packed = __shfl_sync(won, grant.first << 18 | grant.queue << 6 | grant.count, poster);
     grant.ticket = __shfl_sync(won, grant.ticket, poster);
     grant.count = packed & 63;
@@ -269,14 +269,14 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     if (rank >= grant.count) {
         revert_claim(word);
         // Nothing was to be had although the poster could wait: it reported why.
-        return grant.count == 0 && may_wait ? without_slot(vm, owner) : kRoundRetry;
+        return grant.count == 0 && may_wait ? without_slot(vm, id) : kRoundRetry;
     }
     Queue q(vm, grant.queue);
     u64 index = grant.first + rank;
     u32 got = !miss->pooled()               ? static_cast<u32>(miss->page)
               : grant.ticket & kDirectFrame ? static_cast<u32>(grant.ticket)
                                             : pool_take(vm, grant.ticket + rank);
-    write_slot(q, index, layout::REQUEST_FETCH, owner, got, pins, 0);
+    write_slot(q, index, layout::REQUEST_FETCH, id, got, pins, 0);
     u32 granted = 0, left = won;
     for (u32 n = 0; n < grant.count; ++n) {
         granted |= left & (0 - left);
@@ -292,8 +292,8 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     }
     miss->frame = got;
     miss->token = grant.queue;
-    miss->way = owner;
-    return finish_demand(q, index, owner, miss->started);
+    miss->fetched_id = id;
+    return finish_demand(q, index, id, miss->started);
 }
 
 // A page with a checksum has arrived: the lanes that wait for it compare, and their leader publishes it with their
@@ -306,13 +306,13 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
     u32 found = checksum_together(miss->frame_address(), bytes, miss->group);
     u32 result = kRoundRetry;
     if (miss->leads()) {
-        u32 outcome =
-            publish_checked(vm, miss->way, miss->token, miss->frame, 0, static_cast<u32>(__popc(miss->group)), found);
+        u32 outcome = publish_checked(vm, miss->fetched_id, miss->token, miss->frame, 0,
+                                      static_cast<u32>(__popc(miss->group)), found);
         if (outcome == layout::OUTCOME_OK) {
             count_latency(latencies(vm), ticks() - miss->started);
             result = kRoundHeld;
         } else if (outcome == layout::OUTCOME_FAILED) {
-            report_page_error(miss->way, checksum_code(miss->token, miss->way), layout::FAULT_FETCH);
+            report_page_error(miss->fetched_id, checksum_code(miss->token, miss->fetched_id), layout::FAULT_FETCH);
             result = kRoundFailed;
         }
     }
@@ -363,7 +363,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
     u32 frame = kNoFrame;
     while (true) {
         u64 seen = miss->look();
-        u32 status = look_at_page(word, miss->owner(), seen, pins, &miss->frame);
+        u32 status = look_at_page(word, miss->id(), seen, pins, &miss->frame);
         if (status != kWon && frame != kNoFrame) {
             give_frame_back(miss, frame);
             frame = kNoFrame;
@@ -386,18 +386,18 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             // page.
             revert_claim(word);
             if (!may_wait) return kNone;
-            frame = wait_for_frame(vm, miss->owner());
+            frame = wait_for_frame(vm, miss->id());
             if (frame == kNoFrame) return kFailed;
             continue;
         }
         miss->frame = frame;
         miss->token = 0;
         if (large)
-            miss->token = fill_page(vm, word, miss->owner(), source.home, miss->frame_address(), source.bytes);
+            miss->token = fill_page(vm, word, miss->id(), source.home, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
         if (!keep) return kWon;
-        if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, frame), miss->owner());
+        if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
         publish(word, miss->token, frame, pins);
         miss->count_own_frame();
         account_for(miss);
@@ -448,10 +448,10 @@ GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited
 // One round for every lane that comes here together. Each returns with one pin on its page, with a page that is its
 // group's own (not with `keep`), or with the reason why not.
 GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
-    u64 owner = miss->owner();
-    u32 group = match_active(owner, &miss->active);
-    // Lanes whose pages come by different transports part here: nothing below may wait for a lane that goes another
-    // way. They are as lanes that came one after the other.
+    u64 id = miss->id();
+    u32 group = match_active(id, &miss->active);
+    // Lanes whose pages come by different transports part here: nothing below may wait for a lane of another
+    // transport. They are as lanes that came one after the other.
     if constexpr (kDirect && kQueued)
         miss->active = __match_any_sync(miss->active, static_cast<u32>(miss->transport()));
     miss->group = group;
@@ -466,7 +466,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     else
         outcome = kRoundFailed;
     bool waited = busy;
-    if (busy && !wait_for_page(miss->vm(), miss->word(), owner)) outcome = kRoundFailed;
+    if (busy && !wait_for_page(miss->vm(), miss->word(), id)) outcome = kRoundFailed;
     if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) count_lanes(miss->vm(), lanes, waited);
     u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
     miss->frame = static_cast<u32>(result >> 2);
@@ -482,13 +482,13 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
 }
 
 // The group has used its page: it becomes everybody's.
-GPUVM_NOINLINE void settle(Miss* miss, bool written) {
+GPUVM_NOINLINE void publish_ours(Miss* miss, bool written) {
     written = __any_sync(miss->group, written);
     // The group's stores come before the leader's release.
     __syncwarp(miss->group);
     if (miss->leads()) {
         const layout::VmDesc* vm = miss->vm();
-        if (miss->pooled()) st_relaxed_gpu(owner_slot(vm, miss->frame), miss->owner());
+        if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, miss->frame), miss->id());
         if (written)
             publish_dirty(miss->word(), miss->token, miss->frame, 0);
         else

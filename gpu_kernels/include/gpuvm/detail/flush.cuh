@@ -8,17 +8,17 @@ namespace detail {
 
 // Brings the writes to one page that happened before this call home. False after a fault, which is reported;
 // the page is dirty then.
-GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
-    u64* word = word_of(vm, owner);
+GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
+    u64* word = word_of(vm, id);
     Wait wait(vm->wait_limit_ns);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         if (seen & layout::WRITE_BACK_BIT) {
             // A WRITE that may have begun before those writes: it ends first, then the page is looked at again.
-            note_wait(layout::WAIT_WRITE_BACK, owner, 0);
+            note_wait(layout::WAIT_WRITE_BACK, id, 0);
             if constexpr (kQueued) reap_all(vm, kClockWindow);
             if (!wait.again()) {
-                if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, 0, 0, wait.waited());
+                if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, 0, 0, wait.waited());
                 return false;
             }
             continue;
@@ -28,25 +28,25 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         if (frame == kNoFrame) {
             // Holders come and go: bounded like any wait.
             if (wait.again()) continue;
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             return false;
         }
-        if (is_direct(region_of(vm, owner))) {
-            write_back_direct(vm, owner, word, frame);
+        if (is_direct(region_of(vm, id))) {
+            write_back_direct(vm, id, word, frame);
             return true;
         }
         if constexpr (!kQueued) return false;
         u32 queue, outcome;
         u64 index;
-        if (is_guarded(region_of(vm, owner))) {
-            outcome = flush_guarded(vm, owner, frame, &queue, &index);
+        if (is_guarded(region_of(vm, id))) {
+            outcome = flush_guarded(vm, id, frame, &queue, &index);
         } else {
-            if (!wait_for_slot(vm, owner, true, &queue, &index)) {
+            if (!wait_for_slot(vm, id, true, &queue, &index)) {
                 write_back_failed(word);
                 return false;
             }
             Queue q(vm, queue);
-            write_slot(q, index, layout::REQUEST_FLUSH, owner, frame, 1, 0);
+            write_slot(q, index, layout::REQUEST_FLUSH, id, frame, 1, 0);
             commit(q, index, 1);
             ring(q);
             outcome = wait_outcome(q, index);
@@ -56,13 +56,13 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 owner) {
         bool again = (outcome & 0xff) == layout::OUTCOME_FLUSHED;
         if (again && wait.again()) continue;
         if (again || outcome == 0) {
-            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, owner, queue, index, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, queue, index, wait.waited());
             return false;
         }
         Fault fault;
         fault.code = layout::FAULT_WRITE_BACK;
-        fault.region = region_number(owner);
-        fault.page = page_of(owner);
+        fault.region = region_number(id);
+        fault.page = page_of(id);
         fault.queue = queue;
         fault.index = index;
         fault.syndrome = outcome >> 8 & 0xff;
@@ -81,8 +81,8 @@ GPUVM_DEVICE void reap_for_host(const layout::VmDesc* vm, u32 queue) {
 
 // Takes one page of a region that no launch uses out of its frame. A page that is dirty still is dropped only with
 // `discard`. False after a fault.
-GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool discard) {
-    u64* word = word_of(vm, owner);
+GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard) {
+    u64* word = word_of(vm, id);
     Wait wait(vm->wait_limit_ns);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
@@ -90,12 +90,12 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
         bool keep = (seen & layout::DIRTY_BIT) && !discard;
         if (!busy && keep) {
             // A loop, not a call of itself: a GPU reserves no stack for a depth that is not known.
-            if (!flush_page(vm, owner)) return false;
+            if (!flush_page(vm, id)) return false;
             continue;
         }
         if (!busy) {
             if (state_of(seen) == kAbsent) return true;
-            const layout::RegionDesc* region = region_of(vm, owner);
+            const layout::RegionDesc* region = region_of(vm, id);
             bool own = is_resident(seen) && !is_pooled(region);
             if (own) count_absent(reinterpret_cast<u64*>(region->words));
             if (!try_evict(word, seen)) {
@@ -108,10 +108,10 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 owner, bool disca
             }
             return true;
         }
-        note_wait(layout::WAIT_PAGE, owner, 0);
+        note_wait(layout::WAIT_PAGE, id, 0);
         if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (!wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, owner, 0, 0, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             return false;
         }
     }

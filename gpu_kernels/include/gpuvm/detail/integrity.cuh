@@ -18,20 +18,20 @@ GPUVM_DEVICE u32* checksum_slot(const layout::RegionDesc* region, u64 page) {
 
 // Puts the checksum of a page whose write-back mark is ours into the table. Before its WRITE is posted: when the page
 // leaves its frame, this is there.
-GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 owner, u32 frame) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32 bytes = source_of(vm, owner).bytes;
+GPUVM_NOINLINE void renew_checksum(const layout::VmDesc* vm, u64 id, u32 frame) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u32 bytes = source_of(vm, id).bytes;
     // Relaxed: the page word's release and acquire carry it to who fetches the page next.
-    st_relaxed_gpu(checksum_slot(region, page_of(owner)), checksum_alone(frame_address(vm, region, frame), bytes));
+    st_relaxed_gpu(checksum_slot(region, page_of(id)), checksum_alone(frame_address(vm, region, frame), bytes));
 }
 
 // Publishes a fetched page with its waiter's pins, dirty where its other copy is to be mended.
-GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame, u32 token, u32 pins) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64* word = word_of(vm, owner);
-    count_fetched(vm, source_of(vm, owner).bytes);
-    if (is_pooled(region)) st_relaxed_gpu(owner_slot(vm, frame), at_replica(owner, 0));
-    if (is_replicated(region) && is_to_be_mended(vm, owner))
+GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 id, u32 frame, u32 token, u32 pins) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64* word = word_of(vm, id);
+    count_fetched(vm, source_of(vm, id).bytes);
+    if (is_pooled(region)) st_relaxed_gpu(page_in_frame(vm, frame), at_replica(id, 0));
+    if (is_replicated(region) && is_to_be_mended(vm, id))
         publish_dirty(word, token, frame, pins);
     else
         publish(word, token, frame, pins);
@@ -39,27 +39,27 @@ GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 owner, u32 frame
 }
 
 // The code of a page that came without its checksum.
-GPUVM_DEVICE u32 checksum_code(u32 queue, u64 owner) {
-    return queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(owner);
+GPUVM_DEVICE u32 checksum_code(u32 queue, u64 id) {
+    return queue << 16 | layout::SYNDROME_CHECKSUM << 8 | replica_of(id);
 }
 
 // `publish_fetched` for a page with a checksum, if `found`, that of its bytes in the frame, is right.
-GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 owner, u32 queue, u32 frame, u32 token, u32 pins,
+GPUVM_NOINLINE u32 publish_checked(const layout::VmDesc* vm, u64 id, u32 queue, u32 frame, u32 token, u32 pins,
                                    u32 found) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32* slot = checksum_slot(region, page_of(owner));
+    const layout::RegionDesc* region = region_of(vm, id);
+    u32* slot = checksum_slot(region, page_of(id));
     u32 expected = ld_relaxed_gpu(slot);
     if (expected == 0) st_relaxed_gpu(slot, found);
     if (expected == 0 || expected == found) {
-        publish_fetched(vm, owner, frame, token, pins);
+        publish_fetched(vm, id, frame, token, pins);
         return layout::OUTCOME_OK;
     }
     count(&counters(vm)->pages_corrupt, 1);
-    bool again = is_replicated(region) && leave_replica(vm, owner);
+    bool again = is_replicated(region) && leave_replica(vm, id);
     if (again) {
-        publish_absent(word_of(vm, owner), token);
+        publish_absent(word_of(vm, id), token);
     } else {
-        fail_page(vm, owner, token, checksum_code(queue, owner));
+        fail_page(vm, id, token, checksum_code(queue, id));
     }
     give_frame(vm, region, frame);
     return again ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;

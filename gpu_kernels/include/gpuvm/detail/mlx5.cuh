@@ -117,7 +117,7 @@ GPUVM_DEVICE Completion collapsed_completion(const layout::QueueDesc* queue, u64
     return out;
 }
 
-// The completion of request `index`: its slot is its own, its owner bit is the lap's. Acquire at system
+// The completion of request `index`: its slot is its own, its id bit is the lap's. Acquire at system
 // scope: the NIC wrote the page's data and the entry's body before the last byte, which is read first.
 GPUVM_DEVICE Completion completion(const layout::QueueDesc* queue, u64 index) {
     if (queue->flags & layout::QUEUE_COLLAPSED) return collapsed_completion(queue, index);

@@ -52,9 +52,9 @@ struct Queue {
     }
 };
 
-// No request can reach the page any more. Of a replicated region: its copy in the replica that the owner value names.
-GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 owner) {
-    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+// No request can reach the page any more. Of a replicated region: its copy in the replica that the page id names.
+GPUVM_DEVICE bool all_queues_gone(const layout::VmDesc* vm, u64 id) {
+    const layout::StripeDesc* stripe = stripe_of(vm, id);
     if (is_lost(stripe)) return true;
     for (u32 n = 0; n < stripe->queue_count; ++n)
         if (!Queue(vm, stripe->queue_first + n).gone()) return false;
@@ -71,9 +71,9 @@ GPUVM_DEVICE bool is_being_mended(const layout::VmDesc* vm, const layout::Stripe
     return false;
 }
 
-// Whether the home of the copy that the owner value names can be reached and does not answer.
-GPUVM_DEVICE bool is_silent(const layout::VmDesc* vm, u64 owner) {
-    return ld_relaxed_gpu(&Queue(vm, stripe_of(vm, owner)->queue_first).state()->silent) != 0;
+// Whether the home of the copy that the page id names can be reached and does not answer.
+GPUVM_DEVICE bool is_silent(const layout::VmDesc* vm, u64 id) {
+    return ld_relaxed_gpu(&Queue(vm, stripe_of(vm, id)->queue_first).state()->silent) != 0;
 }
 
 }  // namespace detail

@@ -77,7 +77,7 @@ GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
     u64 lap = over_frames(vm, ticket, &place);
     u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
     while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
-    // Release: what we did to the frame comes before its next owner's use of it.
+    // Release: what we did to the frame comes before its next id's use of it.
     st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
     // Relaxed: who sees it early waits at the slot, a moment.
     atom_add_relaxed_gpu(&pool->available, 1ull);
@@ -91,12 +91,14 @@ GPUVM_DEVICE bool pool_pop(const layout::VmDesc* vm, u32* frame) {
 }
 
 // The page that a frame belongs to, or 0. Relaxed: a hint that the page's word confirms.
-GPUVM_DEVICE u64* owner_slot(const layout::VmDesc* vm, u32 frame) { return reinterpret_cast<u64*>(vm->owners) + frame; }
+GPUVM_DEVICE u64* page_in_frame(const layout::VmDesc* vm, u32 frame) {
+    return reinterpret_cast<u64*>(vm->frame_pages) + frame;
+}
 
 // After an eviction: the frame has no page, and whoever waits for a frame sees that frames do turn over.
 GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
     count(&counters(vm)->evictions, 1);
-    st_relaxed_gpu(owner_slot(vm, frame), u64{0});
+    st_relaxed_gpu(page_in_frame(vm, frame), u64{0});
     atom_add_relaxed_gpu(&pool_of(vm)->turnover, 1ull);
 }
 

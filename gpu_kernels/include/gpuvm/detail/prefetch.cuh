@@ -33,7 +33,7 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
             if (!prefetch_directly(&miss)) break;
             continue;
         }
-        u64 owner = miss.owner();
+        u64 id = miss.id();
         u32 frame = static_cast<u32>(page), queue;
         u64 index;
         if (miss.pooled()) {
@@ -44,8 +44,8 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
             give_frame_back(&miss, frame);
             continue;
         }
-        owner = way_to_fetch(vm, owner);
-        if (!owner || !try_reserve_any(vm, owner, false, 1, &queue, &index)) {
+        id = replica_to_fetch(vm, id);
+        if (!id || !try_reserve_any(vm, id, false, 1, &queue, &index)) {
             revert_claim(word);
             give_frame_back(&miss, frame);
             break;
@@ -54,7 +54,7 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
         u32 token = queue << layout::TOKEN_SLOT_BITS | (static_cast<u32>(index & q.desc->mask) + 1);
         // Before the request is written, so that whoever finishes it takes the token away.
         set_token(word, token);
-        write_slot(q, index, layout::REQUEST_FETCH, owner, frame, 0, token);
+        write_slot(q, index, layout::REQUEST_FETCH, id, frame, 0, token);
         commit(q, index, 1);
         count(&counters(vm)->prefetches, 1);
         if (rung != queue && rung != kNoFrame) ring(Queue(vm, rung));

@@ -59,8 +59,8 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 
 // Looks through the queues that reach a page, its home queue by multiprocessor first. The queue, or none when all are
 // full, or when a write has to wait.
-GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write, u32 want, u32* queue, u64* first) {
-    const layout::StripeDesc* stripe = stripe_of(vm, owner);
+GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 id, bool write, u32 want, u32* queue, u64* first) {
+    const layout::StripeDesc* stripe = stripe_of(vm, id);
     if (is_lost(stripe)) return 0;
     if (write && is_being_mended(vm, stripe)) return 0;
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
@@ -77,15 +77,15 @@ GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 owner, bool write
 }
 
 // Writes request and record of a reserved slot. `pins` go to the page at publication; `token` is in the word already.
-GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 owner, u32 frame, u32 pins, u32 token) {
+GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 id, u32 frame, u32 pins, u32 token) {
     const layout::VmDesc* vm = q.vm;
-    Source source = source_of(vm, owner);
+    Source source = source_of(vm, id);
     // Found before anything is stored, so that all loads are on their way at once.
     layout::RequestRecord* record = q.record(index);
     write_request(q.desc, index,
-                  Request{kind != layout::REQUEST_FETCH, frame_address(vm, region_of(vm, owner), frame), source.home,
+                  Request{kind != layout::REQUEST_FETCH, frame_address(vm, region_of(vm, id), frame), source.home,
                           source.stripe->rkey, frame_key(vm, q.desc, source.stripe, frame), source.bytes});
-    st_relaxed_gpu(&record->owner, owner);
+    st_relaxed_gpu(&record->page_id, id);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
@@ -122,23 +122,23 @@ GPUVM_NOINLINE void ring(const Queue& q) {
 }
 
 // Both homes of a replicated page are stale or lost.
-GPUVM_NOINLINE void report_no_replica(const layout::VmDesc* vm, u64 owner) {
+GPUVM_NOINLINE void report_no_replica(const layout::VmDesc* vm, u64 id) {
     Fault fault;
-    fault.code = is_unreachable(vm, owner) ? layout::FAULT_QUEUES_FAILED : layout::FAULT_NO_REPLICA;
-    fault.region = region_number(owner);
-    fault.page = page_of(owner);
-    fault.queue = stripe_of(vm, owner)->queue_first;
+    fault.code = is_unreachable(vm, id) ? layout::FAULT_QUEUES_FAILED : layout::FAULT_NO_REPLICA;
+    fault.region = region_number(id);
+    fault.page = page_of(id);
+    fault.queue = stripe_of(vm, id)->queue_first;
     report(fault);
 }
 
 // Every queue pair that reaches the page is in the error state for good. The first one's own error says why.
-GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
-    u32 queue = stripe_of(vm, owner)->queue_first;
+GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 id) {
+    u32 queue = stripe_of(vm, id)->queue_first;
     u32 first = ld_relaxed_gpu(&Queue(vm, queue).state()->failed);
     Fault fault;
     fault.code = layout::FAULT_QUEUES_FAILED;
-    fault.region = region_number(owner);
-    fault.page = page_of(owner);
+    fault.region = region_number(id);
+    fault.page = page_of(id);
     fault.queue = queue;
     fault.syndrome = first >> 8 & 0xff;
     fault.vendor_syndrome = first >> 16 & 0xff;
@@ -147,22 +147,22 @@ GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 owner) {
 
 // Waits until one slot of the queues that reach the page is free and reserves it. False at the limit or when every
 // queue failed.
-GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 owner, bool write, u32* queue, u64* index) {
-    if (try_reserve_any(vm, owner, write, 1, queue, index)) return true;
+GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, u32* queue, u64* index) {
+    if (try_reserve_any(vm, id, write, 1, queue, index)) return true;
     Wait wait(vm->wait_limit_ns);
-    u32 first = stripe_of(vm, owner)->queue_first;
-    note_wait(layout::WAIT_QUEUE, first, owner);
+    u32 first = stripe_of(vm, id)->queue_first;
+    note_wait(layout::WAIT_QUEUE, first, id);
     bool got = false;
     while (!got) {
-        if (all_queues_gone(vm, owner)) {
+        if (all_queues_gone(vm, id)) {
             // Of a replicated page the other copy is tried.
-            if (!is_replicated(region_of(vm, owner))) report_queues_failed(vm, owner);
+            if (!is_replicated(region_of(vm, id))) report_queues_failed(vm, id);
             break;
         }
-        reap_queues_of(vm, owner, kClockWindow);
-        got = try_reserve_any(vm, owner, write, 1, queue, index) != 0;
+        reap_queues_of(vm, id, kClockWindow);
+        got = try_reserve_any(vm, id, write, 1, queue, index) != 0;
         if (!got && !wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, owner, first, 0, wait.waited());
+            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, id, first, 0, wait.waited());
             break;
         }
     }

@@ -21,7 +21,7 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     view.frame_count = ld_weak(&vm->frame_count);
     view.frame_reciprocal = ld_weak(&vm->frame_reciprocal);
     view.frames_low = ld_weak(&vm->frames_low);
-    view.owners = ld_weak(&vm->owners);
+    view.frame_pages = ld_weak(&vm->frame_pages);
     view.counters = ld_weak(&vm->counters);
     view.counter_shards = ld_weak(&vm->counter_shards);
     view.latencies = ld_weak(&vm->latencies);
@@ -32,7 +32,7 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
 template <class B>
-GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 owner, u64 home, u64 frames,
+GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 id, u64 home, u64 frames,
                                   u32 bytes, u32 page_shift, u32 offset) {
     Quick result{0, false};
     u64 started = ticks();
@@ -45,7 +45,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
     u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
     // Two votes instead of a match: this is the way of one page only.
-    if (!__all_sync(group, owner == __shfl_sync(group, owner, leader))) return result;
+    if (!__all_sync(group, id == __shfl_sync(group, id, leader))) return result;
     // Not `lane_id() == leader`: ptxas takes that for one lane of all that are here, and leaders may meet.
     bool leads = rank == 0;
     u32 lanes = __popc(group);
@@ -65,7 +65,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             frame = pool_take(&view, pool_tickets(&view, 1));
             low = view.frames_low;
             histogram = latencies(&view);
-            st_relaxed_gpu(owner_slot(&view, frame), owner);
+            st_relaxed_gpu(page_in_frame(&view, frame), id);
             layout::Counters* c = counters(&view);
             count(&c->missed_lanes, lanes);
             count(&c->coalesced, lanes - 1);

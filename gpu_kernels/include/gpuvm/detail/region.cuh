@@ -1,4 +1,4 @@
-// Regions and pages by their owner values: where the page's word and its frames are. source.cuh has their homes.
+// Regions and pages by their page ids: where the page's word and its frames are. source.cuh has their homes.
 #pragma once
 
 #include "page_word.cuh"
@@ -37,23 +37,23 @@ GPUVM_DEVICE bool is_guarded(const layout::RegionDesc* region) {
 // A stripe whose home can never be had again.
 GPUVM_DEVICE bool is_lost(const layout::StripeDesc* stripe) { return kGuarded && stripe->flags & layout::STRIPE_LOST; }
 
-GPUVM_DEVICE u32 region_number(u64 owner) {
-    return static_cast<u32>(owner >> layout::OWNER_REGION_SHIFT) & (layout::REGIONS_MAX - 1);
+GPUVM_DEVICE u32 region_number(u64 id) {
+    return static_cast<u32>(id >> layout::PAGE_ID_REGION_SHIFT) & (layout::REGIONS_MAX - 1);
 }
-// The replica that an owner value names, and the values that name another.
-GPUVM_DEVICE u32 replica_of(u64 owner) {
-    return static_cast<u32>(owner >> layout::OWNER_REPLICA_SHIFT) & (layout::REPLICAS_MAX - 1);
+// The replica that an page id names, and the values that name another.
+GPUVM_DEVICE u32 replica_of(u64 id) {
+    return static_cast<u32>(id >> layout::PAGE_ID_REPLICA_SHIFT) & (layout::REPLICAS_MAX - 1);
 }
-GPUVM_DEVICE u64 at_replica(u64 owner, u64 replica) {
-    return (owner & ~(1ull << layout::OWNER_REPLICA_SHIFT)) | replica << layout::OWNER_REPLICA_SHIFT;
+GPUVM_DEVICE u64 at_replica(u64 id, u64 replica) {
+    return (id & ~(1ull << layout::PAGE_ID_REPLICA_SHIFT)) | replica << layout::PAGE_ID_REPLICA_SHIFT;
 }
-GPUVM_DEVICE u64 other_replica(u64 owner) { return owner ^ 1ull << layout::OWNER_REPLICA_SHIFT; }
-GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 owner) {
-    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region_number(owner);
+GPUVM_DEVICE u64 other_replica(u64 id) { return id ^ 1ull << layout::PAGE_ID_REPLICA_SHIFT; }
+GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 id) {
+    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region_number(id);
 }
-GPUVM_DEVICE u64 page_of(u64 owner) { return owner & (layout::REGION_PAGES_MAX - 1); }
-GPUVM_DEVICE u64 owner_of(u32 region, u64 page) {
-    return layout::OWNER_TAKEN_BIT | static_cast<u64>(region) << layout::OWNER_REGION_SHIFT | page;
+GPUVM_DEVICE u64 page_of(u64 id) { return id & (layout::REGION_PAGES_MAX - 1); }
+GPUVM_DEVICE u64 page_id(u32 region, u64 page) {
+    return layout::PAGE_ID_TAKEN_BIT | static_cast<u64>(region) << layout::PAGE_ID_REGION_SHIFT | page;
 }
 // What an array's description names.
 GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
@@ -62,12 +62,12 @@ GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
 GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
 GPUVM_DEVICE u32 region_of(const layout::ArrayDesc& array) { return array.region & ~layout::ARRAY_NEVER_EVICTED; }
 GPUVM_DEVICE bool never_evicted(const layout::ArrayDesc& array) { return array.region & layout::ARRAY_NEVER_EVICTED; }
-GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 owner) {
-    return reinterpret_cast<u64*>(region_of(vm, owner)->words) + page_of(owner);
+GPUVM_DEVICE u64* word_of(const layout::VmDesc* vm, u64 id) {
+    return reinterpret_cast<u64*>(region_of(vm, id)->words) + page_of(id);
 }
 // The fetch of a page failed, for `code`. Counted last, and with a release: a host that sees the count sees the page.
-GPUVM_NOINLINE void fail_page(const layout::VmDesc* vm, u64 owner, u32 token, u32 code) {
-    publish_error(word_of(vm, owner), token, code);
+GPUVM_NOINLINE void fail_page(const layout::VmDesc* vm, u64 id, u32 token, u32 code) {
+    publish_error(word_of(vm, id), token, code);
     atom_add_release_gpu(&counters(vm)->pages_failed, u64{1});
 }
 GPUVM_DEVICE u64 frame_address(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 frame) {
@@ -80,8 +80,8 @@ GPUVM_DEVICE u32 frame_key(const layout::VmDesc* vm, const layout::QueueDesc* qu
     u64 keys = stripe->frame_keys != 0 ? stripe->frame_keys : queue->frame_keys;
     return reinterpret_cast<const u32*>(keys)[static_cast<u64>(frame) << vm->page_shift >> layout::FRAME_KEY_SHIFT];
 }
-GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 owner) {
-    return reinterpret_cast<u32*>(region_of(vm, owner)->joins) + page_of(owner);
+GPUVM_DEVICE u32* join_of(const layout::VmDesc* vm, u64 id) {
+    return reinterpret_cast<u32*>(region_of(vm, id)->joins) + page_of(id);
 }
 // Whether its frames come from the pool. A region that is never evicted has its own: page p in frame p.
 GPUVM_DEVICE bool is_pooled(const layout::RegionDesc* region) {
@@ -92,11 +92,11 @@ GPUVM_DEVICE void count_own_frame(const layout::RegionDesc* region) {
     if (!is_pooled(region)) count_resident(reinterpret_cast<u64*>(region->words));
 }
 
-GPUVM_NOINLINE void report_wait(u32 fault_code, u64 owner, u32 queue, u64 index, u64 waited_ns) {
+GPUVM_NOINLINE void report_wait(u32 fault_code, u64 id, u32 queue, u64 index, u64 waited_ns) {
     Fault fault;
     fault.code = fault_code;
-    fault.region = region_number(owner);
-    fault.page = page_of(owner);
+    fault.region = region_number(id);
+    fault.page = page_of(id);
     fault.queue = queue;
     fault.index = index;
     fault.waited_ns = waited_ns;

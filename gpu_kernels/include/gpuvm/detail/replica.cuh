@@ -12,88 +12,88 @@
 namespace gpuvm {
 namespace detail {
 
-GPUVM_DEVICE u32* stale_word(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 word = replica_of(owner) * region->stale_words + (page_of(owner) >> 5);
+GPUVM_DEVICE u32* stale_word(const layout::VmDesc* vm, u64 id) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64 word = replica_of(id) * region->stale_words + (page_of(id) >> 5);
     return reinterpret_cast<u32*>(region->stale) + word;
 }
-GPUVM_DEVICE u32 stale_bit(u64 owner) { return 1u << (page_of(owner) & 31); }
+GPUVM_DEVICE u32 stale_bit(u64 id) { return 1u << (page_of(id) & 31); }
 
-// Whether the replica that `owner` names does not hold what was written back last.
-GPUVM_DEVICE bool is_stale(const layout::VmDesc* vm, u64 owner) {
-    return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);
+// Whether the replica that `id` names does not hold what was written back last.
+GPUVM_DEVICE bool is_stale(const layout::VmDesc* vm, u64 id) {
+    return ld_relaxed_gpu(stale_word(vm, id)) & stale_bit(id);
 }
-GPUVM_DEVICE void set_stale(const layout::VmDesc* vm, u64 owner) {
-    u32 old = atom_or_relaxed_gpu(stale_word(vm, owner), stale_bit(owner));
-    if (!(old & stale_bit(owner))) count(&counters(vm)->replicas_missed, 1);
+GPUVM_DEVICE void set_stale(const layout::VmDesc* vm, u64 id) {
+    u32 old = atom_or_relaxed_gpu(stale_word(vm, id), stale_bit(id));
+    if (!(old & stale_bit(id))) count(&counters(vm)->replicas_missed, 1);
 }
-GPUVM_DEVICE void clear_stale(const layout::VmDesc* vm, u64 owner) {
-    if (!is_stale(vm, owner)) return;
-    atom_and_relaxed_gpu(stale_word(vm, owner), ~stale_bit(owner));
+GPUVM_DEVICE void clear_stale(const layout::VmDesc* vm, u64 id) {
+    if (!is_stale(vm, id)) return;
+    atom_and_relaxed_gpu(stale_word(vm, id), ~stale_bit(id));
     count(&counters(vm)->replicas_mended, 1);
 }
 
 // No request can reach the page, in any replica.
-GPUVM_DEVICE bool is_unreachable(const layout::VmDesc* vm, u64 owner) {
-    if (!all_queues_gone(vm, owner)) return false;
-    return !is_replicated(region_of(vm, owner)) || all_queues_gone(vm, other_replica(owner));
+GPUVM_DEVICE bool is_unreachable(const layout::VmDesc* vm, u64 id) {
+    if (!all_queues_gone(vm, id)) return false;
+    return !is_replicated(region_of(vm, id)) || all_queues_gone(vm, other_replica(id));
 }
 
-// The replica to read a page from whose claim is ours: the owner value that names it, or 0 when none can be read.
-GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 owner) {
+// The replica to read a page from whose claim is ours: the page id that names it, or 0 when none can be read.
+GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 id) {
     // Neighbours from both rows, and a page from either in turn: each fetch has another version, and so damage to a
     // copy is found while the other one is good.
-    u64 version = ld_relaxed_gpu(word_of(vm, owner)) >> layout::VERSION_SHIFT;
-    u64 way = at_replica(owner, (version + page_at_home(region_of(vm, owner), page_of(owner))) & 1), mended = 0;
-    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, way = other_replica(way)) {
-        if (is_stale(vm, way) || all_queues_gone(vm, way)) continue;
+    u64 version = ld_relaxed_gpu(word_of(vm, id)) >> layout::VERSION_SHIFT;
+    u64 replica = at_replica(id, (version + page_at_home(region_of(vm, id), page_of(id))) & 1), mended = 0;
+    for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, replica = other_replica(replica)) {
+        if (is_stale(vm, replica) || all_queues_gone(vm, replica)) continue;
         // A home that does not answer, or whose queue pairs fail, is asked only where the other one cannot be.
-        if (!is_silent(vm, way) && !is_being_mended(vm, stripe_of(vm, way))) return way;
-        if (!mended) mended = way;
+        if (!is_silent(vm, replica) && !is_being_mended(vm, stripe_of(vm, replica))) return replica;
+        if (!mended) mended = replica;
     }
     return mended;
 }
-GPUVM_DEVICE u64 way_to_fetch(const layout::VmDesc* vm, u64 owner) {
-    return is_replicated(region_of(vm, owner)) ? choose_replica(vm, owner) : owner;
+GPUVM_DEVICE u64 replica_to_fetch(const layout::VmDesc* vm, u64 id) {
+    return is_replicated(region_of(vm, id)) ? choose_replica(vm, id) : id;
 }
 
-// The copy that `owner` names is bad, and the page's claim is ours. True when the other one is read from now on.
-GPUVM_NOINLINE bool leave_replica(const layout::VmDesc* vm, u64 owner) {
-    u64 other = other_replica(owner);
+// The copy that `id` names is bad, and the page's claim is ours. True when the other one is read from now on.
+GPUVM_NOINLINE bool leave_replica(const layout::VmDesc* vm, u64 id) {
+    u64 other = other_replica(id);
     if (is_stale(vm, other) || all_queues_gone(vm, other)) return false;
-    set_stale(vm, owner);
+    set_stale(vm, id);
     return true;
 }
 
-// Whether a page that was fetched from `owner` is to be written back as it is, to mend its other copy.
-GPUVM_DEVICE bool is_to_be_mended(const layout::VmDesc* vm, u64 owner) {
-    if (region_of(vm, owner)->flags & layout::REGION_READ_ONLY) return false;
-    u64 other = other_replica(owner);
+// Whether a page that was fetched from `id` is to be written back as it is, to mend its other copy.
+GPUVM_DEVICE bool is_to_be_mended(const layout::VmDesc* vm, u64 id) {
+    if (region_of(vm, id)->flags & layout::REGION_READ_ONLY) return false;
+    u64 other = other_replica(id);
     return is_stale(vm, other) && !is_silent(vm, other) && !all_queues_gone(vm, other);
 }
 
 // Begins a write-back whose mark is ours: the replicas to write, by bits; 0 when none can be reached, or when one has
 // to wait. A replica that is lost, or that does not answer while the other one does, is stale from here on, before
 // anything of the write-back can be seen.
-GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 owner) {
+GPUVM_NOINLINE u32 begin_replicas(const layout::VmDesc* vm, u64 id) {
     u32 pending = 0, gone = 0, silent = 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
-        u64 way = at_replica(owner, n);
-        gone |= (all_queues_gone(vm, way) ? 1u : 0u) << n;
-        silent |= (is_silent(vm, way) ? 1u : 0u) << n;
+        u64 replica = at_replica(id, n);
+        gone |= (all_queues_gone(vm, replica) ? 1u : 0u) << n;
+        silent |= (is_silent(vm, replica) ? 1u : 0u) << n;
     }
     constexpr u32 kAll = (1u << layout::REPLICAS_MAX) - 1;
     u32 lost = (gone | silent) == kAll ? gone : gone | silent;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (lost >> n & 1) continue;
-        if (is_being_mended(vm, stripe_of(vm, at_replica(owner, n)))) return 0;
+        if (is_being_mended(vm, stripe_of(vm, at_replica(id, n)))) return 0;
         pending |= layout::JOIN_PENDING << n;
     }
     if (!pending) return 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n)
-        if (lost >> n & 1) set_stale(vm, at_replica(owner, n));
+        if (lost >> n & 1) set_stale(vm, at_replica(id, n));
     // Relaxed: the requests' records carry it to their handlers.
-    st_relaxed_gpu(join_of(vm, owner), pending);
+    st_relaxed_gpu(join_of(vm, id), pending);
     return pending;
 }
 
@@ -107,12 +107,12 @@ constexpr u32 kNotLast = 0;
 constexpr u32 kEndedWell = 1;
 constexpr u32 kEndedBadly = 2;
 
-// The WRITE to the replica that `owner` names has ended.
-GPUVM_NOINLINE u32 end_replica(const layout::VmDesc* vm, u64 owner, u32 how) {
-    if (how == kWritten) clear_stale(vm, owner);
-    if (how == kMissed) set_stale(vm, owner);
-    u32 own = replica_of(owner), repeat = how == kToRepeat ? layout::JOIN_REPEAT << own : 0;
-    u32* join = join_of(vm, owner);
+// The WRITE to the replica that `id` names has ended.
+GPUVM_NOINLINE u32 end_replica(const layout::VmDesc* vm, u64 id, u32 how) {
+    if (how == kWritten) clear_stale(vm, id);
+    if (how == kMissed) set_stale(vm, id);
+    u32 own = replica_of(id), repeat = how == kToRepeat ? layout::JOIN_REPEAT << own : 0;
+    u32* join = join_of(vm, id);
     u32 seen = ld_relaxed_gpu(join), next;
     while (true) {
         next = (seen & ~(layout::JOIN_PENDING << own)) | repeat;
@@ -122,7 +122,7 @@ GPUVM_NOINLINE u32 end_replica(const layout::VmDesc* vm, u64 owner, u32 how) {
         seen = found;
     }
     if (next & (layout::JOIN_REPEAT - 1)) return kNotLast;
-    bool good = !is_stale(vm, at_replica(owner, 0)) || !is_stale(vm, at_replica(owner, 1));
+    bool good = !is_stale(vm, at_replica(id, 0)) || !is_stale(vm, at_replica(id, 1));
     return next == 0 && good ? kEndedWell : kEndedBadly;
 }
 

@@ -56,7 +56,7 @@ GPUVM_NOINLINE void report(const Fault& fault) {
     } else {
         atom_add_relaxed_gpu(&launch->later_faults, 1u);
     }
-    if (!ld_relaxed_gpu(&launch->goes_on)) st_relaxed_sys(&launch->abort, 1u);
+    if (!ld_relaxed_gpu(&launch->continues)) st_relaxed_sys(&launch->abort, 1u);
 }
 
 GPUVM_DEVICE layout::Counters* counters(const layout::VmDesc* vm) {

@@ -39,25 +39,25 @@ GPUVM_DEVICE u32 page_length(u64 bytes, u64 start, u32 whole) {
 GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page) {
     return region->homes == 1 ? page : page / region->homes;
 }
-// The stripe that holds a page, in the replica that the owner value names.
-GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 page = page_of(owner), stripe = 0;
+// The stripe that holds a page, in the replica that the page id names.
+GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 id) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64 page = page_of(id), stripe = 0;
     if (region->homes > 1) stripe = page % region->homes * region->nics;
-    if (is_replicated(region)) stripe += replica_of(owner) * region->homes * region->nics;
+    if (is_replicated(region)) stripe += replica_of(id) * region->homes * region->nics;
     if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
     return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
 }
 
-// The source of a page, by the owner value that frames and requests keep.
-GPUVM_DEVICE Source source_of(const layout::VmDesc* vm, u64 owner) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64 page = page_of(owner), start = page << vm->page_shift, at_home = start;
+// The source of a page, by the page id that frames and requests keep.
+GPUVM_DEVICE Source source_of(const layout::VmDesc* vm, u64 id) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64 page = page_of(id), start = page << vm->page_shift, at_home = start;
     u32 whole = 1u << vm->page_shift;
     if (is_direct(region)) return Source{region->home + start, nullptr, page_length(region->bytes, start, whole)};
     const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     if (region->homes != 1 || region->nics != 1 || is_replicated(region)) {
-        stripe = stripe_of(vm, owner);
+        stripe = stripe_of(vm, id);
         at_home = page_at_home(region, page) << vm->page_shift;
     }
     return Source{stripe->home + at_home, stripe, page_length(region->bytes, start, whole)};
@@ -65,7 +65,7 @@ GPUVM_DEVICE Source source_of(const layout::VmDesc* vm, u64 owner) {
 
 // The source of a page of an array. A page that lanes copy needs no look at its region.
 GPUVM_DEVICE Source source_of(const layout::ArrayDesc& array, u64 page) {
-    if (transport_of(array) == Transport::kQueued) return source_of(vm_of(array), owner_of(region_of(array), page));
+    if (transport_of(array) == Transport::kQueued) return source_of(vm_of(array), page_id(region_of(array), page));
     u64 start = page << array.page_shift;
     return Source{array.home + start, nullptr, page_length(array.bytes, start, array.offset_mask + 1)};
 }

@@ -11,27 +11,29 @@
 namespace gpuvm {
 namespace detail {
 
-// A region whose WRITEs fail rests: evictors leave its dirty pages alone for a while, since each try costs a queue pair
-// and all that is in flight on it. Relaxed: a hint, which orders nothing.
-constexpr u32 kRestShift = 16;  // its time is in 2^16 ns
-constexpr u32 kRestShare = 64;  // of the wait limit
-GPUVM_DEVICE u32* rest_of(const layout::RegionDesc* region) { return const_cast<u32*>(&region->rest_until); }
-GPUVM_DEVICE void let_rest(const layout::VmDesc* vm, const layout::RegionDesc* region) {
-    u64 until = time_ns() + vm->wait_limit_ns / kRestShare;
-    st_relaxed_gpu(rest_of(region), static_cast<u32>(until >> kRestShift) | 1);
+// Evictors back off from a region whose WRITEs fail: they leave its dirty pages alone for a while, since each try costs
+// a queue pair and all that is in flight on it. Relaxed: a hint, which orders nothing.
+constexpr u32 kBackOffShift = 16;  // its time is in 2^16 ns
+constexpr u32 kBackOffShare = 64;  // of the wait limit
+GPUVM_DEVICE u32* back_off_word(const layout::RegionDesc* region) {
+    return const_cast<u32*>(&region->backed_off_until);
 }
-GPUVM_DEVICE bool rests(const layout::RegionDesc* region) {
-    u32 until = ld_relaxed_gpu(rest_of(region));
-    return until != 0 && static_cast<int>(until - static_cast<u32>(time_ns() >> kRestShift)) > 0;
+GPUVM_DEVICE void back_off(const layout::VmDesc* vm, const layout::RegionDesc* region) {
+    u64 until = time_ns() + vm->wait_limit_ns / kBackOffShare;
+    st_relaxed_gpu(back_off_word(region), static_cast<u32>(until >> kBackOffShift) | 1);
 }
-GPUVM_DEVICE void wake_up(const layout::RegionDesc* region) {
-    if (ld_relaxed_gpu(rest_of(region)) != 0) st_relaxed_gpu(rest_of(region), 0u);
+GPUVM_DEVICE bool is_backed_off(const layout::RegionDesc* region) {
+    u32 until = ld_relaxed_gpu(back_off_word(region));
+    return until != 0 && static_cast<int>(until - static_cast<u32>(time_ns() >> kBackOffShift)) > 0;
+}
+GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
+    if (ld_relaxed_gpu(back_off_word(region)) != 0) st_relaxed_gpu(back_off_word(region), 0u);
 }
 
 // Writes a page home whose write-back mark is ours, and takes the mark away.
-GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* word, u32 frame) {
-    Source source = source_of(vm, owner);
-    copy_to_home(source.home, frame_address(vm, region_of(vm, owner), frame), source.bytes);
+GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
+    Source source = source_of(vm, id);
+    copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
     // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
     // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of
     // all other pages, made write-backs to a neighbour GPU take half as long again.
@@ -40,33 +42,32 @@ GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 owner, u64* 
 }
 
 // Ends the write-back of a page: clean, or dirty again. One that was cleaned for its frame leaves it now.
-GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 owner, u32 frame, bool well, bool release_frame) {
-    u64* word = word_of(vm, owner);
+GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 id, u32 frame, bool well, bool release_frame) {
+    u64* word = word_of(vm, id);
     if (!well) {
         write_back_failed(word);
         return;
     }
-    wake_up(region_of(vm, owner));
-    count_written_back(vm, source_of(vm, owner).bytes);
+    end_back_off(region_of(vm, id));
+    count_written_back(vm, source_of(vm, id).bytes);
     write_back_done(word);
     if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
 }
 
 // `finish_write` for a region with replicas or checksums: the last of the page's WRITEs ends the write-back.
-GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, const Completion& done,
-                                        bool release_frame) {
+GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 id, u32 frame, const Completion& done, bool release_frame) {
     const layout::VmDesc* vm = q.vm;
     if (done.ok) q.note_answer();
-    bool replicated = is_replicated(region_of(vm, owner));
+    bool replicated = is_replicated(region_of(vm, id));
     bool repeat = !done.ok && q.to_repeat(done), own_fault = !done.ok && is_own_fault(done.syndrome);
-    u32 how = done.ok ? kWritten : repeat && !(replicated && all_queues_gone(vm, owner)) ? kToRepeat : kMissed;
+    u32 how = done.ok ? kWritten : repeat && !(replicated && all_queues_gone(vm, id)) ? kToRepeat : kMissed;
     // An error of our own leaves the home's copy what it was, and the page dirty.
-    u32 end = replicated        ? end_replica(vm, owner, own_fault ? kToRepeat : how)
+    u32 end = replicated        ? end_replica(vm, id, own_fault ? kToRepeat : how)
               : how == kWritten ? kEndedWell
                                 : kEndedBadly;
     // No home takes it.
-    if ((end == kEndedBadly && !done.ok && !repeat) || own_fault) let_rest(vm, region_of(vm, owner));
-    if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, release_frame);
+    if ((end == kEndedBadly && !done.ok && !repeat) || own_fault) back_off(vm, region_of(vm, id));
+    if (end != kNotLast) end_write_back(vm, id, frame, end == kEndedWell, release_frame);
     return how == kWritten ? layout::OUTCOME_OK : how == kToRepeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
@@ -74,38 +75,38 @@ GPUVM_NOINLINE u32 finish_guarded_write(const Queue& q, u64 owner, u32 frame, co
 GPUVM_DEVICE u32 finish_write(const Queue& q, const layout::RequestRecord* record, const Completion& done,
                               bool release_frame) {
     const layout::VmDesc* vm = q.vm;
-    u64 owner = ld_relaxed_gpu(&record->owner);
+    u64 id = ld_relaxed_gpu(&record->page_id);
     u32 frame = ld_relaxed_gpu(&record->frame);
-    if (is_guarded(region_of(vm, owner))) return finish_guarded_write(q, owner, frame, done, release_frame);
+    if (is_guarded(region_of(vm, id))) return finish_guarded_write(q, id, frame, done, release_frame);
     bool repeat = !done.ok && q.to_repeat(done);
-    if (!done.ok && !repeat) let_rest(vm, region_of(vm, owner));
-    end_write_back(vm, owner, frame, done.ok, release_frame);
+    if (!done.ok && !repeat) back_off(vm, region_of(vm, id));
+    end_write_back(vm, id, frame, done.ok, release_frame);
     return done.ok ? layout::OUTCOME_OK : repeat ? layout::OUTCOME_FLUSHED : layout::OUTCOME_FAILED;
 }
 
 // `post_clean` for a region with replicas or checksums. Once a WRITE is posted its handler ends the write-back, or this
 // lane does for a replica that it could post none to.
-GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
+GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u32 kind, u32* rung) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u32 pending = is_replicated(region) ? begin_replicas(vm, id) : 1;
     if (!pending) return false;
-    if (is_checked(region)) renew_checksum(vm, owner, frame);
+    if (is_checked(region)) renew_checksum(vm, id, frame);
     bool begun = false;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (!(pending >> n & 1)) continue;
-        u64 way = at_replica(owner, n);
+        u64 replica = at_replica(id, n);
         u32 queue;
         u64 index;
-        if (!try_reserve_any(vm, way, true, 1, &queue, &index)) {
+        if (!try_reserve_any(vm, replica, true, 1, &queue, &index)) {
             // Nothing is begun yet: as if nothing had been tried.
             if (!begun) break;
-            u32 end = end_replica(vm, way, all_queues_gone(vm, way) ? kMissed : kToRepeat);
-            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
+            u32 end = end_replica(vm, replica, all_queues_gone(vm, replica) ? kMissed : kToRepeat);
+            if (end != kNotLast) end_write_back(vm, id, frame, end == kEndedWell, false);
             continue;
         }
         begun = true;
         Queue q(vm, queue);
-        write_slot(q, index, kind, way, frame, 0, 0);
+        write_slot(q, index, kind, replica, frame, 0, 0);
         commit(q, index, 1);
         if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
         *rung = queue;
@@ -114,13 +115,13 @@ GPUVM_NOINLINE bool post_guarded(const layout::VmDesc* vm, u64 owner, u32 frame,
 }
 
 // Begins the write-back of a dirty page whose cleaning was won; false when no ring had room.
-GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 owner, u32 frame, u32 kind, u32* rung) {
-    if (is_guarded(region_of(vm, owner))) return post_guarded(vm, owner, frame, kind, rung);
+GPUVM_DEVICE bool post_clean(const layout::VmDesc* vm, u64 id, u32 frame, u32 kind, u32* rung) {
+    if (is_guarded(region_of(vm, id))) return post_guarded(vm, id, frame, kind, rung);
     u32 queue;
     u64 index;
-    if (!try_reserve_any(vm, owner, true, 1, &queue, &index)) return false;
+    if (!try_reserve_any(vm, id, true, 1, &queue, &index)) return false;
     Queue q(vm, queue);
-    write_slot(q, index, kind, owner, frame, 0, 0);
+    write_slot(q, index, kind, id, frame, 0, 0);
     commit(q, index, 1);
     // One doorbell for neighbours on one queue.
     if (*rung != queue && *rung != kNoFrame) ring(Queue(vm, *rung));
@@ -141,36 +142,36 @@ GPUVM_DEVICE u32 begin_flush(u64* word, u64 seen) {
 
 // Writes home a page of a region with replicas or checksums whose write-back mark is ours, and waits for it: OUTCOME_*
 // with the syndromes of a failure, or 0 when a wait ended first.
-GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 owner, u32 frame, u32* queue, u64* index) {
-    const layout::RegionDesc* region = region_of(vm, owner);
-    u64* word = word_of(vm, owner);
-    *queue = stripe_of(vm, owner)->queue_first;
+GPUVM_NOINLINE u32 flush_guarded(const layout::VmDesc* vm, u64 id, u32 frame, u32* queue, u64* index) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64* word = word_of(vm, id);
+    *queue = stripe_of(vm, id)->queue_first;
     *index = 0;
-    u32 pending = is_replicated(region) ? begin_replicas(vm, owner) : 1;
+    u32 pending = is_replicated(region) ? begin_replicas(vm, id) : 1;
     if (!pending) {
         write_back_failed(word);
-        if (is_unreachable(vm, owner)) return layout::OUTCOME_FAILED;
+        if (is_unreachable(vm, id)) return layout::OUTCOME_FAILED;
         // A pair is being mended, once its requests are finished, which nobody but us may be there to do.
         reap_all(vm, kClockWindow);
         return layout::OUTCOME_FLUSHED;
     }
-    if (is_checked(region)) renew_checksum(vm, owner, frame);
+    if (is_checked(region)) renew_checksum(vm, id, frame);
     u32 posted = 0, worst = 0, queues[layout::REPLICAS_MAX];
     u64 indexes[layout::REPLICAS_MAX];
     bool written = false, dirty = false, again = false, ended = true;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n) {
         if (!(pending >> n & 1)) continue;
-        u64 way = at_replica(owner, n);
-        if (!wait_for_slot(vm, way, true, &queues[n], &indexes[n])) {
-            bool gone = all_queues_gone(vm, way);
+        u64 replica = at_replica(id, n);
+        if (!wait_for_slot(vm, replica, true, &queues[n], &indexes[n])) {
+            bool gone = all_queues_gone(vm, replica);
             u32 end = kEndedBadly;
-            if (is_replicated(region)) end = end_replica(vm, way, gone ? kMissed : kToRepeat);
-            if (end != kNotLast) end_write_back(vm, owner, frame, end == kEndedWell, false);
+            if (is_replicated(region)) end = end_replica(vm, replica, gone ? kMissed : kToRepeat);
+            if (end != kNotLast) end_write_back(vm, id, frame, end == kEndedWell, false);
             ended = ended && gone;
             continue;
         }
         Queue q(vm, queues[n]);
-        write_slot(q, indexes[n], layout::REQUEST_FLUSH, way, frame, 1, 0);
+        write_slot(q, indexes[n], layout::REQUEST_FLUSH, replica, frame, 1, 0);
         commit(q, indexes[n], 1);
         ring(q);
         posted |= 1u << n;

@@ -169,8 +169,8 @@ pub(super) static ALL: [Mutation; 15] = [
         "lanes write a region's last page to its exact end",
         &[plant(
             WRITE_BACK,
-            "Source source = source_of(vm, owner);",
-            "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
+            "Source source = source_of(vm, id);",
+            "Source source = source_of(vm, id);\n    if (source.bytes >> vm->page_shift == 0) --source.bytes;",
         )],
         Workload::Direct,
         62,
@@ -182,8 +182,8 @@ pub(super) static ALL: [Mutation; 15] = [
         "lanes write nothing behind a region's end",
         &[plant(
             WRITE_BACK,
-            "Source source = source_of(vm, owner);",
-            "Source source = source_of(vm, owner);\n    if (source.bytes >> vm->page_shift == 0) ++source.bytes;",
+            "Source source = source_of(vm, id);",
+            "Source source = source_of(vm, id);\n    if (source.bytes >> vm->page_shift == 0) ++source.bytes;",
         )],
         Workload::Direct,
         16,

@@ -11,7 +11,7 @@ pub(super) static ALL: [Mutation; 6] = [
         "a copy that is stale is never read",
         &[plant(
             REPLICA,
-            "return ld_relaxed_gpu(stale_word(vm, owner)) & stale_bit(owner);",
+            "return ld_relaxed_gpu(stale_word(vm, id)) & stale_bit(id);",
             "return false;",
         )],
         Workload::Replicas,
@@ -37,7 +37,7 @@ pub(super) static ALL: [Mutation; 6] = [
         "of what a home holds that returns nothing counts",
         &[plant(
             CATCH_UP,
-            "if (at == home) set_stale(vm, at_replica(owner, n));",
+            "if (at == home) set_stale(vm, at_replica(id, n));",
             ";",
         )],
         Workload::Returns,

@@ -8,7 +8,7 @@ const REPLICATED: u32 = layout::REGION_REPLICATED;
 const CHECKED: u32 = layout::REGION_CHECKED;
 
 fn second(page: usize) -> u64 {
-    layout::owner_of(0, page as u64) | 1 << layout::OWNER_REPLICA_SHIFT
+    layout::page_id(0, page as u64) | 1 << layout::PAGE_ID_REPLICA_SHIFT
 }
 
 impl Fake {
