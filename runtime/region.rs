@@ -243,7 +243,9 @@ impl RegionInner {
             stale_words: self.pages.count().div_ceil(32),
             joins: self.guards.joins,
             checksums: self.guards.checksums,
-            reserved_tail: [0; 7],
+            pad: 0,
+            homes_reciprocal: layout::reciprocal(stripes.len() as u32),
+            reserved_tail: [0; 4],
         }
     }
 

@@ -59,6 +59,11 @@ pub const REGIONS_MAX: u32 = 1 << 16;
 /// Computer Programming, volume 3, 6.4).
 pub const NIC_HASH: u64 = 0x4f1b_bcdc_bfa5_3e0b;
 
+/// By which lanes divide by `divisor`, which is not 0: a multiplication, since a GPU divides 64 bits by a routine of 400 instructions.
+pub const fn reciprocal(divisor: u32) -> u64 {
+    u64::MAX / divisor as u64
+}
+
 /// The page id of a region's page, as the table of frames and request records hold it.
 pub const fn page_id(region: u32, page: u64) -> u64 {
     PAGE_ID_TAKEN_BIT | ((region as u64) << PAGE_ID_REGION_SHIFT) | page
@@ -127,8 +132,12 @@ pub struct RegionDesc {
     pub checksums: u64,
     /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
     pub replicas: u32,
+    /// Unused, to align.
+    pub pad: u32,
+    /// [`reciprocal`] of `homes`.
+    pub homes_reciprocal: u64,
     /// Unused, to 128 bytes.
-    pub reserved_tail: [u32; 7],
+    pub reserved_tail: [u32; 4],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -220,7 +229,7 @@ pub struct VmDesc {
     pub fill_count: u32,
     /// How often `ticks()` counts in a microsecond, rounded up.
     pub ticks_per_us: u32,
-    /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
+    /// [`reciprocal`] of `frame_count`.
     pub frame_reciprocal: u64,
 }
 
@@ -312,7 +321,8 @@ shared_layout! {
     ArrayDesc: 64 { words: 0, frames: 8, length: 16, vm: 24, home: 32, bytes: 40, page_shift: 48, region: 52,
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
-        nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, reserved_tail: 100, }
+        nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
+        homes_reciprocal: 104, reserved_tail: 112, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {

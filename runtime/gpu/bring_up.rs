@@ -170,6 +170,6 @@ fn describe(
         ticks_per_us: gpu.capabilities().ticks_per_us.ceil() as u32,
         fills,
         fill_count,
-        frame_reciprocal: u64::MAX / u64::from(pool.count()),
+        frame_reciprocal: layout::reciprocal(pool.count()),
     }
 }

@@ -336,8 +336,12 @@ struct alignas(64) RegionDesc {
     unsigned long long checksums;
     /// Homes of each page: 1 or 2. The stripes of replica 1 follow those of replica 0.
     unsigned int replicas;
+    /// Unused, to align.
+    unsigned int pad;
+    /// [`reciprocal`] of `homes`.
+    unsigned long long homes_reciprocal;
     /// Unused, to 128 bytes.
-    unsigned int reserved_tail[7];
+    unsigned int reserved_tail[4];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -423,7 +427,7 @@ struct alignas(128) VmDesc {
     unsigned int fill_count;
     /// How often `ticks()` counts in a microsecond, rounded up.
     unsigned int ticks_per_us;
-    /// `2^64 - 1` over `frame_count`, rounded down: for divisions by the number of frames.
+    /// [`reciprocal`] of `frame_count`.
     unsigned long long frame_reciprocal;
 };
 
@@ -743,7 +747,9 @@ static_assert(__builtin_offsetof(RegionDesc, stale_words) == 72, "offset of Regi
 static_assert(__builtin_offsetof(RegionDesc, joins) == 80, "offset of RegionDesc::joins");
 static_assert(__builtin_offsetof(RegionDesc, checksums) == 88, "offset of RegionDesc::checksums");
 static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionDesc::replicas");
-static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 100, "offset of RegionDesc::reserved_tail");
+static_assert(__builtin_offsetof(RegionDesc, pad) == 100, "offset of RegionDesc::pad");
+static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset of RegionDesc::homes_reciprocal");
+static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 112, "offset of RegionDesc::reserved_tail");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");

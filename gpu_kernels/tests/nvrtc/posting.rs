@@ -13,7 +13,7 @@ using namespace gpuvm;
 using namespace gpuvm::detail;
 
 struct WantedSlot {
-    u64 index, id;
+    u64 index, page_id;
     u32 frame, pins;
     const layout::VmDesc* vm;
 };

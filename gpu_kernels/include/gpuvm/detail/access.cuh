@@ -143,10 +143,10 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
 #if GPUVM_STAGED
     if constexpr (kDirect && sizeof(T) <= 8) {
         using B = typename bits_of<sizeof(T)>::type;
-        // Asked where there is one transport only, too: without it ptxas 13.0 takes 18 registers more. An address under
-        // the element's own alignment is for the long way.
+        // Asked where there is one transport only, too: without it ptxas 13.0 takes 18 registers more. A page that goes
+        // through a staging buffer in several pieces is for the long way.
         bool fits = array.home != 0 && !never_evicted(array) && array.offset_mask < kStagingBytes &&
-                    !(array.home & (sizeof(T) - 1));
+                    !(array.home & (kStagingBytes - 1));
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =

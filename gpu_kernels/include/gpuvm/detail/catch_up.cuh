@@ -11,7 +11,8 @@ GPUVM_DEVICE void age_page(const layout::VmDesc* vm, u64 id, u32 home) {
     const layout::RegionDesc* region = region_of(vm, id);
     for (u32 n = 0; n < region->replicas; ++n) {
         // Row n is moved on by n homes; a region whose rows have one home each has home n in row n.
-        u64 at = region->homes == 1 ? n : (page_of(id) + n) % region->homes;
+        u32 at = n;
+        if (region->homes > 1) divide(page_of(id) + n, region->homes, region->homes_reciprocal, &at);
         if (at == home) set_stale(vm, at_replica(id, n));
     }
 }

@@ -86,6 +86,14 @@ GPUVM_DEVICE void unload(u32 buffer, u32 skip, u64 to, u32 bytes) {
     if (whole < bytes) unstage(buffer, to, skip, whole, bytes);
 }
 
+// A page of `bytes` bytes is copied in pieces that end where the home's system pages do: memory that a program lends is
+// pinned in ranges of whole system pages, and a copy across the edge of one is an error to compute-sanitizer. The
+// length of the piece that begins at byte `at`.
+GPUVM_DEVICE u32 piece_at(u64 home, u32 at, u32 bytes) {
+    u32 to_edge = kStagingBytes - ((static_cast<u32>(home) + at) & (kStagingBytes - 1)), left = bytes - at;
+    return left < to_edge ? left : to_edge;
+}
+
 // The frame by ordinary stores of several lanes: with a whole warp it is done sooner than by the copy engine. For a
 // page of one piece in units of 16 bytes.
 GPUVM_DEVICE void store_staged(const unsigned char* staged, u64 frame, u32 bytes, u32 rank, u32 lanes) {
@@ -110,15 +118,14 @@ class Fetch {
     }
     // Returns when the frame holds the page, for ordinary loads too.
     GPUVM_DEVICE void finish(u64 frame) {
-        u32 other = bytes_ > kStagingBytes ? try_lock_staging() : kStagingBuffers;
+        u32 asked = piece(0), other = asked < bytes_ ? try_lock_staging() : kStagingBuffers, buffer = buffer_;
         bool two = other != kStagingBuffers;
-        u32 ahead = two ? 2 * kStagingBytes : kStagingBytes, buffer = buffer_;
-        if (two) issue(other, kStagingBytes);
-        for (u32 at = 0; at < bytes_; at += kStagingBytes) {
+        if (two) asked += issue(other, asked);
+        for (u32 at = 0; at < bytes_; at += piece(at)) {
             arrive(buffer);
-            unload(buffer, skip(), frame + at, piece(at));
+            unload(buffer, skip(at), frame + at, piece(at));
             stage_out_read();
-            if (bytes_ - at > ahead) issue(buffer, at + ahead);
+            if (asked < bytes_) asked += issue(buffer, asked);
             if (two) buffer = buffer == buffer_ ? other : buffer_;
         }
         // The buffers were read: whoever waits for them need not wait for the frame.
@@ -131,12 +138,10 @@ class Fetch {
     GPUVM_DEVICE u32 buffer() const { return buffer_; }
     GPUVM_DEVICE u32 phase() const { return staging_phase(buffer_); }
     GPUVM_DEVICE static void wait(u32 buffer, u32 phase) { stage_in_wait(buffer, phase); }
-    GPUVM_DEVICE static const unsigned char* staged(u32 buffer, u64 home) {
-        return staging.bytes[buffer] + (home & kHullMask);
-    }
+    GPUVM_DEVICE static const unsigned char* staged(u32 buffer) { return staging.bytes[buffer]; }
     // Begins to fill the frame, and returns when the buffer was read.
     GPUVM_DEVICE void empty(u64 frame) {
-        unload(buffer_, skip(), frame, bytes_);
+        unload(buffer_, 0, frame, bytes_);
         stage_out_read();
     }
     // The frame holds what was read of buffers, for ordinary loads too.
@@ -149,16 +154,18 @@ class Fetch {
 
   private:
     // A piece is read with what lies before it to the next multiple of 128, and after it of 16: all of the same system
-    // pages, so they may be read.
-    static constexpr u32 kHullMask = 127;
-    GPUVM_DEVICE u32 skip() const { return static_cast<u32>(home_) & kHullMask; }
-    GPUVM_DEVICE u32 piece(u32 at) const { return bytes_ - at < kStagingBytes ? bytes_ - at : kStagingBytes; }
+    // page, so they may be read. Only the first begins off such a multiple.
+    GPUVM_DEVICE u32 skip(u32 at) const { return at ? 0 : static_cast<u32>(home_) & 127; }
+    GPUVM_DEVICE u32 piece(u32 at) const { return piece_at(home_, at, bytes_); }
     GPUVM_DEVICE static void arrive(u32 buffer) {
         stage_in_wait(buffer, staging_phase(buffer));
         stage_in_end(buffer);
     }
-    GPUVM_DEVICE void issue(u32 buffer, u32 at) {
-        stage_in_begin(buffer, home_ + at - skip(), (skip() + piece(at) + 15) & ~15u);
+    // Begins a piece and returns its length.
+    GPUVM_DEVICE u32 issue(u32 buffer, u32 at) {
+        u32 before = skip(at), bytes = piece(at);
+        stage_in_begin(buffer, home_ + at - before, (before + bytes + 15) & ~15u);
+        return bytes;
     }
 
     u64 home_;
@@ -171,13 +178,13 @@ GPUVM_NOINLINE void copy_to_home(u64 home, u64 frame, u32 bytes) {
     u32 buffer = lock_staging();
     // The stores of those who held the page come before the engine's reads: it was cleaned after they had let it go.
     fence_proxy();
-    for (u32 at = 0; at < bytes; at += kStagingBytes) {
-        u32 left = bytes - at, piece = left < kStagingBytes ? left : kStagingBytes;
-        // A frame is whole pages: what lies behind the last page's end may be read.
-        stage_in_begin(buffer, frame + at, (piece + 15) & ~15u);
+    for (u32 at = 0; at < bytes; at += piece_at(home, at, bytes)) {
+        // The engine reads whole units of 16 bytes. What lies around a piece is the same frame, which is whole pages.
+        u32 piece = piece_at(home, at, bytes), before = at & 15;
+        stage_in_begin(buffer, frame + at - before, (before + piece + 15) & ~15u);
         stage_in_wait(buffer, staging_phase(buffer));
         stage_in_end(buffer);
-        unload(buffer, 0, home + at, piece);
+        unload(buffer, before, home + at, piece);
         stage_out_read();
     }
     unlock_staging(buffer);

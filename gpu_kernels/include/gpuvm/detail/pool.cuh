@@ -15,16 +15,9 @@ GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) {
     return reinterpret_cast<layout::PoolState*>(vm->pool);
 }
 
-// `value` divided by the number of frames. The reciprocal is rounded down, so the product is the quotient or one less.
+// `value` divided by the number of frames.
 GPUVM_DEVICE u64 over_frames(const layout::VmDesc* vm, u64 value, u32* rest) {
-    u64 quotient = multiply_high(value, vm->frame_reciprocal);
-    u64 left = value - quotient * vm->frame_count;
-    if (left >= vm->frame_count) {
-        ++quotient;
-        left -= vm->frame_count;
-    }
-    *rest = static_cast<u32>(left);
-    return quotient;
+    return divide(value, vm->frame_count, vm->frame_reciprocal, rest);
 }
 
 // Reserves up to `want` frames and returns how many: what was not there is given back at once. Relaxed: who takes a

@@ -86,10 +86,10 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
-    const unsigned char* staged = Fetch::staged(buffer, home);
+    const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;
-    bool together = lanes >= 8 && !((home | bytes) & 15);
+    bool together = lanes >= 8 && !(bytes & 15);
     if (together) store_staged(staged, target, bytes, rank, lanes);
     // All lanes' accesses to the buffer, and their stores to the frame, come before what the leader does now.
     __syncwarp(group);

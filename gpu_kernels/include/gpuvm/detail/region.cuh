@@ -24,6 +24,18 @@ constexpr bool kGuarded = kQueued;
 constexpr bool kGuarded = false;
 #endif
 
+// `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.
+GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
+    u64 quotient = multiply_high(value, reciprocal);
+    u64 left = value - quotient * divisor;
+    if (left >= divisor) {
+        ++quotient;
+        left -= divisor;
+    }
+    *rest = static_cast<u32>(left);
+    return quotient;
+}
+
 GPUVM_DEVICE bool is_replicated(const layout::RegionDesc* region) {
     return kGuarded && region->flags & layout::REGION_REPLICATED;
 }

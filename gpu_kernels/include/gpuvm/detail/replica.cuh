@@ -44,7 +44,9 @@ GPUVM_NOINLINE u64 choose_replica(const layout::VmDesc* vm, u64 id) {
     // Neighbours from both rows, and a page from either in turn: each fetch has another version, and so damage to a
     // copy is found while the other one is good.
     u64 version = ld_relaxed_gpu(word_of(vm, id)) >> layout::VERSION_SHIFT;
-    u64 replica = at_replica(id, (version + page_at_home(region_of(vm, id), page_of(id))) & 1), mended = 0;
+    u32 home;
+    u64 at_home = page_at_home(region_of(vm, id), page_of(id), &home);
+    u64 replica = at_replica(id, (version + at_home) & 1), mended = 0;
     for (u32 n = 0; n < layout::REPLICAS_MAX; ++n, replica = other_replica(replica)) {
         if (is_stale(vm, replica) || all_queues_gone(vm, replica)) continue;
         // A home that does not answer, or whose queue pairs fail, is asked only where the other one cannot be.

@@ -35,17 +35,18 @@ GPUVM_DEVICE u32 page_length(u64 bytes, u64 start, u32 whole) {
     return rest < whole ? static_cast<u32>(rest) : whole;
 }
 
-// Number of a page among those of its home.
-GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page) {
-    return region->homes == 1 ? page : page / region->homes;
+// Number of a page among those of its home, and which home that is.
+GPUVM_DEVICE u64 page_at_home(const layout::RegionDesc* region, u64 page, u32* home) {
+    *home = 0;
+    return region->homes == 1 ? page : divide(page, region->homes, region->homes_reciprocal, home);
 }
 // The stripe that holds a page, in the replica that the page id names.
 GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 id) {
     const layout::RegionDesc* region = region_of(vm, id);
-    u64 page = page_of(id), stripe = 0;
-    if (region->homes > 1) stripe = page % region->homes * region->nics;
+    u32 home;
+    u64 at_home = page_at_home(region, page_of(id), &home), stripe = static_cast<u64>(home) * region->nics;
     if (is_replicated(region)) stripe += replica_of(id) * region->homes * region->nics;
-    if (region->nics > 1) stripe += (page_at_home(region, page) * layout::NIC_HASH >> 32) * region->nics >> 32;
+    if (region->nics > 1) stripe += (at_home * layout::NIC_HASH >> 32) * region->nics >> 32;
     return reinterpret_cast<const layout::StripeDesc*>(region->stripes) + stripe;
 }
 
@@ -53,12 +54,12 @@ GPUVM_DEVICE const layout::StripeDesc* stripe_of(const layout::VmDesc* vm, u64 i
 GPUVM_DEVICE Source source_of(const layout::VmDesc* vm, u64 id) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64 page = page_of(id), start = page << vm->page_shift, at_home = start;
-    u32 whole = 1u << vm->page_shift;
+    u32 home, whole = 1u << vm->page_shift;
     if (is_direct(region)) return Source{region->home + start, nullptr, page_length(region->bytes, start, whole)};
     const layout::StripeDesc* stripe = reinterpret_cast<const layout::StripeDesc*>(region->stripes);
     if (region->homes != 1 || region->nics != 1 || is_replicated(region)) {
         stripe = stripe_of(vm, id);
-        at_home = page_at_home(region, page) << vm->page_shift;
+        at_home = page_at_home(region, page, &home) << vm->page_shift;
     }
     return Source{stripe->home + at_home, stripe, page_length(region->bytes, start, whole)};
 }

@@ -7,7 +7,7 @@
 namespace gpuvm {
 namespace detail {
 
-// A piece: what a buffer holds.
+// A piece: what a buffer holds. A system page, whose edges pieces end at.
 constexpr u32 kStagingBytes = 4096;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 // Staging buffers of a block. What its lanes copy goes through them, one copy at a time through each.
