@@ -1,12 +1,9 @@
 //! Regions over memory that the caller lends for the time of a scope.
 
-use std::{
-    marker::PhantomData,
-    ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{marker::PhantomData, ops::Deref, sync::Arc};
 
 use bytemuck::Pod;
+use parking_lot::Mutex;
 
 use crate::{
     element::ElementType,
@@ -52,7 +49,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         };
         // The regions end also when `body` unwinds.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&scope)));
-        let regions = std::mem::take(&mut *scope.regions.lock().unwrap_or_else(PoisonError::into_inner));
+        let regions = std::mem::take(&mut *scope.regions.lock());
         let mut closed = Ok(());
         for region in regions {
             let ended = region.close(true).and(region.take_failure());
@@ -94,10 +91,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     unsafe fn lend<T: Pod>(&'scope self, builder: RegionBuilder<T>, base: *mut T) -> Result<ScopedRegion<'scope, T>> {
         // SAFETY: the caller's promise.
         let region = unsafe { builder.over(base) }?;
-        self.regions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&region.inner));
+        self.regions.lock().push(Arc::clone(&region.inner));
         Ok(ScopedRegion {
             region,
             _scope: PhantomData,

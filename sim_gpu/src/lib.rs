@@ -52,8 +52,8 @@ mod worker;
 
 use std::any::Any;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,7 +62,6 @@ pub use self::compile::Preemption;
 use self::compile::{Build, Compiler};
 use self::copier::SimCopier;
 use self::core::{Core, Options};
-use self::launch::lock;
 use self::memory::Memory;
 use self::module::{ModuleInner, SimModule};
 use self::seeded::Scheduler;
@@ -73,6 +72,7 @@ use gpuvm_gpu::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory, HostRegistration,
     Module, NoteFormatter, OnStore, Simulation, Source, Stream,
 };
+use parking_lot::Mutex;
 
 /// Device memory unless told otherwise: 1 GiB.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -343,12 +343,12 @@ impl SimGpu {
 
     /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
     pub fn races(&self) -> (Vec<Race>, u64) {
-        lock(&self.core.races).clone()
+        self.core.races.lock().clone()
     }
 
     /// The last events of the seeded mode, oldest first: as many as [`SimOptions::events_kept`] says.
     pub fn events(&self) -> Vec<Event> {
-        lock(&self.core.events).iter().copied().collect()
+        self.core.events.lock().iter().copied().collect()
     }
 
     /// Lanes preempted so far because they did not yield.
@@ -402,7 +402,7 @@ impl SimGpu {
     }
 
     fn build(&self) -> Result<Build, GpuError> {
-        let mut build = lock(&self.build);
+        let mut build = self.build.lock();
         if let Some(build) = build.as_ref() {
             return Ok(build.clone());
         }
@@ -527,7 +527,7 @@ impl Simulation for SimGpu {
     }
 
     fn attach(&self, actor: Arc<dyn Actor>) {
-        lock(&self.core.actors).push(actor);
+        self.core.actors.lock().push(actor);
     }
 
     fn set_note_formatter(&self, format: NoteFormatter) {

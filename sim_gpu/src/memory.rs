@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gpuvm_gpu::back_end::{Ranges, Release};
 use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
+use parking_lot::Mutex;
 
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
@@ -53,8 +54,8 @@ impl Memory {
         self.capacity
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// First fit in the holes.

@@ -5,12 +5,13 @@
 //! change an interleaving.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpuvm_layouts as layout;
 use gpuvm_sim_gpu::{Observer, Step};
 use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::words;
 use copies::{home_of, page_of};
@@ -126,7 +127,7 @@ impl Watcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Begins to watch the virtual memory whose description lies at this address.
@@ -161,7 +162,7 @@ impl Watcher {
 
     /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
     pub(crate) fn is_sound(&self) -> bool {
-        !matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+        self.state.try_lock().is_some()
     }
 
     /// How often it looked.

@@ -5,19 +5,19 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_uint;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUevent, CUevent_flags_enum as EventFlags, CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes,
     CUmemcpyFlags_enum as CopyFlags, CUmemcpySrcAccessOrder_enum as Order, CUresult,
 };
+use parking_lot::Mutex;
 
 use super::calls::{Missing, cu};
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// Most copies of one call.
@@ -67,7 +67,7 @@ impl StreamCopier {
         };
         for _ in 0..COPIES_IN_FLIGHT_MAX {
             let event = copier.event()?;
-            lock(&copier.state).resting.push(event);
+            copier.state.lock().resting.push(event);
         }
         copier.warm(places)?;
         Ok(copier)
@@ -119,7 +119,7 @@ impl StreamCopier {
         submitted.and(idle)?;
         // Collects the events; the count starts at 0 for the user.
         self.completed()?;
-        lock(&self.state).completed = 0;
+        self.state.lock().completed = 0;
         Ok(())
     }
 
@@ -235,7 +235,7 @@ enum Batched {
 impl Copier for StreamCopier {
     unsafe fn submit(&self, data: &[CopySpan], then: &[CopySpan]) -> Result<(), GpuError> {
         self.core.enter()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let state = &mut *state;
         if state.resting.is_empty()
             && let Some(oldest) = state.flying.front()
@@ -272,7 +272,7 @@ impl Copier for StreamCopier {
     }
 
     fn completed(&self) -> Result<u64, GpuError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.flying.is_empty() {
             self.core.enter()?;
             self.collect(&mut state)?;
@@ -288,7 +288,7 @@ impl Drop for StreamCopier {
             return;
         }
         let _ = self.core.synchronize(self.stream, "wait for the last copies");
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = self.state.get_mut();
         for event in state.flying.drain(..).chain(state.resting.drain(..)) {
             // SAFETY: the stream is idle, and nobody else knows the event.
             let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
