@@ -64,13 +64,13 @@ use self::copier::SimCopier;
 use self::core::{Core, Options};
 use self::memory::Memory;
 use self::module::{ModuleInner, SimModule};
-use self::seeded::Scheduler;
+use self::seeded::{Scheduler, engine_copies};
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory, HostRegistration,
-    Module, NoteFormatter, OnStore, Simulation, Source, Stream,
+    Module, NoteFormatter, OnCopy, OnStore, Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 
@@ -137,7 +137,6 @@ pub struct SimOptions {
 pub use self::events::{Event, EventKind};
 pub use self::observer::{Observer, Step};
 pub use self::races::{Race, RaceAccess, RacingLane};
-pub use self::seeded::engine_copies;
 
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
 ///
@@ -528,6 +527,10 @@ impl Simulation for SimGpu {
 
     fn attach(&self, actor: Arc<dyn Actor>) {
         self.core.actors.lock().push(actor);
+    }
+
+    fn on_copy(&self) -> OnCopy {
+        engine_copies
     }
 
     fn set_note_formatter(&self, format: NoteFormatter) {

@@ -10,7 +10,7 @@ mod scheduler;
 use std::ffi::c_void;
 
 pub(crate) use self::chance::Chance;
-pub use self::chance::engine_copies;
+pub(crate) use self::chance::engine_copies;
 pub(crate) use self::scheduler::Scheduler;
 
 use self::chance::EVENT_NS;
