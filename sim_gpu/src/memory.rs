@@ -16,11 +16,11 @@ const PAGE: u64 = 4096;
 pub(crate) struct Memory {
     base: u64,
     capacity: u64,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     /// Live device allocations: address -> (bytes asked for, bytes taken).
     live: BTreeMap<u64, (u64, u64)>,
     holes: Ranges,
@@ -33,9 +33,9 @@ impl Memory {
     pub(crate) fn new(capacity: u64) -> Result<Arc<Self>, GpuError> {
         let capacity = capacity.max(PAGE).next_multiple_of(PAGE);
         let base = map(capacity)? as u64;
-        let state = State {
+        let state = MemoryState {
             holes: Ranges::new(base, capacity),
-            ..State::default()
+            ..MemoryState::default()
         };
         Ok(Arc::new(Self {
             base,
@@ -54,7 +54,7 @@ impl Memory {
         self.capacity
     }
 
-    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+    fn state(&self) -> parking_lot::MutexGuard<'_, MemoryState> {
         self.state.lock()
     }
 
@@ -142,7 +142,7 @@ impl Memory {
     }
 }
 
-impl State {
+impl MemoryState {
     fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
         let inside = |map: &BTreeMap<u64, (u64, u64)>| {
             map.range(..=addr)

@@ -24,12 +24,12 @@ pub(crate) struct SimStream {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     empty: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     running: bool,
     waiting: VecDeque<Arc<LaunchState>>,
     error: Option<GpuError>,

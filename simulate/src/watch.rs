@@ -88,13 +88,13 @@ struct Source {
 /// that ends.
 #[derive(Default)]
 pub struct Watcher {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// The first finding, for who must not wait for a lane that was lost while it held `state`.
     first: OnceLock<Finding>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     desc: Option<VmDesc>,
     regions: Vec<(u32, RegionDesc)>,
     queues: Vec<QueueDesc>,
@@ -126,7 +126,7 @@ impl Watcher {
         watcher
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock()
     }
 
@@ -272,7 +272,7 @@ fn phase_of(record_state: u64) -> u64 {
     record_state & 3
 }
 
-impl State {
+impl WatchState {
     fn region_of(&self, owner: u64) -> Option<&RegionDesc> {
         let number = region_number(owner);
         self.regions

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -116,7 +116,7 @@ fn after_an_error_among_many_requests_all_data_is_right() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(43_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, 4096, 4);
+        let shape = ProgramShape::random(&mut rng, 4096, 4);
         let builder = shape
             .builder()
             .over_soft()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
-use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind, VmBuilder};
 
 fn direct(frames: u64) -> VmBuilder {
@@ -264,9 +264,9 @@ fn kernels_killed_while_they_fill_large_pages_leave_a_sound_memory() {
 fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {
     for seed in seeds(first, count) {
         let mut rng = rng(seed);
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: true,
-            ..Shape::random(&mut rng, page, size_of::<T>() as u64)
+            ..ProgramShape::random(&mut rng, page, size_of::<T>() as u64)
         };
         if let Err(wrong) = run::<T>(&mut rng, &shape, &CompileOptions::default()) {
             give_up("direct", test, seed, &shape, &wrong);
@@ -287,7 +287,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
 #[test]
 fn many_interleavings_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(500, 30) {
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: true,
             ..tiny(seed, 1 + seed % 3)
         };

@@ -4,15 +4,15 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, DirtyPage, Error, LaunchConfig, Region};
 use gpuvm_nic::wire::mlx5::Syndrome;
 
 const SEEDS: u64 = 50;
 
-fn shape(seed: u64, mix: &FaultMix) -> Shape {
-    Shape {
+fn shape(seed: u64, mix: &FaultMix) -> ProgramShape {
+    ProgramShape {
         faults: Some(mix.clone()),
         // One queue pair or two, rings of one request to eight.
         ..tiny(seed, 1 + seed % 3)
@@ -20,7 +20,7 @@ fn shape(seed: u64, mix: &FaultMix) -> Shape {
 }
 
 /// Runs programs under a mix of faults that can all be served in the end, and sees that each kind happened.
-fn heals(test: &str, mix: &str, change: impl Fn(&Shape) -> gpuvm::VmBuilder) -> FaultTally {
+fn heals(test: &str, mix: &str, change: impl Fn(&ProgramShape) -> gpuvm::VmBuilder) -> FaultTally {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
     let (mut tally, started, mut mended) = (FaultTally::default(), Instant::now(), 0);
     for seed in seeds(0, SEEDS) {
@@ -47,7 +47,7 @@ macro_rules! healing {
     ($($name:ident: $mix:literal;)*) => {$(
         #[test]
         fn $name() {
-            heals(stringify!($name), $mix, Shape::builder);
+            heals(stringify!($name), $mix, ProgramShape::builder);
         }
     )*};
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -71,7 +71,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(41_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, 4096, 4);
+        let shape = ProgramShape::random(&mut rng, 4096, 4);
         let builder = shape.builder().over_soft();
         if let Err(wrong) = run_on::<u32>(builder.flush_reads(true), &mut rng, &shape, &CompileOptions::default()) {
             give_up(

@@ -7,7 +7,7 @@ use crate::common::{
     Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, simulated_soft, small_soft,
     with_causes,
 };
-use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, FaultKind, Integrity, LaunchConfig, Region, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -215,9 +215,9 @@ fn what_the_host_changes_in_part_is_compared_first() {
 }
 
 /// Programs of which every page has a checksum: none may be taken for damaged.
-fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(u64) -> Shape) {
+fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(u64) -> ProgramShape) {
     for seed in seeds(first, count) {
-        let shape = Shape {
+        let shape = ProgramShape {
             checked: true,
             ..shape(seed)
         };
@@ -231,7 +231,7 @@ fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(
 fn writers_beside_write_backs_are_no_damage() {
     let test = "writers_beside_write_backs_are_no_damage";
     without_alarm::<u32>(test, 100, 20, |seed| tiny(seed, 1 + seed % 3));
-    without_alarm::<u32>(test, 200, 10, |seed| Shape {
+    without_alarm::<u32>(test, 200, 10, |seed| ProgramShape {
         replicas: 2,
         ..tiny(seed, 1 + seed % 3)
     });
@@ -241,10 +241,10 @@ fn writers_beside_write_backs_are_no_damage() {
 fn writers_beside_write_backs_on_all_cores_are_no_damage() {
     let test = "writers_beside_write_backs_on_all_cores_are_no_damage";
     let shape = |page, bytes| {
-        move |seed| Shape {
+        move |seed| ProgramShape {
             beside: true,
             replicas: 1 + (seed % 2) as u32,
-            ..Shape::random(&mut rng(seed ^ 0xabcd), page, bytes)
+            ..ProgramShape::random(&mut rng(seed ^ 0xabcd), page, bytes)
         }
     };
     without_alarm::<u32>(test, 300, 3, shape(4 << 10, 4));
@@ -256,7 +256,7 @@ fn writers_beside_write_backs_on_all_cores_are_no_damage() {
 /// Whether one of `most` interleavings goes wrong with the bug.
 fn found(header: &str, from: &str, to: &str, most: u64) {
     let bug = planted(header, from, to);
-    let shape = |seed| Shape {
+    let shape = |seed| ProgramShape {
         checked: true,
         ..tiny(seed, 1 + seed % 3)
     };

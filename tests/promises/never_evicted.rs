@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
-use crate::program::{Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 
 fn config() -> LaunchConfig {
@@ -153,7 +153,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
 #[test]
 fn many_interleavings_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(700, 30) {
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: seed % 2 == 0,
             never_evicted: true,
             ..tiny(seed, 1 + seed % 3)

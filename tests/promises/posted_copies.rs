@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
-use crate::program::{Element, Shape, give_up, rng, run_on, seeds};
+use crate::program::{Element, ProgramShape, give_up, rng, run_on, seeds};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, TransportKind, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -70,7 +70,7 @@ fn own_frames_and_large_pages_take_the_same_way() {
 fn programs<T: Element>(test: &str, first: u64, count: u64) {
     for seed in seeds(first, count) {
         let mut rng = rng(seed);
-        let mut shape = Shape::random(&mut rng, PAGE, size_of::<T>() as u64);
+        let mut shape = ProgramShape::random(&mut rng, PAGE, size_of::<T>() as u64);
         // A flush beside a kernel runs on another stream; the mock's launches end all the same.
         shape.elements = shape
             .elements

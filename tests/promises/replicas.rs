@@ -8,7 +8,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, with_causes};
-use crate::program::{Moment, Outcome, Shape, give_up, rng, run_watched, seeds, tiny};
+use crate::program::{Moment, Outcome, ProgramShape, give_up, rng, run_watched, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::soft::{Fault, FaultMix, FaultPlan, FaultTally};
 use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm, VmBuilder};
@@ -34,8 +34,8 @@ impl Case {
         }
     }
 
-    fn shape(&self, seed: u64) -> Shape {
-        Shape {
+    fn shape(&self, seed: u64) -> ProgramShape {
+        ProgramShape {
             replicas: 2,
             checked: self.checked,
             faults: self.faults.clone(),

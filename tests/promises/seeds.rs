@@ -2,7 +2,7 @@
 //! to a plain array, and do find a library with a race.
 
 use crate::common::{Adjust, Bench, HOLDING, PAGE_WORDS, simulated_soft};
-use crate::program::{Outcome, Shape, give_up, rng, run, run_on, seeds, tiny};
+use crate::program::{Outcome, ProgramShape, give_up, rng, run, run_on, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig};
 
@@ -49,7 +49,7 @@ fn nothing_in_the_device_library_races() {
     };
     for seed in seeds(400, 5) {
         for (frames, threads, direct) in [(2, 32, false), (5, 64, false), (2, 32, true), (5, 64, true)] {
-            let shape = Shape {
+            let shape = ProgramShape {
                 threads,
                 direct,
                 ..tiny(seed, frames)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Vm, VmBuilder, soft};
 use gpuvm_layouts::NIC_HASH;
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -120,7 +120,7 @@ fn an_error_of_one_nic_is_told_and_the_others_pages_are_right() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(31_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, PAGE, 4);
+        let shape = ProgramShape::random(&mut rng, PAGE, 4);
         let builder = shape.builder().over_soft();
         let builder = builder.soft_nics(nics(2 + seed as usize % 3));
         if let Err(wrong) = run_on::<u32>(builder, &mut rng, &shape, &CompileOptions::default()) {

@@ -29,10 +29,10 @@ const WARM_BYTES: u64 = 4096;
 pub(crate) struct StreamCopier {
     core: Arc<Core>,
     stream: StreamHandle,
-    state: Mutex<State>,
+    state: Mutex<CopierState>,
 }
 
-struct State {
+struct CopierState {
     /// What one call of the driver copies, of the spans at hand.
     pieces: Vec<CopySpan>,
     /// Arguments of the next call.
@@ -54,7 +54,7 @@ impl StreamCopier {
         let copier = Self {
             core: Arc::clone(core),
             stream: core.new_stream(true)?,
-            state: Mutex::new(State {
+            state: Mutex::new(CopierState {
                 pieces: Vec::with_capacity(BATCH_MAX),
                 to: Vec::with_capacity(BATCH_MAX),
                 from: Vec::with_capacity(BATCH_MAX),
@@ -124,7 +124,7 @@ impl StreamCopier {
     }
 
     /// Enqueues copies without order among them.
-    fn enqueue(&self, state: &mut State, spans: &[CopySpan]) -> Result<(), GpuError> {
+    fn enqueue(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<(), GpuError> {
         let mut pieces = std::mem::take(&mut state.pieces);
         match self.core.pins() {
             Some(pins) => pins.cut(spans, &mut pieces),
@@ -136,7 +136,7 @@ impl StreamCopier {
     }
 
     /// Enqueues spans that the driver takes as they are.
-    fn enqueue_pieces(&self, state: &mut State, pieces: &[CopySpan]) -> Result<(), GpuError> {
+    fn enqueue_pieces(&self, state: &mut CopierState, pieces: &[CopySpan]) -> Result<(), GpuError> {
         for batch in pieces.chunks(BATCH_MAX) {
             if batch.len() > 1 && state.batches {
                 match self.batch(state, batch)? {
@@ -157,7 +157,7 @@ impl StreamCopier {
     }
 
     /// Enqueues at least two copies by one call.
-    fn batch(&self, state: &mut State, spans: &[CopySpan]) -> Result<Batched, GpuError> {
+    fn batch(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<Batched, GpuError> {
         state.to.clear();
         state.from.clear();
         state.bytes.clear();
@@ -210,7 +210,7 @@ impl StreamCopier {
     }
 
     /// Takes the events of submits that have arrived.
-    fn collect(&self, state: &mut State) -> Result<(), GpuError> {
+    fn collect(&self, state: &mut CopierState) -> Result<(), GpuError> {
         while let Some(&event) = state.flying.front() {
             // SAFETY: the event is this copier's own and was recorded.
             match outcome(unsafe { cu::cuEventQuery(event.0) }) {

@@ -25,11 +25,11 @@ const ZEROERS_MAX: u64 = 8;
 /// All host memory that was allocated for one GPU.
 pub(crate) struct HostPool {
     core: Arc<Core>,
-    state: Mutex<State>,
+    state: Mutex<HostMemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct HostMemoryState {
     /// First device address -> what lies there.
     live: BTreeMap<u64, Live>,
     /// Device address of a slab -> slab.

@@ -28,11 +28,11 @@ const SLAB_BYTES: u64 = 32 << 20;
 pub(crate) struct DevicePool {
     core: Arc<Core>,
     copier: Arc<HostCopies>,
-    state: Mutex<State>,
+    state: Mutex<DeviceMemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DeviceMemoryState {
     /// First address -> what lies there.
     live: BTreeMap<u64, Live>,
     /// First address -> slab.
@@ -134,7 +134,7 @@ impl DevicePool {
     fn small(&self, bytes: u64, align: u64) -> Result<(u64, LiveKind), GpuError> {
         // At most 2 MiB, so this does not overflow.
         let taken = bytes.next_multiple_of(GRANULE);
-        let find = |state: &mut State| {
+        let find = |state: &mut DeviceMemoryState| {
             let mut slabs = state.slabs.iter_mut();
             slabs.find_map(|(&slab, one)| Some((one.ranges.take(taken, align)?, LiveKind::Small { slab, taken })))
         };
@@ -264,7 +264,7 @@ impl Drop for DevicePool {
     }
 }
 
-impl State {
+impl DeviceMemoryState {
     /// Takes a part back into its slab; the slab's memory when it is the second empty one.
     fn give(&mut self, slab: u64, addr: u64, taken: u64) -> Option<Block> {
         let others_empty = self

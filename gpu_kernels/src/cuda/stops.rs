@@ -66,7 +66,7 @@ pub(crate) struct Brake {
     progress: Mutex<Progress>,
 }
 
-struct State {
+struct StopsState {
     last: u64,
     /// In the order of their launches.
     brakes: Vec<Arc<Brake>>,
@@ -80,7 +80,7 @@ struct State {
 /// What stops the launches of one GPU.
 pub(crate) struct Stops {
     core: Arc<Core>,
-    state: Mutex<State>,
+    state: Mutex<StopsState>,
     changed: Condvar,
     /// Stop words in device memory that are to be written; none once the GPU is closed.
     letters: Mutex<Option<VecDeque<Arc<Brake>>>>,
@@ -168,7 +168,7 @@ impl Stops {
         let now = Instant::now();
         Arc::new(Self {
             core,
-            state: Mutex::new(State {
+            state: Mutex::new(StopsState {
                 last: 0,
                 brakes: Vec::new(),
                 ended: now,
@@ -372,7 +372,7 @@ impl Stops {
     }
 }
 
-impl State {
+impl StopsState {
     /// Takes launches as started that nothing seen keeps from running, once their time would be over by [`LATE`].
     fn assume_starts(&self, now: Instant) {
         for (index, brake) in self.brakes.iter().enumerate() {

@@ -96,11 +96,11 @@ unsafe impl SharedMemory for ProcessMemory {
 /// The memory of one NIC's queues.
 pub(super) struct Arena {
     memory: Arc<dyn SharedMemory>,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ArenaState {
     /// Free spans, zeroed: bytes by address. Neighbours of one slab are joined.
     free: BTreeMap<u64, u64>,
     /// Chunks in use: bytes by address.
@@ -111,7 +111,7 @@ pub(super) struct State {
     failure: Option<String>,
 }
 
-impl State {
+impl ArenaState {
     /// Adds memory to cut from.
     pub fn add_slab(&mut self, start: u64, bytes: u64) {
         self.slabs.insert(start);

@@ -11,7 +11,7 @@ use rdma_mummy_sys as sys;
 
 use super::{PAGE, from_status, last_error, library};
 use crate::NicError;
-use crate::mlx5::arena::{SharedMemory, State};
+use crate::mlx5::arena::{ArenaState, SharedMemory};
 use crate::mlx5::domain::Domain;
 use crate::mlx5::dv;
 use crate::mlx5::failure::failed_with;
@@ -34,7 +34,7 @@ struct Slab {
 
 #[derive(Default)]
 struct Slabs {
-    free: State,
+    free: ArenaState,
     slabs: Vec<Slab>,
 }
 
