@@ -101,7 +101,7 @@ fn goes_on_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result<F
     let settings = simulated_soft(3).seed(seed).host_homes(2).wait_limit(LIMIT);
     let bench = Bench::with(settings.queue_pairs(1 + (seed % 2) as u32), BASIC, options);
     let words = PAGES * PAGE_WORDS;
-    let region = bench.vm.region::<u32>(words).name("both").replicas(2);
+    let region = bench.vm.region::<u32>().name("both").replicas(2);
     let region = region.from_iter(0..words as u32).unwrap();
     let nic = bench.soft_nic();
     nic.mix_faults(&"die:1@10s".parse().unwrap(), seed).unwrap();
@@ -168,7 +168,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         let bench = Bench::new(settings, BASIC);
         let words = PAGES * PAGE_WORDS;
         let regions = ["left", "right"].map(|name| {
-            let region = bench.vm.region::<u32>(words).name(name);
+            let region = bench.vm.region::<u32>().name(name);
             region.from_iter(0..words as u32).unwrap()
         });
         let nic = bench.soft_nic();

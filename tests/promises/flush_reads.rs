@@ -18,7 +18,7 @@ fn counted(base: u32) -> Vec<u32> {
 fn every_read_is_followed_by_its_flush_and_no_write_is() {
     for depth in [1, 2, 4, 64] {
         let bench = Bench::new(simulated_soft(8).queue_depth(depth).flush_reads(true), BASIC);
-        let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(N).unwrap();
         for round in 0..4u32 {
             bench.must("fill", LaunchConfig::new(2, 64), (&a, round));
             compare(&a.to_vec().unwrap(), &counted(round)).unwrap();
@@ -34,7 +34,7 @@ fn every_read_is_followed_by_its_flush_and_no_write_is() {
 #[test]
 fn without_it_nothing_is_flushed() {
     let bench = Bench::new(simulated_soft(8), BASIC);
-    let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(N).unwrap();
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 1u32));
     assert_eq!(bench.soft_nic().stats().dumps, 0);
 }
@@ -45,7 +45,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
         let bench = Bench::new(simulated_soft(8).flush_reads(true), BASIC);
         let a = bench
             .vm
-            .region::<u32>(N)
+            .region::<u32>()
             .name("numbered")
             .from_iter(0..N as u32)
             .unwrap();

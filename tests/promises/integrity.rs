@@ -26,7 +26,7 @@ fn with_flips(frames: u64) -> VmBuilder {
 }
 
 fn checked(bench: &Bench, replicas: u32) -> Region<u32> {
-    let region = bench.vm.region::<u32>(N).name("checked").integrity(Integrity::Crc32c);
+    let region = bench.vm.region::<u32>().name("checked").integrity(Integrity::Crc32c);
     region.replicas(replicas).from_iter(0..N as u32).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn what_others_change_in_a_mapped_file_is_damage() {
     let file = file_to_map();
     let bytes: Vec<u8> = (0..N as u32).flat_map(u32::to_ne_bytes).collect();
     std::fs::write(file.path(), &bytes).unwrap();
-    let region = bench.vm.region::<u32>(N).name("checked").integrity(Integrity::Crc32c);
+    let region = bench.vm.region::<u32>().name("checked").integrity(Integrity::Crc32c);
     let a = region.map_file_mut(file.path()).unwrap();
     assert_eq!(sum(&bench, &a).unwrap(), TOTAL);
     bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
@@ -311,23 +311,23 @@ fn damage_goes_unseen_where_nobody_compares() {
 #[test]
 fn what_cannot_be_is_refused() {
     let direct = Bench::new(guarded(6).transport(gpuvm::Transport::Direct), BASIC);
-    let region = direct.vm.region::<u32>(N).name("mine");
-    let message = refused(region.integrity(Integrity::Crc32c).zeroed());
+    let region = direct.vm.region::<u32>().name("mine");
+    let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
     let plain = Bench::new(small_soft(6), BASIC);
-    let region = plain.vm.region::<u32>(N).name("mine");
-    let message = refused(region.integrity(Integrity::Crc32c).zeroed());
+    let region = plain.vm.region::<u32>().name("mine");
+    let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
     assert!(
         message.contains("`mine`") && message.contains("guarded_regions"),
         "{message}"
     );
     let bench = Bench::new(guarded(6), BASIC);
-    let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(2).zeroed());
+    let message = refused(bench.vm.region::<u32>().name("mine").replicas(2).zeroed(N));
     assert!(
         message.contains("`mine`") && message.contains("host_homes"),
         "{message}"
     );
-    let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(3).zeroed());
+    let message = refused(bench.vm.region::<u32>().name("mine").replicas(3).zeroed(N));
     assert!(message.contains("`mine`") && message.contains('3'), "{message}");
     let message = refused(small_soft(6).host_homes(3).build());
     assert!(message.contains("host homes") && message.contains('3'), "{message}");

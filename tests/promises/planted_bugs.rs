@@ -107,7 +107,7 @@ fn named(header: &str, from: &str, to: &str, kinds: &[ViolationKind], most: u64)
         let builder = simulated_soft(8).queue_pairs(2).queue_depth(4).seed(seed);
         let builder = builder.wait_limit(Duration::from_millis(20)).launch_deadline(deadline);
         let bench = Bench::with(builder, BASIC, options);
-        let a = bench.vm.region::<u32>(20 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(20 * PAGE_WORDS).unwrap();
         let ended = bench.run("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
         (ended.is_ok(), bench.soft_nic().violations())
     };
@@ -217,7 +217,7 @@ fn a_slot_that_is_not_free_yet() {
         let builder = simulated_soft(80).queue_pairs(1).queue_depth(4).soft_nic(nic);
         let builder = builder.wait_limit(Duration::from_millis(500)).launch_deadline(deadline);
         let bench = Bench::with(builder, BASIC, &options);
-        let a = bench.vm.region::<u32>(64 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(64 * PAGE_WORDS).unwrap();
         let out = bench.vm.buffer::<u32>(64).unwrap();
         let ended = bench.run("gather", LaunchConfig::new(2, 32), (&a, PAGE_WORDS, &out));
         let broken = bench.soft_nic().violations();
@@ -353,8 +353,8 @@ fn order_a_page_settled_before_its_group_meets() {
         };
         let bench = Bench::with(shape.builder(), BASIC, options);
         let values: Vec<u32> = (1..=64).collect();
-        let from = bench.vm.region::<u32>(64).from_slice(&values).unwrap();
-        let to = bench.vm.region::<u32>(64).zeroed().unwrap();
+        let from = bench.vm.region::<u32>().from_slice(&values).unwrap();
+        let to = bench.vm.region::<u32>().zeroed(64).unwrap();
         bench.must("copy", LaunchConfig::new(2, 32), (&from, &to));
         to.to_vec().unwrap() == values
     };

@@ -249,7 +249,7 @@ const PAGES: u64 = 40;
 const N: u64 = PAGES * PAGE_WORDS - 100;
 
 fn doubled_region(bench: &Bench) -> Region<u32> {
-    let region = bench.vm.region::<u32>(N).name("doubled").replicas(2);
+    let region = bench.vm.region::<u32>().name("doubled").replicas(2);
     region.from_iter(0..N as u32).unwrap()
 }
 
@@ -410,7 +410,7 @@ fn a_page_that_cannot_be_read_keeps_no_other_from_being_caught_up() {
 fn what_the_host_writes_while_a_home_is_lost_reaches_it_later() {
     let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
     let a = doubled_region(&bench);
-    let still = bench.vm.region::<u32>(N).name("still").replicas(2).read_only();
+    let still = bench.vm.region::<u32>().name("still").replicas(2).read_only();
     let still = still.from_iter(0..N as u32).unwrap();
     let homes = bench.vm.host_homes();
     homes[1].lose().unwrap();

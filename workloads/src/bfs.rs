@@ -315,17 +315,13 @@ impl Search {
             vm: vm.clone(),
             rows,
             pieces,
-            offsets: vm
-                .region(vertices + 1)
-                .name("row offsets")
-                .read_only()
-                .from_slice(csr.offsets())?,
+            offsets: vm.region().name("row offsets").read_only().from_slice(csr.offsets())?,
             neighbours: vm
-                .region(csr.edges())
+                .region()
                 .name("neighbours")
                 .read_only()
                 .from_slice(csr.neighbours())?,
-            distances: vm.region(vertices).name("distances").from_iter(distances)?,
+            distances: vm.region().name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr, source)?,
             config: shape.launch_config(&gpu, vertices),
         })

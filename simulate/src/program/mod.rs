@@ -115,7 +115,7 @@ pub fn run_watched_in<T: Element>(
     };
     let counters = model.shared.clone();
     let shared = || {
-        let shared = bench.vm.region::<u64>(shape.shared).name("shared");
+        let shared = bench.vm.region::<u64>().name("shared");
         shared
             .replicas(shape.replicas)
             .integrity(integrity)
@@ -123,7 +123,7 @@ pub fn run_watched_in<T: Element>(
     };
     let elements = (0..shape.elements).map(|i| model.element(i));
     let Some(apart) = shape.lent else {
-        let a = bench.vm.region::<T>(shape.elements).name("elements");
+        let a = bench.vm.region::<T>().name("elements");
         let a = match shape.never_evicted {
             true => a.never_evicted(),
             false => a,

@@ -96,8 +96,8 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let homes = Homes::of(&bench.vm, room.watcher());
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("returned").replicas(2);
-    let a = a.zeroed()?;
+    let a = bench.vm.region::<u64>().name("returned").replicas(2);
+    let a = a.zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;
