@@ -102,7 +102,9 @@ impl Engine {
         }
         match pause {
             // Spurious wake-ups only cost a look.
-            Some(pause) => drop(self.woken.wait_for(&mut events, pause)),
+            Some(pause) => {
+                self.woken.wait_for(&mut events, pause);
+            }
             None => self.woken.wait(&mut events),
         }
     }
