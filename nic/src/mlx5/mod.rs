@@ -28,7 +28,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ use pair::Pair;
 
 use crate::attributes::{Peer, Repeats};
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
-use crate::write_combining::flush_write_combining;
+use crate::write_combining::{flush_write_combining, order_before_register};
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat,
     QueuePair, QueuePairState, QueueRings, Wake,
@@ -269,9 +269,7 @@ fn check_span(start: u64, bytes: u64, access: Access) -> Result<(), NicError> {
 /// # Safety
 /// `register` is mapped and 8-aligned.
 unsafe fn ring_register(register: u64, value: u64) {
-    // Requests and record before the register. The mapping is write-combining, which a release alone does not order.
-    fence(Ordering::Release);
-    flush_write_combining();
+    order_before_register();
     // SAFETY: the caller's promise. Volatile: the store is the message.
     unsafe { std::ptr::with_exposed_provenance_mut::<u64>(register as usize).write_volatile(value) };
     flush_write_combining();
