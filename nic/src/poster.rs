@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::wire::WireError;
 use crate::wire::mlx5::{
     BLOCK_BYTES, BLOCKS_MAX, CQE_BYTES, Completion, Cqe, Doorbell, Operation, Segment, Segments, WorkRequest,
 };
-use crate::write_combining::flush_write_combining;
+use crate::write_combining::order_before_register;
 use crate::{Nic, NicError, Pages, QueueMemory, QueuePair, QueueRings};
 
 /// Sizes and kind of a poster's queues.
@@ -303,10 +303,8 @@ impl Poster {
 
     /// Stores the doorbell register, without telling the NIC.
     pub fn store_doorbell(&self, doorbell: Doorbell) {
-        // The record and requests before the doorbell; pairs with the engine's acquire load of the register. A NIC's register
-        // may be mapped write-combining, which a release alone does not order.
-        fence(Ordering::Release);
-        flush_write_combining();
+        // Pairs with the engine's acquire load of the register.
+        order_before_register();
         let raw = u64::from_ne_bytes(doorbell.emit());
         self.word(self.queue_pair.doorbell).store(raw, Ordering::Relaxed);
     }

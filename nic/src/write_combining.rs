@@ -1,5 +1,15 @@
 //! Order of stores to registers that are mapped write-combining.
 
+use std::sync::atomic::{Ordering, fence};
+
+/// Orders requests and the doorbell record before the store of a doorbell register that follows. The register may be mapped
+/// write-combining, which a release alone does not order.
+#[inline]
+pub(crate) fn order_before_register() {
+    fence(Ordering::Release);
+    flush_write_combining();
+}
+
 /// Sends what this processor stored to write-combining memory on its way, and lets no later store pass it.
 #[inline]
 pub(crate) fn flush_write_combining() {
@@ -15,5 +25,5 @@ pub(crate) fn flush_write_combining() {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     // SeqCst: the strongest fence there is.
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
