@@ -89,8 +89,8 @@ fn laps_of_two_gpus_are_whole_at_one_home() {
         (gpu.compile("laps.cu", SOURCE, &KERNELS).unwrap(), region, ledger)
     });
     let made: Vec<_> = made.collect();
-    // Laps of their own, at one time: a page of the other one would show.
-    let last = |gpu: usize| 4 + 3 * gpu as u32;
+    // Laps of their own, at one time: a page of the other one would show. So many that no byte of an element is zero.
+    let last = |gpu: usize| 20_000 + 3 * gpu as u32;
     let launches = made.iter().enumerate().map(|(gpu, (module, a, ledger))| {
         let laps = module.kernel("laps").unwrap();
         let launch = laps.launch(LaunchConfig::new(2, 64), (a, last(gpu) - 3, last(gpu), ledger));
@@ -116,12 +116,12 @@ fn laps_of_two_gpus_are_whole_at_one_home() {
     first.close().unwrap();
     let (module, second, ledger) = made.next().expect("two GPUs");
     let laps = module.kernel("laps").unwrap();
-    let launch = laps.launch(LaunchConfig::new(2, 64), (&second, 9u32, 10u32, &ledger));
+    let launch = laps.launch(LaunchConfig::new(2, 64), (&second, last(2) - 1, last(2), &ledger));
     launch
         .unwrap()
         .sync()
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    compare(&second.to_vec().unwrap(), &after(9, words as u32)).unwrap();
+    compare(&second.to_vec().unwrap(), &after(last(2) - 1, words as u32)).unwrap();
 }
 
 #[test]
