@@ -256,6 +256,11 @@ mod tests {
         for plan in [chosen.queue_plan(), named.queue_plan()] {
             assert!(plan.measured && plan.pairs.is_none(), "{plan:?}");
         }
+        // The same settings where no ConnectX leads to the node.
+        let over_rxe = Transport::from(Rdma::to(nodes.clone()))
+            .choose(false, false)
+            .queue_plan();
+        assert!(!over_rxe.measured && over_rxe.pairs.is_none(), "{over_rxe:?}");
         let counted = Rdma::to(nodes).queues(Queues::new().pairs(3));
         let plan = Transport::from(counted).choose(true, true).queue_plan();
         assert_eq!(plan.pairs, Some(3));

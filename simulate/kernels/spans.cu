@@ -20,15 +20,16 @@ __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
     sums[lane] = sum;
 }
 
-// The warps of every `apart`-th block read the pages that they hold through spans alone: by weak loads, which nothing
-// orders but the pin. The others leave at once.
-__global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned steps, unsigned apart, u64* sums) {
+// The warps of every `apart`-th block read `lines` lines of the pages that they hold, through spans alone: by weak
+// loads, which nothing orders but the pin. The others leave at once.
+__global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned steps, unsigned apart, unsigned lines,
+                           u64* sums) {
     u64 sum = 0;
     for (unsigned step = 0; step < steps && blockIdx.x % apart == 0 && !gpuvm::failed(); ++step) {
         {
             auto held = a.pin(where[blockIdx.x * steps + step]);
             if (!held) break;
-            sum = sum * 3 + held[threadIdx.x];
+            for (unsigned line = 0; line < lines; ++line) sum = sum * 3 + held[line * 16 + threadIdx.x];
         }
         __syncwarp();
     }

@@ -8,12 +8,26 @@ use gpuvm::{
 };
 pub use gpuvm_nic::with_causes;
 pub use gpuvm_simulate::adjust::Adjust;
-pub use gpuvm_simulate::bench::{Kernels, compare};
+pub use gpuvm_simulate::bench::{Kernels, compare, pattern};
 
 /// The page size of tests that do not try several.
 pub const PAGE: u64 = 4096;
 /// `u32` elements of such a page.
 pub const PAGE_WORDS: u64 = PAGE / 4;
+
+/// What kernels add to elements of [`words`]: every byte of each changes, so that one that is not written back shows.
+pub const STEP: u32 = 0x1357_9bdf;
+
+/// `n` elements without a zero byte, by [`pattern`].
+pub fn words(seed: u64, n: u64) -> Vec<u32> {
+    (0..n).map(|i| pattern(seed, i) as u32).collect()
+}
+
+/// `words` after `times` additions of [`STEP`].
+pub fn stepped(words: &[u32], times: u32) -> Vec<u32> {
+    let by = STEP.wrapping_mul(times);
+    words.iter().map(|word| word.wrapping_add(by)).collect()
+}
 
 /// Settings of a small virtual memory: few frames, a short queue, and bounds that end a test that would hang. It uses the
 /// GPU and the transport that the environment asks for.

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
+use crate::common::{
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, pattern, refused, simulated, simulated_soft, small, stepped,
+    words,
+};
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind, VmBuilder};
@@ -22,14 +25,11 @@ fn pages_come_and_go_without_a_nic() {
     assert_eq!(bench.vm.transport(), TransportKind::Direct);
     assert!(bench.vm.soft_nic().is_none());
     let n = 40 * PAGE_WORDS + 3;
-    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
-    for round in 1..=3u32 {
-        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
-        compare(
-            &a.to_vec().unwrap(),
-            &(0..n as u32).map(|i| i + 10 * round).collect::<Vec<_>>(),
-        )
-        .unwrap();
+    let before = words(1, n);
+    let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    for round in 1..=3 {
+        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
+        compare(&a.to_vec().unwrap(), &stepped(&before, round)).unwrap();
     }
     let stats = bench.vm.stats().unwrap();
     assert!(stats.evictions > 50 && stats.pages_fetched > 100, "{stats:?}");
@@ -38,16 +38,23 @@ fn pages_come_and_go_without_a_nic() {
     assert!(stats.fault_ns(0.5) > 0);
 }
 
-/// Kernels write and read a lent slice at `offset` bytes from an aligned place, whose neighbours belong to somebody else.
-fn ragged(bench: &Bench, offset: usize, bytes: usize) {
-    let mut memory = vec![0xeeu8; offset + bytes + 2 * PAGE as usize];
+/// Kernels write to a lent slice at `offset` bytes from an aligned place, whose neighbours belong to somebody else: `last` is the last
+/// byte that they write. What they do not write comes and goes with its page.
+fn ragged(bench: &Bench, offset: usize, bytes: usize, last: usize) {
+    let before = (0..(offset + bytes + 2 * PAGE as usize) as u64).map(|i| pattern(7, i) as u8);
+    let mut memory: Vec<u8> = before.collect();
     let first = memory.as_ptr().align_offset(PAGE as usize) + offset;
     let (start, end) = (first, first + bytes);
     let memory = &mut memory[..];
     if end > memory.len() {
         panic!("the slice fits");
     }
-    let places: Vec<u64> = [0, 1, bytes as u64 / 2, bytes as u64 - 1].to_vec();
+    let places: Vec<u64> = [0, 1, bytes / 2, last].map(|place| place.min(last) as u64).to_vec();
+    let mut expected = memory.to_vec();
+    for (order, place) in (1u8..).zip(&places) {
+        let byte = &mut expected[start + *place as usize];
+        *byte = order;
+    }
     let given = bench.vm.buffer::<u64>(4).unwrap();
     given.write(&places).unwrap();
     bench
@@ -58,11 +65,7 @@ fn ragged(bench: &Bench, offset: usize, bytes: usize) {
             Ok(())
         })
         .unwrap();
-    let mut expected = vec![0xee; memory.len()];
-    for (order, place) in (1u8..).zip(&places) {
-        expected[start + *place as usize] = order;
-    }
-    compare(memory, &expected).unwrap_or_else(|wrong| panic!("{bytes} bytes at {offset}: {wrong}"));
+    compare(memory, &expected).unwrap_or_else(|wrong| panic!("{bytes} bytes at {offset}, {last} written: {wrong}"));
 }
 
 #[test]
@@ -70,7 +73,9 @@ fn memory_of_every_alignment_is_copied_to_its_exact_end() {
     let bench = Bench::new(direct(2), BASIC);
     for offset in [0, 1, 2, 4, 7, 8, 15, 16, 24] {
         for bytes in [2, 15, 16, 17, 4095, 4096, 4097, 4096 + 31, 8192] {
-            ragged(&bench, offset, bytes);
+            // Its last byte is written home; then it is fetched and goes home unchanged.
+            ragged(&bench, offset, bytes, bytes - 1);
+            ragged(&bench, offset, bytes, bytes - 2);
         }
     }
 }
@@ -135,13 +140,14 @@ fn a_real_neighbours_memory_is_a_home() {
     let region = || bench.vm.region::<u32>().name("next door").home_on_gpu(peer);
     let zeros = region().zeroed(n).unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
-    let a = region().from_iter(0..n as u32).unwrap();
-    bench.must("read_then_write", config(), (&a, 5u32));
+    let before = words(2, n);
+    let a = region().from_slice(&before).unwrap();
+    bench.must("read_then_write", config(), (&a, STEP));
     a.write(1, &[77]).unwrap();
-    bench.must("read_then_write", config(), (&a, 1u32));
+    bench.must("read_then_write", config(), (&a, STEP));
     bench.must("copy", config(), (&a, &zeros));
-    let mut expected: Vec<u32> = (0..n as u32).map(|i| i + 6).collect();
-    expected[1] = 78;
+    let mut expected = stepped(&before, 2);
+    expected[1] = STEP + 77;
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     compare(&zeros.to_vec().unwrap(), &expected).unwrap();
     assert!(bench.vm.stats().unwrap().evictions > 50, "pages went back next door");
@@ -160,12 +166,13 @@ fn a_neighbours_memory_is_a_home() {
     let region = || bench.vm.region::<u32>().name("next door").home_on_gpu(NEIGHBOUR);
     let zeros = region().zeroed(n).unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
-    let a = region().from_iter(0..n as u32).unwrap();
-    bench.must("read_then_write", config(), (&a, 5u32));
+    let before = words(3, n);
+    let a = region().from_slice(&before).unwrap();
+    bench.must("read_then_write", config(), (&a, STEP));
     a.write(1, &[77]).unwrap();
-    bench.must("read_then_write", config(), (&a, 1u32));
-    let mut expected: Vec<u32> = (0..n as u32).map(|i| i + 6).collect();
-    expected[1] = 78;
+    bench.must("read_then_write", config(), (&a, STEP));
+    let mut expected = stepped(&before, 2);
+    expected[1] = STEP + 77;
     compare(&a.to_vec().unwrap(), &expected).unwrap();
     bench.must("copy", config(), (&a, &zeros));
     compare(&zeros.to_vec().unwrap(), &expected).unwrap();
@@ -226,10 +233,11 @@ fn large_pages_are_filled_by_many_warps() {
             .device_memory(3 * page + (64 << 20));
         let bench = Bench::new(settings, BASIC);
         let n = 7 * page / 4 - 5;
-        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
+        let before = words(page, n);
+        let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
         // Everybody waits for the first page at once, then for the others.
-        bench.must("read_then_write", LaunchConfig::new(8, 256), (&a, 3u32));
-        compare(&a.to_vec().unwrap(), &(3..3 + n as u32).collect::<Vec<_>>())
+        bench.must("read_then_write", LaunchConfig::new(8, 256), (&a, STEP));
+        compare(&a.to_vec().unwrap(), &stepped(&before, 1))
             .unwrap_or_else(|wrong| panic!("pages of {page} bytes: {wrong}"));
         assert!(bench.vm.stats().unwrap().evictions > 0);
     }

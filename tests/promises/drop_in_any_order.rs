@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated, small, with_causes};
+use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, STEP, compare, refused, scaled, simulated, small, with_causes};
 use gpuvm::{Error, LaunchConfig};
 
 /// The `n`-th order of `count` things.
@@ -96,7 +96,7 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
             let name = if round == 0 { "fill" } else { "read_then_write" };
             let launch = bench
                 .kernel(name)
-                .launch_on(stream, LaunchConfig::new(2, 64), (region, 10 * r as u32 + 1));
+                .launch_on(stream, LaunchConfig::new(2, 64), (region, STEP + r as u32));
             launches.push(launch.unwrap());
         }
     }
@@ -104,7 +104,9 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
         launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     });
     for (r, region) in regions.iter().enumerate() {
-        let expected: Vec<u32> = (0..n as u32).map(|i| i + 5 * (10 * r as u32 + 1)).collect();
+        let expected: Vec<u32> = (0..n as u32)
+            .map(|i| i.wrapping_add((STEP + r as u32).wrapping_mul(5)))
+            .collect();
         compare(&region.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("region {r}: {wrong}"));
     }
     bench.no_violations();

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, scaled, simulated_soft, small, with_causes};
+use crate::common::{
+    BASIC, Bench, PAGE_WORDS, STEP, compare, refused, scaled, simulated_soft, small, stepped, with_causes,
+};
 use gpuvm::soft::{Fault, FaultPlan};
 use gpuvm::{Error, LaunchConfig};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -40,8 +42,8 @@ fn reads_see_launches_and_launches_see_writes_without_a_sync() {
     let mut model = vec![0u32; n as usize];
     let mut launches = Vec::new();
     for round in 0..20u32 {
-        launches.push(bench.launch("read_then_write", LaunchConfig::new(2, 64), (&a, round)));
-        model.iter_mut().for_each(|v| *v += round);
+        launches.push(bench.launch("read_then_write", LaunchConfig::new(2, 64), (&a, STEP)));
+        model = stepped(&model, 1);
         let first = (round as usize * 997) % (n as usize - 3000);
         if round % 3 == 0 {
             let values: Vec<u32> = (0..3000).map(|i| i * round).collect();

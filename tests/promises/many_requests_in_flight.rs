@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, small, small_soft};
+use crate::common::{
+    Adjust, BASIC, Bench, PAGE_WORDS, STEP, compare, simulated_soft, small, small_soft, stepped, words,
+};
 use gpuvm::{LaunchConfig, SoftNic, TransportKind};
 
 /// Slower than a slow machine's lanes, so that requests meet.
@@ -117,10 +119,11 @@ fn rings_of_every_depth_wrap_and_keep_every_request_apart() {
     for depth in [1, 2, 4, 64] {
         let bench = Bench::new(small(8).queue_depth(depth), BASIC);
         let n = 150 * PAGE_WORDS + 5;
-        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
-        for round in 1..=2u32 {
-            bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 1u32));
-            let expected: Vec<u32> = (0..n as u32).map(|i| i + round).collect();
+        let before = words(1, n);
+        let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
+        for round in 1..=2 {
+            bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
+            let expected = stepped(&before, round);
             compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("depth {depth}: {wrong}"));
         }
         let stats = bench.vm.stats().unwrap();

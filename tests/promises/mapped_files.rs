@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, small};
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, small, stepped, words};
 use gpuvm::LaunchConfig;
 
 fn bench() -> Bench {
@@ -27,7 +27,8 @@ fn words_of(path: &Path) -> Vec<u32> {
 fn kernels_read_a_file_in_place_and_leave_it_alone() {
     let bench = bench();
     let n = 30 * PAGE_WORDS + 5;
-    let file = file_of(0..n as u32);
+    let values = words(1, n);
+    let file = file_of(values.iter().copied());
     // No right to write is needed.
     let mut rights = file.as_file().metadata().unwrap().permissions();
     rights.set_readonly(true);
@@ -36,13 +37,14 @@ fn kernels_read_a_file_in_place_and_leave_it_alone() {
     assert!(a.is_read_only());
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
-    assert_eq!(sink.to_vec().unwrap(), [(0..n).sum::<u64>()]);
-    compare(&a.to_vec().unwrap(), &(0..n as u32).collect::<Vec<_>>()).unwrap();
+    let total: u64 = values.iter().copied().map(u64::from).sum();
+    assert_eq!(sink.to_vec().unwrap(), [total]);
+    compare(&a.to_vec().unwrap(), &values).unwrap();
     let message = refused(bench.run("fill", LaunchConfig::new(1, 32), (&a, 1u32)));
     assert!(message.contains("read-only region `file`"), "{message}");
     a.close().unwrap();
     assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
-    compare(&words_of(file.path()), &(0..n as u32).collect::<Vec<_>>()).unwrap();
+    compare(&words_of(file.path()), &values).unwrap();
 }
 
 #[test]
@@ -52,9 +54,9 @@ fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
     let file = file_of((0..n).map(|_| 7));
     let map = || bench.vm.region::<u32>().name("file").map_file_mut(file.path()).unwrap();
     let a = map();
-    bench.must("fill", LaunchConfig::new(2, 64), (&a, 100u32));
+    bench.must("fill", LaunchConfig::new(2, 64), (&a, STEP));
     a.flush().unwrap();
-    let expected: Vec<u32> = (100..100 + n as u32).collect();
+    let expected: Vec<u32> = (STEP..STEP + n as u32).collect();
     compare(&words_of(file.path()), &expected).unwrap();
     a.write(3, &[1, 2]).unwrap();
     drop(a);
@@ -62,10 +64,9 @@ fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
     expected[3..5].copy_from_slice(&[1, 2]);
     compare(&words_of(file.path()), &expected).unwrap();
     let a = map();
-    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
+    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
     drop(a);
-    expected.iter_mut().for_each(|word| *word += 1);
-    compare(&words_of(file.path()), &expected).unwrap();
+    compare(&words_of(file.path()), &stepped(&expected, 1)).unwrap();
     assert_eq!(
         std::fs::metadata(file.path()).unwrap().len(),
         4 * n,

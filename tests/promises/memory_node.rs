@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Adjust, PAGE_WORDS, compare, refused, small, with_causes};
+use crate::common::{Adjust, PAGE_WORDS, compare, refused, simulated_gpu, small, with_causes};
 use gpuvm::{Buffer, Integrity, Launch, LaunchConfig, Module, Region, Vm};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,
@@ -71,6 +71,57 @@ fn laps_are_whole_where_nothing_dies() {
     );
     a.flush().unwrap();
     assert!(a.salvage().unwrap().is_empty(), "everything is at its home");
+}
+
+#[test]
+fn laps_of_two_gpus_are_whole_at_one_home() {
+    // Each GPU has its own session with a node, and its own part of the node's memory.
+    let vm = small(8).gpus([simulated_gpu(8), simulated_gpu(8)]).build();
+    let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    let words = 16 * PAGE_WORDS - 7;
+    let made = vm.gpus().iter().map(|gpu| {
+        let region = must(
+            gpu.region::<u32>(words)
+                .name(format!("of GPU {}", gpu.index()))
+                .zeroed(),
+        );
+        let ledger = gpu.buffer::<u32>(words).unwrap();
+        (gpu.compile("laps.cu", SOURCE, &KERNELS).unwrap(), region, ledger)
+    });
+    let made: Vec<_> = made.collect();
+    // Laps of their own, at one time: a page of the other one would show. So many that no byte of an element is zero.
+    let last = |gpu: usize| 20_000 + 3 * gpu as u32;
+    let launches = made.iter().enumerate().map(|(gpu, (module, a, ledger))| {
+        let laps = module.kernel("laps").unwrap();
+        let launch = laps.launch(LaunchConfig::new(2, 64), (a, last(gpu) - 3, last(gpu), ledger));
+        launch.unwrap_or_else(|error| panic!("GPU {gpu}: {}", with_causes(&error)))
+    });
+    let launches: Vec<_> = launches.collect();
+    for (gpu, launch) in launches.iter().enumerate() {
+        let ended = launch.sync();
+        ended.unwrap_or_else(|error| panic!("GPU {gpu}: {}", with_causes(&error)));
+    }
+    drop(launches);
+    for (gpu, (_, a, ledger)) in made.iter().enumerate() {
+        let expected = after(last(gpu) - 1, words as u32);
+        compare(&ledger.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("GPU {gpu}: {wrong}"));
+        compare(&a.to_vec().unwrap(), &expected).unwrap_or_else(|wrong| panic!("GPU {gpu}: {wrong}"));
+        compare(&a.read_home().unwrap(), &expected).unwrap_or_else(|wrong| panic!("home of GPU {gpu}: {wrong}"));
+        let stats = vm.gpu(gpu).unwrap().stats().unwrap();
+        assert!(stats.evictions >= 2 * 8, "GPU {gpu}: {stats:?}");
+    }
+    // One goes; the other one's pages stay reachable.
+    let mut made = made.into_iter();
+    let (_, first, _) = made.next().expect("two GPUs");
+    first.close().unwrap();
+    let (module, second, ledger) = made.next().expect("two GPUs");
+    let laps = module.kernel("laps").unwrap();
+    let launch = laps.launch(LaunchConfig::new(2, 64), (&second, last(2) - 1, last(2), &ledger));
+    launch
+        .unwrap()
+        .sync()
+        .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+    compare(&second.to_vec().unwrap(), &after(last(2) - 1, words as u32)).unwrap();
 }
 
 #[test]

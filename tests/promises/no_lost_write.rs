@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    BASIC, Bench, HOLDING, PAGE_WORDS, compare, planted, refused, scaled, simulated, small, small_soft,
+    BASIC, Bench, HOLDING, PAGE_WORDS, STEP, compare, planted, refused, scaled, simulated, small, small_soft, stepped,
+    words,
 };
 use gpuvm::{CompileOptions, LaunchConfig, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -57,11 +58,11 @@ fn the_test_above_finds_a_library_that_forgets_to_mark_pages_dirty() {
 fn a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction() {
     let bench = Bench::new(small(4), BASIC);
     let n = 64 * PAGE_WORDS + 17;
-    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
-    for round in 1..=3u32 {
-        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
-        let expected: Vec<u32> = (0..n as u32).map(|i| i + 10 * round).collect();
-        compare(&a.to_vec().unwrap(), &expected).unwrap();
+    let before = words(1, n);
+    let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    for round in 1..=3 {
+        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
+        compare(&a.to_vec().unwrap(), &stepped(&before, round)).unwrap();
     }
     assert!(bench.vm.stats().unwrap().evictions > 100);
     bench.no_violations();
@@ -95,7 +96,7 @@ fn dirty_pages_reach_the_home_when_a_region_is_closed_or_dropped() {
             .vm
             .scope(|scope| {
                 let a = scope.region("lent", &mut home)?;
-                let launch = bench.launch("fill", LaunchConfig::new(2, 64), (&a, 100u32));
+                let launch = bench.launch("fill", LaunchConfig::new(2, 64), (&a, STEP));
                 if close {
                     launch.sync()?;
                 }
@@ -103,7 +104,7 @@ fn dirty_pages_reach_the_home_when_a_region_is_closed_or_dropped() {
                 Ok(())
             })
             .unwrap();
-        let expected: Vec<u32> = (0..home.len() as u32).map(|i| i + 100).collect();
+        let expected: Vec<u32> = (0..home.len() as u32).map(|i| i + STEP).collect();
         compare(&home, &expected).unwrap();
     }
 }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
+use crate::common::{
+    Adjust, BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, simulated_soft, stepped, with_causes, words,
+};
 use crate::mock_gpu::MockGpu;
 use crate::program::{Element, ProgramShape, give_up, rng, run_on, seeds};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, TransportKind, VmBuilder, soft};
@@ -31,12 +33,12 @@ fn pages_come_and_go_by_copies_of_the_gpu() {
     assert!(bench.soft_nic().has_mover());
     let doorbells = gpu.registered();
     let n = 40 * PAGE_WORDS + 3;
-    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
+    let before = words(1, n);
+    let a = bench.vm.region::<u32>().from_slice(&before).unwrap();
     assert_eq!(gpu.registered().len(), doorbells.len() + 1, "the home is pinned");
-    for round in 1..=3u32 {
-        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
-        let expected: Vec<u32> = (0..n as u32).map(|i| i + 10 * round).collect();
-        compare(&a.to_vec().unwrap(), &expected).unwrap();
+    for round in 1..=3 {
+        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
+        compare(&a.to_vec().unwrap(), &stepped(&before, round)).unwrap();
     }
     let (stats, nic) = (bench.vm.stats().unwrap(), bench.soft_nic().stats());
     assert!(stats.evictions > 50 && stats.pages_fetched > 100, "{stats:?}");
@@ -54,12 +56,13 @@ fn own_frames_and_large_pages_take_the_same_way() {
     let settings = on(&hardware(), 3).page_size(page).frame_memory(3 * page);
     let bench = Bench::new(settings, BASIC);
     let n = 7 * page / 4 - 5;
-    let kept = bench.vm.region::<u32>().never_evicted().from_iter(0..n as u32).unwrap();
+    let before = words(2, n);
+    let kept = bench.vm.region::<u32>().never_evicted().from_slice(&before).unwrap();
     let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     bench.must("copy", LaunchConfig::new(4, 64), (&kept, &a));
-    bench.must("read_then_write", LaunchConfig::new(4, 64), (&kept, 1u32));
-    compare(&a.to_vec().unwrap(), &(0..n as u32).collect::<Vec<_>>()).unwrap();
-    compare(&kept.to_vec().unwrap(), &(1..=n as u32).collect::<Vec<_>>()).unwrap();
+    bench.must("read_then_write", LaunchConfig::new(4, 64), (&kept, STEP));
+    compare(&a.to_vec().unwrap(), &before).unwrap();
+    compare(&kept.to_vec().unwrap(), &stepped(&before, 1)).unwrap();
 }
 
 fn programs<T: Element>(test: &str, first: u64, count: u64) {

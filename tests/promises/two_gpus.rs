@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{PAGE_WORDS, compare, refused, scaled, simulated_gpu, with_causes};
+use crate::common::{PAGE_WORDS, STEP, compare, refused, scaled, simulated_gpu, stepped, with_causes, words};
 use gpuvm::{Error, LaunchConfig, Queues, Soft, Transport, Vm, VmGpu};
 
 const FRAMES: u64 = 8;
@@ -27,10 +27,12 @@ fn transports() -> [Transport; 2] {
     ]
 }
 
-/// A region whose element `i` is `first + i`.
-fn counted(gpu: &VmGpu, first: u32) -> gpuvm::Region<u32> {
-    let values = (0..COUNT as u32).map(|i| first + i);
-    let region = gpu.region().name(format!("of GPU {}", gpu.index())).from_iter(values);
+/// A region of [`words`] by this seed.
+fn filled(gpu: &VmGpu, seed: u64) -> gpuvm::Region<u32> {
+    let region = gpu
+        .region()
+        .name(format!("of GPU {}", gpu.index()))
+        .from_slice(&words(seed, COUNT));
     region.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
 
@@ -51,25 +53,20 @@ fn both_run_kernels_over_regions_of_their_own_at_one_time() {
             .iter()
             .map(|gpu| gpu.kernel("increment.cu", INCREMENT, "increment").unwrap())
             .collect();
-        let regions: Vec<_> = vm
-            .gpus()
-            .iter()
-            .map(|gpu| counted(gpu, 1000 * gpu.index() as u32))
-            .collect();
+        let regions: Vec<_> = vm.gpus().iter().map(|gpu| filled(gpu, gpu.index() as u64)).collect();
         // Enough rounds that pages leave and come back on both while the other runs.
-        for by in 1..4u32 {
+        for _ in 0..3 {
             let launches: Vec<_> = kernels
                 .iter()
                 .zip(&regions)
-                .map(|(kernel, region)| kernel.launch(LaunchConfig::new(2, 64), (region, by)).unwrap())
+                .map(|(kernel, region)| kernel.launch(LaunchConfig::new(2, 64), (region, STEP)).unwrap())
                 .collect();
             for launch in launches {
                 launch.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
             }
         }
         for (gpu, region) in vm.gpus().iter().zip(&regions) {
-            let first = 1000 * gpu.index() as u32 + 6;
-            let expected: Vec<u32> = (0..COUNT as u32).map(|i| first + i).collect();
+            let expected = stepped(&words(gpu.index() as u64, COUNT), 3);
             compare(&region.to_vec().unwrap(), &expected).unwrap();
             let stats = gpu.stats().unwrap();
             assert!(
@@ -97,7 +94,7 @@ fn a_kernel_does_not_take_another_gpus_memory() {
     let vm = pair(Transport::Direct);
     let (first, second) = (vm.gpu(0).unwrap(), vm.gpu(1).unwrap());
     let kernel = first.kernel("increment.cu", INCREMENT, "increment").unwrap();
-    let region = counted(second, 0);
+    let region = filled(second, 0);
     let mixed = kernel.launch(LaunchConfig::new(1, 32), (&region, 1u32));
     let Err(Error::OtherGpu { gpu: 0, of: 1, .. }) = &mixed else {
         panic!("{:?}", mixed.map(|launch| launch.sync()));
@@ -109,7 +106,7 @@ fn a_kernel_does_not_take_another_gpus_memory() {
     );
     // Nor its streams.
     let stream = second.stream().unwrap();
-    let message = refused(kernel.launch_on(&stream, LaunchConfig::new(1, 32), (&counted(first, 0), 1u32)));
+    let message = refused(kernel.launch_on(&stream, LaunchConfig::new(1, 32), (&filled(first, 0), 1u32)));
     assert!(message.contains("the stream belongs to another GPU"), "{message}");
     // What was refused has left nothing behind.
     let own = second.kernel("increment.cu", INCREMENT, "increment").unwrap();
@@ -117,7 +114,8 @@ fn a_kernel_does_not_take_another_gpus_memory() {
         .unwrap()
         .sync()
         .unwrap();
-    assert_eq!(region.to_vec().unwrap()[..2], [1, 2]);
+    let expected: Vec<u32> = words(0, COUNT).iter().map(|word| word.wrapping_add(1)).collect();
+    compare(&region.to_vec().unwrap(), &expected).unwrap();
     let message = refused(vm.gpu(2).cloned());
     assert!(message.contains("GPU is 2") && message.contains("has 2"), "{message}");
 }
@@ -140,7 +138,7 @@ fn a_kernel_that_is_killed_stops_its_own_gpu_alone() {
     for transport in transports() {
         let vm = pair(transport);
         let (first, second) = (vm.gpu(0).unwrap(), vm.gpu(1).unwrap());
-        let (theirs, ours) = (counted(first, 0), counted(second, 0));
+        let (theirs, ours) = (filled(first, 0), filled(second, 0));
         let endless = r"
 #include <gpuvm/gpuvm.cuh>
 __global__ void endless(gpuvm::array<unsigned> a) {
@@ -149,17 +147,16 @@ __global__ void endless(gpuvm::array<unsigned> a) {
         let endless = first.kernel("endless.cu", endless, "endless").unwrap();
         let increment = second.kernel("increment.cu", INCREMENT, "increment").unwrap();
         let endless = endless.launch(LaunchConfig::new(1, 64), (&theirs,)).unwrap();
-        let beside = increment.launch(LaunchConfig::new(2, 64), (&ours, 5u32)).unwrap();
+        let beside = increment.launch(LaunchConfig::new(2, 64), (&ours, STEP)).unwrap();
         endless.kill();
         assert!(endless.sync().is_err());
         beside.sync().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
         increment
-            .launch(LaunchConfig::new(2, 64), (&ours, 1u32))
+            .launch(LaunchConfig::new(2, 64), (&ours, STEP))
             .unwrap()
             .sync()
             .unwrap();
-        let expected: Vec<u32> = (0..COUNT as u32).map(|i| i + 6).collect();
-        compare(&ours.to_vec().unwrap(), &expected).unwrap();
+        compare(&ours.to_vec().unwrap(), &stepped(&words(0, COUNT), 2)).unwrap();
         // The first is mended, and goes on as well.
         let again = first.kernel("increment.cu", INCREMENT, "increment").unwrap();
         again

@@ -18,6 +18,13 @@ pub struct File {
     pub kernels: &'static [Kernel],
 }
 
+impl File {
+    /// Whether its pages have their home at a neighbour GPU: only lanes reach them.
+    pub fn is_for_neighbours(&self) -> bool {
+        self.defines.iter().any(|(name, _)| *name == "BENCH_NEIGHBOUR")
+    }
+}
+
 impl fmt::Display for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.path)?;
@@ -180,16 +187,16 @@ pub const FILES: &[File] = &[
             paged("touch_lanes", 192, 192),
         ],
     },
-    // Bounded to 2 blocks of 256 threads.
+    // Bounded to 2 blocks of 256 threads. Never over queue pairs: only lanes reach a neighbour GPU.
     File {
         path: "cli/src/bench/faults.cu",
         defines: &[("BENCH_NEIGHBOUR", "1")],
         kernels: &[
-            capped("touch_warps<false>", 128, 128, 1000, 1000),
-            capped("touch_warps<true>", 128, 128, 1000, 1000),
-            capped("touch_spans<false>", 128, 128, 1000, 1000),
-            capped("touch_spans<true>", 128, 128, 1000, 1000),
-            capped("touch_lanes", 128, 128, 1000, 1000),
+            capped("touch_warps<false>", 128, 0, 1000, 0),
+            capped("touch_warps<true>", 128, 0, 1000, 0),
+            capped("touch_spans<false>", 128, 0, 1000, 0),
+            capped("touch_spans<true>", 128, 0, 1000, 0),
+            capped("touch_lanes", 128, 0, 1000, 0),
         ],
     },
     File {

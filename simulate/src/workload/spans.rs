@@ -14,9 +14,10 @@ const ROW: u64 = 32;
 const ROWS_WRITTEN: u64 = 8;
 
 pub(super) fn spans(room: &mut Room<'_>) -> Result<(), Wrong> {
-    match room.seed() % 4 {
-        1 => warps_read(room),
-        3 => lanes_write(room),
+    match room.seed() % 8 {
+        1 | 5 | 6 => warps_read(room, 1, 96),
+        2 => warps_read(room, 2, 16),
+        3 | 7 => lanes_write(room),
         _ => warps_write(room),
     }
 }
@@ -96,30 +97,37 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
 
 /// Lanes of a warp.
 const READERS: u64 = 3;
-/// Blocks 0 and 4 share a multiprocessor and its cache.
-const READING_BLOCKS: [u64; 2] = [0, 4];
+/// Blocks so far apart share a multiprocessor and its cache.
+const BLOCKS_APART: u64 = 4;
+/// Lines of a cache that a lane reads of a page, and words of a line.
+const LINES: u64 = 12;
+const LINE_WORDS: u64 = 16;
 
-/// Two warps that read what they hold by weak loads alone, as long as frames and pages change hands. A frame's lines of an earlier page are
-/// in the cache that they share when the next page comes: only the pin orders a lane's loads after the fetch.
-fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
+/// Warps that read what they hold by weak loads alone, as long as frames and pages change hands. A frame's lines of an earlier page are
+/// in their cache when the next page comes: only the pin orders a lane's loads after the fetch. A warp alone has one frame, so that every
+/// page comes to the lines of the one before, and in a group's followers no other acquire orders anything.
+fn warps_read(room: &mut Room<'_>, warps: u64, steps: u32) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps) = (5u64, 16u32);
-    // Blocks between the two that read hold nothing, so nothing is declared.
-    let bench = room.open(needs(seed, READING_BLOCKS.len() as u64 + 1))?;
+    let pages = 5u64;
+    // Blocks between those that read hold nothing, so nothing is declared.
+    let bench = room.open(needs(seed, if warps == 1 { 1 } else { warps + 1 }))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("read").read_only().from_slice(&model)?;
     let _calm = Calm(&bench.vm);
-    let blocks = READING_BLOCKS[1] + 1;
+    let blocks = (warps - 1) * BLOCKS_APART + 1;
     let mut given = vec![0; (blocks * u64::from(steps)) as usize];
     let mut sums = vec![0u64; (blocks * READERS) as usize];
-    for block in READING_BLOCKS {
+    for block in (0..warps).map(|warp| warp * BLOCKS_APART) {
         for step in 0..u64::from(steps) {
             let first = row(rng.random_range(0..pages as u32).into(), 0);
             given[(block * u64::from(steps) + step) as usize] = first;
             for lane in 0..READERS {
                 let sum = &mut sums[(block * READERS + lane) as usize];
-                *sum = sum.wrapping_mul(3).wrapping_add(model[(first + lane) as usize]);
+                for line in 0..LINES {
+                    let word = model[(first + line * LINE_WORDS + lane) as usize];
+                    *sum = sum.wrapping_mul(3).wrapping_add(word);
+                }
             }
         }
     }
@@ -127,7 +135,7 @@ fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
     buffer.write(&given)?;
     let out = bench.vm.buffer::<u64>(sums.len() as u64)?;
     let config = LaunchConfig::new(blocks as u32, READERS as u32);
-    let args = (&a, &buffer, steps, READING_BLOCKS[1] as u32, &out);
+    let args = (&a, &buffer, steps, BLOCKS_APART as u32, LINES as u32, &out);
     must(&bench, "read_spans", config, args)?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     close(&bench, a, &model)

@@ -199,7 +199,7 @@ pub(super) static ALL: [Mutation; 15] = [
             "",
         )],
         Workload::Spans,
-        525,
+        17,
         &["elements are wrong"],
     ),
 ];
