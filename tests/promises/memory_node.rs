@@ -81,9 +81,9 @@ fn laps_of_two_gpus_are_whole_at_one_home() {
     let words = 16 * PAGE_WORDS - 7;
     let made = vm.gpus().iter().map(|gpu| {
         let region = must(
-            gpu.region::<u32>(words)
+            gpu.region::<u32>()
                 .name(format!("of GPU {}", gpu.index()))
-                .zeroed(),
+                .zeroed(words),
         );
         let ledger = gpu.buffer::<u32>(words).unwrap();
         (gpu.compile("laps.cu", SOURCE, &KERNELS).unwrap(), region, ledger)
