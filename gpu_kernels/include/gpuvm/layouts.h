@@ -234,6 +234,9 @@ constexpr const unsigned int JOIN_REPEAT = 4;
 
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
+constexpr const unsigned int ARRAY_IN_PLACE = 0x40000000;
+constexpr const unsigned int ARRAY_FETCH_WHILE_FREE = 0x20000000;
+constexpr const unsigned int ARRAY_CONSTANT = 0x10000000;
 
 /// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
 /// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
