@@ -61,7 +61,7 @@ impl Resident {
         let data: Vec<u32> = (0..ELEMENTS).map(value).collect();
         let raw = vm.buffer(ELEMENTS)?;
         raw.write(&data)?;
-        let region = vm.region(ELEMENTS).name("data").read_only().from_vec(data)?;
+        let region = vm.region().name("data").read_only().from_vec(data)?;
         let sum = vm.buffer(1)?;
         Ok(Self {
             vm,
@@ -164,7 +164,7 @@ fn faults(c: &mut Criterion, rounds: usize) -> AnyResult<()> {
         let vm = Vm::builder().frame_memory(ELEMENTS).build()?;
         let kernel = vm.kernel("paging.cu", SOURCE, name)?;
         let region = vm
-            .region(ELEMENTS)
+            .region()
             .name("data")
             .read_only()
             .from_iter((0..ELEMENTS).map(value))?;

@@ -36,11 +36,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let vm = Vm::builder().frame_memory(bytes / 8).build()?;
     let entries = a.columns.len() as u64;
-    let offsets = vm.region(rows + 1).name("offsets").read_only().from_slice(&a.offsets)?;
-    let columns = vm.region(entries).name("columns").read_only().from_slice(&a.columns)?;
-    let values = vm.region(entries).name("values").read_only().from_slice(&a.values)?;
-    let vector = vm.region(rows).name("x").read_only().from_slice(&x)?;
-    let y = vm.region::<f64>(rows).name("y").zeroed()?;
+    let offsets = vm.region().name("offsets").read_only().from_slice(&a.offsets)?;
+    let columns = vm.region().name("columns").read_only().from_slice(&a.columns)?;
+    let values = vm.region().name("values").read_only().from_slice(&a.values)?;
+    let vector = vm.region().name("x").read_only().from_slice(&x)?;
+    let y = vm.region::<f64>().name("y").zeroed(rows)?;
 
     let spmv = vm.kernel("spmv.cu", include_str!("spmv.cu"), "spmv<double>")?;
     let config = LaunchConfig::new(rows.div_ceil(128) as u32, 128);

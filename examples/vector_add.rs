@@ -9,16 +9,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let n = 1_000_003; // not a whole number of pages
     let vm = Vm::builder().frame_memory(2 << 20).build()?;
     let a = vm
-        .region::<f32>(n)
+        .region::<f32>()
         .name("a")
         .read_only()
         .from_iter((0..n).map(|i| i as f32))?;
     let b = vm
-        .region::<f32>(n)
+        .region::<f32>()
         .name("b")
         .read_only()
         .from_iter((0..n).map(|i| (2 * i) as f32))?;
-    let sum = vm.region::<f32>(n).name("sum").zeroed()?;
+    let sum = vm.region::<f32>().name("sum").zeroed(n)?;
 
     let add = vm.kernel("vector_add.cu", include_str!("vector_add.cu"), "add")?;
     let blocks = n.div_ceil(256) as u32;

@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use gpuvm_nic::{
     host_page_bytes,
     mlx5::{QueueSlab, SharedMemory},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 /// Pinned host memory of one GPU; for queues that DEVX makes the GPU's own, where NICs can be given it and have the frames
 /// there as well.
@@ -46,7 +47,7 @@ impl RingArena {
     }
 
     fn slabs(&self) -> MutexGuard<'_, Vec<Slab>> {
-        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slabs.lock()
     }
 
     /// What lanes call an address of this memory, as the NIC's back end knows it. The GPU's own has one address for both.

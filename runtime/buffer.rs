@@ -2,10 +2,11 @@
 
 use std::{
     marker::PhantomData,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use bytemuck::Pod;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     device::DeviceArray,
@@ -110,7 +111,7 @@ impl<E> Buffer<E> {
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
     fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
-        let mut launches = self.inner.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut launches = self.inner.launches.lock();
         for launch in launches.drain(..).filter_map(|launch| launch.upgrade()) {
             launch.settle();
         }

@@ -79,12 +79,7 @@ impl Catching<'_> {
     fn catch_up(&self, mend: bool, wanted: &dyn Fn() -> bool) -> Result<()> {
         let Some(queues) = self.gpu.queues() else { return Ok(()) };
         // One at a time: the background's, or a caller's.
-        let _turn = self
-            .gpu
-            .catching_up()
-            .turn
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _turn = self.gpu.catching_up().turn.lock();
         let mut first = Ok(());
         for home in queues.returned() {
             let taken = match home {

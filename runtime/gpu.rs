@@ -2,13 +2,14 @@
 //! know nothing of each other: what becomes of one is nothing to the others.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, OnceLock, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::VmDesc;
 use gpuvm_nic::{Nic, SoftNic};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     background::Background,
@@ -200,7 +201,7 @@ impl PagedGpu {
 
     /// Keeps a thread until the GPU is no virtual memory's any more.
     pub fn keep(&self, thread: Background) {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        self.threads.lock().push(thread);
     }
 
     /// What leads from the GPU to homes.
@@ -227,7 +228,7 @@ impl PagedGpu {
 
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
     fn lock(&self) -> MutexGuard<'_, GpuState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Why nothing can be done any more, when the GPU is lost. Takes the state then.
@@ -283,7 +284,7 @@ impl PagedGpu {
     /// What is said of the home of a region's page beside a fault.
     fn holder_of(&self, region: u32, page: u64) -> Option<String> {
         // For a message only: who asks does not wait for those who hold these locks.
-        let state = self.state.try_lock().ok()?;
+        let state = self.state.try_lock()?;
         let view = state.views.get(region as usize)?.as_ref()?.upgrade()?;
         view.home().holder(page)
     }
@@ -337,7 +338,7 @@ impl Drop for PagedGpu {
     fn drop(&mut self) {
         // First: they take queue pairs through reset. The one that catches up, which has those kept that it waits for, before the
         // one that keeps them.
-        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let threads = self.threads.get_mut();
         threads.drain(..).rev().for_each(drop);
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {

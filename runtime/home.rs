@@ -1,12 +1,13 @@
 //! Where a region's pages live: memory of this host or a file there, of a neighbour GPU, or of memory nodes across the network.
 //! Another kind of home is another implementation of [`Home`], and nothing else.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError, HostRegistration};
 use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::{MemoryKey, Nic, NicError};
+use parking_lot::Mutex;
 
 use crate::{
     error::{Doing, Result},
@@ -131,13 +132,13 @@ impl Reach {
         match self {
             Self::Nobody => Ok(()),
             Self::Nics(keys, pinned) => {
-                let gone = lock(keys).deregister();
+                let gone = keys.lock().deregister();
                 gone.doing(|| format!("deregistering region `{region}`"))?;
-                drop(lock(pinned).take());
+                drop(pinned.lock().take());
                 Ok(())
             }
             Self::Lanes(registration) => {
-                let mut registration = lock(registration);
+                let mut registration = registration.lock();
                 // A dead context reaches nothing; a kernel that runs on may reach the memory for ever.
                 if let Some(cause) = gpu.lost()
                     && !matches!(cause, GpuError::Lost { .. })
@@ -182,10 +183,6 @@ impl Drop for HomeKeys {
             tracing::error!(%error, "host memory stays registered with the NIC");
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stripe at address `home`.

@@ -2,13 +2,14 @@
 //! more than a microsecond.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
 use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{FaultRecord, LaunchState};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::DeviceArray;
 
@@ -34,7 +35,7 @@ impl StatePool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// A zeroed state, but for whether faults end what did not meet them.

@@ -20,7 +20,7 @@
 //! # fn main() -> Result<(), gpuvm::Error> {
 //! let vm = Vm::builder().frame_memory(1 << 20).build()?; // 256 frames of 4 KiB
 //! let n = 1 << 20; // 4 MiB of floats: four times the frames
-//! let data = vm.region::<f32>(n).name("data").from_iter((0..n).map(|i| i as f32))?;
+//! let data = vm.region::<f32>().name("data").from_iter((0..n).map(|i| i as f32))?;
 //! let scale = vm.kernel("scale.cu", SOURCE, "scale")?;
 //! scale.launch(LaunchConfig::new(n as u32 / 256, 256), (&data, 2.0f32))?.sync()?;
 //! let mut few = [0.0; 3];

@@ -2,11 +2,12 @@
 //! memory node, and for tests of what happens then.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
 use gpuvm_nic::{Nic, NicError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// What a lost home holds afterwards.
 const GARBAGE: u8 = 0xee;
@@ -34,10 +35,6 @@ pub(crate) struct Span {
 // away under that lock before it gives the memory back.
 unsafe impl Send for Span {}
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl LocalHome {
     /// `count` of them, or none where there is but one home, which cannot be lost by itself.
     pub fn several(count: u32) -> Vec<Arc<Self>> {
@@ -62,7 +59,7 @@ impl LocalHome {
     }
 
     pub fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+        self.failure.lock().clone()
     }
 
     /// Times that it was lost. It changes only while the memory is held.
@@ -72,29 +69,29 @@ impl LocalHome {
     }
 
     pub fn add_pairs(&self, pairs: impl Iterator<Item = (Arc<dyn Nic>, u32)>) {
-        lock(&self.pairs).extend(pairs);
+        self.pairs.lock().extend(pairs);
     }
 
     pub fn add(&self, span: Span) {
-        lock(&self.spans).push(span);
+        self.spans.lock().push(span);
     }
 
     pub fn remove(&self, span: Span) {
-        lock(&self.spans).retain(|known| *known != span);
+        self.spans.lock().retain(|known| *known != span);
     }
 
     /// The home's memory, for the host's own accesses: it is not lost while the guard lives.
     pub fn hold(&self) -> MutexGuard<'_, Vec<Span>> {
-        lock(&self.spans)
+        self.spans.lock()
     }
 
     fn lose(&self) -> Result<(), NicError> {
-        let spans = lock(&self.spans);
+        let spans = self.spans.lock();
         // From here on no request reaches it: those that wait are flushed, and nobody mends a pair without the lock.
-        for (nic, pair) in &*lock(&self.pairs) {
+        for (nic, pair) in &*self.pairs.lock() {
             nic.fail(*pair)?;
         }
-        *lock(&self.failure) = Some("it was taken away".into());
+        *self.failure.lock() = Some("it was taken away".into());
         self.epoch.fetch_add(1, Ordering::Release);
         for span in &*spans {
             // SAFETY: the span is a region's memory, valid while it is listed; the NIC does not reach it any more, and the
@@ -125,7 +122,7 @@ impl HostHome {
     /// Lets the home return, with garbage in place of what it held. It is caught up in the background, or by
     /// [`Vm::catch_up`](crate::Vm::catch_up).
     pub fn restore(&self) {
-        *lock(&self.0.failure) = None;
+        *self.0.failure.lock() = None;
     }
 
     /// Whether it is away.

@@ -2,11 +2,12 @@
 //! node that serves again gets another one, whose grants are empty.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Instant,
 };
 
 use gpuvm_memory_node::{NodeClient, NodeError};
+use parking_lot::Mutex;
 
 use crate::backoff::Backoff;
 
@@ -28,10 +29,6 @@ struct Sessions {
     fresh: Option<Arc<NodeClient>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Node {
     pub fn new(session: Arc<NodeClient>) -> Self {
         Self {
@@ -48,12 +45,12 @@ impl Node {
 
     /// The session that queue pairs join and grants come from; it may be over.
     pub fn session(&self) -> Arc<NodeClient> {
-        Arc::clone(&lock(&self.sessions).current)
+        Arc::clone(&self.sessions.lock().current)
     }
 
     /// Whether this is that session.
     pub fn is_in(&self, session: &Arc<NodeClient>) -> bool {
-        Arc::ptr_eq(&lock(&self.sessions).current, session)
+        Arc::ptr_eq(&self.sessions.lock().current, session)
     }
 
     /// Why that session is over, if it is.
@@ -78,23 +75,23 @@ impl Node {
 
     /// Whether it is time to call it in the background.
     pub fn is_due(&self) -> bool {
-        lock(&self.backoff).is_due(Instant::now())
+        self.backoff.lock().is_due(Instant::now())
     }
 
     /// A try to take it back failed. Whether somebody is to be told.
     pub fn try_failed(&self, why: String) -> bool {
-        lock(&self.backoff).failed(Instant::now(), why)
+        self.backoff.lock().failed(Instant::now(), why)
     }
 
     /// It was taken back.
     pub fn try_worked(&self) {
-        lock(&self.backoff).worked();
+        self.backoff.lock().worked();
     }
 
     /// Asks a node whose queue pairs are lost whether it serves. It has returned then: see
     /// [`returned`](Self::returned). The session that it had goes on where it is not over, so that nothing at the node is lost.
     pub fn call(&self, cancel: &AtomicBool) -> Result<(), NodeError> {
-        let _calling = lock(&self.calling);
+        let _calling = self.calling.lock();
         if self.returned().is_some() {
             return Ok(());
         }
@@ -103,13 +100,13 @@ impl Node {
             None => current,
             Some(_) => current.connect_again(cancel)?,
         };
-        lock(&self.sessions).fresh = Some(fresh);
+        self.sessions.lock().fresh = Some(fresh);
         Ok(())
     }
 
     /// The session to go on with, once the node was called and as long as it answers.
     pub fn returned(&self) -> Option<Arc<NodeClient>> {
-        let fresh = lock(&self.sessions).fresh.clone()?;
+        let fresh = self.sessions.lock().fresh.clone()?;
         if fresh.failure().is_none() {
             return Some(fresh);
         }
@@ -119,12 +116,12 @@ impl Node {
 
     /// From here on this session is the node's.
     pub fn go_on_with(&self, session: &Arc<NodeClient>) {
-        lock(&self.sessions).current = Arc::clone(session);
+        self.sessions.lock().current = Arc::clone(session);
     }
 
     /// Forgets that it has returned: it was taken back, or could not be.
     pub fn forget_return(&self) {
-        let fresh = lock(&self.sessions).fresh.take();
+        let fresh = self.sessions.lock().fresh.take();
         // The goodbye takes a while: not under the lock.
         drop(fresh);
     }

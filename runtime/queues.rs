@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_memory_node::{JoinQueue, QueueLink};
 use gpuvm_nic::{Nic, QueueAttributes};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     arena::RingArena,
@@ -212,7 +213,7 @@ impl Queues {
     }
 
     fn lock_resetting(&self) -> MutexGuard<'_, ()> {
-        self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resetting.lock()
     }
 
     /// Whether queue pairs to this host's memory were given up since the last reset. Those to a home that may be lost by

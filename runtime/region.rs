@@ -2,10 +2,11 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Weak, atomic::AtomicBool},
 };
 
 use gpuvm_layouts::{self as layout, RegionDesc};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     element::ElementType,
@@ -66,7 +67,7 @@ pub(crate) struct Regions(Mutex<Vec<Weak<RegionInner>>>);
 
 impl Regions {
     pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<RegionInner>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Those of one GPU. They are not held, so that what nobody wants any more can be told.
@@ -315,7 +316,7 @@ impl RegionInner {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
-        self.launches.lock().unwrap_or_else(PoisonError::into_inner)
+        self.launches.lock()
     }
 
     /// Waits for the launches that name the region and keeps others from beginning while the guard lives.

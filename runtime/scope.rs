@@ -1,12 +1,9 @@
 //! Regions over memory that the caller lends for the time of a scope.
 
-use std::{
-    marker::PhantomData,
-    ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{marker::PhantomData, ops::Deref, sync::Arc};
 
 use bytemuck::Pod;
+use parking_lot::Mutex;
 
 use crate::{
     element::ElementType,
@@ -52,7 +49,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         };
         // The regions end also when `body` unwinds.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&scope)));
-        let regions = std::mem::take(&mut *scope.regions.lock().unwrap_or_else(PoisonError::into_inner));
+        let regions = std::mem::take(&mut *scope.regions.lock());
         let mut closed = Ok(());
         for region in regions {
             let ended = region.close(true).and(region.take_failure());
@@ -69,11 +66,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`RegionBuilder::zeroed`], and [`crate::Error::Overlap`].
     pub fn region<T: Pod>(&'scope self, name: &str, memory: &'env mut [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder =
-            RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>(), memory.len() as u64).name(name);
+        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>()).name(name);
         // SAFETY: `memory` is borrowed mutably for 'env, which outlives the scope, and the scope closes the region
         // before it ends.
-        unsafe { self.lend(builder, memory.as_mut_ptr()) }
+        unsafe { self.lend(builder, memory.as_mut_ptr(), memory.len()) }
     }
 
     /// A region over `memory`, which kernels may only read.
@@ -81,23 +77,25 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`region`](Self::region).
     pub fn read_only<T: Pod>(&'scope self, name: &str, memory: &'env [T]) -> Result<ScopedRegion<'scope, T>> {
-        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>(), memory.len() as u64)
+        let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>())
             .name(name)
             .read_only();
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never
         // written home, so the shared borrow suffices.
-        unsafe { self.lend(builder, memory.as_ptr().cast_mut()) }
+        unsafe { self.lend(builder, memory.as_ptr().cast_mut(), memory.len()) }
     }
 
     /// # Safety
     /// As [`RegionBuilder::over`] until the scope ends.
-    unsafe fn lend<T: Pod>(&'scope self, builder: RegionBuilder<T>, base: *mut T) -> Result<ScopedRegion<'scope, T>> {
+    unsafe fn lend<T: Pod>(
+        &'scope self,
+        builder: RegionBuilder<T>,
+        base: *mut T,
+        length: usize,
+    ) -> Result<ScopedRegion<'scope, T>> {
         // SAFETY: the caller's promise.
-        let region = unsafe { builder.over(base) }?;
-        self.regions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&region.inner));
+        let region = unsafe { builder.over(base, length) }?;
+        self.regions.lock().push(Arc::clone(&region.inner));
         Ok(ScopedRegion {
             region,
             _scope: PhantomData,

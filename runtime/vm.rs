@@ -146,9 +146,12 @@ impl VmGpu {
         self.paged().desc_addr()
     }
 
-    /// A region of `length` elements, to be given its data by one of the builder's last calls.
-    pub fn region<T: Pod>(&self, length: u64) -> RegionBuilder<T> {
-        RegionBuilder::new(self.place.clone(), ElementType::of::<T>(), length)
+    /// A region of elements `T`. One of the builder's last calls gives it its data, and thereby its length:
+    /// [`zeroed`](RegionBuilder::zeroed), [`from_slice`](RegionBuilder::from_slice), [`from_vec`](RegionBuilder::from_vec),
+    /// [`from_iter`](RegionBuilder::from_iter), [`from_reader`](RegionBuilder::from_reader), [`from_file`](RegionBuilder::from_file),
+    /// [`map_file`](RegionBuilder::map_file), [`map_file_mut`](RegionBuilder::map_file_mut).
+    pub fn region<T: Pod>(&self) -> RegionBuilder<T> {
+        RegionBuilder::new(self.place.clone(), ElementType::of::<T>())
     }
 
     /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.
@@ -159,9 +162,10 @@ impl VmGpu {
         Buffer::zeroed(Arc::clone(self.paged()), ElementType::of::<T>(), length)
     }
 
-    /// A region of `length` elements whose type is known at run time alone.
-    pub fn raw_region(&self, element: ElementType, length: u64) -> RegionBuilder<Untyped> {
-        RegionBuilder::new(self.place.clone(), element, length)
+    /// A region of elements whose type is known at run time alone: as [`region`](Self::region), with
+    /// [`from_bytes`](RegionBuilder::from_bytes) for data that is there.
+    pub fn raw_region(&self, element: ElementType) -> RegionBuilder<Untyped> {
+        RegionBuilder::new(self.place.clone(), element)
     }
 
     /// Plain device memory of `length` zeroed elements whose type is known at run time alone.

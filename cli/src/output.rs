@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
@@ -23,11 +23,6 @@ static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
 
 /// How often a process is looked after.
 const POLL: Duration = Duration::from_millis(50);
-
-/// Both hold one value that is replaced as a whole, so a panic elsewhere leaves it valid.
-fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The signals that ask this process to end. Whoever started it with `nohup` wants it to outlive its terminal: SIGHUP is
 /// left ignored then.
@@ -52,14 +47,14 @@ pub fn end_on_signals() -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             // Held to the end: the main thread must not start another one, nor take the end of this one for its own.
-            let mut child = lock(&UNDER_WAY);
+            let mut child = UNDER_WAY.lock();
             if let Some(child) = child.as_mut() {
                 // It may have ended by itself.
                 let _ = child.kill();
                 let _ = child.wait();
             }
             // Held to the end: the main thread must not rename the file under the removal.
-            let path = lock(&UNFINISHED);
+            let path = UNFINISHED.lock();
             if let Some(path) = path.as_ref() {
                 // Nobody is left to tell where this fails.
                 let _ = std::fs::remove_file(path);
@@ -77,12 +72,12 @@ pub fn end_on_signals() -> io::Result<()> {
 /// It cannot be started or waited for.
 pub fn run_for(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
     {
-        let mut slot = lock(&UNDER_WAY);
+        let mut slot = UNDER_WAY.lock();
         *slot = Some(command.spawn()?);
     }
     let deadline = Instant::now() + limit;
     loop {
-        let mut slot = lock(&UNDER_WAY);
+        let mut slot = UNDER_WAY.lock();
         let Some(child) = slot.as_mut() else { return Ok(None) };
         let ended = match child.try_wait() {
             Ok(None) if Instant::now() < deadline => {
@@ -155,7 +150,7 @@ impl Output {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut slot = lock(&UNFINISHED);
+        let mut slot = UNFINISHED.lock();
         let file = tempfile::Builder::new()
             .prefix(".gpuvm-")
             .suffix(".tmp")
@@ -197,7 +192,7 @@ impl Output {
         drop(out);
         if let Target::Beside { file, path } = self.target {
             file.as_file().sync_all()?;
-            let mut slot = lock(&UNFINISHED);
+            let mut slot = UNFINISHED.lock();
             let renamed = file.persist(path);
             *slot = None;
             renamed.map_err(|error| error.error)?;

@@ -1,12 +1,13 @@
 //! `gpuvm serve`.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use gpuvm_memory_node::{Backing, MemoryNode, Metrics, NodeEvent, ServeOptions};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
@@ -124,7 +125,7 @@ impl Printer {
         };
         let Err(error) = printed else { return };
         // A panic elsewhere leaves the value whole.
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.lost.lock();
         if lost.is_none() {
             tell(&format!(
                 "warning: what this node prints is lost, and it goes on serving: {error}\n"
@@ -134,7 +135,7 @@ impl Printer {
     }
 
     fn finish(&self) -> io::Result<()> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let lost = self.lost.lock().take();
         lost.map_or(Ok(()), Err)
     }
 }

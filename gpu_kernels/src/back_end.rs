@@ -3,7 +3,6 @@
 mod arguments;
 mod cache;
 mod diagnostics;
-mod lock;
 pub mod params;
 mod ranges;
 mod tokens;
@@ -11,7 +10,6 @@ mod tokens;
 pub use self::arguments::Arguments;
 pub use self::cache::{Cache, Key};
 pub use self::diagnostics::missing_kernel;
-pub use self::lock::lock;
 pub use self::ranges::Ranges;
 pub use self::tokens::{Token, TokenKind, tokens};
 pub use crate::memory::Release;

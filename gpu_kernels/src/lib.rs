@@ -33,4 +33,4 @@ pub use api::*;
 pub use error::{Coordinates, GpuError};
 pub use headers::headers;
 pub use memory::{DeviceMemory, HostMemory, HostRegistration};
-pub use simulation::{Actor, NoteFormatter, OnStore, Simulation};
+pub use simulation::{Actor, NoteFormatter, OnCopy, OnStore, Simulation};

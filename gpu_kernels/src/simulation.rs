@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// Called after a store into a watched page with the store's device address.
 pub type OnStore = Arc<dyn Fn(u64) + Send + Sync>;
 
+/// To be told of a copy before it is made: destination, source, length in bytes.
+pub type OnCopy = fn(u64, u64, u64);
+
 /// Words for what a lane waits for, from the note's code and two values.
 pub type NoteFormatter = Arc<dyn Fn(u32, u64, u64) -> String + Send + Sync>;
 
@@ -19,6 +22,10 @@ pub trait Simulation: Any + Send + Sync {
     /// Adds an engine that the scheduler steps between lanes when the GPU is
     /// [deterministic](crate::Capabilities::deterministic), and never otherwise.
     fn attach(&self, actor: Arc<dyn Actor>);
+
+    /// What an [`Actor`] calls in a step, before it copies what lanes see: the memory model then knows what comes from outside, and
+    /// says when lanes see it. On other threads the call does nothing.
+    fn on_copy(&self) -> OnCopy;
 
     /// How a watchdog's report words what a lane waits for, from the note's code and two values.
     fn set_note_formatter(&self, format: NoteFormatter);

@@ -5,9 +5,9 @@ mod options;
 mod service;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use crate::verbs::{Channel, CompletionQueue, Context, Domain, Event, Id, JoinQue
 
 pub use grant::Grant;
 pub use options::ClientOptions;
+use parking_lot::{Condvar, Mutex};
 pub(crate) use service::Inner;
 use service::{Piece, SessionState};
 
@@ -276,7 +277,7 @@ impl NodeClient {
         limit: Duration,
         cancel: Option<&AtomicBool>,
     ) -> Result<Body, NodeError> {
-        let mut next = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.requests.lock();
         let request = *next;
         *next += 1;
         if let Some(dead) = self.inner.dead() {
@@ -397,14 +398,14 @@ impl NodeClient {
     /// Registers a receiver of an identifier's events.
     pub(crate) fn events_of(&self, id: &Id) -> Receiver<Event> {
         let (sender, receiver) = channel();
-        let mut waiters = self.inner.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiters = self.inner.waiters.lock();
         waiters.insert(id.key(), sender);
         receiver
     }
 
     /// To be called before the identifier is dropped.
     pub(crate) fn forget_events_of(&self, id: &Id) {
-        let mut waiters = self.inner.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiters = self.inner.waiters.lock();
         waiters.remove(&id.key());
     }
 

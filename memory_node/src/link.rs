@@ -1,12 +1,13 @@
 //! How a client's queue pair joins a connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuvm_nic::QueueAttributes;
+use parking_lot::Mutex;
 
 use crate::access::random;
 use crate::client::{ClientOptions, NodeClient};
@@ -298,7 +299,7 @@ impl QueueLink {
 
     /// Whether the node has ended this connection, or the session is over: requests end with errors from now on.
     pub fn is_over(&self) -> bool {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = self.events.lock();
         let ended = events.try_iter().any(|event| {
             matches!(
                 event.kind,

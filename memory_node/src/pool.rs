@@ -1,7 +1,9 @@
 //! The node's memory, handed out in slices of whole pages.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::memory::Mapping;
 
@@ -71,7 +73,7 @@ impl Pool {
 
     fn list(&self) -> MutexGuard<'_, FreeList> {
         // No method leaves it half changed: they do not panic between their changes.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 
     pub fn bytes(&self) -> u64 {

@@ -6,10 +6,12 @@
 //! Without work the thread looks again for a moment, yields, and sleeps; see [`crate::sleeper`].
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::sleeper::Sleeper;
 use crate::{NicError, Pages};
@@ -58,7 +60,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 
     fn word(&self, slot: usize) -> &AtomicU64 {

@@ -1,10 +1,11 @@
 //! How one GPU of a virtual memory is brought up.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, VmDesc};
 use gpuvm_nic::Nic;
+use parking_lot::Mutex;
 
 use super::{
     CatchingUp, FailedPages, GpuState, Machines, PagedGpu,

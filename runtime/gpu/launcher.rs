@@ -1,8 +1,9 @@
 //! Puts launches on streams, and says how they ended.
 
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
+use parking_lot::MutexGuard;
 
 use super::{GpuState, PagedGpu, RegionView};
 use crate::{
@@ -53,10 +54,8 @@ impl PagedGpu {
         let mut by_address: Vec<_> = memories.iter().collect();
         by_address.sort_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
         by_address.dedup_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
-        let mut guards: Vec<MutexGuard<'_, Vec<Weak<InFlight>>>> = by_address
-            .iter()
-            .map(|memory| memory.launches().lock().unwrap_or_else(PoisonError::into_inner))
-            .collect();
+        let mut guards: Vec<MutexGuard<'_, Vec<Weak<InFlight>>>> =
+            by_address.iter().map(|memory| memory.launches().lock()).collect();
         let mut in_flight = InFlight::new(kernel, slot, label);
         in_flight.regions = regions;
         in_flight.span_frames = self.spans(config).frames;
@@ -159,12 +158,7 @@ impl PagedGpu {
             });
         }
         let kernel = launch.label.clone();
-        let stopped = launch
-            .flight
-            .stopped
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let stopped = launch.flight.stopped.lock().clone();
         if let (Some(reason), Err(_)) = (stopped, &outcome) {
             return Err(Error::Stopped { kernel, reason });
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Actor, Gpu, OnCopy};
 use gpuvm_layouts as layout;
 use gpuvm_memory_node::NodeClient;
 use gpuvm_nic::{Nic, RxeNic, SoftNic, mlx5::Mlx5Nic};
@@ -67,12 +67,15 @@ impl TransportNics {
 
 /// Doorbell stores of the simulated GPU wake the NICs; in seeded mode the GPU's scheduler steps them.
 pub(super) fn connect(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
-    struct Engine(Weak<dyn Nic>);
-    impl gpuvm_gpu::Actor for Engine {
+    struct Engine {
+        nic: Weak<dyn Nic>,
+        on_copy: OnCopy,
+    }
+    impl Actor for Engine {
         fn step(&self, now_ns: u64) -> bool {
             // Its data may come late; the memory model says when.
-            gpuvm_nic::soft::witness_copies(Some(gpuvm_sim_gpu::engine_copies));
-            self.0.upgrade().is_some_and(|nic| {
+            gpuvm_nic::soft::witness_copies(Some(self.on_copy));
+            self.nic.upgrade().is_some_and(|nic| {
                 // One time for both machines.
                 nic.advance_to(now_ns);
                 nic.step()
@@ -93,7 +96,10 @@ pub(super) fn connect(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>]) {
                 }),
             );
         }
-        simulation.attach(Arc::new(Engine(Arc::downgrade(nic))));
+        simulation.attach(Arc::new(Engine {
+            nic: Arc::downgrade(nic),
+            on_copy: simulation.on_copy(),
+        }));
     }
     simulation.set_note_formatter(Arc::new(|code, a, b| match code {
         layout::WAIT_COMPLETION => format!("completion of request {b} on queue pair {a}"),

@@ -1,8 +1,9 @@
 //! What a GPU needs before a launch: nothing left of launches that have ended, and recovery where one calls for it.
 
-use std::sync::{Arc, MutexGuard, PoisonError, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_gpu::Stream;
+use parking_lot::MutexGuard;
 
 use super::{GpuState, PagedGpu};
 use crate::{
@@ -19,7 +20,7 @@ impl PagedGpu {
     }
 
     pub(super) fn lock_peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 
     /// Lets go of launches that have ended, unless another thread is busy with the state.

@@ -1,11 +1,12 @@
 //! A region as one GPU has it: its words there, and what else of it lies in that GPU's memory.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
 use gpuvm_gpu::Gpu;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     guards::Guards,
@@ -126,7 +127,7 @@ impl RegionView {
 
     /// What lies in GPU memory; nothing once the region has ended.
     pub fn tables(&self) -> MutexGuard<'_, Option<RegionTables>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock()
     }
 
     /// The page table; empty once the region has ended.

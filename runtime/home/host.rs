@@ -6,15 +6,15 @@ use std::{
     ops::Range,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use bytemuck::Pod;
 use gpuvm_gpu::{Gpu, HostRegistration};
 use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::Access;
+use parking_lot::Mutex;
 
-use super::{AtNodes, Home, HomeKeys, Reach, Ways, lock, unmoved};
+use super::{AtNodes, Home, HomeKeys, Reach, Ways, unmoved};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -242,7 +242,7 @@ impl Home for InHost {
         let (Reach::Nics(keys, _), Some(queues)) = (reach, ways.queues) else {
             return unmoved(self.direct_addr(reach));
         };
-        let keys = lock(keys);
+        let keys = keys.lock();
         let with_key = keys.iter().zip(queues.of_host(self.place.unwrap_or(0)));
         let stripe = |(key, reached): (gpuvm_nic::MemoryKey, _)| {
             super::stripe(self.memory.base as u64, key.rkey, &reached, own_frames)
@@ -252,7 +252,7 @@ impl Home for InHost {
 
     fn direct_addr(&self, reach: &Reach) -> u64 {
         match reach {
-            Reach::Lanes(registration) => lock(registration).as_ref().map_or(0, HostRegistration::device_addr),
+            Reach::Lanes(registration) => registration.lock().as_ref().map_or(0, HostRegistration::device_addr),
             Reach::Nobody | Reach::Nics(..) => 0,
         }
     }

@@ -1,11 +1,10 @@
 //! Homes in memory of a neighbour GPU, which lanes reach by loads and stores.
 
-use std::sync::Mutex;
-
 use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_layouts::StripeDesc;
+use parking_lot::Mutex;
 
-use super::{AtNodes, Home, HostPages, Reach, Ways, lock, unmoved};
+use super::{AtNodes, Home, HostPages, Reach, Ways, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -35,7 +34,7 @@ impl Home for AtNeighbour {
     }
 
     unsafe fn read(&self, gpu: &dyn Gpu, offset: u64, out: &mut [u8]) -> Result<()> {
-        match &*lock(&self.memory) {
+        match &*self.memory.lock() {
             Some(memory) if !out.is_empty() => {
                 let read = gpu.read(memory.addr() + offset, out);
                 read.doing(|| format!("reading region `{}` from a neighbour GPU", self.region))
@@ -45,7 +44,7 @@ impl Home for AtNeighbour {
     }
 
     unsafe fn write(&self, gpu: &dyn Gpu, offset: u64, data: &[u8]) -> Result<()> {
-        match &*lock(&self.memory) {
+        match &*self.memory.lock() {
             Some(memory) if !data.is_empty() => {
                 let written = gpu.write(memory.addr() + offset, data);
                 written.doing(|| format!("writing region `{}` at a neighbour GPU", self.region))
@@ -64,7 +63,7 @@ impl Home for AtNeighbour {
     }
 
     fn direct_addr(&self, _reach: &Reach) -> u64 {
-        lock(&self.memory).as_ref().map_or(0, DeviceMemory::addr)
+        self.memory.lock().as_ref().map_or(0, DeviceMemory::addr)
     }
 
     fn is_lost(&self, _ways: &Ways<'_>, _page: u64) -> bool {
@@ -93,6 +92,6 @@ impl Home for AtNeighbour {
     }
 
     fn give_back(&self) {
-        drop(lock(&self.memory).take());
+        drop(self.memory.lock().take());
     }
 }

@@ -1,15 +1,13 @@
 //! Homes at memory nodes: memory of one node or more, over which pages are striped.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::{ops::Range, sync::Arc};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, StripeDesc};
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
+use parking_lot::Mutex;
 
-use super::{Home, HostPages, Reach, Ways, lock, stripe, unmoved};
+use super::{Home, HostPages, Reach, Ways, stripe, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -180,7 +178,7 @@ impl AtNodes {
 
     /// Asks about the memory; none once it was given back.
     pub fn with<R>(&self, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
-        lock(&self.memory).as_mut().map(ask)
+        self.memory.lock().as_mut().map(ask)
     }
 
     /// Stripes; 0 once the memory was given back.
@@ -214,7 +212,7 @@ impl Home for AtNodes {
 
     fn holder(&self, page: u64) -> Option<String> {
         // For a message only: who asks does not wait for those who hold the lock.
-        let memory = self.memory.try_lock().ok()?;
+        let memory = self.memory.try_lock()?;
         let memory = memory.as_ref()?;
         let client = memory.grants.get(memory.stripes.place_of(page).stripe)?.client();
         Some(match client.failure() {
@@ -224,7 +222,7 @@ impl Home for AtNodes {
     }
 
     unsafe fn read(&self, _gpu: &dyn Gpu, offset: u64, out: &mut [u8]) -> Result<()> {
-        match &*lock(&self.memory) {
+        match &*self.memory.lock() {
             Some(memory) if !out.is_empty() => {
                 let read = memory.read(offset, out);
                 read.doing(|| format!("reading region `{}`", self.region))
@@ -234,7 +232,7 @@ impl Home for AtNodes {
     }
 
     unsafe fn write(&self, _gpu: &dyn Gpu, offset: u64, data: &[u8]) -> Result<()> {
-        match &*lock(&self.memory) {
+        match &*self.memory.lock() {
             Some(memory) if !data.is_empty() => {
                 let written = memory.write(offset, data);
                 written.doing(|| format!("writing region `{}`", self.region))
@@ -249,7 +247,7 @@ impl Home for AtNodes {
     }
 
     fn stripes(&self, ways: &Ways<'_>, _reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        let memory = lock(&self.memory);
+        let memory = self.memory.lock();
         let (Some(queues), Some(memory)) = (ways.queues, &*memory) else {
             return unmoved(0);
         };
@@ -303,7 +301,7 @@ impl Home for AtNodes {
     }
 
     fn give_back(&self) {
-        drop(lock(&self.memory).take());
+        drop(self.memory.lock().take());
     }
 }
 

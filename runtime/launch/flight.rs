@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -10,6 +10,7 @@ use std::{
 
 use gpuvm_gpu::{Gpu, Kernel as GpuKernel, LaunchOutcome};
 use gpuvm_layouts::{self as layout, FaultRecord};
+use parking_lot::Mutex;
 
 use crate::{
     error::{Doing, Result},
@@ -46,7 +47,7 @@ impl Flight {
         let Some(launch) = self.launch.get() else { return };
         // Acquire: pairs with `stop_peers`. Who has read that the virtual memory is broken reads here whose doing it was.
         if !self.ended.load(Ordering::Acquire) && !launch.is_done() {
-            let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stopped = self.stopped.lock();
             stopped.get_or_insert_with(|| reason.to_owned());
             drop(stopped);
             launch.abandon();
@@ -65,7 +66,7 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
     }
     let reason = format!("{kernel}, in flight over the same Vm, was stopped where it stood");
     let launches = {
-        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = peers.lock();
         peers.broken.get_or_insert_with(|| reason.clone());
         std::mem::take(&mut peers.launches)
     };

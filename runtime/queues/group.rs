@@ -1,11 +1,12 @@
 //! Queue pairs of one NIC that reach the same home.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use gpuvm_memory_node::QueueLink;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Reached;
 use crate::{local_home::LocalHome, node::Node};
@@ -59,7 +60,7 @@ impl Group {
     }
 
     pub fn links(&self) -> MutexGuard<'_, Vec<Option<QueueLink>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock()
     }
 
     /// Whether its queue pairs are mended while kernels run: what they reach may be lost, and return.

@@ -1,13 +1,14 @@
 //! How queue pairs are made, and described to the GPU.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, AtomicU64},
 };
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_nic::{Nic, QueueFormat, QueuePair, QueueRings};
+use parking_lot::Mutex;
 
 use super::{
     FAILED_BY_HOST, Pair, QueueShape, Queues,

@@ -16,11 +16,12 @@
 //!
 //! Rings that the NIC's driver made are left to the driver, whose transport has time-outs of its own.
 
-use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, QueueDesc, QueueState, RequestRecord};
 use gpuvm_nic::wire::mlx5::{CQE_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Syndrome};
+use parking_lot::MutexGuard;
 
 use super::{Pair, Queues, mending::phase_of};
 use crate::error::{Doing, Result};
@@ -45,7 +46,7 @@ pub(super) struct Watch {
 
 impl Pair {
     fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watch.lock()
     }
 
     /// The pair begins anew.

@@ -17,11 +17,12 @@ mod sources;
 
 use sources::Data;
 
-/// A region to be: name and kind first, then the data.
+/// A region to be: name and kind first, then the data, which says how long it is.
 #[must_use]
 pub struct RegionBuilder<E> {
     place: RegionPlace,
     element: ElementType,
+    /// Elements, which the last call says.
     length: u64,
     name: Option<String>,
     read_only: bool,
@@ -45,11 +46,11 @@ pub enum Integrity {
 }
 
 impl<E> RegionBuilder<E> {
-    pub(crate) fn new(place: RegionPlace, element: ElementType, length: u64) -> Self {
+    pub(crate) fn new(place: RegionPlace, element: ElementType) -> Self {
         Self {
             place,
             element,
-            length,
+            length: 0,
             name: None,
             read_only: false,
             at_host: false,
@@ -105,6 +106,12 @@ impl<E> RegionBuilder<E> {
     /// between the GPUs. For the direct transport.
     pub fn home_on_gpu(mut self, ordinal: u32) -> Self {
         self.neighbour = Some(ordinal);
+        self
+    }
+
+    /// With so many elements.
+    fn of_length(mut self, length: u64) -> Self {
+        self.length = length;
         self
     }
 

@@ -1,7 +1,7 @@
 //! How a region ends: what it has at home, in GPU memory, and with the NICs.
 
 use std::{
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -71,7 +71,7 @@ impl RegionInner {
 
     /// The error of a drop that could not return it.
     pub fn take_failure(&self) -> Result<()> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = self.failure.lock().take();
         failure.map_or(Ok(()), Err)
     }
 

@@ -1,10 +1,6 @@
 //! The handle of a region.
 
-use std::{
-    marker::PhantomData,
-    ops::Range,
-    sync::{Arc, PoisonError},
-};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
 
 use bytemuck::Pod;
 use gpuvm_layouts::{self as layout, PageWord};
@@ -269,7 +265,7 @@ impl<T> Drop for Region<T> {
                 self.inner.name
             );
             if self.borrowed {
-                *self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.inner.failure.lock() = Some(error);
             }
         }
     }

@@ -1,9 +1,8 @@
 //! Two homes for each page: which of them has a good copy, and what the host reads and writes there.
 
-use std::{
-    ops::Range,
-    sync::{MutexGuard, atomic::Ordering},
-};
+use std::{ops::Range, sync::atomic::Ordering};
+
+use parking_lot::MutexGuard;
 
 use super::RegionInner;
 use crate::{

@@ -5,16 +5,20 @@ use std::sync::Arc;
 use gpuvm_gpu::Gpu as Device;
 use gpuvm_memory_node::NodeClient;
 use gpuvm_nic::{
-    Nic, NicError,
+    Nic,
     devices::Machine,
     mlx5::{Mlx5Nic, Mlx5Options, QueueMaking, SharedMemory},
 };
 
 use crate::{
     arena::RingArena,
-    error::{Doing, Error, Result},
+    error::Result,
     gpu::TransportNics,
-    settings::{MemoryNodes, QueuePlan, Queues, Retransmission, refuse},
+    settings::{
+        MemoryNodes, QueuePlan, Queues, Retransmission,
+        common::{opened, setters},
+        refuse,
+    },
 };
 
 /// How packets leave a ConnectX device.
@@ -88,28 +92,12 @@ impl Mlx5 {
         self
     }
 
-    /// The queue pairs. Default: [`Queues::new`], as many as the measured latency asks for.
-    pub fn queues(mut self, queues: Queues) -> Self {
-        self.queues = queues;
-        self
-    }
+    setters! { queues retransmission memory_nodes }
 
     /// Follows each READ by a read of the frame behind a fence, and takes that one's completion for the READ's. So it is
     /// done anyway where kernels do not see a NIC's writes in their order; this asks for it everywhere. Default: false.
     pub fn flush_reads(mut self, always: bool) -> Self {
         self.flush_reads = always;
-        self
-    }
-
-    /// What is done about packets that are lost. Default: [`Retransmission::new`].
-    pub fn retransmission(mut self, again: Retransmission) -> Self {
-        self.retransmission = again;
-        self
-    }
-
-    /// Memory nodes as homes. Default: this host's memory.
-    pub fn memory_nodes(mut self, nodes: MemoryNodes) -> Self {
-        self.nodes = Some(nodes);
         self
     }
 
@@ -181,16 +169,8 @@ impl Mlx5 {
                 retry_count: self.retransmission.retries,
                 queues: self.making,
             };
-            let nic = match Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>) {
-                Err(NicError::NoDevice { reason }) => {
-                    return Err(Error::Unavailable {
-                        what: "transport mlx5".into(),
-                        reason,
-                    });
-                }
-                other => other.doing(|| "opening a ConnectX device".into())?,
-            };
-            let nic: Arc<Mlx5Nic> = Arc::new(nic);
+            let nic = Mlx5Nic::open(options, Arc::clone(&arena) as Arc<dyn SharedMemory>);
+            let nic = Arc::new(opened(nic, "mlx5", "opening a ConnectX device")?);
             plan.check_blocks(&[Arc::clone(&nic) as Arc<dyn Nic>], self.flush_reads)?;
             nics.push(nic);
         }

@@ -19,6 +19,7 @@
 //! opened. Refused at run time is what only the machine can tell (a device that is not there, a limit of a device), and a
 //! GPU and a transport that do not go together.
 
+mod common;
 mod gpu;
 mod mlx5;
 mod queues;

@@ -10,7 +10,7 @@ use gpuvm_nic::{
 
 use crate::{
     error::{Doing, Result},
-    settings::{Mlx5, Queues, Rxe, refuse},
+    settings::{Mlx5, Queues, Rxe, common::setters, refuse},
 };
 
 /// What an RDMA device does about packets that are not answered.
@@ -132,17 +132,7 @@ impl Rdma {
         }
     }
 
-    /// The queue pairs. Default: [`Queues::new`].
-    pub fn queues(mut self, queues: Queues) -> Self {
-        self.queues = queues;
-        self
-    }
-
-    /// What is done about packets that are lost. Default: [`Retransmission::new`].
-    pub fn retransmission(mut self, again: Retransmission) -> Self {
-        self.retransmission = again;
-        self
-    }
+    setters! { queues retransmission }
 
     /// These settings over `mlx5`.
     pub(super) fn over_mlx5(&self) -> Mlx5 {

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use gpuvm_memory_node::NodeClient;
-use gpuvm_nic::{Nic, NicError, RxeNic, rxe::RxeOptions};
+use gpuvm_nic::{Nic, RxeNic, rxe::RxeOptions};
 
 use crate::{
-    error::{Doing, Error, Result},
-    settings::{MemoryNodes, QueuePlan, Queues, Retransmission, refuse},
+    error::Result,
+    settings::{
+        MemoryNodes, QueuePlan, Queues, Retransmission,
+        common::{opened, setters},
+        refuse,
+    },
 };
 
 /// Linux SoftRoCE: GPU threads write into the kernel driver's rings, a doorbell proxy makes the system call. On the simulated
@@ -33,23 +37,7 @@ impl Rxe {
         self
     }
 
-    /// The queue pairs. Default: [`Queues::new`].
-    pub fn queues(mut self, queues: Queues) -> Self {
-        self.queues = queues;
-        self
-    }
-
-    /// What is done about packets that are lost. Default: [`Retransmission::new`].
-    pub fn retransmission(mut self, again: Retransmission) -> Self {
-        self.retransmission = again;
-        self
-    }
-
-    /// Memory nodes as homes. Default: this host's memory.
-    pub fn memory_nodes(mut self, nodes: MemoryNodes) -> Self {
-        self.nodes = Some(nodes);
-        self
-    }
+    setters! { queues retransmission memory_nodes }
 
     pub(super) fn check(&self) -> Result<()> {
         self.nodes.as_ref().map_or(Ok(()), MemoryNodes::check)?;
@@ -78,15 +66,7 @@ impl Rxe {
             ack_timeout: self.retransmission.ack_timeout,
             retry_count: self.retransmission.retries,
         });
-        let nic = match nic {
-            Err(NicError::NoDevice { reason }) => {
-                return Err(Error::Unavailable {
-                    what: "transport rxe".into(),
-                    reason,
-                });
-            }
-            other => other.doing(|| "opening the SoftRoCE device".into())?,
-        };
+        let nic = opened(nic, "rxe", "opening the SoftRoCE device")?;
         let limits = nic.capabilities();
         self.queues.check_depth(&limits.name, limits.sq_entries_max)?;
         Ok(nic)

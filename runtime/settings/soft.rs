@@ -8,7 +8,7 @@ use gpuvm_nic::{SoftNic, soft::VirtualClock};
 use crate::{
     error::{Doing, Result},
     mover::GpuMover,
-    settings::{QueuePlan, Queues, is_hardware, refuse},
+    settings::{QueuePlan, Queues, common::setters, is_hardware, refuse},
 };
 
 /// The software NIC: mlx5 work requests executed in this process. On an NVIDIA GPU that was named ([`Gpu::Auto`](crate::Gpu)
@@ -59,11 +59,7 @@ impl Soft {
         Self::default()
     }
 
-    /// The queue pairs. Default: [`Queues::new`].
-    pub fn queues(mut self, queues: Queues) -> Self {
-        self.queues = queues;
-        self
-    }
+    setters! { queues }
 
     /// Engine threads of the NIC that is started. Default: 1. Beside a GPU that follows a seed it has none: the seed steps it.
     pub fn engines(mut self, count: usize) -> Self {

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Mutex;
 use std::{env, fs, io};
 
+use parking_lot::Mutex;
 use tempfile::{TempDir, TempPath};
 
 use super::abi::{COLOUR_BYTES, LANE_OFFSET, STACK_BYTES};
 use super::headers::HEADERS;
 use super::rewrite;
 use gpuvm_gpu::GpuError;
-use gpuvm_gpu::back_end::lock;
 use gpuvm_gpu::back_end::missing_kernel;
 use gpuvm_gpu::back_end::{Cache, Key};
 use gpuvm_gpu::{CompileOptions, Source};
@@ -66,7 +65,7 @@ impl Compiler {
             let Some((program, rest)) = command.split_first() else {
                 continue;
             };
-            if let Some(version) = lock(&VERSIONS).get(candidate) {
+            if let Some(version) = VERSIONS.lock().get(candidate) {
                 let version = version.clone();
                 return Ok(Self { command, version });
             }
@@ -81,7 +80,7 @@ impl Compiler {
             if output.status.success() {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let version = text.lines().next().unwrap_or_default().trim().to_owned();
-                lock(&VERSIONS).insert(candidate.clone(), version.clone());
+                VERSIONS.lock().insert(candidate.clone(), version.clone());
                 return Ok(Self { command, version });
             }
             unusable.get_or_insert(does_not_answer(candidate, &output));

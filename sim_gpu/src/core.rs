@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::SimOptions;
 use super::events::Event;
-use super::launch::{LaunchState, lock};
+use super::launch::LaunchState;
 use super::memory::Memory;
 use super::observer::Observer;
 use super::races::Race;
 use super::trap::WorkerSignals;
 use gpuvm_gpu::{Actor, NoteFormatter, OnStore};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 /// How often the ticker looks at deadlines and at workers that do not yield.
 const TICK: Duration = Duration::from_millis(2);
@@ -111,7 +112,7 @@ impl Core {
         let core = Arc::clone(&launch.core);
         launch.start();
         let gone = {
-            let mut running = lock(&core.running);
+            let mut running = core.running.lock();
             if !running.shut_down {
                 running.launches.push(Arc::clone(&launch));
                 core.bump();
@@ -141,7 +142,7 @@ impl Core {
 
     /// Forgets a launch that ends.
     pub(crate) fn remove(&self, id: u64) {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         running.launches.retain(|launch| launch.id != id);
         self.bump();
     }
@@ -155,7 +156,7 @@ impl Core {
     /// Stops everything; workers end soon after.
     pub(crate) fn shut_down(&self) {
         let launches = {
-            let mut running = lock(&self.running);
+            let mut running = self.running.lock();
             running.shut_down = true;
             self.shut_down.store(true, Ordering::Relaxed);
             self.bump();
@@ -165,8 +166,8 @@ impl Core {
             launch.fail(launch.abandoned("its GPU was shut down"));
             launch.try_finish();
         }
-        lock(&self.actors).clear();
-        self.watchers.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.actors.lock().clear();
+        self.watchers.write().clear();
     }
 
     /// Lets the seeded scheduler run until `fulfilled`, which is asked whenever a launch has ended, or until the value is dropped. So it stops
@@ -175,7 +176,7 @@ impl Core {
         if self.options.seed.is_none() {
             return Driving(self, 0);
         }
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         running.tickets += 1;
         let ticket = running.tickets;
         running.targets.push((ticket, Box::new(fulfilled)));
@@ -185,13 +186,13 @@ impl Core {
 
     /// Adds a watcher of register stores.
     pub(crate) fn watch(&self, pages: &[(u64, u64)], on_store: &OnStore) {
-        let mut watchers = self.watchers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.write();
         watchers.extend(pages.iter().map(|&(start, bytes)| (start, bytes, Arc::clone(on_store))));
     }
 
     /// A register store to `address` has happened.
     pub(crate) fn stored(&self, address: u64) {
-        let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
+        let watchers = self.watchers.read();
         let hit = watchers
             .iter()
             .find(|(start, bytes, _)| address.wrapping_sub(*start) < *bytes);
@@ -206,12 +207,12 @@ impl Core {
 
     /// Sets how wait notes are put into words.
     pub(crate) fn set_note_formatter(&self, formatter: NoteFormatter) {
-        *lock(&self.formatter) = Some(formatter);
+        *self.formatter.lock() = Some(formatter);
     }
 
     /// How wait notes are put into words.
     pub(crate) fn note_formatter(&self) -> NoteFormatter {
-        let own = lock(&self.formatter).clone();
+        let own = self.formatter.lock().clone();
         own.unwrap_or_else(|| Arc::new(|code, a, b| format!("waits for {code} ({a:#x}, {b:#x})")))
     }
 
@@ -219,7 +220,7 @@ impl Core {
     pub(crate) fn tick_until_shut_down(&self) {
         loop {
             let launches = {
-                let mut running = lock(&self.running);
+                let mut running = self.running.lock();
                 loop {
                     if running.shut_down {
                         // A worker may still be inside a lane that never yields.
@@ -237,7 +238,7 @@ impl Core {
                     if !running.launches.is_empty() {
                         break running.launches.clone();
                     }
-                    running = self.changed.wait(running).unwrap_or_else(PoisonError::into_inner);
+                    self.changed.wait(&mut running);
                 }
             };
             let now = Instant::now();
@@ -260,7 +261,7 @@ impl Core {
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if self.0.options.seed.is_some() {
-            let mut running = lock(&self.0.running);
+            let mut running = self.0.running.lock();
             running.targets.retain(|(ticket, _)| *ticket != self.1);
             self.0.bump();
         }

@@ -1,7 +1,7 @@
 //! A launch: its arguments, how its blocks are handed out, how it ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::core::Core;
@@ -9,8 +9,8 @@ use super::module::KernelInner;
 use super::report::Report;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
-pub(crate) use gpuvm_gpu::back_end::lock;
 use gpuvm_gpu::{Launch, LaunchConfig, LaunchOutcome, LaunchReport, OnDone};
+use parking_lot::{Condvar, Mutex};
 
 /// A launch that was enqueued and, once its stream lets it, runs.
 pub(crate) struct LaunchState {
@@ -87,7 +87,7 @@ impl LaunchState {
 
     /// What the stream does when this launch has ended.
     pub(crate) fn then(&self, next: OnDone) {
-        *lock(&self.next_in_stream) = Some(next);
+        *self.next_in_stream.lock() = Some(next);
     }
 
     /// The launch is at the head of its stream: its clock starts.
@@ -143,7 +143,7 @@ impl LaunchState {
 
     /// Stops the launch with an error; the first one stays.
     pub(crate) fn fail(&self, error: GpuError) {
-        lock(&self.failure).get_or_insert(error);
+        self.failure.lock().get_or_insert(error);
         // SeqCst: see `take_block`.
         self.stop.store(true, Ordering::SeqCst);
     }
@@ -189,20 +189,23 @@ impl LaunchState {
     }
 
     fn decide(&self) -> LaunchOutcome {
-        if let Some(error) = lock(&self.failure).take() {
+        if let Some(error) = self.failure.lock().take() {
             return Err(error);
         }
         let completed = self.completed.load(Ordering::Relaxed);
         if completed < self.blocks && self.timed_out() {
             let limit = self.config.deadline.unwrap_or_default();
-            let report = lock(&self.report).text(self.blocks, completed, &self.core.note_formatter());
+            let report = self
+                .report
+                .lock()
+                .text(self.blocks, completed, &self.core.note_formatter());
             return Err(GpuError::Deadline {
                 kernel: self.kernel.info.name.clone(),
                 limit,
                 report,
             });
         }
-        let seeded = *lock(&self.seeded);
+        let seeded = *self.seeded.lock();
         let elapsed = match seeded {
             Some((start, end, _)) => Duration::from_nanos(end.saturating_sub(start)),
             None => self.started.get().map(Instant::elapsed).unwrap_or_default(),
@@ -213,14 +216,14 @@ impl LaunchState {
 
     /// Tells everybody. Callbacks run before waiters wake, so that what they clean up is clean then.
     pub(crate) fn end(&self, outcome: LaunchOutcome) {
-        let callback = lock(&self.on_done).take();
+        let callback = self.on_done.lock().take();
         if let Some(callback) = callback {
             // A panic of the callback is its owner's mistake; it is printed by the panic hook and must not end a worker.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(&outcome)));
         }
-        *lock(&self.outcome) = Some(outcome.clone());
+        *self.outcome.lock() = Some(outcome.clone());
         self.ended.notify_all();
-        let next = lock(&self.next_in_stream).take();
+        let next = self.next_in_stream.lock().take();
         if let Some(next) = next {
             next(&outcome);
         }
@@ -241,23 +244,20 @@ impl LaunchState {
     }
 
     fn has_outcome(&self) -> bool {
-        lock(&self.outcome).is_some()
+        self.outcome.lock().is_some()
     }
 
     fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut outcome = lock(&self.outcome);
+        let mut outcome = self.outcome.lock();
         while outcome.is_none() {
-            outcome = match until {
-                None => self.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+            match until {
+                None => self.ended.wait(&mut outcome),
                 Some(until) => {
                     let left = until.checked_duration_since(Instant::now())?;
-                    self.ended
-                        .wait_timeout(outcome, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
+                    self.ended.wait_for(&mut outcome, left);
                 }
-            };
+            }
         }
         outcome.clone()
     }

@@ -52,8 +52,8 @@ mod worker;
 
 use std::any::Any;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,17 +62,17 @@ pub use self::compile::Preemption;
 use self::compile::{Build, Compiler};
 use self::copier::SimCopier;
 use self::core::{Core, Options};
-use self::launch::lock;
 use self::memory::Memory;
 use self::module::{ModuleInner, SimModule};
-use self::seeded::Scheduler;
+use self::seeded::{Scheduler, engine_copies};
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory, HostRegistration,
-    Module, NoteFormatter, OnStore, Simulation, Source, Stream,
+    Module, NoteFormatter, OnCopy, OnStore, Simulation, Source, Stream,
 };
+use parking_lot::Mutex;
 
 /// Device memory unless told otherwise: 1 GiB.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -137,7 +137,6 @@ pub struct SimOptions {
 pub use self::events::{Event, EventKind};
 pub use self::observer::{Observer, Step};
 pub use self::races::{Race, RaceAccess, RacingLane};
-pub use self::seeded::engine_copies;
 
 /// The C++ compiler that kernels are compiled by unless a builder names another: the first line of its `--version`.
 ///
@@ -343,12 +342,12 @@ impl SimGpu {
 
     /// The data races found so far, the first 64 of them, and how many there were; up to the last switch between lanes.
     pub fn races(&self) -> (Vec<Race>, u64) {
-        lock(&self.core.races).clone()
+        self.core.races.lock().clone()
     }
 
     /// The last events of the seeded mode, oldest first: as many as [`SimOptions::events_kept`] says.
     pub fn events(&self) -> Vec<Event> {
-        lock(&self.core.events).iter().copied().collect()
+        self.core.events.lock().iter().copied().collect()
     }
 
     /// Lanes preempted so far because they did not yield.
@@ -402,7 +401,7 @@ impl SimGpu {
     }
 
     fn build(&self) -> Result<Build, GpuError> {
-        let mut build = lock(&self.build);
+        let mut build = self.build.lock();
         if let Some(build) = build.as_ref() {
             return Ok(build.clone());
         }
@@ -527,7 +526,11 @@ impl Simulation for SimGpu {
     }
 
     fn attach(&self, actor: Arc<dyn Actor>) {
-        lock(&self.core.actors).push(actor);
+        self.core.actors.lock().push(actor);
+    }
+
+    fn on_copy(&self) -> OnCopy {
+        engine_copies
     }
 
     fn set_note_formatter(&self, format: NoteFormatter) {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gpuvm_gpu::back_end::{Ranges, Release};
 use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
+use parking_lot::Mutex;
 
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
@@ -15,11 +16,11 @@ const PAGE: u64 = 4096;
 pub(crate) struct Memory {
     base: u64,
     capacity: u64,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     /// Live device allocations: address -> (bytes asked for, bytes taken).
     live: BTreeMap<u64, (u64, u64)>,
     holes: Ranges,
@@ -32,9 +33,9 @@ impl Memory {
     pub(crate) fn new(capacity: u64) -> Result<Arc<Self>, GpuError> {
         let capacity = capacity.max(PAGE).next_multiple_of(PAGE);
         let base = map(capacity)? as u64;
-        let state = State {
+        let state = MemoryState {
             holes: Ranges::new(base, capacity),
-            ..State::default()
+            ..MemoryState::default()
         };
         Ok(Arc::new(Self {
             base,
@@ -53,8 +54,8 @@ impl Memory {
         self.capacity
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, MemoryState> {
+        self.state.lock()
     }
 
     /// First fit in the holes.
@@ -141,7 +142,7 @@ impl Memory {
     }
 }
 
-impl State {
+impl MemoryState {
     fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
         let inside = |map: &BTreeMap<u64, (u64, u64)>| {
             map.range(..=addr)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::block::{Block, Units, WarpUnit};
 use super::core::Core;
-use super::launch::{LaunchState, lock};
+use super::launch::LaunchState;
 use super::seeded::Chance;
 use super::trap::WorkerSignals;
 use gpuvm_gpu::GpuError;
@@ -138,7 +138,7 @@ impl Residents {
         self.in_place.retain(|other| !std::ptr::eq(*other, address));
         let launch = Arc::clone(&block.launch);
         if !completed && launch.timed_out() {
-            lock(&launch.report).add(&block);
+            launch.report.lock().add(&block);
         }
         self.spare.append(&mut block.retire());
         launch.retired(completed);

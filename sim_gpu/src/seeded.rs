@@ -10,7 +10,7 @@ mod scheduler;
 use std::ffi::c_void;
 
 pub(crate) use self::chance::Chance;
-pub use self::chance::engine_copies;
+pub(crate) use self::chance::engine_copies;
 pub(crate) use self::scheduler::Scheduler;
 
 use self::chance::EVENT_NS;
@@ -20,7 +20,6 @@ use super::core::Core;
 use super::device_words::{DeviceWords, access_directly};
 use super::events::{Event, EventKind};
 use super::hooks;
-use super::launch::lock;
 use super::observer::Step;
 use super::races::Racer;
 use super::warp::lanes_of;
@@ -113,7 +112,7 @@ unsafe fn tell(lane: *mut Lane, kind: EventKind, address: u64, value: u64) {
 }
 
 fn keep(core: &Core, event: Event, kept: usize) {
-    let mut events = lock(&core.events);
+    let mut events = core.events.lock();
     if events.len() >= kept {
         events.pop_front();
     }

@@ -1,14 +1,15 @@
 //! Streams: launches in order.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::core::Core;
-use super::launch::{LaunchState, NewLaunch, SimLaunch, lock};
+use super::launch::{LaunchState, NewLaunch, SimLaunch};
 use super::module::SimKernel;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
 use gpuvm_gpu::{Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
+use parking_lot::{Condvar, Mutex};
 
 /// Most static and dynamic shared memory of a block, bytes; an H200's.
 pub(crate) const SHARED_BYTES_MAX: u32 = 227 << 10;
@@ -23,12 +24,12 @@ pub(crate) struct SimStream {
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     empty: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     running: bool,
     waiting: VecDeque<Arc<LaunchState>>,
     error: Option<GpuError>,
@@ -48,7 +49,7 @@ impl Queue {
     /// Starts launches until one runs or none is left.
     fn advance(self: &Arc<Self>) {
         let launch = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.running {
                 return;
             }
@@ -65,13 +66,13 @@ impl Queue {
     }
 
     fn is_empty(&self) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         !state.running && state.waiting.is_empty()
     }
 
     fn ended(self: &Arc<Self>, outcome: &LaunchOutcome) {
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.running = false;
             if let Err(error) = outcome {
                 state.error.get_or_insert_with(|| error.clone());
@@ -152,7 +153,7 @@ impl Stream for SimStream {
             state: launch_state,
             on_done,
         });
-        lock(&self.queue.state).waiting.push_back(Arc::clone(&launch));
+        self.queue.state.lock().waiting.push_back(Arc::clone(&launch));
         self.queue.advance();
         Ok(Arc::new(SimLaunch(launch)))
     }
@@ -160,9 +161,9 @@ impl Stream for SimStream {
     fn synchronize(&self) -> Result<(), GpuError> {
         let queue = Arc::clone(&self.queue);
         let driving = self.core.drive(move || queue.is_empty());
-        let mut state = lock(&self.queue.state);
+        let mut state = self.queue.state.lock();
         while state.running || !state.waiting.is_empty() {
-            state = self.queue.empty.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.queue.empty.wait(&mut state);
         }
         let error = state.error.take();
         // In this order: dropping `driving` takes the lock under which the scheduler asks for this state.

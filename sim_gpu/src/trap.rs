@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::block::{Block, WarpUnit};
-use super::launch::lock;
 use super::preempt;
 
 /// Signals that a lane can raise by what it does.
@@ -104,7 +105,7 @@ impl WorkerSignals {
             return;
         }
         let used_ns = processor_ns(thread);
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         match *seen {
             Some((last, since_ns)) if last == epoch && epoch % 2 == 1 => {
                 if u128::from(used_ns.saturating_sub(since_ns)) >= limit.as_nanos() {

@@ -1,13 +1,12 @@
 //! The fast mode: worker threads, each with several resident blocks whose lanes it switches between.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::block::{Block, WarpUnit};
 use super::core::Core;
 use super::hooks::monotonic_ns;
-use super::launch::{LaunchState, lock};
+use super::launch::LaunchState;
 use super::resident::Residents;
 use super::trap::{self, WorkerSignals};
 
@@ -79,7 +78,7 @@ impl Worker {
         if self.generation == Some(generation) {
             return false;
         }
-        let running = lock(&self.residents.core.running);
+        let running = self.residents.core.running.lock();
         self.launches.clone_from(&running.launches);
         // Read again under the lock: it moves only while the lock is held.
         self.generation = Some(self.residents.core.generation());
@@ -89,14 +88,9 @@ impl Worker {
     /// Waits until launches come or go.
     fn park(&mut self) {
         self.launches.clear();
-        let mut running = lock(&self.residents.core.running);
+        let mut running = self.residents.core.running.lock();
         while self.generation == Some(self.residents.core.generation()) && !running.shut_down {
-            running = self
-                .residents
-                .core
-                .changed
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.residents.core.changed.wait(&mut running);
         }
         // What was cleared above must come back even if nothing else changed.
         self.generation = None;

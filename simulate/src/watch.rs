@@ -5,12 +5,13 @@
 //! change an interleaving.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpuvm_layouts as layout;
 use gpuvm_sim_gpu::{Observer, Step};
 use layout::{PoolState, QueueDesc, QueueState, RegionDesc, RequestRecord, VmDesc};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::words;
 use copies::{home_of, page_of};
@@ -87,13 +88,13 @@ struct Source {
 /// that ends.
 #[derive(Default)]
 pub struct Watcher {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// The first finding, for who must not wait for a lane that was lost while it held `state`.
     first: OnceLock<Finding>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     desc: Option<VmDesc>,
     regions: Vec<(u32, RegionDesc)>,
     queues: Vec<QueueDesc>,
@@ -125,8 +126,8 @@ impl Watcher {
         watcher
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
+        self.state.lock()
     }
 
     /// Begins to watch the virtual memory whose description lies at this address.
@@ -161,7 +162,7 @@ impl Watcher {
 
     /// Whether nobody holds the state for long: a lane whose stack overflows while it is watched never gives it back.
     pub(crate) fn is_sound(&self) -> bool {
-        !matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+        self.state.try_lock().is_some()
     }
 
     /// How often it looked.
@@ -271,7 +272,7 @@ fn phase_of(record_state: u64) -> u64 {
     record_state & 3
 }
 
-impl State {
+impl WatchState {
     fn region_of(&self, page_id: u64) -> Option<&RegionDesc> {
         let number = region_number(page_id);
         self.regions

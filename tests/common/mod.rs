@@ -198,10 +198,10 @@ impl Bench {
     pub fn sweep(&self, pages: u64) {
         let other = self
             .vm
-            .region::<u32>(pages * PAGE_WORDS)
+            .region::<u32>()
             .name("sweep")
             .read_only()
-            .zeroed();
+            .zeroed(pages * PAGE_WORDS);
         let other = other.expect("a region to sweep through");
         let sink = self.vm.buffer::<u64>(1).expect("a sink");
         self.must("sum", LaunchConfig::new(2, 64), (&other, &sink));

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use gpuvm::CompileOptions;
-pub use gpuvm_simulate::program::{Element, Moment, Outcome, Shape, rng, run_on, run_watched, tiny};
+pub use gpuvm_simulate::program::{Element, Moment, Outcome, ProgramShape, rng, run_on, run_watched, tiny};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::{over_environment, scaled};
 
 /// Runs the program that `rng` makes for `shape` and compares everything that can be seen with the model.
-pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOptions) -> Result<Outcome, String> {
+pub fn run<T: Element>(
+    rng: &mut ChaCha8Rng,
+    shape: &ProgramShape,
+    options: &CompileOptions,
+) -> Result<Outcome, String> {
     let mut shape = shape.clone();
     // Where packets are lost and few are sent again, requests do fail, and are repeated.
     shape.errors_allowed |= std::env::var_os("GPUVM_TEST_RETRIES").is_some();
@@ -36,7 +40,7 @@ pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Ends the test with the command that repeats it.
-pub fn give_up(module: &str, test: &str, seed: u64, shape: &Shape, wrong: &str) -> ! {
+pub fn give_up(module: &str, test: &str, seed: u64, shape: &ProgramShape, wrong: &str) -> ! {
     panic!(
         "{wrong}\n{shape:?}\nrepeat with: GPUVM_TEST_SEED={seed} cargo test --release --test promises {module}::{test}"
     )

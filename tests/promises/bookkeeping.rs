@@ -32,7 +32,7 @@ fn a_page_takes_16_bytes_at_most_and_gives_them_back() {
     let counted = vm.bookkeeping_bytes();
     for pages in [1000u64, 100_000] {
         // Half a page at the end counts as one.
-        let region = vm.region::<u8>(pages * PAGE - 100).zeroed().unwrap();
+        let region = vm.region::<u8>().zeroed(pages * PAGE - 100).unwrap();
         let took = used(&vm) - before;
         assert!(took <= 16 * pages, "{took} bytes for {pages} pages");
         let told = vm.bookkeeping_bytes() - counted;
@@ -61,7 +61,7 @@ fn memory_that_ran_out_is_an_error_that_takes_nothing() {
     let vm = vm(64);
     let before = used(&vm);
     // 8 TiB in pages of 4 KiB: the page table alone is larger than the GPU.
-    let error = vm.region::<u8>(1 << 43).name("endless").zeroed().err();
+    let error = vm.region::<u8>().name("endless").zeroed(1 << 43).err();
     let message = with_causes(&error.expect("a page table of 16 GiB"));
     assert!(message.contains("`endless`"), "{message}");
     assert_eq!(used(&vm), before);

@@ -54,7 +54,7 @@ fn mixed(seed: u64, options: &CompileOptions, deadline: Duration) -> Result<(), 
     let builder = simulated_soft(2 + seed % 5).queue_depth(4).seed(seed);
     let bench = Bench::with(builder.launch_deadline(deadline), KERNELS, options);
     let n = 8 * PAGE_WORDS as u32;
-    let make = |name| bench.vm.region::<u32>(u64::from(n)).name(name).from_iter(0..n);
+    let make = |name| bench.vm.region::<u32>().name(name).from_iter(0..n);
     let (a, b) = (make("copied").unwrap(), make("queued").unwrap());
     bench.must("let_lanes_copy", LaunchConfig::new(1, 1), (&a,));
     let added = bench.run("add_one", LaunchConfig::new(2, 64), (&a, &b));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -23,7 +23,7 @@ fn every_request_is_told_its_end() {
     for flush_reads in [false, true] {
         for depth in [1, 2, 4, 16, 64] {
             let bench = Bench::new(collapsed(8).queue_depth(depth).flush_reads(flush_reads), BASIC);
-            let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+            let a = bench.vm.region::<u32>().zeroed(N).unwrap();
             for round in 0..4u32 {
                 bench.must("fill", LaunchConfig::new(2, 64), (&a, round));
                 compare(&a.to_vec().unwrap(), &counted(round)).unwrap();
@@ -44,7 +44,7 @@ fn every_request_is_told_its_end() {
 #[test]
 fn the_count_of_blocks_wraps() {
     let bench = Bench::new(collapsed(4).queue_pairs(1).queue_depth(4).flush_reads(true), BASIC);
-    let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(N).unwrap();
     let mut rounds = 0u32;
     loop {
         rounds += 1;
@@ -65,7 +65,7 @@ fn an_error_that_nothing_follows_is_the_page_s() {
     for (opcode, flush_reads) in [(Opcode::Read, false), (Opcode::Read, true), (Opcode::Dump, true)] {
         let builder = collapsed(8).queue_pairs(1).queue_depth(1).flush_reads(flush_reads);
         let bench = Bench::new(builder, BASIC);
-        let numbers = bench.vm.region::<u32>(N).name("numbered");
+        let numbers = bench.vm.region::<u32>().name("numbered");
         let a = numbers.from_iter(0..N as u32).unwrap();
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::LocalProtection));
@@ -96,7 +96,7 @@ fn after_an_error_among_many_requests_all_data_is_right() {
     for flush_reads in [false, true] {
         for (opcode, skip) in [(Opcode::Read, 20), (Opcode::Write, 20), (Opcode::Write, 3)] {
             let bench = Bench::new(collapsed(16).queue_depth(16).flush_reads(flush_reads), BASIC);
-            let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+            let a = bench.vm.region::<u32>().zeroed(N).unwrap();
             bench.must("fill", LaunchConfig::new(4, 64), (&a, 1u32));
             let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
             let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(skip));
@@ -116,7 +116,7 @@ fn after_an_error_among_many_requests_all_data_is_right() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(43_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, 4096, 4);
+        let shape = ProgramShape::random(&mut rng, 4096, 4);
         let builder = shape
             .builder()
             .over_soft()

@@ -17,7 +17,7 @@ fn first_fault(error: Error) -> gpuvm::Fault {
 
 /// Copies a region through few frames; what comes out must be what went in.
 fn copies_right(bench: &Bench, a: &gpuvm::Region<u32>) -> Result<(), String> {
-    let b = bench.vm.region::<u32>(a.len()).zeroed().unwrap();
+    let b = bench.vm.region::<u32>().zeroed(a.len()).unwrap();
     bench
         .run("copy", LaunchConfig::new(2, 64), (a, &b))
         .map_err(|error| crate::common::with_causes(&error))?;
@@ -29,7 +29,7 @@ fn copies_right(bench: &Bench, a: &gpuvm::Region<u32>) -> Result<(), String> {
 }
 
 fn numbered(bench: &Bench) -> gpuvm::Region<u32> {
-    let region = bench.vm.region::<u32>(N).name("numbered");
+    let region = bench.vm.region::<u32>().name("numbered");
     region.from_iter((0..N as u32).map(|i| i ^ 0x5a5a_0000)).unwrap()
 }
 
@@ -70,10 +70,10 @@ fn a_launch_after_an_error_waits_for_no_other_kernel() {
     let bench = Bench::new(small_soft(8), BASIC);
     let a = numbered(&bench);
     // All memory beforehand: CUDA gives none back beside a kernel that runs.
-    let copies: Vec<_> = (0..3).map(|_| bench.vm.region::<u32>(N).zeroed().unwrap()).collect();
+    let copies: Vec<_> = (0..3).map(|_| bench.vm.region::<u32>().zeroed(N).unwrap()).collect();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     // A kernel that needs no page.
-    let nothing = bench.vm.region::<u32>(0).zeroed().unwrap();
+    let nothing = bench.vm.region::<u32>().zeroed(0).unwrap();
     let turns = bench.vm.buffer::<u32>(1).unwrap();
     let stream = bench.vm.stream().unwrap();
     let endless = bench.kernel("until_stopped");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, simulated_soft, small};
 use crate::mock_gpu::{MockGpu, NEIGHBOUR};
-use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Transport, TransportKind, VmBuilder};
 
 fn direct(frames: u64) -> VmBuilder {
@@ -22,7 +22,7 @@ fn pages_come_and_go_without_a_nic() {
     assert_eq!(bench.vm.transport(), TransportKind::Direct);
     assert!(bench.vm.soft_nic().is_none());
     let n = 40 * PAGE_WORDS + 3;
-    let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
     for round in 1..=3u32 {
         bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
         compare(
@@ -101,12 +101,12 @@ fn memory_is_registered_where_it_is_and_read_only_as_such() {
         .scope(|scope| {
             let _lent = scope.region("lent", &mut lent)?;
             let fixed = scope.read_only("fixed", &fixed)?;
-            let owned = bench.vm.region::<Line>(16 << 10).from_vec(owned)?;
+            let owned = bench.vm.region::<Line>().from_vec(owned)?;
             assert_eq!(gpu.registered(), expected);
             // A small one shares its system pages with other memory, and is copied into pages of its own.
             let small = vec![4u32; 300];
             let at = small.as_ptr() as u64;
-            let small = bench.vm.region::<u32>(300).from_vec(small)?;
+            let small = bench.vm.region::<u32>().from_vec(small)?;
             let (copied, bytes, _) = gpu.registered()[3];
             assert!(copied != at && copied.is_multiple_of(4096) && bytes == 1200);
             small.close()?;
@@ -115,7 +115,7 @@ fn memory_is_registered_where_it_is_and_read_only_as_such() {
             assert_eq!(sink.to_vec()?, [400]);
             // An empty region needs nothing.
             let registered = gpu.registered().len();
-            bench.vm.region::<u32>(0).zeroed()?;
+            bench.vm.region::<u32>().zeroed(0)?;
             assert_eq!(gpu.registered().len(), registered);
             owned.close()
         })
@@ -132,8 +132,8 @@ fn a_real_neighbours_memory_is_a_home() {
     let peer: u32 = peer.parse().expect("GPUVM_TEST_PEER is an ordinal");
     let bench = Bench::new(direct(4), BASIC);
     let n = 40 * PAGE_WORDS + 7;
-    let region = || bench.vm.region::<u32>(n).name("next door").home_on_gpu(peer);
-    let zeros = region().zeroed().unwrap();
+    let region = || bench.vm.region::<u32>().name("next door").home_on_gpu(peer);
+    let zeros = region().zeroed(n).unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
     let a = region().from_iter(0..n as u32).unwrap();
     bench.must("read_then_write", config(), (&a, 5u32));
@@ -157,8 +157,8 @@ fn a_neighbours_memory_is_a_home() {
         BASIC,
     );
     let n = 20 * PAGE_WORDS + 7;
-    let region = || bench.vm.region::<u32>(n).name("next door").home_on_gpu(NEIGHBOUR);
-    let zeros = region().zeroed().unwrap();
+    let region = || bench.vm.region::<u32>().name("next door").home_on_gpu(NEIGHBOUR);
+    let zeros = region().zeroed(n).unwrap();
     compare(&zeros.to_vec().unwrap(), &vec![0; n as usize]).unwrap();
     let a = region().from_iter(0..n as u32).unwrap();
     bench.must("read_then_write", config(), (&a, 5u32));
@@ -175,10 +175,10 @@ fn a_neighbours_memory_is_a_home() {
 
     let error = bench
         .vm
-        .region::<u32>(5)
+        .region::<u32>()
         .name("nowhere")
         .home_on_gpu(7)
-        .zeroed()
+        .zeroed(5)
         .unwrap_err();
     let no_peer = matches!(
         &error,
@@ -189,12 +189,12 @@ fn a_neighbours_memory_is_a_home() {
     );
     assert!(no_peer && error.to_string().contains("`nowhere`"), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
-    refused(bench.vm.region::<u32>(0).home_on_gpu(NEIGHBOUR).map_file(file.path()));
+    refused(bench.vm.region::<u32>().home_on_gpu(NEIGHBOUR).map_file(file.path()));
     bench
         .vm
-        .region::<u32>(0)
+        .region::<u32>()
         .home_on_gpu(NEIGHBOUR)
-        .zeroed()
+        .zeroed(0)
         .unwrap()
         .close()
         .unwrap();
@@ -210,7 +210,7 @@ fn a_neighbours_memory_is_a_home() {
 #[test]
 fn only_the_direct_transport_reaches_a_neighbour() {
     let vm = simulated_soft(4).build().unwrap();
-    let message = refused(vm.region::<u32>(5).name("far").home_on_gpu(1).zeroed());
+    let message = refused(vm.region::<u32>().name("far").home_on_gpu(1).zeroed(5));
     assert!(
         message.contains("`far`") && message.contains("direct transport"),
         "{message}"
@@ -226,7 +226,7 @@ fn large_pages_are_filled_by_many_warps() {
             .device_memory(3 * page + (64 << 20));
         let bench = Bench::new(settings, BASIC);
         let n = 7 * page / 4 - 5;
-        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
         // Everybody waits for the first page at once, then for the others.
         bench.must("read_then_write", LaunchConfig::new(8, 256), (&a, 3u32));
         compare(&a.to_vec().unwrap(), &(3..3 + n as u32).collect::<Vec<_>>())
@@ -242,7 +242,7 @@ fn kernels_killed_while_they_fill_large_pages_leave_a_sound_memory() {
     let settings = simulated(1).transport(Transport::Direct).page_size(page);
     let bench = Bench::new(settings.frame_memory(4 * page), BASIC);
     let n = 40 * page / 4;
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let (mut low, mut high) = (0, 0);
     for round in 0..120u64 {
         let launch = bench.launch("write_by", LaunchConfig::new(4, 64), (&a, 2u32, 1u32));
@@ -264,9 +264,9 @@ fn kernels_killed_while_they_fill_large_pages_leave_a_sound_memory() {
 fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {
     for seed in seeds(first, count) {
         let mut rng = rng(seed);
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: true,
-            ..Shape::random(&mut rng, page, size_of::<T>() as u64)
+            ..ProgramShape::random(&mut rng, page, size_of::<T>() as u64)
         };
         if let Err(wrong) = run::<T>(&mut rng, &shape, &CompileOptions::default()) {
             give_up("direct", test, seed, &shape, &wrong);
@@ -287,7 +287,7 @@ fn random_programs_come_to_what_a_plain_array_comes_to() {
 #[test]
 fn many_interleavings_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(500, 30) {
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: true,
             ..tiny(seed, 1 + seed % 3)
         };

@@ -36,7 +36,7 @@ fn everything_can_be_dropped_mid_flight_in_every_order() {
         let module = vm.compile(BASIC.name, BASIC.text, &BASIC.names()).unwrap();
         let kernel = module.kernel("sum").unwrap();
         let count = 60 * PAGE_WORDS;
-        let region = vm.region::<u32>(count).zeroed().unwrap();
+        let region = vm.region::<u32>().zeroed(count).unwrap();
         let buffer = vm.buffer::<u64>(1).unwrap();
         let launch = kernel.launch(LaunchConfig::new(2, 64), (&region, &buffer)).unwrap();
         let mut things: Vec<Option<Box<dyn std::any::Any>>> = vec![
@@ -57,7 +57,7 @@ fn dropping_kills_and_aborts_mix_in_every_order() {
     for n in orders(24) {
         // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
         let bench = Bench::new(simulated(4).workers(1), BASIC);
-        let region = bench.vm.region::<u32>(10 * PAGE_WORDS).zeroed().unwrap();
+        let region = bench.vm.region::<u32>().zeroed(10 * PAGE_WORDS).unwrap();
         let turns = bench.vm.buffer::<u32>(1).unwrap();
         // It runs until it is stopped: whoever waits for it first would wait for ever, so it is stopped first.
         let launch = bench.launch("until_stopped", LaunchConfig::new(1, 64), (&region, &turns));
@@ -88,7 +88,7 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
     let n = 25 * PAGE_WORDS + 3;
     let streams: Vec<_> = (0..4).map(|_| bench.vm.stream().unwrap()).collect();
     let regions: Vec<_> = (0..4)
-        .map(|r| bench.vm.region::<u32>(n).name(format!("region {r}")).zeroed().unwrap())
+        .map(|r| bench.vm.region::<u32>().name(format!("region {r}")).zeroed(n).unwrap())
         .collect();
     let mut launches = Vec::new();
     for round in 0..5 {
@@ -113,7 +113,7 @@ fn regions_and_kernels_in_flight_on_several_streams_keep_to_themselves() {
 #[test]
 fn an_abort_ends_a_loop_that_asks_and_everything_works_again() {
     let bench = Bench::new(small(8), BASIC);
-    let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(4 * PAGE_WORDS).unwrap();
     let turns = bench.vm.buffer::<u32>(1).unwrap();
     let launch = bench.launch("until_stopped", LaunchConfig::new(1, 64), (&a, &turns));
     assert!(
@@ -139,8 +139,8 @@ fn a_killed_launch_in_one_vm_leaves_another_alone() {
     let (first, second) = (Bench::new(simulated(8), BASIC), Bench::new(simulated(8), BASIC));
     let n = 40 * PAGE_WORDS;
     let (a, b) = (
-        first.vm.region::<u32>(n).zeroed().unwrap(),
-        second.vm.region::<u32>(n).zeroed().unwrap(),
+        first.vm.region::<u32>().zeroed(n).unwrap(),
+        second.vm.region::<u32>().zeroed(n).unwrap(),
     );
     let turns = first.vm.buffer::<u32>(1).unwrap();
     for round in 1..=3u32 {
@@ -162,8 +162,8 @@ fn a_launch_killed_beside_others_fails_alone_or_says_so() {
     let bench = Bench::new(simulated(8), BASIC);
     let n = 30 * PAGE_WORDS;
     let (a, b) = (
-        bench.vm.region::<u32>(n).zeroed().unwrap(),
-        bench.vm.region::<u32>(n).zeroed().unwrap(),
+        bench.vm.region::<u32>().zeroed(n).unwrap(),
+        bench.vm.region::<u32>().zeroed(n).unwrap(),
     );
     let turns = bench.vm.buffer::<u32>(1).unwrap();
     let other = bench.vm.stream().unwrap();
@@ -204,9 +204,9 @@ fn threads_of_the_host_share_a_virtual_memory() {
                 let stream = bench.vm.stream().unwrap();
                 let a = bench
                     .vm
-                    .region::<u32>(n)
+                    .region::<u32>()
                     .name(format!("of thread {t}"))
-                    .zeroed()
+                    .zeroed(n)
                     .unwrap();
                 for round in 1..=rounds {
                     let kernel = bench.kernel("read_then_write");
@@ -230,7 +230,7 @@ fn threads_of_the_host_share_a_virtual_memory() {
         }
         // Regions come and go meanwhile, with pages in frames, and counters are read.
         for round in 0..rounds {
-            let short = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+            let short = bench.vm.region::<u32>().zeroed(4 * PAGE_WORDS).unwrap();
             let launch = bench.launch("fill", LaunchConfig::new(1, 32), (&short, round));
             drop(short);
             launch.sync().unwrap();
@@ -245,8 +245,8 @@ fn kernels_killed_at_any_moment_leave_a_sound_memory() {
     // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
     let bench = Bench::new(simulated(6), BASIC);
     let n = 40 * PAGE_WORDS;
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
-    let kept = bench.vm.region::<u32>(5 * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
+    let kept = bench.vm.region::<u32>().zeroed(5 * PAGE_WORDS).unwrap();
     let (mut low, mut high) = (0, 0);
     for round in 0..40u64 {
         bench.must("read_then_write", LaunchConfig::new(1, 64), (&kept, 1u32));

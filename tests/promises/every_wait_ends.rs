@@ -11,7 +11,7 @@ use gpuvm_nic::wire::mlx5::Opcode;
 
 fn pages(bench: &Bench, count: u64) -> Region<u32> {
     let n = count * PAGE_WORDS;
-    bench.vm.region::<u32>(n).name("pages").from_iter(0..n as u32).unwrap()
+    bench.vm.region::<u32>().name("pages").from_iter(0..n as u32).unwrap()
 }
 
 fn total(range: std::ops::Range<u64>) -> u64 {
@@ -146,7 +146,7 @@ fn spans_of_warps_count_by_warp() {
     for (frames, fits) in [(8, false), (9, true)] {
         let bench = Bench::new(small(frames), HOLDING);
         let a = pages(&bench, 40);
-        let b = bench.vm.region::<u32>(40 * PAGE_WORDS).zeroed().unwrap();
+        let b = bench.vm.region::<u32>().zeroed(40 * PAGE_WORDS).unwrap();
         // Four warps hold two spans each.
         let config = LaunchConfig::new(2, 64).warp_spans(2);
         let outcome = bench.run("two_spans", config, (&a, &b, PAGE_WORDS));
@@ -266,7 +266,7 @@ fn two_pages_a_warp_with_two_frames_and_many_warps_come_to_an_end() {
 #[test]
 fn more_than_5000_holders_of_one_page() {
     let bench = Bench::new(small(2), HOLDING);
-    let a = bench.vm.region::<u32>(PAGE_WORDS).name("held").zeroed().unwrap();
+    let a = bench.vm.region::<u32>().name("held").zeroed(PAGE_WORDS).unwrap();
     let counts = bench.vm.buffer::<u32>(3).unwrap();
     bench.must("hold_many", LaunchConfig::new(1, 256), (&a, &counts));
     assert_eq!(counts.to_vec().unwrap(), [8192, 256, 0]);
@@ -282,7 +282,7 @@ fn more_than_5000_holders_of_one_page() {
 #[test]
 fn more_holders_than_a_page_can_count_is_an_error_that_heals() {
     let bench = Bench::new(small(4).wait_limit(scaled(Duration::from_secs(2))), HOLDING);
-    let a = bench.vm.region::<u32>(PAGE_WORDS).name("crowded").zeroed().unwrap();
+    let a = bench.vm.region::<u32>().name("crowded").zeroed(PAGE_WORDS).unwrap();
     let message = refused(bench.run("leak_pins", LaunchConfig::new(8, 256), (&a, 300u32)));
     assert!(message.contains("`crowded`") && message.contains("524288"), "{message}");
     bench.sweep(10);
@@ -296,7 +296,7 @@ fn more_holders_than_a_page_can_count_is_an_error_that_heals() {
 #[test]
 fn a_loop_that_waits_for_an_element_or_a_word_sees_it() {
     let bench = Bench::new(small(2), HOLDING);
-    let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(4 * PAGE_WORDS).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     let config = LaunchConfig::new(2, 32).deadline(scaled(Duration::from_secs(20)));
     bench.must("spin_on_element", config.clone(), (&a, &out));

@@ -4,15 +4,15 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::soft::{FaultMix, FaultTally};
 use gpuvm::{CompileOptions, DirtyPage, Error, LaunchConfig, Region};
 use gpuvm_nic::wire::mlx5::Syndrome;
 
 const SEEDS: u64 = 50;
 
-fn shape(seed: u64, mix: &FaultMix) -> Shape {
-    Shape {
+fn shape(seed: u64, mix: &FaultMix) -> ProgramShape {
+    ProgramShape {
         faults: Some(mix.clone()),
         // One queue pair or two, rings of one request to eight.
         ..tiny(seed, 1 + seed % 3)
@@ -20,7 +20,7 @@ fn shape(seed: u64, mix: &FaultMix) -> Shape {
 }
 
 /// Runs programs under a mix of faults that can all be served in the end, and sees that each kind happened.
-fn heals(test: &str, mix: &str, change: impl Fn(&Shape) -> gpuvm::VmBuilder) -> FaultTally {
+fn heals(test: &str, mix: &str, change: impl Fn(&ProgramShape) -> gpuvm::VmBuilder) -> FaultTally {
     let mix: FaultMix = mix.parse().unwrap_or_else(|error| panic!("{error}"));
     let (mut tally, started, mut mended) = (FaultTally::default(), Instant::now(), 0);
     for seed in seeds(0, SEEDS) {
@@ -47,7 +47,7 @@ macro_rules! healing {
     ($($name:ident: $mix:literal;)*) => {$(
         #[test]
         fn $name() {
-            heals(stringify!($name), $mix, Shape::builder);
+            heals(stringify!($name), $mix, ProgramShape::builder);
         }
     )*};
 }
@@ -101,7 +101,7 @@ fn continues_beside_a_silent_home(seed: u64, options: &CompileOptions) -> Result
     let settings = simulated_soft(3).seed(seed).host_homes(2).wait_limit(LIMIT);
     let bench = Bench::with(settings.queue_pairs(1 + (seed % 2) as u32), BASIC, options);
     let words = PAGES * PAGE_WORDS;
-    let region = bench.vm.region::<u32>(words).name("both").replicas(2);
+    let region = bench.vm.region::<u32>().name("both").replicas(2);
     let region = region.from_iter(0..words as u32).unwrap();
     let nic = bench.soft_nic();
     nic.mix_faults(&"die:1@10s".parse().unwrap(), seed).unwrap();
@@ -168,7 +168,7 @@ fn fatal(mix: &str, syndromes: &[Syndrome], wait_limit: Duration) -> Ends {
         let bench = Bench::new(settings, BASIC);
         let words = PAGES * PAGE_WORDS;
         let regions = ["left", "right"].map(|name| {
-            let region = bench.vm.region::<u32>(words).name(name);
+            let region = bench.vm.region::<u32>().name(name);
             region.from_iter(0..words as u32).unwrap()
         });
         let nic = bench.soft_nic();

@@ -13,7 +13,7 @@ use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 fn a_flush_comes_after_every_launch_before_it() {
     let bench = Bench::new(small(64), BASIC);
     let pages = 30;
-    let a = bench.vm.region::<u32>(pages * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(pages * PAGE_WORDS).unwrap();
     for round in 0..5u32 {
         let before = bench.vm.stats().unwrap();
         let first = bench.launch("fill", LaunchConfig::new(2, 64), (&a, round));
@@ -36,7 +36,7 @@ fn a_flush_comes_after_every_launch_before_it() {
 fn reads_see_launches_and_launches_see_writes_without_a_sync() {
     let bench = Bench::new(small(8), BASIC);
     let n = 20 * PAGE_WORDS + 7;
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let mut model = vec![0u32; n as usize];
     let mut launches = Vec::new();
     for round in 0..20u32 {
@@ -62,7 +62,7 @@ fn reads_see_launches_and_launches_see_writes_without_a_sync() {
 #[test]
 fn host_access_past_the_end_is_refused() {
     let bench = Bench::new(small(8), BASIC);
-    let a = bench.vm.region::<u32>(10).name("ten").from_iter(0..10).unwrap();
+    let a = bench.vm.region::<u32>().name("ten").from_iter(0..10).unwrap();
     for message in [
         refused(a.read(10, &mut [0])),
         refused(a.read(8, &mut [0; 3])),
@@ -74,7 +74,7 @@ fn host_access_past_the_end_is_refused() {
     }
     a.read(10, &mut []).unwrap();
     a.write(10, &[]).unwrap();
-    let fixed = bench.vm.region::<u32>(10).name("fixed").read_only().zeroed().unwrap();
+    let fixed = bench.vm.region::<u32>().name("fixed").read_only().zeroed(10).unwrap();
     let message = refused(fixed.write(0, &[1]));
     assert!(
         message.contains("`fixed`") && message.contains("read-only"),
@@ -161,9 +161,9 @@ fn a_page_that_cannot_go_home_keeps_no_other_from_it() {
     let bench = Bench::new(simulated_soft(pages + 8), BASIC);
     let a = bench
         .vm
-        .region::<u32>(pages * PAGE_WORDS)
+        .region::<u32>()
         .name("mostly")
-        .zeroed()
+        .zeroed(pages * PAGE_WORDS)
         .unwrap();
     bench.must("fill", LaunchConfig::new(8, 64), (&a, 1u32));
     let plan = FaultPlan::new(Fault::Fail(Syndrome::RemoteOperation)).opcode(Opcode::Write);
@@ -181,7 +181,7 @@ fn a_page_that_cannot_go_home_keeps_no_other_from_it() {
 fn no_update_is_lost_beside_flushes() {
     let bench = Bench::new(small(6), BASIC);
     let n = 20 * PAGE_WORDS;
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let mut flushes = 0;
     for _ in 0..6 {
         let launches = [(); 3].map(|()| bench.launch("write_by", LaunchConfig::new(4, 64), (&a, 2u32, 1u32)));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -18,7 +18,7 @@ fn counted(base: u32) -> Vec<u32> {
 fn every_read_is_followed_by_its_flush_and_no_write_is() {
     for depth in [1, 2, 4, 64] {
         let bench = Bench::new(simulated_soft(8).queue_depth(depth).flush_reads(true), BASIC);
-        let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(N).unwrap();
         for round in 0..4u32 {
             bench.must("fill", LaunchConfig::new(2, 64), (&a, round));
             compare(&a.to_vec().unwrap(), &counted(round)).unwrap();
@@ -34,7 +34,7 @@ fn every_read_is_followed_by_its_flush_and_no_write_is() {
 #[test]
 fn without_it_nothing_is_flushed() {
     let bench = Bench::new(simulated_soft(8), BASIC);
-    let a = bench.vm.region::<u32>(N).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(N).unwrap();
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 1u32));
     assert_eq!(bench.soft_nic().stats().dumps, 0);
 }
@@ -45,7 +45,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
         let bench = Bench::new(simulated_soft(8).flush_reads(true), BASIC);
         let a = bench
             .vm
-            .region::<u32>(N)
+            .region::<u32>()
             .name("numbered")
             .from_iter(0..N as u32)
             .unwrap();
@@ -71,7 +71,7 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(41_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, 4096, 4);
+        let shape = ProgramShape::random(&mut rng, 4096, 4);
         let builder = shape.builder().over_soft();
         if let Err(wrong) = run_on::<u32>(builder.flush_reads(true), &mut rng, &shape, &CompileOptions::default()) {
             give_up(

@@ -16,7 +16,7 @@ fn config() -> LaunchConfig {
 }
 
 fn region(bench: &Bench, name: &str) -> Region<u32> {
-    bench.vm.region::<u32>(20 * PAGE_WORDS).name(name).zeroed().unwrap()
+    bench.vm.region::<u32>().name(name).zeroed(20 * PAGE_WORDS).unwrap()
 }
 
 /// The regions that an error says may miss writes.
@@ -40,7 +40,7 @@ fn a_lost_gpu_names_the_regions_that_may_miss_writes_and_runs_nothing_more() {
         region(&bench, "flushed"),
         region(&bench, "untouched"),
     );
-    let fixed = bench.vm.region::<u32>(PAGE_WORDS).name("fixed").read_only().zeroed();
+    let fixed = bench.vm.region::<u32>().name("fixed").read_only().zeroed(PAGE_WORDS);
     let (fixed, words) = (fixed.unwrap(), bench.vm.buffer::<u64>(1).unwrap());
     bench.must("fill", config(), (&flushed, 5u32));
     flushed.flush().unwrap();
@@ -59,7 +59,7 @@ fn a_lost_gpu_names_the_regions_that_may_miss_writes_and_runs_nothing_more() {
     for regions in [
         missing(running.sync()),
         missing(bench.run("fill", config(), (&untouched, 1u32))),
-        missing(bench.vm.region::<u32>(5).zeroed()),
+        missing(bench.vm.region::<u32>().zeroed(5)),
         missing(bench.vm.buffer::<u32>(5)),
         missing(turns.to_vec()),
         missing(turns.write(&[1])),
@@ -138,7 +138,7 @@ fn memory_that_a_kernel_may_reach_for_ever_is_not_given_back() {
     let gpu = MockGpu::new(Some((9, 0)));
     let bench = Bench::new(on(&gpu).transport(Transport::Direct), BASIC);
     let values = vec![5u32; 12 * PAGE_WORDS as usize];
-    let region = bench.vm.region::<u32>(values.len() as u64).name("a");
+    let region = bench.vm.region::<u32>().name("a");
     let a = region.from_slice(&values).unwrap();
     let (address, bytes, _) = *gpu.registered().last().unwrap();
     bench.must("sum", config(), (&a, &bench.vm.buffer::<u64>(1).unwrap()));

@@ -61,7 +61,7 @@ fn the_test_above_finds_a_library_that_moves_whole_pages() {
 fn single_bytes_beside_each_other_keep_their_neighbours() {
     let bench = Bench::new(small(2), BASIC);
     let n = 3 * PAGE as usize + 1;
-    let a = bench.vm.region::<u8>(n as u64).from_vec(vec![0xee; n]).unwrap();
+    let a = bench.vm.region::<u8>().from_vec(vec![0xee; n]).unwrap();
     let at: Vec<u64> = (0..n as u64).filter(|i| i % 3 != 1).collect();
     let places = bench.vm.buffer::<u64>(at.len() as u64).unwrap();
     places.write(&at).unwrap();
@@ -78,7 +78,7 @@ fn elements_beyond_2_to_the_32_are_themselves() {
     // 5 GiB that nobody touches but for a few pages: an RDMA device would pin them all.
     let bench = Bench::new(small_soft(8), BASIC);
     let n = 5u64 << 30;
-    let a = bench.vm.region::<u8>(n).name("five GiB").zeroed().unwrap();
+    let a = bench.vm.region::<u8>().name("five GiB").zeroed(n).unwrap();
     let at = [
         77,
         (1u64 << 32) + 77,
@@ -132,10 +132,10 @@ fn an_element_that_does_not_divide_the_page_is_refused() {
     let bench = Bench::new(small(8), BASIC);
     let mut lent = [[0u8; 24]; 8];
     for message in [
-        refused(bench.vm.region::<[u8; 12]>(100).name("odd").zeroed()),
-        refused(bench.vm.region::<[u32; 3]>(100).name("odd").from_slice(&[[0; 3]; 100])),
-        refused(bench.vm.region::<[u64; 1024]>(2).name("odd").zeroed()),
-        refused(bench.vm.region::<()>(100).name("odd").zeroed()),
+        refused(bench.vm.region::<[u8; 12]>().name("odd").zeroed(100)),
+        refused(bench.vm.region::<[u32; 3]>().name("odd").from_slice(&[[0; 3]; 100])),
+        refused(bench.vm.region::<[u64; 1024]>().name("odd").zeroed(2)),
+        refused(bench.vm.region::<()>().name("odd").zeroed(100)),
         refused(bench.vm.scope(|scope| scope.region("odd", &mut lent).map(|_| ()))),
     ] {
         assert!(
@@ -149,15 +149,16 @@ fn an_element_that_does_not_divide_the_page_is_refused() {
 fn lengths_that_cannot_be_are_refused_and_an_empty_region_works() {
     let bench = Bench::new(small(8), BASIC);
     for length in [u64::MAX, u64::MAX / 4, 1 << 62] {
-        let message = refused(bench.vm.region::<u32>(length).name("huge").zeroed());
+        let message = refused(bench.vm.region::<u32>().name("huge").zeroed(length));
         assert!(message.contains("`huge`"), "{message}");
-        let message = refused(bench.vm.region::<u32>(length).name("huge").from_iter(0..10));
+        let reader = std::io::repeat(0);
+        let message = refused(bench.vm.region::<u32>().name("huge").from_reader(reader, length));
         assert!(message.contains("`huge`"), "{message}");
     }
     // Within the address space, but more than the machine lends.
-    let message = refused(bench.vm.region::<u8>(1 << 61).name("huge").zeroed());
+    let message = refused(bench.vm.region::<u8>().name("huge").zeroed(1 << 61));
     assert!(message.contains("`huge`"), "{message}");
-    let empty = bench.vm.region::<u32>(0).name("empty").zeroed().unwrap();
+    let empty = bench.vm.region::<u32>().name("empty").zeroed(0).unwrap();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(1, 32), (&empty, &sink));
     empty.flush().unwrap();
@@ -171,15 +172,15 @@ fn lengths_that_cannot_be_are_refused_and_an_empty_region_works() {
 }
 
 #[test]
-fn data_of_another_length_is_refused() {
+fn a_region_is_as_long_as_its_data() {
     let bench = Bench::new(small(8), BASIC);
-    let region = || bench.vm.region::<u32>(10).name("ten");
+    let region = || bench.vm.region::<u32>().name("ten");
     for message in [
-        refused(region().from_slice(&[1; 9])),
-        refused(region().from_vec(vec![1; 11])),
-        refused(region().from_iter(0..9)),
         refused(region().from_iter(0..)),
-        refused(region().from_reader(&[0u8; 39][..])),
+        refused(region().from_iter(Misjudged { yields: 9, said: 10 })),
+        refused(region().from_iter(Misjudged { yields: 11, said: 10 })),
+        refused(region().from_reader(&[0u8; 39][..], 10)),
+        refused(region().from_file("/dev/zero")),
         refused(region().from_file("/nonexistent/file")),
     ] {
         assert!(message.contains("`ten`"), "{message}");
@@ -189,7 +190,7 @@ fn data_of_another_length_is_refused() {
     let message = refused(region().from_file(file.path()));
     let path = file.path().display().to_string();
     assert!(
-        message.contains(&path) && message.contains("41") && message.contains("40"),
+        message.contains(&path) && message.contains("41 bytes, no whole number of elements of 4"),
         "{message}"
     );
     std::fs::write(file.path(), (0..10u32).flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
@@ -199,6 +200,38 @@ fn data_of_another_length_is_refused() {
     );
     // A reader is read to the region's length and no further.
     let mut bytes = &[7u8; 50][..];
-    region().from_reader(&mut bytes).unwrap();
+    region().from_reader(&mut bytes, 10).unwrap();
     assert_eq!(bytes.len(), 10);
+    let even = (0..2000).filter(|i| i % 2 == 0);
+    for (made, expected) in [
+        (region().from_slice(&[1; 9]), vec![1; 9]),
+        (region().from_vec(vec![2; 11]), vec![2; 11]),
+        (region().from_iter(0..10), (0..10).collect()),
+        (region().from_iter((0..10u64).map(|i| i as u32)), (0..10).collect()),
+        (region().from_iter(even.clone()), even.collect()),
+        (region().from_iter(std::iter::empty()), vec![]),
+    ] {
+        let made = made.unwrap();
+        assert_eq!(made.len(), expected.len() as u64);
+        compare(&made.to_vec().unwrap(), &expected).unwrap();
+    }
+}
+
+/// An iterator that is wrong about its length.
+struct Misjudged {
+    yields: u32,
+    said: usize,
+}
+
+impl Iterator for Misjudged {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        self.yields = self.yields.checked_sub(1)?;
+        Some(self.yields)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.said, Some(self.said))
+    }
 }

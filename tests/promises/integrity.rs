@@ -7,7 +7,7 @@ use crate::common::{
     Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, file_to_map, planted, refused, simulated_soft, small_soft,
     with_causes,
 };
-use crate::program::{Element, Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{Element, ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, FaultKind, Integrity, LaunchConfig, Region, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::Opcode;
 
@@ -26,7 +26,7 @@ fn with_flips(frames: u64) -> VmBuilder {
 }
 
 fn checked(bench: &Bench, replicas: u32) -> Region<u32> {
-    let region = bench.vm.region::<u32>(N).name("checked").integrity(Integrity::Crc32c);
+    let region = bench.vm.region::<u32>().name("checked").integrity(Integrity::Crc32c);
     region.replicas(replicas).from_iter(0..N as u32).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn what_others_change_in_a_mapped_file_is_damage() {
     let file = file_to_map();
     let bytes: Vec<u8> = (0..N as u32).flat_map(u32::to_ne_bytes).collect();
     std::fs::write(file.path(), &bytes).unwrap();
-    let region = bench.vm.region::<u32>(N).name("checked").integrity(Integrity::Crc32c);
+    let region = bench.vm.region::<u32>().name("checked").integrity(Integrity::Crc32c);
     let a = region.map_file_mut(file.path()).unwrap();
     assert_eq!(sum(&bench, &a).unwrap(), TOTAL);
     bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
@@ -215,9 +215,9 @@ fn what_the_host_changes_in_part_is_compared_first() {
 }
 
 /// Programs of which every page has a checksum: none may be taken for damaged.
-fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(u64) -> Shape) {
+fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(u64) -> ProgramShape) {
     for seed in seeds(first, count) {
-        let shape = Shape {
+        let shape = ProgramShape {
             checked: true,
             ..shape(seed)
         };
@@ -231,7 +231,7 @@ fn without_alarm<T: Element>(test: &str, first: u64, count: u64, shape: impl Fn(
 fn writers_beside_write_backs_are_no_damage() {
     let test = "writers_beside_write_backs_are_no_damage";
     without_alarm::<u32>(test, 100, 20, |seed| tiny(seed, 1 + seed % 3));
-    without_alarm::<u32>(test, 200, 10, |seed| Shape {
+    without_alarm::<u32>(test, 200, 10, |seed| ProgramShape {
         replicas: 2,
         ..tiny(seed, 1 + seed % 3)
     });
@@ -241,10 +241,10 @@ fn writers_beside_write_backs_are_no_damage() {
 fn writers_beside_write_backs_on_all_cores_are_no_damage() {
     let test = "writers_beside_write_backs_on_all_cores_are_no_damage";
     let shape = |page, bytes| {
-        move |seed| Shape {
+        move |seed| ProgramShape {
             beside: true,
             replicas: 1 + (seed % 2) as u32,
-            ..Shape::random(&mut rng(seed ^ 0xabcd), page, bytes)
+            ..ProgramShape::random(&mut rng(seed ^ 0xabcd), page, bytes)
         }
     };
     without_alarm::<u32>(test, 300, 3, shape(4 << 10, 4));
@@ -256,7 +256,7 @@ fn writers_beside_write_backs_on_all_cores_are_no_damage() {
 /// Whether one of `most` interleavings goes wrong with the bug.
 fn found(header: &str, from: &str, to: &str, most: u64) {
     let bug = planted(header, from, to);
-    let shape = |seed| Shape {
+    let shape = |seed| ProgramShape {
         checked: true,
         ..tiny(seed, 1 + seed % 3)
     };
@@ -311,23 +311,23 @@ fn damage_goes_unseen_where_nobody_compares() {
 #[test]
 fn what_cannot_be_is_refused() {
     let direct = Bench::new(guarded(6).transport(gpuvm::Transport::Direct), BASIC);
-    let region = direct.vm.region::<u32>(N).name("mine");
-    let message = refused(region.integrity(Integrity::Crc32c).zeroed());
+    let region = direct.vm.region::<u32>().name("mine");
+    let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
     assert!(message.contains("`mine`") && message.contains("direct"), "{message}");
     let plain = Bench::new(small_soft(6), BASIC);
-    let region = plain.vm.region::<u32>(N).name("mine");
-    let message = refused(region.integrity(Integrity::Crc32c).zeroed());
+    let region = plain.vm.region::<u32>().name("mine");
+    let message = refused(region.integrity(Integrity::Crc32c).zeroed(N));
     assert!(
         message.contains("`mine`") && message.contains("guarded_regions"),
         "{message}"
     );
     let bench = Bench::new(guarded(6), BASIC);
-    let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(2).zeroed());
+    let message = refused(bench.vm.region::<u32>().name("mine").replicas(2).zeroed(N));
     assert!(
         message.contains("`mine`") && message.contains("host_homes"),
         "{message}"
     );
-    let message = refused(bench.vm.region::<u32>(N).name("mine").replicas(3).zeroed());
+    let message = refused(bench.vm.region::<u32>().name("mine").replicas(3).zeroed(N));
     assert!(message.contains("`mine`") && message.contains('3'), "{message}");
     let message = refused(small_soft(6).host_homes(3).build());
     assert!(message.contains("host homes") && message.contains('3'), "{message}");

@@ -17,7 +17,7 @@ fn bench_of_traps() -> Bench {
 
 fn region(bench: &Bench) -> Region<u32> {
     let n = 10 * PAGE_WORDS + 3;
-    bench.vm.region::<u32>(n).name("data").from_iter(0..n as u32).unwrap()
+    bench.vm.region::<u32>().name("data").from_iter(0..n as u32).unwrap()
 }
 
 /// The region is whole, and kernels run.
@@ -219,7 +219,7 @@ fn a_missing_compiler_is_an_error_that_says_what_to_install() {
 fn arguments_that_do_not_fit_are_refused_by_number_and_type() {
     let bench = bench();
     let a = region(&bench);
-    let floats = bench.vm.region::<f32>(5).name("floats").from_slice(&[3.0; 5]).unwrap();
+    let floats = bench.vm.region::<f32>().name("floats").from_slice(&[3.0; 5]).unwrap();
     let out = bench.vm.buffer::<u64>(1).unwrap();
     let one = || LaunchConfig::new(1, 1);
     let run = |args: Result<_, Error>| refused::<gpuvm::LaunchReport>(args);
@@ -242,8 +242,8 @@ fn arguments_that_do_not_fit_are_refused_by_number_and_type() {
     }
     bench.must("takes_arrays", one(), (&floats, &a));
     // Another element class, another size, a buffer for an array, a read-only region to write.
-    let fixed = bench.vm.region::<u32>(5).name("fixed").read_only().zeroed().unwrap();
-    let doubles = bench.vm.region::<f64>(5).zeroed().unwrap();
+    let fixed = bench.vm.region::<u32>().name("fixed").read_only().zeroed(5).unwrap();
+    let doubles = bench.vm.region::<f64>().zeroed(5).unwrap();
     let words = bench.vm.buffer::<u32>(5).unwrap();
     for (message, parts) in [
         (
@@ -272,7 +272,7 @@ fn arguments_that_do_not_fit_are_refused_by_number_and_type() {
             "{parts:?} in {message}"
         );
     }
-    let pairs = bench.vm.region::<[u32; 2]>(5).zeroed().unwrap();
+    let pairs = bench.vm.region::<[u32; 2]>().zeroed(5).unwrap();
     bench.must("takes_struct", one(), (Value([7u32, 8]), &pairs));
     assert_eq!(pairs.to_vec().unwrap()[0], [7, 8]);
     refused(bench.run("takes_struct", one(), (Value([7u32; 3]), &pairs)));
@@ -425,7 +425,7 @@ fn the_longest_limits_do_not_overflow() {
 #[test]
 fn places_for_regions_run_out_with_an_error_and_come_back() {
     let vm = small(4).regions_max(2).build().unwrap();
-    let region = || vm.region::<u32>(5).name("one more").zeroed();
+    let region = || vm.region::<u32>().name("one more").zeroed(5);
     let (first, _second) = (region().unwrap(), region().unwrap());
     let message = refused(region().map(|_| ()));
     assert!(

@@ -20,7 +20,7 @@ fn the_faults_of_one_warp_are_in_flight_together_on_one_queue_pair() {
             .soft_nic(slow(max_rd_atomic));
         let bench = Bench::new(builder, BASIC);
         let n = 32 * PAGE_WORDS;
-        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
         let out = bench.vm.buffer::<u32>(32).unwrap();
         let before = bench.vm.stats().unwrap();
         bench.must("gather", LaunchConfig::new(1, 32), (&a, PAGE_WORDS, &out));
@@ -46,7 +46,7 @@ fn the_reads_of_one_warp_take_one_reservation_and_one_doorbell() {
     let out = bench.vm.buffer::<u32>(32).unwrap();
     for round in 0..3 {
         // Pages that no frame holds yet, and more free frames than the warp needs.
-        let a = bench.vm.region::<u32>(n).from_iter(round..round + n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(round..round + n as u32).unwrap();
         let before = bench.vm.stats().unwrap();
         let rung = bench.soft_nic().stats().doorbells;
         bench.must("gather", LaunchConfig::new(1, 32), (&a, PAGE_WORDS, &out));
@@ -80,7 +80,7 @@ fn all_slots_of_64_queue_pairs_are_in_flight_at_one_moment() {
             .soft_nic(Arc::clone(&nic));
         let bench = Bench::new(builder, BASIC);
         let n = pages * PAGE_WORDS;
-        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
         let out = bench.vm.buffer::<u32>(pages).unwrap();
         bench.must("gather", LaunchConfig::new(pairs, depth), (&a, PAGE_WORDS, &out));
         let expected: Vec<u32> = (0..pages as u32).map(|p| p * PAGE_WORDS as u32).collect();
@@ -104,7 +104,7 @@ fn the_faults_of_several_warps_are_in_flight_together_on_one_queue_pair() {
         .workers(2)
         .soft_nic(slow(16));
     let bench = Bench::new(builder, BASIC);
-    let a = bench.vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(16 * PAGE_WORDS).unwrap();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     // One lane a warp has an element: 16 blocks, one page each.
     bench.must("touch", LaunchConfig::new(16, 1), (&a, PAGE_WORDS, &sink));
@@ -117,7 +117,7 @@ fn rings_of_every_depth_wrap_and_keep_every_request_apart() {
     for depth in [1, 2, 4, 64] {
         let bench = Bench::new(small(8).queue_depth(depth), BASIC);
         let n = 150 * PAGE_WORDS + 5;
-        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
         for round in 1..=2u32 {
             bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 1u32));
             let expected: Vec<u32> = (0..n as u32).map(|i| i + round).collect();
@@ -137,7 +137,7 @@ fn more_than_65536_requests_pass_through_one_queue_pair() {
     let pages = 2048;
     let a = bench
         .vm
-        .region::<u32>(pages * PAGE_WORDS)
+        .region::<u32>()
         .from_iter(0..(pages * PAGE_WORDS) as u32)
         .unwrap();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
@@ -164,7 +164,7 @@ fn numbers_of_queue_pairs_need_not_follow_each_other() {
     let launches: Vec<_> = benches
         .iter()
         .map(|bench| {
-            let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+            let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
             let launch = bench.launch("read_then_write", LaunchConfig::new(4, 64), (&a, 7u32));
             (a, launch)
         })

@@ -32,7 +32,7 @@ fn kernels_read_a_file_in_place_and_leave_it_alone() {
     let mut rights = file.as_file().metadata().unwrap().permissions();
     rights.set_readonly(true);
     std::fs::set_permissions(file.path(), rights).unwrap();
-    let a = bench.vm.region::<u32>(n).name("file").map_file(file.path()).unwrap();
+    let a = bench.vm.region::<u32>().name("file").map_file(file.path()).unwrap();
     assert!(a.is_read_only());
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
@@ -50,14 +50,7 @@ fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
     let bench = bench();
     let n = 30 * PAGE_WORDS + 5;
     let file = file_of((0..n).map(|_| 7));
-    let map = || {
-        bench
-            .vm
-            .region::<u32>(n)
-            .name("file")
-            .map_file_mut(file.path())
-            .unwrap()
-    };
+    let map = || bench.vm.region::<u32>().name("file").map_file_mut(file.path()).unwrap();
     let a = map();
     bench.must("fill", LaunchConfig::new(2, 64), (&a, 100u32));
     a.flush().unwrap();
@@ -86,7 +79,7 @@ fn bytes_to_the_files_exact_end() {
     let n = 3 * PAGE + 1;
     let file = crate::common::file_to_map();
     std::fs::write(file.path(), vec![0xee; n as usize]).unwrap();
-    let a = bench.vm.region::<u8>(n).map_file_mut(file.path()).unwrap();
+    let a = bench.vm.region::<u8>().map_file_mut(file.path()).unwrap();
     let places = bench.vm.buffer::<u64>(3).unwrap();
     places.write(&[0, PAGE, n - 1]).unwrap();
     bench.must("store", LaunchConfig::new(1, 32), (&a, &places, 3u32, 1u8));
@@ -106,38 +99,39 @@ fn bytes_to_the_files_exact_end() {
 #[test]
 fn a_file_that_cannot_be_mapped_is_named() {
     let bench = bench();
-    let region = |n| bench.vm.region::<u32>(n).name("file");
+    let region = || bench.vm.region::<u32>().name("file");
     let file = file_of(0..10);
     let path = file.path().display().to_string();
+    file.as_file().set_len(39).unwrap();
     for message in [
-        refused(region(11).map_file(file.path())),
-        refused(region(9).map_file_mut(file.path())),
+        refused(region().map_file(file.path())),
+        refused(region().map_file_mut(file.path())),
     ] {
-        assert!(message.contains(&path) && message.contains("40 bytes"), "{message}");
+        assert!(message.contains(&path) && message.contains("39 bytes"), "{message}");
     }
     for message in [
-        refused(region(10).map_file("/nonexistent/file")),
-        refused(region(10).map_file_mut("/nonexistent/file")),
+        refused(region().map_file("/nonexistent/file")),
+        refused(region().map_file_mut("/nonexistent/file")),
     ] {
         assert!(
             message.contains("`file`") && message.contains("/nonexistent/file") && message.contains("No such file"),
             "{message}"
         );
     }
-    let message = refused(region(10).read_only().map_file_mut(file.path()));
+    let message = refused(region().read_only().map_file_mut(file.path()));
     assert!(message.contains("map_file"), "{message}");
-    let message = refused(region(10).map_file("/dev"));
+    let message = refused(region().map_file("/dev"));
     assert!(message.contains("/dev"), "{message}");
     // Of no element.
     let empty = crate::common::file_to_map();
-    assert!(region(0).map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
-    region(0).map_file_mut(empty.path()).unwrap().flush().unwrap();
+    assert!(region().map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
+    region().map_file_mut(empty.path()).unwrap().flush().unwrap();
 }
 
 #[test]
 fn a_file_is_mapped_twice_only_to_be_read() {
     let bench = bench();
-    let region = |name: &str| bench.vm.region::<u32>(10).name(name);
+    let region = |name: &str| bench.vm.region::<u32>().name(name);
     let file = file_of(0..10);
     let other_name = file.path().with_extension("link");
     std::fs::hard_link(file.path(), &other_name).unwrap();

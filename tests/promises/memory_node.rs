@@ -51,7 +51,7 @@ fn laps_are_whole_where_nothing_dies() {
         .build()
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
-    let a = vm.region::<u32>(16 * PAGE_WORDS).zeroed().unwrap();
+    let a = vm.region::<u32>().zeroed(16 * PAGE_WORDS).unwrap();
     let ledger = vm.buffer::<u32>(16 * PAGE_WORDS).unwrap();
     let launch = module
         .kernel("laps")
@@ -79,8 +79,8 @@ fn laps_are_whole_at_two_homes() {
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     // The kernel that `replica_node_death` runs, where a slow machine does not have to compile it.
     let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
-    let a = vm.region::<u32>(16 * PAGE_WORDS).at_host().replicas(2);
-    let a = a.integrity(Integrity::Crc32c).zeroed().unwrap();
+    let a = vm.region::<u32>().at_host().replicas(2);
+    let a = a.integrity(Integrity::Crc32c).zeroed(16 * PAGE_WORDS).unwrap();
     let ledger = vm.buffer::<u32>(16 * PAGE_WORDS).unwrap();
     let laps = module.kernel("laps").unwrap();
     let launch = laps.launch(LaunchConfig::new(4, 64), (&a, 1u32, 4u32, &ledger));
@@ -103,8 +103,8 @@ fn node_death() {
     // Twice as many pages as frames, so that pages go home and come back all the time.
     let n = 64 * PAGE_WORDS;
     let size = n as u32;
-    let far = vm.region::<u32>(n).name("far").zeroed().unwrap();
-    let near = vm.region::<u32>(n).name("near").at_host().zeroed().unwrap();
+    let far = vm.region::<u32>().name("far").zeroed(n).unwrap();
+    let near = vm.region::<u32>().name("near").at_host().zeroed(n).unwrap();
     let ledger = vm.buffer::<u32>(n).unwrap();
     let config = LaunchConfig::new(4, 64);
 
@@ -214,12 +214,12 @@ impl AtTwoNodes {
     fn new() -> Self {
         let vm = small(FRAMES).guarded_regions(true).wait_limit(WAIT_LIMIT).build();
         let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-        let far = vm.region::<u32>(WORDS).name("far").replicas(2);
-        let far = must(far.integrity(Integrity::Crc32c).zeroed());
+        let far = vm.region::<u32>().name("far").replicas(2);
+        let far = must(far.integrity(Integrity::Crc32c).zeroed(WORDS));
         let still_words: Vec<u32> = (0..24 * PAGE_WORDS as u32).map(|i| i ^ 0x5a5a_0000).collect();
-        let still = vm.region::<u32>(24 * PAGE_WORDS).name("still").replicas(2).read_only();
+        let still = vm.region::<u32>().name("still").replicas(2).read_only();
         let still = must(still.from_slice(&still_words));
-        let single = vm.region::<u32>(2 * PAGE_WORDS).name("single");
+        let single = vm.region::<u32>().name("single");
         let single = must(single.from_slice(&[7; 2 * PAGE_WORDS as usize]));
         Self {
             far,
@@ -336,7 +336,7 @@ impl AtTwoNodes {
         self.read_still();
         self.single_is_lost("with the node");
         let words = after(1, WORDS as u32);
-        let new = must(self.vm.region::<u32>(WORDS).name("new").from_slice(&words));
+        let new = must(self.vm.region::<u32>().name("new").from_slice(&words));
         compare(&new.to_vec().unwrap(), &words).unwrap();
     }
 
@@ -408,7 +408,7 @@ fn replica_node_death() {
     script.ask("BOTH");
     let vm = small(FRAMES).guarded_regions(true).build();
     let vm = vm.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
-    let far = must(vm.region::<u32>(WORDS).name("far").replicas(2).zeroed());
+    let far = must(vm.region::<u32>().name("far").replicas(2).zeroed(WORDS));
     script.ask("AGAIN");
     let since = Instant::now();
     drop((far, vm));

@@ -164,13 +164,13 @@ fn what_plain_arrays_allow_compiles_and_is_right() {
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)))
         .kernel("allowed")
         .unwrap();
-    let words = |n: u32| vm.region::<u32>(u64::from(n)).from_iter(0..n).unwrap();
+    let words = |n: u32| vm.region::<u32>().from_iter(0..n).unwrap();
     let (a, b, c) = (words(5000), words(3000), words(3000));
-    let f = vm.region::<f32>(100).from_iter((0..100).map(|i| i as f32)).unwrap();
+    let f = vm.region::<f32>().from_iter((0..100).map(|i| i as f32)).unwrap();
     let pairs = (0..10u32).map(|i| [i, (i as f32).to_bits()]).collect::<Vec<_>>();
-    let p = vm.region::<[u32; 2]>(10).from_slice(&pairs).unwrap();
-    let w = vm.region::<i64>(100).from_iter((0..100).map(|i| -i)).unwrap();
-    let s = vm.region::<i32>(10).zeroed().unwrap();
+    let p = vm.region::<[u32; 2]>().from_slice(&pairs).unwrap();
+    let w = vm.region::<i64>().from_iter((0..100).map(|i| -i)).unwrap();
+    let s = vm.region::<i32>().zeroed(10).unwrap();
     let out = vm.buffer::<u32>(32).unwrap();
     let launch = kernel
         .launch(LaunchConfig::new(1, 1), (&a, &b, &c, &f, &p, &w, &s, &out))

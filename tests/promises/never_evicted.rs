@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
-use crate::program::{Shape, give_up, rng, run, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 
 fn config() -> LaunchConfig {
@@ -18,7 +18,7 @@ fn transports() -> [VmBuilder; 2] {
 
 fn kept(bench: &Bench, pages: u64) -> Region<u32> {
     let n = pages * PAGE_WORDS - 7;
-    let region = bench.vm.region::<u32>(n).name("kept").never_evicted();
+    let region = bench.vm.region::<u32>().name("kept").never_evicted();
     region.from_iter(0..n as u32).unwrap()
 }
 
@@ -84,7 +84,7 @@ fn dropped_or_lent_it_is_written_home() {
         let bench = Bench::new(settings, BASIC);
         let file = crate::common::file_to_map();
         std::fs::write(file.path(), vec![0; 3 * PAGE as usize]).unwrap();
-        let region = bench.vm.region::<u32>(3 * PAGE_WORDS).never_evicted();
+        let region = bench.vm.region::<u32>().never_evicted();
         let a = region.map_file_mut(file.path()).unwrap();
         bench.must("fill", config(), (&a, 9u32));
         drop(a);
@@ -100,7 +100,7 @@ fn a_killed_launch_loses_none_of_its_writes() {
     for settings in [simulated(4), simulated(4).transport(Transport::Direct)] {
         let bench = Bench::new(settings, BASIC);
         let a = kept(&bench, 20);
-        let b = bench.vm.region::<u32>(20 * PAGE_WORDS).zeroed().unwrap();
+        let b = bench.vm.region::<u32>().zeroed(20 * PAGE_WORDS).unwrap();
         let turns = bench.vm.buffer::<u32>(1).unwrap();
         for round in 1..=4u32 {
             bench.must("read_then_write", config(), (&a, 1u32));
@@ -135,7 +135,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
         a.close().unwrap();
         drop(sink);
         assert_eq!(free(), before);
-        let error = bench.vm.region::<u32>(16 << 20).name("much").never_evicted().zeroed();
+        let error = bench.vm.region::<u32>().name("much").never_evicted().zeroed(16 << 20);
         let message = with_causes(&error.expect_err("64 MiB of frames in 40"));
         assert!(
             message.contains("out of GPU memory") && message.contains("frames"),
@@ -143,7 +143,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
         );
         assert_eq!(free(), before);
         // Of no page.
-        let empty = bench.vm.region::<u32>(0).never_evicted().zeroed().unwrap();
+        let empty = bench.vm.region::<u32>().never_evicted().zeroed(0).unwrap();
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         bench.must("sum", config(), (&empty, &sink));
         empty.close().unwrap();
@@ -153,7 +153,7 @@ fn its_frames_are_taken_from_the_gpu_and_come_back() {
 #[test]
 fn many_interleavings_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(700, 30) {
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: seed % 2 == 0,
             never_evicted: true,
             ..tiny(seed, 1 + seed % 3)

@@ -15,7 +15,7 @@ fn write_hits(options: &CompileOptions, way: u32) -> Result<(), String> {
     let pages = 8;
     let a = bench
         .vm
-        .region::<u32>(pages * PAGE_WORDS)
+        .region::<u32>()
         .name("a")
         .from_iter((0..(pages * PAGE_WORDS) as u32).map(|i| i * 3))
         .unwrap();
@@ -57,7 +57,7 @@ fn the_test_above_finds_a_library_that_forgets_to_mark_pages_dirty() {
 fn a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction() {
     let bench = Bench::new(small(4), BASIC);
     let n = 64 * PAGE_WORDS + 17;
-    let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
     for round in 1..=3u32 {
         bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
         let expected: Vec<u32> = (0..n as u32).map(|i| i + 10 * round).collect();
@@ -70,11 +70,7 @@ fn a_write_after_a_read_of_the_same_page_is_not_lost_under_eviction() {
 #[test]
 fn a_reader_of_a_dirty_held_page_and_a_writer_of_a_clean_held_page_do_not_wait() {
     let bench = Bench::new(small(4), HOLDING);
-    let a = bench
-        .vm
-        .region::<u32>(8 * PAGE_WORDS)
-        .from_iter(0..8 * PAGE_WORDS as u32)
-        .unwrap();
+    let a = bench.vm.region::<u32>().from_iter(0..8 * PAGE_WORDS as u32).unwrap();
     let flags = bench.vm.buffer::<u32>(2).unwrap();
     let out = bench.vm.buffer::<u32>(1).unwrap();
     // Were one to wait for the other, the deadline would end it.
@@ -116,7 +112,7 @@ fn dirty_pages_reach_the_home_when_a_region_is_closed_or_dropped() {
 fn a_failed_write_back_leaves_the_page_dirty_and_a_later_flush_brings_it_home() {
     let bench = Bench::new(small_soft(64), BASIC);
     let n = 6 * PAGE_WORDS;
-    let a = bench.vm.region::<u32>(n).name("precious").zeroed().unwrap();
+    let a = bench.vm.region::<u32>().name("precious").zeroed(n).unwrap();
     bench.must("fill", LaunchConfig::new(1, 64), (&a, 5u32));
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
     let fault = bench.soft_nic().inject(plan.opcode(Opcode::Write).times(3));
@@ -142,7 +138,7 @@ fn pages_that_cannot_go_home_can_be_salvaged() {
     let bench = Bench::new(small_soft(64), BASIC);
     // The last page is not whole.
     let n = 5 * PAGE_WORDS + 100;
-    let a = bench.vm.region::<u32>(n).name("precious").zeroed().unwrap();
+    let a = bench.vm.region::<u32>().name("precious").zeroed(n).unwrap();
     assert_eq!(a.salvage().unwrap(), []);
     bench.must("fill", LaunchConfig::new(1, 64), (&a, 5u32));
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteOperation));
@@ -165,7 +161,7 @@ fn pages_that_cannot_go_home_can_be_salvaged() {
 fn failing_eviction(options: &CompileOptions) -> Result<(), String> {
     let bench = Bench::with(small_soft(8), BASIC, options);
     let n = 64 * PAGE_WORDS;
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
     let fault = bench.soft_nic().inject(plan.opcode(Opcode::Write).skip(10));
     // The other queue pair carries on, or the launch says what happened; then it is done again.
@@ -217,8 +213,8 @@ fn a_killed_launch_loses_no_dirty_page() {
     // A kernel that runs on an NVIDIA GPU cannot be stopped where it stands.
     let bench = Bench::new(simulated(16), BASIC);
     let n = 24 * PAGE_WORDS;
-    let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
-    let b = bench.vm.region::<u32>(8 * PAGE_WORDS).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
+    let b = bench.vm.region::<u32>().zeroed(8 * PAGE_WORDS).unwrap();
     let turns = bench.vm.buffer::<u32>(1).unwrap();
     for round in 1..=4u32 {
         bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, planted, scaled, simulated_soft};
-use crate::program::{Shape, rng, run, run_on, tiny};
+use crate::program::{ProgramShape, rng, run, run_on, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic};
 use gpuvm_nic::soft::ViolationKind;
 
 /// Whether one of `most` interleavings goes wrong with the bug, in any way that a user would see.
 fn found(header: &str, from: &str, to: &str, most: u64) {
-    let shape = |seed| Shape {
+    let shape = |seed| ProgramShape {
         launches: 1,
         ..tiny(seed, 1 + seed % 3)
     };
@@ -21,7 +21,7 @@ fn found(header: &str, from: &str, to: &str, most: u64) {
 }
 
 /// Finds a planted bug by programs of the given shape, under these seeds.
-fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn Fn(u64) -> Shape) {
+fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn Fn(u64) -> ProgramShape) {
     let bug = planted(header, from, to);
     let wrong = |seed| run::<u32>(&mut rng(seed), &shape(seed), &bug).err();
     match seeds.clone().find_map(|seed| wrong(seed).map(|wrong| (seed, wrong))) {
@@ -107,7 +107,7 @@ fn named(header: &str, from: &str, to: &str, kinds: &[ViolationKind], most: u64)
         let builder = simulated_soft(8).queue_pairs(2).queue_depth(4).seed(seed);
         let builder = builder.wait_limit(Duration::from_millis(20)).launch_deadline(deadline);
         let bench = Bench::with(builder, BASIC, options);
-        let a = bench.vm.region::<u32>(20 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(20 * PAGE_WORDS).unwrap();
         let ended = bench.run("read_then_write", LaunchConfig::new(2, 64), (&a, 1u32));
         (ended.is_ok(), bench.soft_nic().violations())
     };
@@ -217,7 +217,7 @@ fn a_slot_that_is_not_free_yet() {
         let builder = simulated_soft(80).queue_pairs(1).queue_depth(4).soft_nic(nic);
         let builder = builder.wait_limit(Duration::from_millis(500)).launch_deadline(deadline);
         let bench = Bench::with(builder, BASIC, &options);
-        let a = bench.vm.region::<u32>(64 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(64 * PAGE_WORDS).unwrap();
         let out = bench.vm.buffer::<u32>(64).unwrap();
         let ended = bench.run("gather", LaunchConfig::new(2, 32), (&a, PAGE_WORDS, &out));
         let broken = bench.soft_nic().violations();
@@ -236,16 +236,16 @@ fn a_slot_that_is_not_free_yet() {
 // seed that shows the bug; which one does moves with the library and the compiler.
 
 /// Pages that go by queue pairs, through one to three frames; with three, warps hold spans.
-fn queued(seed: u64) -> Shape {
-    Shape {
+fn queued(seed: u64) -> ProgramShape {
+    ProgramShape {
         launches: 1,
         ..tiny(seed, 1 + seed % 3)
     }
 }
 
 /// A few operations over two frames: so few hand-overs that no later one hides that one was seen early.
-fn short(seed: u64) -> Shape {
-    Shape {
+fn short(seed: u64) -> ProgramShape {
+    ProgramShape {
         elements: 4 * PAGE_WORDS,
         steps: 4,
         launches: 1,
@@ -254,8 +254,8 @@ fn short(seed: u64) -> Shape {
 }
 
 /// Frames and slots for several lanes of a warp at a time, which ask together.
-fn batches(seed: u64) -> Shape {
-    Shape {
+fn batches(seed: u64) -> ProgramShape {
+    ProgramShape {
         steps: 24,
         launches: 1,
         queue_pairs: 1,
@@ -265,8 +265,8 @@ fn batches(seed: u64) -> Shape {
 }
 
 /// Warps that hold spans, whose accesses are weak; two of them share a multiprocessor and its cache.
-fn spans(seed: u64) -> Shape {
-    Shape {
+fn spans(seed: u64) -> ProgramShape {
+    ProgramShape {
         threads: 64,
         steps: 16,
         launches: 1,
@@ -347,14 +347,14 @@ fn order_a_page_settled_before_its_group_meets() {
     let bug = planted(FAULT, meet, "");
     // Two warps whose lanes all write to one page, with a frame for it or for the page that they read.
     let copied = |seed, options| {
-        let shape = Shape {
+        let shape = ProgramShape {
             direct: true,
             ..tiny(seed, 1)
         };
         let bench = Bench::with(shape.builder(), BASIC, options);
         let values: Vec<u32> = (1..=64).collect();
-        let from = bench.vm.region::<u32>(64).from_slice(&values).unwrap();
-        let to = bench.vm.region::<u32>(64).zeroed().unwrap();
+        let from = bench.vm.region::<u32>().from_slice(&values).unwrap();
+        let to = bench.vm.region::<u32>().zeroed(64).unwrap();
         bench.must("copy", LaunchConfig::new(2, 32), (&from, &to));
         to.to_vec().unwrap() == values
     };
@@ -373,7 +373,7 @@ fn order_a_doorbell_before_its_record() {
 
 #[test]
 fn a_page_in_its_own_frame_counted_twice() {
-    let own_frames = |seed| Shape {
+    let own_frames = |seed| ProgramShape {
         elements: 4 * PAGE_WORDS,
         never_evicted: true,
         launches: 1,
@@ -385,7 +385,7 @@ fn a_page_in_its_own_frame_counted_twice() {
 
 /// Whether the happens-before checker reports a race in one of `most` interleavings of the library with the bug, and none in the
 /// same interleaving of the library without it.
-fn races(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> Shape) {
+fn races(header: &str, from: &str, to: &str, most: u64, shape: &dyn Fn(u64) -> ProgramShape) {
     let bug = planted(header, from, to);
     let run = |seed, options: &CompileOptions| {
         let shape = shape(seed);

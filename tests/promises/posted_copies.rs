@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated_soft, with_causes};
 use crate::mock_gpu::MockGpu;
-use crate::program::{Element, Shape, give_up, rng, run_on, seeds};
+use crate::program::{Element, ProgramShape, give_up, rng, run_on, seeds};
 use gpuvm::{CompileOptions, Error, FaultKind, LaunchConfig, SoftNic, TransportKind, VmBuilder, soft};
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -31,7 +31,7 @@ fn pages_come_and_go_by_copies_of_the_gpu() {
     assert!(bench.soft_nic().has_mover());
     let doorbells = gpu.registered();
     let n = 40 * PAGE_WORDS + 3;
-    let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+    let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
     assert_eq!(gpu.registered().len(), doorbells.len() + 1, "the home is pinned");
     for round in 1..=3u32 {
         bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, 10u32));
@@ -54,13 +54,8 @@ fn own_frames_and_large_pages_take_the_same_way() {
     let settings = on(&hardware(), 3).page_size(page).frame_memory(3 * page);
     let bench = Bench::new(settings, BASIC);
     let n = 7 * page / 4 - 5;
-    let kept = bench
-        .vm
-        .region::<u32>(n)
-        .never_evicted()
-        .from_iter(0..n as u32)
-        .unwrap();
-    let a = bench.vm.region::<u32>(n).zeroed().unwrap();
+    let kept = bench.vm.region::<u32>().never_evicted().from_iter(0..n as u32).unwrap();
+    let a = bench.vm.region::<u32>().zeroed(n).unwrap();
     bench.must("copy", LaunchConfig::new(4, 64), (&kept, &a));
     bench.must("read_then_write", LaunchConfig::new(4, 64), (&kept, 1u32));
     compare(&a.to_vec().unwrap(), &(0..n as u32).collect::<Vec<_>>()).unwrap();
@@ -70,7 +65,7 @@ fn own_frames_and_large_pages_take_the_same_way() {
 fn programs<T: Element>(test: &str, first: u64, count: u64) {
     for seed in seeds(first, count) {
         let mut rng = rng(seed);
-        let mut shape = Shape::random(&mut rng, PAGE, size_of::<T>() as u64);
+        let mut shape = ProgramShape::random(&mut rng, PAGE, size_of::<T>() as u64);
         // A flush beside a kernel runs on another stream; the mock's launches end all the same.
         shape.elements = shape
             .elements
@@ -96,9 +91,9 @@ fn planted_faults_are_launch_errors_and_the_next_launch_works() {
     let bench = Bench::new(on(&hardware(), 4), BASIC);
     let a = bench
         .vm
-        .region::<u32>(20 * PAGE_WORDS)
+        .region::<u32>()
         .name("elements")
-        .zeroed()
+        .zeroed(20 * PAGE_WORDS)
         .unwrap();
     let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::RemoteAccess));
     let fault = bench.soft_nic().inject(plan.opcode(Opcode::Read).skip(3));
@@ -121,9 +116,9 @@ fn copies_that_fail_are_a_launch_error_that_names_them() {
     let bench = Bench::new(on(&gpu, 4), BASIC);
     let a = bench
         .vm
-        .region::<u32>(20 * PAGE_WORDS)
+        .region::<u32>()
         .name("elements")
-        .zeroed()
+        .zeroed(20 * PAGE_WORDS)
         .unwrap();
     bench.must("fill", config(), (&a, 1u32));
     // Clean pages: the copy that fails is a fetch then. A write-back that fails is no fault of the launch.
@@ -161,9 +156,9 @@ fn a_gpu_that_is_lost_takes_nobody_along() {
     let bench = Bench::new(on(&gpu, 4).wait_limit(Duration::from_secs(2)), BASIC);
     let a = bench
         .vm
-        .region::<u32>(20 * PAGE_WORDS)
+        .region::<u32>()
         .name("written")
-        .zeroed()
+        .zeroed(20 * PAGE_WORDS)
         .unwrap();
     bench.must("fill", config(), (&a, 1u32));
     let turns = bench.vm.buffer::<u32>(1).unwrap();
@@ -184,7 +179,7 @@ fn it_ends_with_launches_nobody_waited_for() {
     for _ in 0..5 {
         let gpu = hardware();
         let bench = Bench::new(on(&gpu, 4), BASIC);
-        let a = bench.vm.region::<u32>(30 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(30 * PAGE_WORDS).unwrap();
         drop(bench.launch("read_then_write", config(), (&a, 1u32)));
         drop((a, bench));
         assert_eq!(Arc::strong_count(&gpu), 1);

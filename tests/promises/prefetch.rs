@@ -8,7 +8,7 @@ use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
 fn pages(bench: &Bench, count: u64) -> Region<u32> {
     let n = count * PAGE_WORDS;
-    bench.vm.region::<u32>(n).name("ahead").from_iter(0..n as u32).unwrap()
+    bench.vm.region::<u32>().name("ahead").from_iter(0..n as u32).unwrap()
 }
 
 fn total(pages: u64) -> u64 {

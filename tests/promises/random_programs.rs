@@ -2,13 +2,13 @@
 //! would come to: over page sizes, element types, queue depths, and regions of 1 to 16 times the frames.
 
 use crate::common::planted;
-use crate::program::{Element, Shape, give_up, rng, run, seeds};
+use crate::program::{Element, ProgramShape, give_up, rng, run, seeds};
 use gpuvm::CompileOptions;
 
 fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {
     for seed in seeds(first, count) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, page, size_of::<T>() as u64);
+        let shape = ProgramShape::random(&mut rng, page, size_of::<T>() as u64);
         if let Err(wrong) = run::<T>(&mut rng, &shape, &CompileOptions::default()) {
             give_up("random_programs", test, seed, &shape, &wrong);
         }
@@ -42,7 +42,7 @@ tests! {
 fn found(bug: &CompileOptions, count: u64) -> bool {
     (0..count).any(|seed| {
         let mut rng = rng(seed);
-        let mut shape = Shape::random(&mut rng, 4 << 10, 4);
+        let mut shape = ProgramShape::random(&mut rng, 4 << 10, 4);
         (shape.frames, shape.warp_spans, shape.lane_spans) = (3, false, false);
         run::<u32>(&mut rng, &shape, bug).is_err()
     })

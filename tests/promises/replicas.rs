@@ -8,7 +8,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, BASIC, Bench, PAGE_WORDS, compare, planted, refused, scaled, simulated_soft, with_causes};
-use crate::program::{Moment, Outcome, Shape, give_up, rng, run_watched, seeds, tiny};
+use crate::program::{Moment, Outcome, ProgramShape, give_up, rng, run_watched, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::soft::{Fault, FaultMix, FaultPlan, FaultTally};
 use gpuvm::{CompileOptions, HostHome, LaunchConfig, Region, Vm, VmBuilder};
@@ -34,8 +34,8 @@ impl Case {
         }
     }
 
-    fn shape(&self, seed: u64) -> Shape {
-        Shape {
+    fn shape(&self, seed: u64) -> ProgramShape {
+        ProgramShape {
             replicas: 2,
             checked: self.checked,
             faults: self.faults.clone(),
@@ -249,7 +249,7 @@ const PAGES: u64 = 40;
 const N: u64 = PAGES * PAGE_WORDS - 100;
 
 fn doubled_region(bench: &Bench) -> Region<u32> {
-    let region = bench.vm.region::<u32>(N).name("doubled").replicas(2);
+    let region = bench.vm.region::<u32>().name("doubled").replicas(2);
     region.from_iter(0..N as u32).unwrap()
 }
 
@@ -410,7 +410,7 @@ fn a_page_that_cannot_be_read_keeps_no_other_from_being_caught_up() {
 fn what_the_host_writes_while_a_home_is_lost_reaches_it_later() {
     let bench = Bench::new(simulated_soft(8).host_homes(2), BASIC);
     let a = doubled_region(&bench);
-    let still = bench.vm.region::<u32>(N).name("still").replicas(2).read_only();
+    let still = bench.vm.region::<u32>().name("still").replicas(2).read_only();
     let still = still.from_iter(0..N as u32).unwrap();
     let homes = bench.vm.host_homes();
     homes[1].lose().unwrap();

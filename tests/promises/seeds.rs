@@ -2,7 +2,7 @@
 //! to a plain array, and do find a library with a race.
 
 use crate::common::{Adjust, Bench, HOLDING, PAGE_WORDS, simulated_soft};
-use crate::program::{Outcome, Shape, give_up, rng, run, run_on, seeds, tiny};
+use crate::program::{Outcome, ProgramShape, give_up, rng, run, run_on, seeds, tiny};
 use gpuvm::sim::SimOptions;
 use gpuvm::{CompileOptions, LaunchConfig};
 
@@ -49,7 +49,7 @@ fn nothing_in_the_device_library_races() {
     };
     for seed in seeds(400, 5) {
         for (frames, threads, direct) in [(2, 32, false), (5, 64, false), (2, 32, true), (5, 64, true)] {
-            let shape = Shape {
+            let shape = ProgramShape {
                 threads,
                 direct,
                 ..tiny(seed, frames)
@@ -68,7 +68,7 @@ fn groups_that_split_at_random_share_two_frames() {
     for seed in seeds(200, 20) {
         let bench = Bench::new(simulated_soft(2).seed(seed), HOLDING);
         let n = 5 * PAGE_WORDS;
-        let a = bench.vm.region::<u32>(n).from_iter(0..n as u32).unwrap();
+        let a = bench.vm.region::<u32>().from_iter(0..n as u32).unwrap();
         let out = bench.vm.buffer::<u64>(1).unwrap();
         bench.must("two_pages", LaunchConfig::new(2, 64), (&a, PAGE_WORDS, 4u32, &out));
         let lane = |block: u64, thread: u64| -> u64 {
@@ -87,7 +87,7 @@ fn groups_that_split_at_random_share_two_frames() {
 fn prefetches_and_spins_end_in_every_interleaving() {
     for seed in seeds(300, 12) {
         let bench = Bench::new(simulated_soft(2).seed(seed), HOLDING);
-        let a = bench.vm.region::<u32>(4 * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(4 * PAGE_WORDS).unwrap();
         let out = bench.vm.buffer::<u32>(1).unwrap();
         bench.must("prefetch_only", LaunchConfig::new(1, 32), (&a, 0u64, 4 * PAGE_WORDS));
         bench.must("spin_on_element", LaunchConfig::new(2, 32), (&a, &out));

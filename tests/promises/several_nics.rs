@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, simulated_soft, with_causes};
-use crate::program::{Shape, give_up, rng, run_on, seeds, tiny};
+use crate::program::{ProgramShape, give_up, rng, run_on, seeds, tiny};
 use gpuvm::{CompileOptions, LaunchConfig, SoftNic, Vm, VmBuilder, soft};
 use gpuvm_layouts::NIC_HASH;
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
@@ -48,7 +48,7 @@ fn each_page_is_fetched_and_written_back_by_its_nic_alone() {
     for count in 1..=4 {
         let bench = Bench::new(settings(PAGES).soft_nics(nics(count)), BASIC);
         assert_eq!(bench.vm.nics().len(), count);
-        let a = bench.vm.region::<u32>(PAGES * PAGE_WORDS).zeroed().unwrap();
+        let a = bench.vm.region::<u32>().zeroed(PAGES * PAGE_WORDS).unwrap();
         bench.must("fill", LaunchConfig::new(2, 64), (&a, 5u32));
         a.flush().unwrap();
         let expected = pages_of_each(PAGES, count);
@@ -70,7 +70,7 @@ fn each_page_is_fetched_and_written_back_by_its_nic_alone() {
 #[test]
 fn pages_come_and_go_through_few_frames() {
     let bench = Bench::new(settings(8).soft_nics(nics(3)), BASIC);
-    let a = bench.vm.region::<u32>(96 * PAGE_WORDS - 5).zeroed().unwrap();
+    let a = bench.vm.region::<u32>().zeroed(96 * PAGE_WORDS - 5).unwrap();
     for round in 0..3u32 {
         bench.must("fill", LaunchConfig::new(2, 64), (&a, round));
         compare(&a.to_vec().unwrap(), &counted(round, a.len())).unwrap();
@@ -82,12 +82,7 @@ fn pages_come_and_go_through_few_frames() {
 fn frames_of_a_region_s_own_have_keys_of_every_nic() {
     let bench = Bench::new(settings(4).soft_nics(nics(3)), BASIC);
     let n = 40 * PAGE_WORDS;
-    let a = bench
-        .vm
-        .region::<u32>(n)
-        .never_evicted()
-        .from_iter(0..n as u32)
-        .unwrap();
+    let a = bench.vm.region::<u32>().never_evicted().from_iter(0..n as u32).unwrap();
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
     assert_eq!(sink.to_vec().unwrap(), [(0..n).sum::<u64>()]);
@@ -100,7 +95,7 @@ fn an_error_of_one_nic_is_told_and_the_others_pages_are_right() {
     let bench = Bench::new(settings(64).soft_nics(nics(2)), BASIC);
     let a = bench
         .vm
-        .region::<u32>(32 * PAGE_WORDS)
+        .region::<u32>()
         .name("shared")
         .from_iter(0..32 * PAGE_WORDS as u32);
     let a = a.unwrap();
@@ -120,7 +115,7 @@ fn an_error_of_one_nic_is_told_and_the_others_pages_are_right() {
 fn random_programs_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(31_000, 8) {
         let mut rng = rng(seed);
-        let shape = Shape::random(&mut rng, PAGE, 4);
+        let shape = ProgramShape::random(&mut rng, PAGE, 4);
         let builder = shape.builder().over_soft();
         let builder = builder.soft_nics(nics(2 + seed as usize % 3));
         if let Err(wrong) = run_on::<u32>(builder, &mut rng, &shape, &CompileOptions::default()) {

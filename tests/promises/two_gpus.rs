@@ -30,10 +30,7 @@ fn transports() -> [Transport; 2] {
 /// A region whose element `i` is `first + i`.
 fn counted(gpu: &VmGpu, first: u32) -> gpuvm::Region<u32> {
     let values = (0..COUNT as u32).map(|i| first + i);
-    let region = gpu
-        .region(COUNT)
-        .name(format!("of GPU {}", gpu.index()))
-        .from_iter(values);
+    let region = gpu.region().name(format!("of GPU {}", gpu.index())).from_iter(values);
     region.unwrap_or_else(|error| panic!("{}", with_causes(&error)))
 }
 
@@ -130,7 +127,7 @@ fn two_gpus_do_not_write_the_same_memory() {
     let vm = pair(Transport::Direct);
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), vec![0u8; COUNT as usize * 4]).unwrap();
-    let map = |gpu: usize| vm.gpu(gpu).unwrap().region::<u32>(COUNT).map_file_mut(path.path());
+    let map = |gpu: usize| vm.gpu(gpu).unwrap().region::<u32>().map_file_mut(path.path());
     let one = map(0).unwrap();
     let other = map(1);
     assert!(matches!(other, Err(Error::Overlap { .. })), "{}", refused(other));

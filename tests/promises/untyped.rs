@@ -25,9 +25,9 @@ fn config() -> LaunchConfig {
 
 /// Sums and counts by the typed face.
 fn typed(vm: &Vm) -> (Vec<f64>, Vec<u32>) {
-    let from = vm.region::<f32>(N).name("from").read_only();
+    let from = vm.region::<f32>().name("from").read_only();
     let from = from.from_iter((0..N).map(|i| i as f32)).unwrap();
-    let to = vm.region::<f64>(N).name("to").zeroed().unwrap();
+    let to = vm.region::<f64>().name("to").zeroed(N).unwrap();
     let seen = vm.buffer::<u32>(4).unwrap();
     let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
     let launch = scale.launch(config(), (&from, &to, BY, &seen)).unwrap();
@@ -38,9 +38,9 @@ fn typed(vm: &Vm) -> (Vec<f64>, Vec<u32>) {
 /// Sums and counts as a face that has bytes and names of types would have them.
 fn untyped(vm: &Vm) -> (Vec<u8>, Vec<u8>) {
     let values: Vec<u8> = (0..N).flat_map(|i| (i as f32).to_ne_bytes()).collect();
-    let from = vm.raw_region(ElementType::F32, N).name("from").read_only();
+    let from = vm.raw_region(ElementType::F32).name("from").read_only();
     let from = from.from_bytes(&values).unwrap();
-    let to = vm.raw_region(ElementType::F64, N).name("to").zeroed().unwrap();
+    let to = vm.raw_region(ElementType::F64).name("to").zeroed(N).unwrap();
     let seen = vm.raw_buffer(ElementType::U32, 4).unwrap();
     let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
     let by = BY.to_ne_bytes();
@@ -78,8 +78,8 @@ fn it_does_what_the_typed_face_does() {
 #[test]
 fn wrong_sizes_and_types_are_errors_that_name_them() {
     let vm = vm();
-    let from = vm.raw_region(ElementType::F32, 4).name("from").zeroed().unwrap();
-    let to = vm.raw_region(ElementType::F64, 4).name("to").zeroed().unwrap();
+    let from = vm.raw_region(ElementType::F32).name("from").zeroed(4).unwrap();
+    let to = vm.raw_region(ElementType::F64).name("to").zeroed(4).unwrap();
     let seen = vm.raw_buffer(ElementType::U32, 4).unwrap();
     let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
     let (eight, four) = ([0; 8], [0; 4]);
@@ -130,11 +130,14 @@ fn wrong_sizes_and_types_are_errors_that_name_them() {
         message.contains("elements 4..5 of `from` are out of range"),
         "{message}"
     );
-    let message = refused(vm.raw_region(ElementType::U16, 3).from_bytes(&odd).map(|_| ()));
-    assert!(message.contains("7 bytes were given, all elements are 6"), "{message}");
+    let message = refused(vm.raw_region(ElementType::U16).from_bytes(&odd).map(|_| ()));
+    assert!(
+        message.contains("has 7 bytes, no whole number of elements of 2 bytes"),
+        "{message}"
+    );
     let message = refused(
-        vm.raw_region(ElementType::structure("triple", 12, 4), 3)
-            .zeroed()
+        vm.raw_region(ElementType::structure("triple", 12, 4))
+            .zeroed(3)
             .map(|_| ()),
     );
     assert!(

@@ -38,7 +38,7 @@ const BLOCKS_PER_CORE: usize = 4;
 
 /// Who takes the 32 neighbouring vertices of a word of the frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum SearchShape {
     /// A warp, one vertex for each lane: its lanes read neighbouring edges. For a GPU.
     WordAWarp,
     /// One lane: the lanes of a warp miss different pages, which are fetched together. For the simulated GPU, whose lanes
@@ -46,7 +46,7 @@ pub enum Shape {
     WordALane,
 }
 
-impl Shape {
+impl SearchShape {
     /// The faster one on that GPU.
     pub fn of(gpu: &Capabilities) -> Self {
         match gpu.compute_capability {
@@ -98,7 +98,7 @@ pub struct Options {
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Who takes which vertices; `None`: the faster shape on this GPU.
-    pub shape: Option<Shape>,
+    pub shape: Option<SearchShape>,
 }
 
 /// How far a running search has come.
@@ -304,9 +304,9 @@ impl Sets {
 }
 
 impl Search {
-    fn new(vm: &Vm, csr: &Csr, source: u32, shape: Option<Shape>) -> gpuvm::Result<Search> {
+    fn new(vm: &Vm, csr: &Csr, source: u32, shape: Option<SearchShape>) -> gpuvm::Result<Search> {
         let gpu = vm.device().capabilities();
-        let shape = shape.unwrap_or_else(|| Shape::of(&gpu));
+        let shape = shape.unwrap_or_else(|| SearchShape::of(&gpu));
         let vertices = u64::from(csr.vertices());
         let names = ["bfs_level", "bfs_pieces"];
         let [rows, pieces] = vm.kernels("bfs.cu", SOURCE, names, &shape.compile_options())?;
@@ -315,17 +315,13 @@ impl Search {
             vm: vm.clone(),
             rows,
             pieces,
-            offsets: vm
-                .region(vertices + 1)
-                .name("row offsets")
-                .read_only()
-                .from_slice(csr.offsets())?,
+            offsets: vm.region().name("row offsets").read_only().from_slice(csr.offsets())?,
             neighbours: vm
-                .region(csr.edges())
+                .region()
                 .name("neighbours")
                 .read_only()
                 .from_slice(csr.neighbours())?,
-            distances: vm.region(vertices).name("distances").from_iter(distances)?,
+            distances: vm.region().name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr, source)?,
             config: shape.launch_config(&gpu, vertices),
         })

@@ -7,7 +7,7 @@ use gpuvm::{GpuError, Kernel, LaunchConfig};
 use gpuvm_gpu::Gpu;
 use gpuvm_gpu::HostMemory;
 use gpuvm_gpu::cuda::{Managed, Side};
-use gpuvm_workloads::bfs::{self, BfsError, Sets, Shape};
+use gpuvm_workloads::bfs::{self, BfsError, SearchShape, Sets};
 use gpuvm_workloads::graph::{Csr, LoadOptions, reference};
 
 use crate::bench::args::{BfsBenchArgs, Share};
@@ -126,7 +126,7 @@ impl Bench<'_> {
         cold: impl Fn([&[u8]; 3]) -> Result<Peer, CliError>,
     ) -> Result<Row, CliError> {
         let names = ["bfs_level_plain", "bfs_pieces_plain"];
-        let shape = Shape::of(&machine.able);
+        let shape = SearchShape::of(&machine.able);
         let module = machine
             .vm
             .compile_with("bench/bfs.cu", SOURCE, &names, &shape.compile_options());

@@ -198,7 +198,7 @@ impl<'a> Faults<'a> {
         let guarded = integrity != Integrity::Unchecked;
         let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
         let words = data_bytes / 8;
-        let data = machine.vm.region::<u64>(words).name("data").integrity(integrity);
+        let data = machine.vm.region::<u64>().name("data").integrity(integrity);
         let data = machine::at_home(data, args.home)
             .from_vec(fill(words, pattern)?)
             .map_err(CliError::Bench)?;

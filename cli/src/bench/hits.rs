@@ -85,7 +85,7 @@ impl<'a> Hits<'a> {
     fn new(args: &'a HitsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
         let (pages, words) = (bytes / page_bytes, bytes / 4);
         let machine = Machine::open(&args.machine, page_bytes, pages + Machine::reserve(pages))?;
-        let region = |name: &str| machine.vm.region::<u32>(words).name(name).read_only();
+        let region = |name: &str| machine.vm.region::<u32>().name(name).read_only();
         let paged = region("data").from_vec(fill(words, value_of)?);
         let kept = region("kept").never_evicted().from_vec(fill(words, value_of)?);
         // Every multiprocessor full, in blocks of 256.

@@ -83,7 +83,7 @@ impl Latency {
         // Enough frames that no fault waits for one.
         let machine = Machine::open(&args.machine, page_bytes, faults * 2 + 64)?;
         let words = faults * page_bytes / 8;
-        let data = machine.vm.region::<u64>(words).name("data").read_only();
+        let data = machine.vm.region::<u64>().name("data").read_only();
         let bench = Self {
             data: data.from_vec(fill(words, pattern)?).map_err(CliError::Bench)?,
             module: machine.compile("bench/latency.cu", SOURCE, &KERNELS)?,

@@ -5,19 +5,19 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_uint;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUevent, CUevent_flags_enum as EventFlags, CUmemLocation, CUmemLocationType_enum as Place, CUmemcpyAttributes,
     CUmemcpyFlags_enum as CopyFlags, CUmemcpySrcAccessOrder_enum as Order, CUresult,
 };
+use parking_lot::Mutex;
 
 use super::calls::{Missing, cu};
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// Most copies of one call.
@@ -29,10 +29,10 @@ const WARM_BYTES: u64 = 4096;
 pub(crate) struct StreamCopier {
     core: Arc<Core>,
     stream: StreamHandle,
-    state: Mutex<State>,
+    state: Mutex<CopierState>,
 }
 
-struct State {
+struct CopierState {
     /// What one call of the driver copies, of the spans at hand.
     pieces: Vec<CopySpan>,
     /// Arguments of the next call.
@@ -54,7 +54,7 @@ impl StreamCopier {
         let copier = Self {
             core: Arc::clone(core),
             stream: core.new_stream(true)?,
-            state: Mutex::new(State {
+            state: Mutex::new(CopierState {
                 pieces: Vec::with_capacity(BATCH_MAX),
                 to: Vec::with_capacity(BATCH_MAX),
                 from: Vec::with_capacity(BATCH_MAX),
@@ -67,7 +67,7 @@ impl StreamCopier {
         };
         for _ in 0..COPIES_IN_FLIGHT_MAX {
             let event = copier.event()?;
-            lock(&copier.state).resting.push(event);
+            copier.state.lock().resting.push(event);
         }
         copier.warm(places)?;
         Ok(copier)
@@ -119,12 +119,12 @@ impl StreamCopier {
         submitted.and(idle)?;
         // Collects the events; the count starts at 0 for the user.
         self.completed()?;
-        lock(&self.state).completed = 0;
+        self.state.lock().completed = 0;
         Ok(())
     }
 
     /// Enqueues copies without order among them.
-    fn enqueue(&self, state: &mut State, spans: &[CopySpan]) -> Result<(), GpuError> {
+    fn enqueue(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<(), GpuError> {
         let mut pieces = std::mem::take(&mut state.pieces);
         match self.core.pins() {
             Some(pins) => pins.cut(spans, &mut pieces),
@@ -136,7 +136,7 @@ impl StreamCopier {
     }
 
     /// Enqueues spans that the driver takes as they are.
-    fn enqueue_pieces(&self, state: &mut State, pieces: &[CopySpan]) -> Result<(), GpuError> {
+    fn enqueue_pieces(&self, state: &mut CopierState, pieces: &[CopySpan]) -> Result<(), GpuError> {
         for batch in pieces.chunks(BATCH_MAX) {
             if batch.len() > 1 && state.batches {
                 match self.batch(state, batch)? {
@@ -157,7 +157,7 @@ impl StreamCopier {
     }
 
     /// Enqueues at least two copies by one call.
-    fn batch(&self, state: &mut State, spans: &[CopySpan]) -> Result<Batched, GpuError> {
+    fn batch(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<Batched, GpuError> {
         state.to.clear();
         state.from.clear();
         state.bytes.clear();
@@ -210,7 +210,7 @@ impl StreamCopier {
     }
 
     /// Takes the events of submits that have arrived.
-    fn collect(&self, state: &mut State) -> Result<(), GpuError> {
+    fn collect(&self, state: &mut CopierState) -> Result<(), GpuError> {
         while let Some(&event) = state.flying.front() {
             // SAFETY: the event is this copier's own and was recorded.
             match outcome(unsafe { cu::cuEventQuery(event.0) }) {
@@ -235,7 +235,7 @@ enum Batched {
 impl Copier for StreamCopier {
     unsafe fn submit(&self, data: &[CopySpan], then: &[CopySpan]) -> Result<(), GpuError> {
         self.core.enter()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let state = &mut *state;
         if state.resting.is_empty()
             && let Some(oldest) = state.flying.front()
@@ -272,7 +272,7 @@ impl Copier for StreamCopier {
     }
 
     fn completed(&self) -> Result<u64, GpuError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.flying.is_empty() {
             self.core.enter()?;
             self.collect(&mut state)?;
@@ -288,7 +288,7 @@ impl Drop for StreamCopier {
             return;
         }
         let _ = self.core.synchronize(self.stream, "wait for the last copies");
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = self.state.get_mut();
         for event in state.flying.drain(..).chain(state.resting.drain(..)) {
             // SAFETY: the stream is idle, and nobody else knows the event.
             let _ = unsafe { cu::cuEventDestroy_v2(event.0) };

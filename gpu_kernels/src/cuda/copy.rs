@@ -1,12 +1,13 @@
 //! Copies between the host and device memory, ordered with no kernel: through pinned buffers, so that the copy engines do
 //! them beside whatever runs.
 
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
 use super::host::pin;
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// Bytes of one staging buffer. A lane has two: the host fills one while the other travels.
@@ -121,8 +122,8 @@ impl HostCopies {
             zeroing: Mutex::new(None),
             core,
         };
-        *lock(&copier.lanes[0]) = Some(Lane::new(&copier.core)?);
-        *lock(&copier.zeroing) = Some(copier.core.new_stream(true)?);
+        *copier.lanes[0].lock() = Some(Lane::new(&copier.core)?);
+        *copier.zeroing.lock() = Some(copier.core.new_stream(true)?);
         let (zeros, _) = pin(&copier.core, ZERO_BYTES)?;
         // SAFETY: the memory is fresh and this long.
         unsafe { std::ptr::write_bytes(zeros.0, 0, ZERO_BYTES as usize) };
@@ -177,11 +178,7 @@ impl HostCopies {
     /// A small copy takes a lane that is made and free, else waits for the first.
     fn on_any_lane(&self, addr: u64, way: Copy, bytes: u64) -> Result<(), GpuError> {
         for lane in &self.lanes {
-            let guard = match lane.try_lock() {
-                Ok(guard) => guard,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
+            let Some(guard) = lane.try_lock() else { continue };
             if let Some(lane) = guard.as_ref() {
                 return lane.copy(&self.core, addr, way, bytes);
             }
@@ -190,7 +187,7 @@ impl HostCopies {
     }
 
     fn on_lane(&self, number: usize, addr: u64, way: Copy, bytes: u64) -> Result<(), GpuError> {
-        let mut lane = lock(&self.lanes[number]);
+        let mut lane = self.lanes[number].lock();
         if lane.is_none() {
             self.core.enter()?;
             *lane = Some(Lane::new(&self.core)?);
@@ -204,7 +201,7 @@ impl HostCopies {
     /// Zeroes device memory and waits.
     pub(crate) fn zero(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
         self.core.enter()?;
-        let guard = lock(&self.zeroing);
+        let guard = self.zeroing.lock();
         let (Some(stream), Some(zeros)) = (*guard, self.zeros.get()) else {
             return Err(GpuError::ShutDown);
         };
@@ -234,7 +231,7 @@ impl Drop for HostCopies {
         }
         let retire = |retired| self.core.retire(retired);
         for lane in &self.lanes {
-            if let Some(lane) = lock(lane).take() {
+            if let Some(lane) = lane.lock().take() {
                 retire(Retired::Stream(lane.stream));
                 for buffer in lane.buffers {
                     retire(Retired::Host(Raw(buffer.0.cast())));
@@ -244,7 +241,7 @@ impl Drop for HostCopies {
                 }
             }
         }
-        if let Some(stream) = lock(&self.zeroing).take() {
+        if let Some(stream) = self.zeroing.lock().take() {
             retire(Retired::Stream(stream));
         }
         if let Some(zeros) = self.zeros.take() {

@@ -2,18 +2,18 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUevent_flags_enum as EventFlags, CUmemGenericAllocationHandle, CUmodule, CUstream,
     CUstream_flags_enum as StreamFlags,
 };
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::calls::cu;
 use super::device::{self, DeviceInfo};
 use super::driver::{Called, Failure, check, outcome};
 use super::pins::Pins;
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// A handle of the driver or an address of pinned memory.
@@ -200,7 +200,7 @@ impl Core {
 
     /// Counts a launch in.
     pub(crate) fn begin_launch(&self) -> Result<(), GpuError> {
-        let mut flight = lock(&self.flight);
+        let mut flight = self.flight.lock();
         if flight.shut_down {
             return Err(GpuError::ShutDown);
         }
@@ -211,7 +211,7 @@ impl Core {
     /// Counts a launch out, and frees what waited for it.
     pub(crate) fn end_launch(&self) {
         let last = {
-            let mut flight = lock(&self.flight);
+            let mut flight = self.flight.lock();
             flight.launches -= 1;
             flight.launches == 0
         };
@@ -222,33 +222,33 @@ impl Core {
 
     /// Launches that were enqueued and have not ended.
     pub(crate) fn in_flight(&self) -> u64 {
-        lock(&self.flight).launches
+        self.flight.lock().launches
     }
 
     /// No launch can begin from now on.
     pub(crate) fn shut_down(&self) {
-        lock(&self.flight).shut_down = true;
+        self.flight.lock().shut_down = true;
     }
 
     /// Whether no launch can begin any more.
     pub(crate) fn is_shut_down(&self) -> bool {
-        lock(&self.flight).shut_down
+        self.flight.lock().shut_down
     }
 
     /// Frees `retired` now or, beside running kernels, later.
     pub(crate) fn retire(&self, retired: Retired) {
-        lock(&self.retired).push(retired);
+        self.retired.lock().push(retired);
         self.free_retired();
     }
 
     /// Frees what waits, unless a kernel may run: each of these calls may wait for every kernel on the GPU.
     pub(crate) fn free_retired(&self) {
         // Held to the end, so that no launch begins meanwhile.
-        let flight = lock(&self.flight);
+        let flight = self.flight.lock();
         if flight.launches > 0 || self.enter().is_err() {
             return;
         }
-        let waiting = std::mem::take(&mut *lock(&self.retired));
+        let waiting = std::mem::take(&mut *self.retired.lock());
         for retired in waiting {
             self.free(&retired);
         }
@@ -259,7 +259,7 @@ impl Core {
 
     /// Does `act` unless a kernel may run, and says whether. No launch begins meanwhile.
     pub(crate) fn while_idle(&self, act: impl FnOnce()) -> bool {
-        let flight = lock(&self.flight);
+        let flight = self.flight.lock();
         let idle = flight.launches == 0;
         if idle {
             act();
@@ -305,12 +305,12 @@ impl Core {
 
     /// Held while memory is copied, so that it is not freed meanwhile.
     pub(crate) fn copying(&self) -> RwLockReadGuard<'_, ()> {
-        self.copying.read().unwrap_or_else(PoisonError::into_inner)
+        self.copying.read()
     }
 
     /// Held while memory leaves the books.
     pub(crate) fn forgetting(&self) -> RwLockWriteGuard<'_, ()> {
-        self.copying.write().unwrap_or_else(PoisonError::into_inner)
+        self.copying.write()
     }
 
     /// A stream that waits for no other one. `urgent` ones serve the host's copies and go before kernels' streams.
@@ -327,7 +327,7 @@ impl Core {
 
     /// An event that takes the time, from a pool.
     pub(crate) fn event(&self) -> Result<EventHandle, GpuError> {
-        if let Some(event) = lock(&self.events).pop() {
+        if let Some(event) = self.events.lock().pop() {
             return Ok(event);
         }
         let mut event: CUevent = std::ptr::null_mut();
@@ -340,7 +340,7 @@ impl Core {
 
     /// Gives an event back that nobody records or asks for any more.
     pub(crate) fn give_event(&self, event: EventHandle) {
-        lock(&self.events).push(event);
+        self.events.lock().push(event);
     }
 
     /// Waits until all work of `stream` has ended.
@@ -379,7 +379,7 @@ impl Drop for Core {
             return;
         }
         self.free_retired();
-        for event in std::mem::take(&mut *lock(&self.events)) {
+        for event in std::mem::take(&mut *self.events.lock()) {
             // SAFETY: a pooled event is in nobody's use.
             let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
         }

@@ -1,13 +1,14 @@
 //! The streams of one GPU and the thread that watches them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::core::Core;
 use super::stops::Stops;
 use super::stream::StreamInner;
-use crate::back_end::lock;
 
 /// How long the thread sleeps between looks, by how long nothing has happened: at most a few percent of what a launch has taken so far.
 const PAUSES: [(Duration, Duration); 3] = [
@@ -51,7 +52,7 @@ impl Engine {
 
     /// The thread looks again at once.
     pub(crate) fn wake(&self) {
-        *lock(&self.events) += 1;
+        *self.events.lock() += 1;
         self.woken.notify_all();
     }
 
@@ -62,8 +63,8 @@ impl Engine {
         let mut active = Instant::now();
         let mut seen = 0;
         loop {
-            let events = *lock(&self.events);
-            let streams = lock(&self.streams).clone();
+            let events = *self.events.lock();
+            let streams = self.streams.lock().clone();
             let (mut busy, mut progress) = (false, events != seen);
             seen = events;
             let now = Instant::now();
@@ -95,21 +96,23 @@ impl Engine {
 
     /// Sleeps for `pause`, without one until there is something to look at.
     fn sleep(&self, seen: u64, pause: Option<Duration>) {
-        let events = lock(&self.events);
+        let mut events = self.events.lock();
         if *events != seen {
             return;
         }
         match pause {
             // Spurious wake-ups only cost a look.
-            Some(pause) => drop(self.woken.wait_timeout(events, pause)),
-            None => drop(self.woken.wait(events).unwrap_or_else(PoisonError::into_inner)),
+            Some(pause) => {
+                self.woken.wait_for(&mut events, pause);
+            }
+            None => self.woken.wait(&mut events),
         }
     }
 
     /// Forgets streams that nobody holds and nothing runs on.
     fn drop_closed(&self, seen: &[Arc<StreamInner>]) {
         for stream in seen.iter().filter(|stream| stream.is_closed_and_empty()) {
-            lock(&self.streams).retain(|other| !Arc::ptr_eq(other, stream));
+            self.streams.lock().retain(|other| !Arc::ptr_eq(other, stream));
         }
     }
 }

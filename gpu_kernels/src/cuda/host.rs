@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
+use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::core::{Core, Raw, Retired};
 use super::driver::outcome;
 use crate::back_end::Ranges;
-use crate::back_end::lock;
 use crate::error::GpuError;
 use crate::memory::{HostMemory, Release};
 
@@ -25,11 +25,11 @@ const ZEROERS_MAX: u64 = 8;
 /// All host memory that was allocated for one GPU.
 pub(crate) struct HostPool {
     core: Arc<Core>,
-    state: Mutex<State>,
+    state: Mutex<HostMemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct HostMemoryState {
     /// First device address -> what lies there.
     live: BTreeMap<u64, Live>,
     /// Device address of a slab -> slab.
@@ -104,7 +104,7 @@ impl HostPool {
             (host, device, None)
         };
         zero(host, rounded);
-        lock(&self.state).live.insert(device, Live { host, bytes, part });
+        self.state.lock().live.insert(device, Live { host, bytes, part });
         Ok(HostMemory {
             host: host.0,
             device,
@@ -116,7 +116,7 @@ impl HostPool {
     #[allow(clippy::type_complexity, reason = "the pieces of one allocation, for its one caller")]
     fn small(&self, taken: u64) -> Result<(Raw<u8>, u64, Option<(u64, u64)>), GpuError> {
         let found = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let mut slabs = state.slabs.iter_mut();
             slabs.find_map(|(&slab, one)| Some((slab, one.host, one.ranges.take(taken, PAGE)?)))
         };
@@ -128,7 +128,7 @@ impl HostPool {
                 let mut ranges = Ranges::new(device, SLAB_BYTES);
                 // The driver gives whole pages, and a slab is longer than what comes here.
                 let addr = ranges.take(taken, PAGE).unwrap_or(device);
-                lock(&self.state).slabs.insert(device, Slab { host, ranges });
+                self.state.lock().slabs.insert(device, Slab { host, ranges });
                 (device, host, addr)
             }
         };
@@ -139,7 +139,7 @@ impl HostPool {
 
     /// The host's address of the range at device address `addr`, if one live allocation covers it.
     pub(crate) fn host_address(&self, addr: u64, bytes: u64) -> Option<Raw<u8>> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let (start, live) = state.live.range(..=addr).next_back()?;
         let inside = addr.checked_add(bytes)? <= start + live.bytes;
         // SAFETY: the offset is inside the allocation.
@@ -148,7 +148,7 @@ impl HostPool {
 
     /// The device address of memory of this pool at host address `host`.
     pub(crate) fn device_address(&self, host: u64, bytes: u64) -> Option<u64> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.live.iter().find_map(|(&device, live)| {
             let offset = host.checked_sub(live.host.0 as u64)?;
             (offset.checked_add(bytes)? <= live.bytes).then_some(device + offset)
@@ -160,7 +160,7 @@ impl Release for HostPool {
     fn release(&self, addr: u64) {
         let gone = {
             let _forgetting = self.core.forgetting();
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let Some(live) = state.live.remove(&addr) else { return };
             match live.part {
                 None => live.host,
@@ -179,7 +179,7 @@ impl Release for HostPool {
 impl Drop for HostPool {
     fn drop(&mut self) {
         // Every allocation holds this pool, so nothing of a slab is in use.
-        for slab in std::mem::take(&mut lock(&self.state).slabs).into_values() {
+        for slab in std::mem::take(&mut self.state.lock().slabs).into_values() {
             self.core.retire(Retired::Host(Raw(slab.host.0.cast())));
         }
     }

@@ -1,9 +1,10 @@
 //! A launch: how it is watched, stopped and ended.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUresult;
+use parking_lot::{Condvar, Mutex};
 
 use super::calls::cu;
 use super::core::{Core, Event, EventHandle};
@@ -12,7 +13,6 @@ use super::module::KernelInner;
 use super::stops::{Brake, LATE, Stops, Why};
 use super::stream::StreamInner;
 use crate::api::{Launch, LaunchOutcome, LaunchReport, OnDone};
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// How long a waiter asks without sleeping.
@@ -137,18 +137,18 @@ impl LaunchState {
     pub(crate) fn complete(&self, outcome: LaunchOutcome) {
         self.stops.remove(&self.brake);
         self.kernel.module.ended(self.slot, self.brake.number);
-        let callback = lock(&self.on_done).take();
+        let callback = self.on_done.lock().take();
         if let Some(callback) = callback {
             // A panic of the callback is its owner's mistake; it is printed by the panic hook and must not end this thread.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(&outcome)));
         }
         self.core.end_launch();
-        *lock(&self.outcome) = Some(outcome);
+        *self.outcome.lock() = Some(outcome);
         self.ended.notify_all();
     }
 
     fn outcome(&self) -> Option<LaunchOutcome> {
-        lock(&self.outcome).clone()
+        self.outcome.lock().clone()
     }
 }
 
@@ -187,7 +187,7 @@ impl Launch for CudaLaunch {
                 }
             }
             {
-                let outcome = lock(&self.0.outcome);
+                let mut outcome = self.0.outcome.lock();
                 if outcome.is_some() {
                     return outcome.clone();
                 }
@@ -195,8 +195,7 @@ impl Launch for CudaLaunch {
                     Some(until) => until.checked_duration_since(Instant::now())?,
                     None => LOOK_AGAIN,
                 };
-                let woken = self.0.ended.wait_timeout(outcome, left.min(LOOK_AGAIN));
-                let (outcome, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                self.0.ended.wait_for(&mut outcome, left.min(LOOK_AGAIN));
                 if outcome.is_some() {
                     return outcome.clone();
                 }
@@ -206,7 +205,7 @@ impl Launch for CudaLaunch {
     }
 
     fn is_done(&self) -> bool {
-        lock(&self.0.outcome).is_some()
+        self.0.outcome.lock().is_some()
     }
 
     fn abandon(&self) {

@@ -1,20 +1,20 @@
 //! Device memory: large allocations are mapped by themselves, small ones share slabs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUmemAccess_flags_enum as Access, CUmemAccessDesc, CUmemAllocationGranularity_flags_enum as Granularity,
     CUmemAllocationHandleType_enum as Shareable, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as Flags,
     CUmemAllocationType_enum as Kind, CUmemLocation, CUmemLocationType_enum as Place, CUresult,
 };
+use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::copy::HostCopies;
 use super::core::{Block, Core, Retired};
 use super::driver::{is, outcome};
 use crate::back_end::Ranges;
-use crate::back_end::lock;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, Release};
 
@@ -28,11 +28,11 @@ const SLAB_BYTES: u64 = 32 << 20;
 pub(crate) struct DevicePool {
     core: Arc<Core>,
     copier: Arc<HostCopies>,
-    state: Mutex<State>,
+    state: Mutex<DeviceMemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DeviceMemoryState {
     /// First address -> what lies there.
     live: BTreeMap<u64, Live>,
     /// First address -> slab.
@@ -120,7 +120,7 @@ impl DevicePool {
 
     /// Zeroes the memory and enters it into the books.
     fn admit(self: &Arc<Self>, addr: u64, bytes: u64, kind: LiveKind) -> Result<DeviceMemory, GpuError> {
-        lock(&self.state).live.insert(addr, Live { bytes, kind });
+        self.state.lock().live.insert(addr, Live { bytes, kind });
         // Gives the memory back should zeroing fail.
         let memory = DeviceMemory {
             addr,
@@ -134,11 +134,11 @@ impl DevicePool {
     fn small(&self, bytes: u64, align: u64) -> Result<(u64, LiveKind), GpuError> {
         // At most 2 MiB, so this does not overflow.
         let taken = bytes.next_multiple_of(GRANULE);
-        let find = |state: &mut State| {
+        let find = |state: &mut DeviceMemoryState| {
             let mut slabs = state.slabs.iter_mut();
             slabs.find_map(|(&slab, one)| Some((one.ranges.take(taken, align)?, LiveKind::Small { slab, taken })))
         };
-        if let Some(found) = find(&mut lock(&self.state)) {
+        if let Some(found) = find(&mut self.state.lock()) {
             return Ok(found);
         }
         // Not under the lock: the driver may wait for kernels, and launches and callbacks look into the books.
@@ -147,7 +147,7 @@ impl DevicePool {
         // A fresh slab is aligned to the largest alignment and longer than the largest size that comes here.
         let addr = ranges.take(taken, align).unwrap_or(block.addr);
         let slab = block.addr;
-        lock(&self.state).slabs.insert(slab, Slab { block, ranges });
+        self.state.lock().slabs.insert(slab, Slab { block, ranges });
         Ok((addr, LiveKind::Small { slab, taken }))
     }
 
@@ -232,7 +232,7 @@ impl DevicePool {
 
     /// Whether one live allocation covers the range.
     pub(crate) fn covers(&self, addr: u64, bytes: u64) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let below = state.live.range(..=addr).next_back();
         below.is_some_and(|(start, live)| addr.checked_add(bytes).is_some_and(|end| end <= start + live.bytes))
     }
@@ -242,7 +242,7 @@ impl Release for DevicePool {
     fn release(&self, addr: u64) {
         let gone = {
             let _forgetting = self.core.forgetting();
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let Some(live) = state.live.remove(&addr) else { return };
             match live.kind {
                 LiveKind::Large(block) => Some(block),
@@ -258,13 +258,13 @@ impl Release for DevicePool {
 impl Drop for DevicePool {
     fn drop(&mut self) {
         // Every allocation holds this pool, so nothing of a slab is in use.
-        for slab in std::mem::take(&mut lock(&self.state).slabs).into_values() {
+        for slab in std::mem::take(&mut self.state.lock().slabs).into_values() {
             self.core.retire(Retired::Block(slab.block));
         }
     }
 }
 
-impl State {
+impl DeviceMemoryState {
     /// Takes a part back into its slab; the slab's memory when it is the second empty one.
     fn give(&mut self, slab: u64, addr: u64, taken: u64) -> Option<Block> {
         let others_empty = self

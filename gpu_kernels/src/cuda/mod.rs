@@ -40,9 +40,11 @@ mod stops;
 mod stream;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 pub use self::compile::{Architecture, Cubin, CubinKernel, compile_to_cubin};
 pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
@@ -58,7 +60,6 @@ use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{Capabilities, CompileOptions, Copier, DmaBuf, Gpu, Module, Source, Stream};
-use crate::back_end::lock;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
 use crate::simulation::Simulation;
@@ -290,7 +291,7 @@ impl Drop for CudaGpu {
         self.core.shut_down();
         self.engine.stops.close();
         self.engine.wake();
-        let watcher = lock(&self.watcher).take();
+        let watcher = self.watcher.lock().take();
         // A callback on the watching thread may drop the last handle; the thread ends by itself then. Elsewhere this ends within the
         // grace that kernels have, and at once when the GPU is lost.
         if let Some(watcher) = watcher.filter(|w| w.thread().id() != std::thread::current().id()) {

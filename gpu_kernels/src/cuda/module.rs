@@ -4,9 +4,10 @@
 
 use std::any::Any;
 use std::ffi::{CString, c_int};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction_attribute_enum as Attribute, CUresult};
+use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::compile::{Cubin, LAUNCH_STATE, table_name};
@@ -14,7 +15,6 @@ use super::copy::HostCopies;
 use super::core::{Core, Event, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
 use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
-use crate::back_end::lock;
 use crate::back_end::params;
 use crate::error::GpuError;
 
@@ -293,7 +293,7 @@ impl ModuleInner {
 
     /// An instance for a launch on stream `stream`, to be given back by [`ended`](Self::ended). The caller holds `enqueuing`.
     pub(crate) fn take(&self, stream: u64) -> Result<Taken, GpuError> {
-        let taken = lock(&self.slots).take(stream);
+        let taken = self.slots.lock().take(stream);
         let (slot, after) = taken.ok_or_else(|| GpuError::ModuleLoad {
             module: self.name.clone(),
             cause: "launches that failed half-way have used up its instances; compile it again".to_owned(),
@@ -307,17 +307,17 @@ impl ModuleInner {
 
     /// Launch `launch` uses the instance until `event`. The caller holds `enqueuing`.
     pub(crate) fn enqueued(&self, slot: usize, stream: u64, launch: u64, event: &Arc<Event>) {
-        lock(&self.slots).enqueued(slot, stream, launch, Arc::clone(event));
+        self.slots.lock().enqueued(slot, stream, launch, Arc::clone(event));
     }
 
     /// Launch `launch` has ended, or was not enqueued.
     pub(crate) fn ended(&self, slot: usize, launch: u64) {
-        lock(&self.slots).ended(slot, launch);
+        self.slots.lock().ended(slot, launch);
     }
 
     /// Work of a launch that failed may be in flight on the instance, unmarked: it is not used again.
     pub(crate) fn give_up(&self, slot: usize) {
-        lock(&self.slots).all[slot].broken = true;
+        self.slots.lock().all[slot].broken = true;
     }
 }
 

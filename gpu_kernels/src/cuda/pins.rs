@@ -4,12 +4,13 @@
 //! kept: a registration pins what is not pinned yet and counts itself on every range that it touches.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY, CUresult,
 };
+use parking_lot::Mutex;
 
 use super::calls::cu;
 use super::core::{Core, Raw};
@@ -17,7 +18,6 @@ use super::driver::{Failure, is, outcome};
 use super::host::HostPool;
 use super::pin_book::{Book, Conflict, Live, Pinned};
 use crate::api::CopySpan;
-use crate::back_end::lock;
 use crate::error::GpuError;
 use crate::memory::{HostRegistration, Release};
 
@@ -94,16 +94,16 @@ impl Pins {
 
     /// Pins what of `live` is not pinned, enters it, and gives its number and its device address.
     fn pin(&self, live: Live) -> Result<(u64, u64), GpuError> {
-        let _pinning = lock(&self.pinning);
+        let _pinning = self.pinning.lock();
         self.make_room(&live);
         let (missing, fresh) = {
-            let book = lock(&self.book);
+            let book = self.book.lock();
             let missing = book.missing(&live).map_err(|conflict| refused(&live, conflict))?;
             (missing, book.is_fresh(&live))
         };
         // What others hold of it stays pinned meanwhile: nothing is unpinned without `pinning`.
         let added = self.pin_ranges(&live, &missing)?;
-        let entered = lock(&self.book).enter(live, &added);
+        let entered = self.book.lock().enter(live, &added);
         if let Ok(entered) = entered {
             return Ok(entered);
         }
@@ -112,9 +112,9 @@ impl Pins {
             return entered.map_err(|conflict| refused(&live, conflict));
         }
         // A GPU that has addresses of its own for pinned memory: all of it in one piece then.
-        let whole = lock(&self.book).whole(&live);
+        let whole = self.book.lock().whole(&live);
         let added = self.pin_ranges(&live, &[whole])?;
-        let entered = lock(&self.book).enter(live, &added);
+        let entered = self.book.lock().enter(live, &added);
         entered.map_err(|conflict| {
             self.unpin_ranges(&added);
             refused(&live, conflict)
@@ -198,7 +198,7 @@ impl Pins {
 
     /// Unpins what nobody uses among what touches `live`, or all of that. The caller holds `pinning`.
     fn unpin_unused(&self, live: Option<&Live>) {
-        let unused = lock(&self.book).take_unused(live);
+        let unused = self.book.lock().take_unused(live);
         for from in unused {
             self.unpin(from);
         }
@@ -208,7 +208,7 @@ impl Pins {
     /// those that run and keeps others' calls waiting, and kernels may wait for copies that such calls make.
     fn make_room(&self, live: &Live) {
         let begun = Instant::now();
-        while lock(&self.book).has_unused(live) {
+        while self.book.lock().has_unused(live) {
             let done = self.core.while_idle(|| self.unpin_unused(Some(live)));
             if !done && begun.elapsed() >= IDLE_WAIT {
                 // Kernels of others follow each other without a pause.
@@ -223,10 +223,8 @@ impl Pins {
     /// Unpins what nobody uses. To be called when no kernel runs.
     pub(crate) fn unpin_all_unused(&self) {
         // Who holds it may pin for seconds; what is left is unpinned the next time.
-        let _pinning = match self.pinning.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(_pinning) = self.pinning.try_lock() else {
+            return;
         };
         // Of a lost context nothing can be unpinned, and what is not unpinned stays in the book.
         if self.core.enter().is_ok() {
@@ -236,7 +234,7 @@ impl Pins {
 
     /// Replaces `spans` by spans that the driver copies: each within one pinned range on either side.
     pub(crate) fn cut(&self, spans: &[CopySpan], pieces: &mut Vec<CopySpan>) {
-        let book = lock(&self.book);
+        let book = self.book.lock();
         pieces.clear();
         for &CopySpan { to, from, bytes } in spans {
             let mut at = 0;
@@ -256,7 +254,7 @@ impl Pins {
     /// The host's address of the range at device address `addr`, if one registration covers it, and whether it is for
     /// reading only.
     pub(crate) fn host_address(&self, addr: u64, bytes: u64) -> Option<(Raw<u8>, bool)> {
-        let (host, read_only) = lock(&self.book).host_address(addr, bytes)?;
+        let (host, read_only) = self.book.lock().host_address(addr, bytes)?;
         Some((Raw(host as *mut u8), read_only))
     }
 }
@@ -265,7 +263,7 @@ impl Release for Pins {
     fn release(&self, number: u64) {
         {
             let _forgetting = self.core.forgetting();
-            lock(&self.book).leave(number);
+            self.book.lock().leave(number);
         }
         self.core.free_retired();
     }

@@ -2,14 +2,15 @@
 //! that deadlines are kept by a thread that makes no such call and takes no lock that is held over one.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::calls::cu;
 use super::core::{Core, Raw, Retired, StreamHandle};
 use super::host::pin;
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// How long a kernel has to end after it was asked to, unless a tenth of its deadline is longer.
@@ -65,7 +66,7 @@ pub(crate) struct Brake {
     progress: Mutex<Progress>,
 }
 
-struct State {
+struct StopsState {
     last: u64,
     /// In the order of their launches.
     brakes: Vec<Arc<Brake>>,
@@ -79,7 +80,7 @@ struct State {
 /// What stops the launches of one GPU.
 pub(crate) struct Stops {
     core: Arc<Core>,
-    state: Mutex<State>,
+    state: Mutex<StopsState>,
     changed: Condvar,
     /// Stop words in device memory that are to be written; none once the GPU is closed.
     letters: Mutex<Option<VecDeque<Arc<Brake>>>>,
@@ -88,7 +89,7 @@ pub(crate) struct Stops {
 
 impl Brake {
     fn mark(&self, why: Why) -> bool {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         let first = !progress.over && progress.stop.is_none();
         if first {
             progress.stop = Some((why, Instant::now()));
@@ -98,29 +99,29 @@ impl Brake {
 
     /// Whether its start is of interest and was not seen.
     pub(crate) fn wants_start(&self) -> bool {
-        let progress = lock(&self.progress);
+        let progress = self.progress.lock();
         progress.started.is_none() && (self.deadline.is_some() || progress.stop.is_some())
     }
 
     /// Its start was seen.
     pub(crate) fn saw_start(&self, now: Instant) {
-        lock(&self.progress).started.get_or_insert(now);
+        self.progress.lock().started.get_or_insert(now);
     }
 
     /// It runs after launch `number` of another stream.
     pub(crate) fn is_behind(&self, number: u64) {
-        lock(&self.progress).behind = Some(number);
+        self.progress.lock().behind = Some(number);
     }
 
     /// How it ends, if it was stopped and has ended.
     pub(crate) fn stopped(&self) -> Option<GpuError> {
-        let why = lock(&self.progress).stop.clone();
+        let why = self.progress.lock().stop.clone();
         why.map(|(why, _)| self.error(why, "it was asked to end, and did"))
     }
 
     /// How it ends when the GPU is lost for `cause`.
     pub(crate) fn lost(&self, cause: &GpuError) -> GpuError {
-        if let Some(word) = lock(&self.progress).last_word.clone() {
+        if let Some(word) = self.progress.lock().last_word.clone() {
             return word;
         }
         match cause {
@@ -149,7 +150,7 @@ impl Brake {
 
     fn store(&self, word: Raw<u8>) {
         // Until it is over its memory is there, and it cannot be over while this lock is held.
-        let progress = lock(&self.progress);
+        let progress = self.progress.lock();
         if progress.over {
             return;
         }
@@ -167,7 +168,7 @@ impl Stops {
         let now = Instant::now();
         Arc::new(Self {
             core,
-            state: Mutex::new(State {
+            state: Mutex::new(StopsState {
                 last: 0,
                 brakes: Vec::new(),
                 ended: now,
@@ -182,7 +183,7 @@ impl Stops {
 
     /// A launch that will be enqueued next.
     pub(crate) fn add(&self, stream: u64, kernel: &str, deadline: Option<Duration>, word: StopWord) -> Arc<Brake> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.last += 1;
         let brake = Arc::new(Brake {
             number: state.last,
@@ -200,8 +201,8 @@ impl Stops {
 
     /// The launch has ended, or was not enqueued.
     pub(crate) fn remove(&self, brake: &Brake) {
-        lock(&brake.progress).over = true;
-        let mut state = lock(&self.state);
+        brake.progress.lock().over = true;
+        let mut state = self.state.lock();
         state.brakes.retain(|other| other.number != brake.number);
         state.ended = Instant::now();
         self.changed.notify_all();
@@ -209,14 +210,14 @@ impl Stops {
 
     /// The watching thread has looked at all streams.
     pub(crate) fn looked(&self) {
-        lock(&self.state).looked = Instant::now();
+        self.state.lock().looked = Instant::now();
     }
 
     /// Asks one launch to end. Those that share its word will end too: each is marked before the word is written, so that
     /// none that starts afterwards seems to have run well.
     pub(crate) fn stop(&self, brake: &Brake, why: Why) {
         {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             if !brake.mark(why) {
                 return;
             }
@@ -235,7 +236,7 @@ impl Stops {
     /// Asks all launches to end.
     pub(crate) fn stop_all(&self, cause: &str) {
         let brakes = {
-            let mut brakes = lock(&self.state).brakes.clone();
+            let mut brakes = self.state.lock().brakes.clone();
             brakes.retain(|brake| brake.mark(Why::Abandoned(cause.to_owned())));
             brakes
         };
@@ -250,12 +251,14 @@ impl Stops {
             StopWord::Host(word) => brake.store(word),
             StopWord::Device(_) => {
                 // The courier needs one that lives on; a launch that is gone needs no letter.
-                let found = lock(&self.state)
+                let found = self
+                    .state
+                    .lock()
                     .brakes
                     .iter()
                     .find(|b| b.number == brake.number)
                     .cloned();
-                if let (Some(brake), Some(letters)) = (found, lock(&self.letters).as_mut()) {
+                if let (Some(brake), Some(letters)) = (found, self.letters.lock().as_mut()) {
                     letters.push_back(brake);
                     self.posted.notify_all();
                 }
@@ -266,7 +269,7 @@ impl Stops {
     /// Stops the launch if its time was over `allowance` ago, and gives it up when it does not end. Makes no call of the driver.
     pub(crate) fn look(&self, brake: &Brake, now: Instant, allowance: Duration) {
         let (started, stop) = {
-            let progress = lock(&brake.progress);
+            let progress = brake.progress.lock();
             (progress.started, progress.stop.clone())
         };
         let Some(started) = started else { return };
@@ -298,7 +301,7 @@ impl Stops {
         };
         let word = brake.error(why, &report);
         {
-            let mut progress = lock(&brake.progress);
+            let mut progress = brake.progress.lock();
             if progress.over || progress.last_word.is_some() {
                 return;
             }
@@ -310,10 +313,10 @@ impl Stops {
 
     /// Keeps deadlines while the watching thread is stuck in the driver or busy with a callback.
     pub(crate) fn guard(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while !state.closed || !state.brakes.is_empty() {
             if state.brakes.is_empty() {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             }
             let now = Instant::now();
@@ -327,19 +330,19 @@ impl Stops {
             }
             drop(brakes);
             std::thread::sleep(GUARD_PAUSE);
-            state = lock(&self.state);
+            state = self.state.lock();
         }
     }
 
     /// No launch will be added.
     pub(crate) fn close(&self) {
-        lock(&self.state).closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
     /// Nothing is left to be stopped: the courier ends.
     pub(crate) fn end_courier(&self) {
-        *lock(&self.letters) = None;
+        *self.letters.lock() = None;
         self.posted.notify_all();
     }
 
@@ -349,19 +352,19 @@ impl Stops {
     pub(crate) fn carry(&self, tools: &Courier) {
         loop {
             let brake = {
-                let mut letters = lock(&self.letters);
+                let mut letters = self.letters.lock();
                 loop {
                     match letters.as_mut().map(VecDeque::pop_front) {
                         None => return,
                         Some(Some(brake)) => break brake,
-                        Some(None) => letters = self.posted.wait(letters).unwrap_or_else(PoisonError::into_inner),
+                        Some(None) => self.posted.wait(&mut letters),
                     }
                 }
             };
             let StopWord::Device(addr) = brake.word else { continue };
             // The launch's memory leaves the books after `over` only, and not while this is held.
             let _copying = self.core.copying();
-            if !lock(&brake.progress).over {
+            if !brake.progress.lock().over {
                 // An error means that the GPU is lost, which ends the launch anyway.
                 let _ = tools.write(&self.core, addr);
             }
@@ -369,12 +372,12 @@ impl Stops {
     }
 }
 
-impl State {
+impl StopsState {
     /// Takes launches as started that nothing seen keeps from running, once their time would be over by [`LATE`].
     fn assume_starts(&self, now: Instant) {
         for (index, brake) in self.brakes.iter().enumerate() {
             let Some(limit) = brake.deadline else { continue };
-            let mut progress = lock(&brake.progress);
+            let mut progress = brake.progress.lock();
             let is_head = !self.brakes[..index].iter().any(|other| other.stream == brake.stream);
             let is_behind = progress
                 .behind

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUresult;
+use parking_lot::{Condvar, Mutex};
 
 use super::calls::cu;
 use super::core::{Core, Event, Retired, StreamHandle};
@@ -18,7 +19,6 @@ use super::places::Places;
 use super::stops::{Brake, LATE, StopWord};
 use crate::api::{Kernel, Launch, LaunchConfig, OnDone, Stream};
 use crate::back_end::Arguments;
-use crate::back_end::lock;
 use crate::error::GpuError;
 
 /// Most blocks in x, y and z.
@@ -53,19 +53,17 @@ struct Queue {
 impl StreamInner {
     /// Ends the launches that the GPU has finished, in order; false when there was nothing to do or another thread does it.
     pub(crate) fn advance(&self) -> bool {
-        let _ending = match self.ending.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+        let Some(_ending) = self.ending.try_lock() else {
+            return false;
         };
         let mut ended = false;
         while let Some(head) = self.head() {
             let Some(outcome) = head.poll() else { break };
             if let Err(error) = &outcome {
-                lock(&self.queue).error.get_or_insert_with(|| error.clone());
+                self.queue.lock().error.get_or_insert_with(|| error.clone());
             }
             head.complete(outcome);
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             queue.launches.pop_front();
             if queue.launches.is_empty() {
                 self.empty.notify_all();
@@ -77,13 +75,13 @@ impl StreamInner {
 
     /// The launch that runs or is next.
     pub(crate) fn head(&self) -> Option<Arc<LaunchState>> {
-        lock(&self.queue).launches.front().cloned()
+        self.queue.lock().launches.front().cloned()
     }
 
     /// Whether its user has dropped it and nothing runs.
     pub(crate) fn is_closed_and_empty(&self) -> bool {
         // Acquire, with the release in `drop`: no launch is enqueued after the store, so the queue's answer is final.
-        self.closed.load(Ordering::Acquire) && lock(&self.queue).launches.is_empty()
+        self.closed.load(Ordering::Acquire) && self.queue.lock().launches.is_empty()
     }
 }
 
@@ -114,7 +112,7 @@ impl CudaStream {
             ending: Mutex::default(),
             closed: AtomicBool::new(false),
         });
-        lock(&engine.streams).push(Arc::clone(&inner));
+        engine.streams.lock().push(Arc::clone(&inner));
         Ok(Self {
             engine: Arc::clone(engine),
             places: Arc::clone(places),
@@ -145,7 +143,7 @@ impl CudaStream {
     /// Enqueues a launch in an instance of its module, and gives that instance's number.
     fn enqueue(&self, call: &Call<'_>, brake: &Brake) -> Result<usize, GpuError> {
         let (module, number) = (&call.kernel.module, self.inner.number);
-        let _enqueuing = lock(&module.enqueuing);
+        let _enqueuing = module.enqueuing.lock();
         let taken = module.take(number)?;
         if let Some((_, launch)) = &taken.after {
             brake.is_behind(*launch);
@@ -237,7 +235,7 @@ struct Call<'a> {
 
 /// Sets the instance's pointer to the launch's state, in the order of its stream.
 fn set_launch_state(core: &Core, stream: StreamHandle, instance: &Instance, value: u64) -> Result<(), GpuError> {
-    let mut set = lock(&instance.set);
+    let mut set = instance.set.lock();
     if instance.state_addr == 0 || *set == Some(value) {
         return Ok(());
     }
@@ -313,7 +311,7 @@ impl Stream for CudaStream {
         let arguments = Arguments::new(&kernel.info, args)?;
         let stop_word = self.stop_word(kernel, launch_state)?;
         core.enter()?;
-        let _enqueuing = lock(&self.inner.enqueuing);
+        let _enqueuing = self.inner.enqueuing.lock();
         let events = (Event::new(core)?, Event::new(core)?);
         core.begin_launch()?;
         let stops = &self.engine.stops;
@@ -340,7 +338,7 @@ impl Stream for CudaStream {
             brake,
             on_done,
         });
-        lock(&self.inner.queue).launches.push_back(Arc::clone(&launch));
+        self.inner.queue.lock().launches.push_back(Arc::clone(&launch));
         self.engine.wake();
         Ok(Arc::new(CudaLaunch(launch)))
     }
@@ -355,16 +353,14 @@ impl Stream for CudaStream {
                 // As a launch's waiter: who ends launches may be stuck in the driver.
                 return Err(cause);
             }
-            let mut queue = lock(&self.inner.queue);
+            let mut queue = self.inner.queue.lock();
             if queue.launches.is_empty() {
                 return queue.error.take().map_or(Ok(()), Err);
             }
             if begun.elapsed() > SPIN {
-                let woken = self.inner.empty.wait_timeout(queue, LOOK_AGAIN);
-                drop(woken.unwrap_or_else(PoisonError::into_inner));
-            } else {
-                drop(queue);
+                self.inner.empty.wait_for(&mut queue, LOOK_AGAIN);
             }
+            drop(queue);
             self.inner.advance();
         }
     }

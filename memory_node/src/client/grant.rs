@@ -1,8 +1,8 @@
 //! Memory at a node, and copies by the host to and from it.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::{GRANT_BYTES_PER_SECOND, NodeClient, PIECE, PIECE_BYTES, PIECES, Piece};
@@ -162,7 +162,7 @@ impl NodeClient {
                 granted: grant.bytes,
             });
         }
-        let _staging = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let _staging = self.copies.lock();
         if let Some(dead) = self.inner.dead() {
             return Err(dead);
         }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{ClientOptions, PIECE, PIECES, PROBE, RECEIVES};
 use crate::error::NodeError;
@@ -64,7 +66,7 @@ pub(crate) struct Inner {
 impl Inner {
     pub(super) fn state(&self) -> MutexGuard<'_, SessionState> {
         // Each change of the state is whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn dead(&self) -> Option<NodeError> {
@@ -114,7 +116,7 @@ impl Inner {
     }
 
     fn read_events(&self) -> Result<(), NodeError> {
-        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiters = self.waiters.lock();
         while let Some(event) = self.channel.next()? {
             if event.id == self.control.key() {
                 match event.kind {
@@ -257,11 +259,7 @@ impl Inner {
             if cancel.is_some() {
                 left = left.min(link::SLICE);
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 }

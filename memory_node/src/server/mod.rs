@@ -9,7 +9,6 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use crate::verbs::{
     need_libraries, no_device,
 };
 use node::Node;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Called with what happens, on the node's own thread: it must not wait.
 pub type EventSink = Arc<dyn Fn(&NodeEvent) + Send + Sync>;
@@ -128,7 +128,7 @@ struct Shared {
 impl Shared {
     fn counted(&self) -> MutexGuard<'_, Metrics> {
         // Counters are right after each single change.
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counted.lock()
     }
 
     fn count_grant(&self, bytes: u64) {

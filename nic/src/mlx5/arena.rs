@@ -8,12 +8,12 @@ use std::error::Error;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rdma_mummy_sys as sys;
 
-use crate::soft::lock;
 use crate::{PAGE_BYTES, Pages};
 
 /// Bytes of a slab, unless one chunk needs more.
@@ -88,7 +88,7 @@ unsafe impl SharedMemory for ProcessMemory {
     fn allocate(&self, bytes: u64) -> Result<u64, Box<dyn Error + Send + Sync>> {
         let pages = Pages::new(usize::try_from(bytes)?);
         let address = pages.address();
-        lock(&self.0).push(pages);
+        self.0.lock().push(pages);
         Ok(address)
     }
 }
@@ -96,11 +96,11 @@ unsafe impl SharedMemory for ProcessMemory {
 /// The memory of one NIC's queues.
 pub(super) struct Arena {
     memory: Arc<dyn SharedMemory>,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ArenaState {
     /// Free spans, zeroed: bytes by address. Neighbours of one slab are joined.
     free: BTreeMap<u64, u64>,
     /// Chunks in use: bytes by address.
@@ -111,7 +111,7 @@ pub(super) struct State {
     failure: Option<String>,
 }
 
-impl State {
+impl ArenaState {
     /// Adds memory to cut from.
     pub fn add_slab(&mut self, start: u64, bytes: u64) {
         self.slabs.insert(start);
@@ -176,7 +176,7 @@ impl Arena {
         }
         let bytes = bytes.checked_next_multiple_of(PAGE).ok_or_else(refused)?;
         let alignment = alignment.max(PAGE);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(start) = state.cut(bytes, alignment) {
             return Ok(start);
         }
@@ -196,7 +196,7 @@ impl Arena {
 
     /// Takes a chunk back.
     fn free(&self, start: u64) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         // A pointer that was never given out is none of ours.
         let Some(bytes) = state.used.remove(&start) else { return };
         let first = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
@@ -207,7 +207,7 @@ impl Arena {
 
     /// Whether all of a span is inside one chunk in use.
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.used.iter().any(|(start, length)| {
             let end = address.checked_add(bytes);
             *start <= address && end.is_some_and(|end| end <= start + length)
@@ -216,7 +216,7 @@ impl Arena {
 
     /// Why the last allocation failed, if one failed since the last call.
     pub fn take_failure(&self) -> Option<String> {
-        lock(&self.state).failure.take()
+        self.state.lock().failure.take()
     }
 
     /// Keeps all memory for ever.
@@ -227,7 +227,7 @@ impl Arena {
     /// Chunks in use.
     #[cfg(test)]
     fn chunks(&self) -> usize {
-        lock(&self.state).used.len()
+        self.state.lock().used.len()
     }
 }
 
@@ -243,7 +243,7 @@ pub(super) unsafe extern "C" fn allocate(
     let arena = unsafe { &*context.cast::<Arena>() };
     let made = catch_unwind(AssertUnwindSafe(|| {
         let made = arena.allocate(bytes as u64, alignment as u64);
-        made.map_err(|why| lock(&arena.state).failure = Some(why)).ok()
+        made.map_err(|why| arena.state.lock().failure = Some(why)).ok()
     }));
     // A panic must not cross C: null tells the driver that there is no memory.
     let address = made.ok().flatten().unwrap_or(0);
@@ -295,7 +295,7 @@ mod tests {
         }
         chunks.iter().for_each(|(start, _)| arena.free(*start));
         assert_eq!(arena.chunks(), 0);
-        let slabs = lock(&arena.state).free.len();
+        let slabs = arena.state.lock().free.len();
         assert!(slabs <= 4, "neighbours are joined: {slabs} spans are left");
     }
 

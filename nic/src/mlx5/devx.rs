@@ -9,9 +9,10 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rdma_mummy_sys as sys;
 
 mod memory;
@@ -29,7 +30,6 @@ use super::prm::{
     ToReadyToReceive, ToReadyToSend,
 };
 use crate::attributes::psn;
-use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID};
 use crate::{AddressAttributes, NicError, PAGE_BYTES, ProxySlot, QueueAttributes, RingSpan};
 
@@ -145,7 +145,7 @@ impl DevxPair {
         let completion_bytes = (u64::from(depth) * CQE_BYTES as u64).next_multiple_of(PAGE);
         let chunk = devx.allocate(&domain, send_bytes + completion_bytes + PAGE)?;
         let (start, at) = (chunk.start, chunk.place);
-        lock(&self.objects).chunk = Some(chunk);
+        self.objects.lock().chunk = Some(chunk);
         let place = |offset| Place {
             offset: at.offset + offset,
             ..at
@@ -167,7 +167,7 @@ impl DevxPair {
         });
         let (completion_queue, completion_number) =
             self.create_object(format!("creating a completion queue of {depth} entries"), command)?;
-        lock(&self.objects).completion_queue = Some(completion_queue);
+        self.objects.lock().completion_queue = Some(completion_queue);
         let command = Command::CreateQueuePair(CreateQueuePair {
             domain: devx.domain,
             log_blocks: log,
@@ -177,7 +177,7 @@ impl DevxPair {
             record: place(records),
         });
         let (queue_pair, number) = self.create_object(format!("creating a queue pair of {depth} requests"), command)?;
-        lock(&self.objects).queue_pair = Some(queue_pair);
+        self.objects.lock().queue_pair = Some(queue_pair);
         self.number = number;
         self.first_psn = AtomicU32::new(psn(number));
         Ok(())
@@ -199,7 +199,7 @@ impl DevxPair {
                 last_error(),
             )
         })?;
-        lock(&self.objects).registers = Some(made);
+        self.objects.lock().registers = Some(made);
         // SAFETY: just made; the library does not change it.
         let page = unsafe { made.as_ref() };
         self.register = page.reg_addr.expose_provenance() as u64;
@@ -261,7 +261,7 @@ impl DevxPair {
     /// Sends a command about the queue pair.
     fn command(&self, command: Command) -> Result<Result<Answer, Refusal>, NicError> {
         let library = library(&self.domain.dv, &self.domain.device.name)?;
-        let objects = lock(&self.objects);
+        let objects = self.objects.lock();
         let object = objects.queue_pair.ok_or(NicError::UnknownQueuePair {
             queue_pair: self.number,
         })?;
@@ -315,7 +315,7 @@ impl DevxPair {
             port: wanted.port_num,
             pkey_index: wanted.pkey_index,
         };
-        *lock(&self.local) = local;
+        *self.local.lock() = local;
         let [write, read] = REMOTE.map(|bit| wanted.access_flags & bit != 0);
         Command::ToInit(ToInit {
             queue_pair: self.number,
@@ -327,7 +327,7 @@ impl DevxPair {
 
     fn to_ready_to_receive(&self, wanted: &QueueAttributes) -> Result<Command, Refusal> {
         let to = &wanted.address;
-        let local = *lock(&self.local);
+        let local = *self.local.lock();
         let global = GlobalHeader {
             gid: to.dgid,
             source_index: to.sgid_index,
@@ -428,7 +428,7 @@ impl Made for DevxPair {
     /// Indexes begin at 0 again, and the NIC's count of completions is in no entry that is looked at.
     fn begin_anew(&self) -> Result<(), NicError> {
         self.clear(self.completion.slots)?;
-        if let Some(slot) = &*lock(&self.proxy) {
+        if let Some(slot) = &*self.proxy.lock() {
             slot.reset();
         }
         // Relaxed: a number; its owner makes connections one after the other.
@@ -467,10 +467,10 @@ impl Made for DevxPair {
 
     fn destroy(&self) -> Result<(), NicError> {
         // No doorbell call comes after the queue pair is destroyed.
-        drop(lock(&self.proxy).take());
+        drop(self.proxy.lock().take());
         let domain = &self.domain;
         let library = library(&domain.dv, &domain.device.name)?;
-        let mut objects = lock(&self.objects);
+        let mut objects = self.objects.lock();
         let Objects {
             queue_pair,
             completion_queue,

@@ -1,8 +1,9 @@
 //! What a queue pair is to its NIC, whichever way it was made.
 
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
+
+use parking_lot::Mutex;
 
 use crate::{NicError, ProxySlot, QueueAttributes, RingSpan};
 

@@ -29,8 +29,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rdma_mummy_sys as sys;
 
 pub use arena::{ProcessMemory, QueueSlab, SharedMemory};
@@ -44,7 +45,6 @@ use made::{Made, Refusal};
 use pair::Pair;
 
 use crate::attributes::{Peer, Repeats};
-use crate::soft::lock;
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
 use crate::write_combining::flush_write_combining;
 use crate::{
@@ -123,14 +123,15 @@ impl Mlx5Nic {
     }
 
     fn find(&self, number: u32) -> Result<Arc<dyn Made>, NicError> {
-        lock(&self.pairs)
+        self.pairs
+            .lock()
             .get(&number)
             .cloned()
             .ok_or(NicError::UnknownQueuePair { queue_pair: number })
     }
 
     fn describe(&self, pair: &dyn Made) -> QueuePair {
-        let proxied = lock(pair.proxy()).as_ref().map(crate::ProxySlot::address);
+        let proxied = pair.proxy().lock().as_ref().map(crate::ProxySlot::address);
         QueuePair {
             number: pair.number(),
             format: QueueFormat::Mlx5,
@@ -213,7 +214,7 @@ impl Mlx5Nic {
             lkey: found.lkey,
             rkey: found.rkey,
         };
-        lock(&self.regions).insert(key, Region(region));
+        self.regions.lock().insert(key, Region(region));
         Ok(key)
     }
 
@@ -232,7 +233,7 @@ impl Mlx5Nic {
     }
 
     fn proxy(&self) -> Result<&DoorbellProxy, NicError> {
-        let _starting = lock(&self.starting_proxy);
+        let _starting = self.starting_proxy.lock();
         if let Some(proxy) = self.proxy.get() {
             return Ok(proxy);
         }
@@ -328,7 +329,7 @@ impl Nic for Mlx5Nic {
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
-        let mut regions = lock(&self.regions);
+        let mut regions = self.regions.lock();
         let region = regions.get(&key).ok_or(NicError::UnknownKey { key })?;
         // SAFETY: registered by `keep_region`, and taken out when it is gone.
         let result = unsafe { sys::ibv_dereg_mr(region.0.as_ptr()) };
@@ -360,8 +361,10 @@ impl Nic for Mlx5Nic {
             QueueMaking::Devx => Arc::new(DevxPair::create(&self.domain, depth)?),
         };
         let described = self.describe(&*pair);
-        lock(&self.register_pages).insert(pair.register() & !(REGISTER_PAGE - 1));
-        lock(&self.pairs).insert(pair.number(), pair);
+        self.register_pages
+            .lock()
+            .insert(pair.register() & !(REGISTER_PAGE - 1));
+        self.pairs.lock().insert(pair.number(), pair);
         Ok(described)
     }
 
@@ -431,7 +434,7 @@ impl Nic for Mlx5Nic {
     fn use_doorbell_proxy(&self, qp: u32) -> Result<QueuePair, NicError> {
         let pair = self.find(qp)?;
         let proxy = self.proxy()?;
-        let mut slot = lock(pair.proxy());
+        let mut slot = pair.proxy().lock();
         if slot.is_none() {
             let register = pair.register();
             *slot = Some(proxy.serve(move |value| {
@@ -468,7 +471,7 @@ impl Nic for Mlx5Nic {
     fn destroy_queue_pair(&self, qp: u32) -> Result<(), NicError> {
         let pair = self.find(qp)?;
         pair.destroy()?;
-        let mut pairs = lock(&self.pairs);
+        let mut pairs = self.pairs.lock();
         // The driver may have given the number to a new one in the meantime.
         if pairs.get(&qp).is_some_and(|found| Arc::ptr_eq(found, &pair)) {
             pairs.remove(&qp);
@@ -477,7 +480,7 @@ impl Nic for Mlx5Nic {
     }
 
     fn doorbell_pages(&self) -> Vec<(u64, u64)> {
-        let registers = lock(&self.register_pages);
+        let registers = self.register_pages.lock();
         let mut pages: Vec<_> = registers.iter().map(|page| (*page, REGISTER_PAGE)).collect();
         pages.extend(self.proxy.get().map(DoorbellProxy::pages));
         pages
@@ -504,8 +507,8 @@ impl Nic for Mlx5Nic {
 
 impl Drop for Mlx5Nic {
     fn drop(&mut self) {
-        lock(&self.pairs).clear();
-        for (_, region) in lock(&self.regions).drain() {
+        self.pairs.lock().clear();
+        for (_, region) in self.regions.lock().drain() {
             // SAFETY: registered by `keep_region`, and taken out, so that this happens once.
             let result = unsafe { sys::ibv_dereg_mr(region.0.as_ptr()) };
             if result != 0 {

@@ -2,16 +2,16 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rdma_mummy_sys as sys;
 
 use super::domain::Domain;
 use super::dv;
 use super::made::{Made, Refusal};
 use crate::attributes::psn;
-use crate::soft::lock;
 use crate::wire::mlx5::{BLOCK_BYTES, CQE_BYTES, CQE_INVALID, QUEUE_BLOCKS_MAX};
 use crate::{AddressAttributes, NicError, ProxySlot, QueueAttributes, RingSpan};
 
@@ -102,7 +102,7 @@ impl Pair {
         })?;
         // An extended completion queue begins with a plain one.
         let cq = cq.cast::<sys::ibv_cq>();
-        lock(&self.objects).cq = Some(cq);
+        self.objects.lock().cq = Some(cq);
 
         // SAFETY: all zero bytes are a valid ibv_qp_init_attr_ex: integers and null pointers.
         let mut wanted: sys::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
@@ -129,7 +129,7 @@ impl Pair {
             let doing = format!("creating a queue pair of {depth} requests");
             domain.failed_to_make(doing, "ibv_create_qp_ex", io::Error::last_os_error())
         })?;
-        lock(&self.objects).qp = Some(qp);
+        self.objects.lock().qp = Some(qp);
         // SAFETY: just made; the library does not change the number.
         self.number = unsafe { qp.as_ref() }.qp_num;
         self.first_psn = AtomicU32::new(psn(self.number));
@@ -266,7 +266,7 @@ impl Pair {
         // Relaxed: nobody posts to a queue pair in reset.
         record.store(0, Ordering::Relaxed);
         self.completion_start.store(self.find_position(), Ordering::Relaxed);
-        if let Some(slot) = &*lock(&self.proxy) {
+        if let Some(slot) = &*self.proxy.lock() {
             slot.reset();
         }
         let next = psn(self.first_psn.load(Ordering::Relaxed).wrapping_add(self.number));
@@ -275,7 +275,7 @@ impl Pair {
 
     /// Makes a call on the queue pair.
     pub fn with<R>(&self, call: impl FnOnce(*mut sys::ibv_qp) -> R) -> Result<R, NicError> {
-        let objects = lock(&self.objects);
+        let objects = self.objects.lock();
         let qp = objects.qp.ok_or(NicError::UnknownQueuePair {
             queue_pair: self.number,
         })?;
@@ -312,8 +312,8 @@ impl Pair {
     /// Destroys what is left of it: the queue pair, then its completion queue. May be repeated after an error.
     pub fn destroy(&self) -> Result<(), NicError> {
         // No doorbell call comes after the queue pair is destroyed.
-        drop(lock(&self.proxy).take());
-        let mut objects = lock(&self.objects);
+        drop(self.proxy.lock().take());
+        let mut objects = self.objects.lock();
         let number = self.number;
         if let Some(qp) = objects.qp {
             // SAFETY: made by `make`, and taken out when it is destroyed.

@@ -14,17 +14,17 @@ mod uverbs;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::DeviceInfo;
+use parking_lot::Mutex;
 use ring::Ring;
 use uverbs::Uverbs;
 
 use crate::attributes::{Peer, Repeats, psn};
 use crate::devices::Machine;
-use crate::soft::lock;
 use crate::{
     Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
     QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
@@ -160,7 +160,8 @@ impl RxeNic {
     }
 
     fn find(&self, number: u32) -> Result<Arc<Pair>, NicError> {
-        lock(&self.pairs)
+        self.pairs
+            .lock()
             .get(&number)
             .cloned()
             .ok_or(NicError::UnknownQueuePair { queue_pair: number })
@@ -307,7 +308,7 @@ impl Nic for RxeNic {
             lkey: region.lkey,
             rkey: region.rkey,
         };
-        lock(&self.regions).insert(key, region.handle);
+        self.regions.lock().insert(key, region.handle);
         Ok(key)
     }
 
@@ -327,7 +328,7 @@ impl Nic for RxeNic {
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
-        let mut regions = lock(&self.regions);
+        let mut regions = self.regions.lock();
         let handle = *regions.get(&key).ok_or(NicError::UnknownKey { key })?;
         self.uverbs
             .dereg_mr(handle)
@@ -352,7 +353,7 @@ impl Nic for RxeNic {
         }
         let pair = self.create(depth)?;
         let described = self.describe(&pair);
-        lock(&self.pairs).insert(pair.number, pair);
+        self.pairs.lock().insert(pair.number, pair);
         Ok(described)
     }
 
@@ -455,7 +456,7 @@ impl Nic for RxeNic {
         self.uverbs
             .destroy_qp(pair.handle)
             .map_err(|error| self.failed(format!("destroying queue pair {qp:#x}"), error))?;
-        lock(&self.pairs).remove(&qp);
+        self.pairs.lock().remove(&qp);
         if let Err(error) = self.uverbs.destroy_cq(pair.completion_queue) {
             // The queue pair is gone, which is what the caller's memory depends on.
             tracing::warn!(%error, "a completion queue is left on {}", self.info.name);

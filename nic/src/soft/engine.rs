@@ -4,16 +4,18 @@
 //! for a short while, yields its core a few times, then sleeps; see [`crate::sleeper`] for why no ring is lost.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
+
+use super::Shared;
 use super::faults::Faults;
 use super::memory::MemoryTable;
 use super::moving::Moving;
 use super::queue_pair::{QueuePairEngine, RequestBuffer, Step};
 use super::report::{Counters, ViolationKind, Violations};
-use super::{Shared, lock};
 use crate::NicError;
 use crate::sleeper::Sleeper;
 use crate::wire::mlx5::{BLOCK_BYTES, BLOCKS_MAX};
@@ -234,10 +236,9 @@ impl Engine {
         let start = Instant::now();
         let guard = loop {
             match self.core.try_lock() {
-                Ok(guard) => break Ok(guard),
-                Err(TryLockError::Poisoned(poisoned)) => break Ok(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if start.elapsed() < bound => std::thread::yield_now(),
-                Err(TryLockError::WouldBlock) => {
+                Some(guard) => break Ok(guard),
+                None if start.elapsed() < bound => std::thread::yield_now(),
+                None => {
                     let waited_ms = start.elapsed().as_millis() as u64;
                     break Err(NicError::TimedOut {
                         what,
@@ -272,7 +273,7 @@ impl Engine {
         let mut idle = Idle::default();
         // Acquire: pairs with the release in `SoftNic::drop`.
         while !shared.stop.load(Ordering::Acquire) {
-            let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
+            let round = self.round(&mut self.core.lock(), shared, UNITS_A_ROUND);
             self.stand_back();
             match round {
                 Round::Worked => idle = Idle::default(),
@@ -296,7 +297,7 @@ impl Engine {
         // Acquire: pairs with the release in `SoftNic::drop`.
         while !shared.stop.load(Ordering::Acquire) {
             let (round, under_way) = {
-                let mut core = lock(&self.core);
+                let mut core = self.core.lock();
                 let round = self.round(&mut core, shared, MOVED_A_ROUND);
                 (round, core.moving.as_ref().is_some_and(Moving::under_way))
             };
@@ -319,7 +320,7 @@ impl Engine {
                 continue;
             }
             self.sleeper.doze();
-            if self.round(&mut lock(&self.core), shared, MOVED_A_ROUND) == Round::Worked {
+            if self.round(&mut self.core.lock(), shared, MOVED_A_ROUND) == Round::Worked {
                 self.sleeper.stay_awake();
                 since = None;
                 continue;
@@ -331,7 +332,7 @@ impl Engine {
 
     fn sleep(&self, shared: &Shared) {
         self.sleeper.doze();
-        let round = self.round(&mut lock(&self.core), shared, UNITS_A_ROUND);
+        let round = self.round(&mut self.core.lock(), shared, UNITS_A_ROUND);
         let sleep_max = if shared.watches { WATCHER_NAP } else { SLEEP_MAX };
         let bound = match round {
             Round::Worked => {
@@ -349,7 +350,7 @@ impl Engine {
             bound
         };
         let rung = self.sleeper.sleep(bound);
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         self.counters.sleeps.add(1);
         if rung || shared.watches || start.elapsed() < SLEEP_MAX || round != Round::Idle {
             return;

@@ -1,10 +1,10 @@
 //! Faults that are planted on purpose. Each is counted when it bites, so that a test can tell that it did.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::lock;
+use parking_lot::Mutex;
+
 use super::mix::{FaultKind, FaultMix, FaultTally, Mixed, Verdict};
 use crate::wire::mlx5::{Opcode, Syndrome, WorkRequest};
 
@@ -131,7 +131,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub fn plant(&self, plan: FaultPlan) -> FaultId {
-        let mut planted = lock(&self.planted);
+        let mut planted = self.planted.lock();
         planted.push(Planted { plan, bitten: 0 });
         // Release: pairs with the acquire in `armed`; requests posted after this call meet the plan, since their
         // doorbell is stored after it.
@@ -140,7 +140,7 @@ impl Faults {
     }
 
     pub fn bitten(&self, id: FaultId) -> u64 {
-        lock(&self.planted).get(id.0).map_or(0, |planted| planted.bitten)
+        self.planted.lock().get(id.0).map_or(0, |planted| planted.bitten)
     }
 
     /// Whether any plan is not spent, or there is a mix.
@@ -160,8 +160,8 @@ impl Faults {
     /// Draws faults by `seed` from now on.
     pub fn mix(&self, mix: &FaultMix, seed: u64) {
         // In this order everywhere.
-        let _planted = lock(&self.planted);
-        *lock(&self.mix) = Some(Mixed::new(mix, seed));
+        let _planted = self.planted.lock();
+        *self.mix.lock() = Some(Mixed::new(mix, seed));
         // Release: as in `plant`.
         self.mixed.store(true, Ordering::Release);
         self.armed.store(true, Ordering::Release);
@@ -169,7 +169,7 @@ impl Faults {
 
     /// No fault begins any more, planted ones included.
     pub fn calm(&self) {
-        for planted in lock(&self.planted).iter_mut() {
+        for planted in self.planted.lock().iter_mut() {
             planted.plan.times = 0;
         }
         self.with_mix(Mixed::calm);
@@ -182,7 +182,7 @@ impl Faults {
 
     /// Asks the mix, where there is one.
     pub fn with_mix<R>(&self, ask: impl FnOnce(&mut Mixed) -> R) -> Option<R> {
-        lock(&self.mix).as_mut().map(ask)
+        self.mix.lock().as_mut().map(ask)
     }
 
     /// A kind of the mix has shown.
@@ -200,7 +200,7 @@ impl Faults {
 
     /// The fault for this request, if one bites it: the first plan that matches and is not spent.
     pub fn strike(&self, request: &WorkRequest<'_>) -> Option<Fault> {
-        let mut planted = lock(&self.planted);
+        let mut planted = self.planted.lock();
         let mut struck = None;
         for Planted { plan, bitten } in planted.iter_mut() {
             if plan.times == 0 || !plan.matches(request) {

@@ -5,10 +5,10 @@
 //! since its old key was cleared, so a lookup never mixes two registrations.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::lock;
+use parking_lot::Mutex;
+
 use crate::{Access, MemoryKey, NicError};
 
 /// Most registrations at one time.
@@ -61,7 +61,7 @@ impl MemoryTable {
     pub fn insert(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
         check(addr, bytes, access)?;
         let index = {
-            let mut free = lock(&self.free);
+            let mut free = self.free.lock();
             if free.fresh < REGIONS_MAX {
                 free.fresh += 1;
                 free.fresh - 1
@@ -110,7 +110,7 @@ impl MemoryTable {
 
     /// Gives the slot back. Every engine must have been seen at rest since [`clear`](Self::clear).
     pub fn release(&self, index: u32) {
-        lock(&self.free).used.push_back(index);
+        self.free.lock().used.push_back(index);
     }
 
     /// Whether `key`, named by `side`, allows `access` to the `bytes` bytes at `addr`. To be asked, and the answer

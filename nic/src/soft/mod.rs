@@ -46,14 +46,15 @@ mod rings;
 pub mod vendor;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::{Core, Engine, Owners, Round};
 use memory::MemoryTable;
 use moving::{Lane, Moving, STAGING_BYTES};
+use parking_lot::Mutex;
 use queue_pair::{QueuePairEngine, QueuePairShared};
 use registry::Registry;
 use report::Violations;
@@ -83,11 +84,6 @@ pub const QUEUE_PAIRS_MAX: usize = 4096;
 pub const CQ_ENTRIES_MAX: u32 = 1 << 22;
 /// Bytes from one doorbell register to the next: a cache line, so that posters of different queue pairs do not meet.
 const REGISTER_STRIDE: usize = 64;
-
-/// Locks a mutex whose data is valid after any panic: no code of this crate panics between related changes.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What engines and callers share.
 struct Shared {
@@ -245,7 +241,7 @@ impl SoftNic {
     /// What the mover said when it first failed since a queue pair was last reset: requests since then failed with
     /// [`vendor::MOVER`], were flushed, or never complete.
     pub fn mover_failure(&self) -> Option<String> {
-        lock(&self.shared.mover_failure).clone()
+        self.shared.mover_failure.lock().clone()
     }
 
     /// When the next request in flight completes, in the NIC's clock, if nothing is to be done before: where a
@@ -253,14 +249,14 @@ impl SoftNic {
     /// in flight.
     pub fn next_due_ns(&self) -> Option<u64> {
         let due = |engine: &Engine| {
-            let core = lock(&engine.core);
+            let core = engine.core.lock();
             core.queue_pairs.iter().filter_map(QueuePairEngine::due_ns).min()
         };
         self.shared.engines.iter().filter_map(due).min()
     }
 
     fn find(&self, number: u32) -> Result<Arc<QueuePairShared>, NicError> {
-        let registry = lock(&self.registry);
+        let registry = self.registry.lock();
         registry
             .queue_pairs
             .get(&number)
@@ -359,7 +355,7 @@ impl Nic for SoftNic {
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {
         let slot = {
-            let mut dying = lock(&self.dying);
+            let mut dying = self.dying.lock();
             match dying.iter().find(|(earlier, _)| *earlier == key) {
                 // An earlier call killed the key and ran out of time: this one waits on.
                 Some((_, slot)) => *slot,
@@ -376,7 +372,7 @@ impl Nic for SoftNic {
             // Earlier ones of it may be under way.
             self.drain("deregister", index, &mut core)?;
         }
-        let mut dying = lock(&self.dying);
+        let mut dying = self.dying.lock();
         if let Some(position) = dying.iter().position(|(earlier, _)| *earlier == key) {
             dying.swap_remove(position);
             self.shared.memory.release(slot);
@@ -392,7 +388,7 @@ impl Nic for SoftNic {
             });
         };
         check_queue_memory(&memory)?;
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         let exhausted = NicError::Exhausted {
             what: "queue pairs",
             limit: QUEUE_PAIRS_MAX as u64,
@@ -507,7 +503,7 @@ impl Nic for SoftNic {
         core.queue_pairs[place].land_adrift(&self.shared.engines[index].context(&self.shared));
         core.queue_pairs[place].reset();
         let memory = *core.queue_pairs[place].memory();
-        *lock(&self.shared.mover_failure) = None;
+        *self.shared.mover_failure.lock() = None;
         self.invalidate(what, index, &mut core, &memory)
     }
 
@@ -523,7 +519,7 @@ impl Nic for SoftNic {
         shared.bury();
         shared.set_state(QueuePairState::Reset);
         drop(core);
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         registry.queue_pairs.remove(&qp);
         registry.free_registers.push(shared.register);
         Ok(())
@@ -548,9 +544,9 @@ impl Nic for SoftNic {
     fn step(&self) -> bool {
         self.shared.engines.iter().any(|engine| {
             let core = if self.manual {
-                Some(lock(&engine.core))
+                Some(engine.core.lock())
             } else {
-                engine.core.try_lock().ok()
+                engine.core.try_lock()
             };
             core.is_some_and(|mut core| engine.round(&mut core, &self.shared, 1) == Round::Worked)
         })

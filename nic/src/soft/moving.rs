@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::Shared;
 use super::completion_queue::{INVALID, bytes_of, word};
 use super::engine::Context;
 use super::queue_pair::QueuePairEngine;
-use super::{Shared, lock};
 use crate::wire::mlx5::{CQE_BYTES, Completion, Opcode};
 use crate::{Move, MoverError, MoverLane, QueueMemory};
 
@@ -290,6 +290,8 @@ impl Shared {
     #[cold]
     pub(super) fn mover_failed(&self, error: &MoverError) {
         tracing::error!(%error, "the software NIC's mover failed");
-        lock(&self.mover_failure).get_or_insert_with(|| crate::with_causes(&**error));
+        self.mover_failure
+            .lock()
+            .get_or_insert_with(|| crate::with_causes(&**error));
     }
 }

@@ -10,7 +10,7 @@ use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
 use super::mix::{FaultKind, Verdict, pieces_of};
 use super::report::{InFlight, ViolationKind, describe};
-use super::{lock, vendor};
+use super::vendor;
 use crate::wire::WireError;
 use crate::wire::mlx5::{
     BLOCK_BYTES, BLOCKS_MAX, Completion, CompletionDetail, ControlSegment, CqeOpcode, Opcode, Syndrome, WorkRequest,
@@ -393,7 +393,7 @@ impl QueuePairEngine {
         context.counters.executed(opcode, bytes);
         if lose && request.signalled {
             self.skip_entry();
-            lock(&self.shared.ends).cq.skip();
+            self.shared.ends.lock().cq.skip();
             context.faults.bit(FaultKind::Lost);
         } else if request.signalled {
             let detail = CompletionDetail::Success {
@@ -456,7 +456,7 @@ impl QueuePairEngine {
         let completion = self.completion(kind, opcode, index, detail);
         context.counters.completions.add(1);
         self.check_entry(context, self.completed(), &completion);
-        if lock(&self.shared.ends).push(completion) {
+        if self.shared.ends.lock().push(completion) {
             context
                 .violations
                 .note(ViolationKind::CompletionOverrun, number, || completion.to_string());

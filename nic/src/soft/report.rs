@@ -1,10 +1,10 @@
 //! What the software NIC counts, and what it holds against its posters.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::lock;
+use parking_lot::Mutex;
+
 use crate::wire::mlx5::{Opcode, WorkRequest};
 
 /// A rule of the queues that a poster broke. Real NICs mostly do not notice, and do something wrong later.
@@ -115,7 +115,7 @@ impl Violations {
         if !self.strict {
             return;
         }
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         // Relaxed: a hint for `list`, which takes the lock when it is set.
         self.any.store(true, Ordering::Relaxed);
         if let Some(found) = list.iter_mut().find(|v| v.kind == kind && v.queue_pair == queue_pair) {
@@ -137,7 +137,7 @@ impl Violations {
     pub fn list(&self) -> Vec<Violation> {
         // Relaxed: see `note`.
         if self.any.load(Ordering::Relaxed) {
-            lock(&self.list).clone()
+            self.list.lock().clone()
         } else {
             Vec::new()
         }

@@ -71,16 +71,24 @@ impl<E> RegionBuilder<E> {
         Ok(Data::Pages(map))
     }
 
-    /// Refuses a number of elements that is not the region's.
-    fn must_be_all(&self, given: usize) -> Result<()> {
-        if given as u64 == self.length {
-            return Ok(());
-        }
-        let reason = format!("{given} elements were given for a length of {}", self.length);
-        Err(Error::Region {
+    fn refused(&self, reason: String) -> Error {
+        Error::Region {
             region: self.label(),
             reason,
-        })
+        }
+    }
+
+    /// With as many elements as `bytes` bytes of `from` hold.
+    fn of_bytes(self, bytes: u64, from: &str) -> Result<Self> {
+        // Of a size that pages can hold, and so not 0.
+        self.check()?;
+        let size = self.element.bytes() as u64;
+        if !bytes.is_multiple_of(size) {
+            return Err(self.refused(format!(
+                "{from} has {bytes} bytes, no whole number of elements of {size} bytes"
+            )));
+        }
+        Ok(self.of_length(bytes / size))
     }
 
     fn no_room(&self, length: usize, source: std::io::Error) -> Error {
@@ -91,11 +99,15 @@ impl<E> RegionBuilder<E> {
         }
     }
 
-    /// Zeros.
+    /// `length` zeros.
     ///
     /// # Errors
     /// [`Error::Region`] for an element size or a length that cannot be, [`Error::Gpu`] or [`Error::Nic`] when memory or keys are short.
-    pub fn zeroed(self) -> Result<Region<E>> {
+    pub fn zeroed(self, length: u64) -> Result<Region<E>> {
+        self.of_length(length).zeros_of_length()
+    }
+
+    fn zeros_of_length(self) -> Result<Region<E>> {
         if self.homed_at_nodes() {
             self.check()?;
             let (memory, mirror) = self.node_memory()?;
@@ -111,12 +123,12 @@ impl<E> RegionBuilder<E> {
         self.finish(data)
     }
 
-    /// The bytes that `reader` gives, in this machine's byte order. It is read to the region's length, no further.
+    /// `length` elements that `reader` gives as bytes, in this machine's byte order. It is read to their end, no further.
     ///
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and [`Error::Data`] when reading fails or ends early.
-    pub fn from_reader(self, reader: impl Read) -> Result<Region<E>> {
-        self.read_from(reader, "the reader".into())
+    pub fn from_reader(self, reader: impl Read, length: u64) -> Result<Region<E>> {
+        self.of_length(length).read_from(reader, "the reader".into())
     }
 
     fn read_from(self, mut reader: impl Read, from: String) -> Result<Region<E>> {
@@ -129,32 +141,31 @@ impl<E> RegionBuilder<E> {
         self.finish(data)
     }
 
-    /// The bytes of a file, which must be exactly as long as the region.
+    /// All bytes of a file, in this machine's byte order. The region is as long as the file.
     ///
     /// # Errors
-    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file of another size.
+    /// As [`from_reader`](Self::from_reader), and [`Error::Region`] for a file that ends within an element, or is none that has a
+    /// length.
     pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
         let path = path.as_ref();
-        let file = self.open(path, false)?;
-        self.read_from(file, path.display().to_string())
+        let (this, file) = self.open(path, false)?;
+        this.read_from(file, path.display().to_string())
     }
 
-    /// Opens a file that must be exactly as long as the region.
-    fn open(&self, path: &Path, writable: bool) -> Result<std::fs::File> {
-        let length = self.check()?;
+    /// Opens a file, and takes its length.
+    fn open(self, path: &Path, writable: bool) -> Result<(Self, std::fs::File)> {
         let wrap = |source| self.cannot_read(path, source);
         let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
         let file = file.map_err(wrap)?;
-        let bytes = file.metadata().map_err(wrap)?.len();
-        let wanted = (length * self.element.bytes()) as u64;
-        if bytes != wanted {
-            let reason = format!("{} has {bytes} bytes, the region {wanted}", path.display());
-            return Err(Error::Region {
-                region: self.label(),
-                reason,
-            });
+        let metadata = file.metadata().map_err(wrap)?;
+        if !metadata.is_file() {
+            return Err(self.refused(format!(
+                "{} is no regular file, so its length is not known",
+                path.display()
+            )));
         }
-        Ok(file)
+        let this = self.of_bytes(metadata.len(), &path.display().to_string())?;
+        Ok((this, file))
     }
 
     fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
@@ -165,8 +176,8 @@ impl<E> RegionBuilder<E> {
         }
     }
 
-    /// The pages of a file, in place: nothing is read before a kernel touches it. The file must be exactly as long as the
-    /// region, which is read-only. While the region lives nobody may write the file or make it shorter: kernels would see
+    /// The pages of a file, in place: nothing is read before a kernel touches it. The region is as long as the
+    /// file, and read-only. While the region lives nobody may write the file or make it shorter: kernels would see
     /// any mixture, and a page that is gone ends the process.
     ///
     /// # Errors
@@ -207,51 +218,44 @@ impl<E> RegionBuilder<E> {
                 ),
             });
         }
-        let file = self.open(path, writable)?;
-        if self.length == 0 {
+        let (this, file) = self.open(path, writable)?;
+        if this.length == 0 {
             // The system maps no empty file.
             let empty = HostPages::of_vec(Vec::<u8>::new());
-            let checksums = self.checksums_of(&[]);
-            return self.create_in_host(empty, None, checksums, false);
+            let checksums = this.checksums_of(&[]);
+            return this.create_in_host(empty, None, checksums, false);
         }
-        let map = FileMap::of(&file, path, writable).map_err(|source| self.cannot_read(path, source))?;
+        let map = FileMap::of(&file, path, writable).map_err(|source| this.cannot_read(path, source))?;
         // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
-        let unknown = vec![0; self.bytes().div_ceil(self.page_size()) as usize];
-        let checksums = (self.integrity == Integrity::Crc32c).then_some(unknown);
-        self.create_in_host(HostPages::of_file(map), None, checksums, false)
+        let unknown = vec![0; this.bytes().div_ceil(this.page_size()) as usize];
+        let checksums = (this.integrity == Integrity::Crc32c).then_some(unknown);
+        this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }
 }
 
 impl RegionBuilder<Untyped> {
-    /// A copy of `bytes`, which must be those of all elements.
+    /// A copy of `bytes`, which are those of whole elements, in this machine's byte order.
     ///
     /// # Errors
-    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number of bytes.
+    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] where the bytes end within an element.
     pub fn from_bytes(self, bytes: &[u8]) -> Result<RawRegion> {
-        let mut data = self.zeros::<u8>()?;
-        let wanted = data.elements().len();
-        if bytes.len() != wanted {
-            let reason = format!("{} bytes were given, all elements are {wanted}", bytes.len());
-            return Err(Error::Region {
-                region: self.label(),
-                reason,
-            });
-        }
+        let this = self.of_bytes(bytes.len() as u64, "the slice")?;
+        let mut data = this.zeros::<u8>()?;
         data.elements_mut().copy_from_slice(bytes);
-        self.finish(data)
+        this.finish(data)
     }
 }
 
 impl<T: Pod> RegionBuilder<T> {
-    /// A copy of `values`, whose number must be the length.
+    /// A copy of `values`.
     ///
     /// # Errors
-    /// As [`zeroed`](Self::zeroed), and [`Error::Region`] for another number.
+    /// As [`zeroed`](Self::zeroed).
     pub fn from_slice(self, values: &[T]) -> Result<Region<T>> {
-        let mut data = self.zeros()?;
-        self.must_be_all(values.len())?;
+        let this = self.of_length(values.len() as u64);
+        let mut data = this.zeros()?;
         data.elements_mut().copy_from_slice(values);
-        self.finish(data)
+        this.finish(data)
     }
 
     /// The elements of `values`, which the region takes over. Without a copy, unless GPU threads copy the pages themselves
@@ -261,63 +265,73 @@ impl<T: Pod> RegionBuilder<T> {
     /// # Errors
     /// As [`from_slice`](Self::from_slice).
     pub fn from_vec(self, values: Vec<T>) -> Result<Region<T>> {
-        self.check()?;
-        self.must_be_all(values.len())?;
+        let this = self.of_length(values.len() as u64);
+        this.check()?;
         let bytes = size_of_val(values.as_slice());
         let stays = bytes >= COPIED_BELOW && values.as_ptr().addr().is_multiple_of(128);
-        if self.place.gpu.transport() == TransportKind::Direct && !stays {
-            return self.from_slice(&values);
+        if this.place.gpu.transport() == TransportKind::Direct && !stays {
+            return this.from_slice(&values);
         }
-        self.finish(Data::Vec(values))
+        this.finish(Data::Vec(values))
     }
 
-    /// What `values` yields: neither more nor fewer than the length.
+    /// All that `values` yields. An iterator that knows how much that is, such as a range, a `map` of one or whatever is an
+    /// [`ExactSizeIterator`], writes into the region's memory; what another one yields is gathered in a vector first.
     ///
     /// # Errors
-    /// As [`from_slice`](Self::from_slice).
+    /// As [`from_slice`](Self::from_slice), and [`Error::Region`] when the iterator yields more or fewer elements than its
+    /// [`size_hint`](Iterator::size_hint) says.
     #[allow(
         clippy::should_implement_trait,
         reason = "it is a builder's last call, not a conversion"
     )]
     pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Region<T>> {
-        let mut data = self.zeros()?;
         let mut values = values.into_iter();
+        let (least, most) = values.size_hint();
+        let this = self.of_length(least as u64);
+        if most != Some(least) {
+            // An endless one says more than any memory holds.
+            this.check()?;
+            return this.from_vec(values.collect());
+        }
+        let mut data = this.zeros()?;
         let mut given = 0;
         for (place, value) in data.elements_mut().iter_mut().zip(&mut values) {
             *place = value;
             given += 1;
         }
-        // One more than wanted shows an iterator that is too long without running it to its end.
-        if given as u64 == self.length && values.next().is_some() {
-            given += 1;
+        let fewer = given < least;
+        if fewer || values.next().is_some() {
+            let relation = if fewer { "fewer" } else { "more" };
+            return Err(this.refused(format!(
+                "the iterator yields {relation} elements than the {least} that it said"
+            )));
         }
-        self.must_be_all(given)?;
-        self.finish(data)
+        this.finish(data)
     }
 
-    /// A region over memory that is valid, and touched by nobody else, until `close` has returned.
+    /// A region over `length` elements in memory that is valid, and touched by nobody else, until `close` has returned.
     ///
     /// # Safety
     /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
     /// region is closed; while it is open the memory is reached through the region only.
-    pub(crate) unsafe fn over(self, base: *mut T) -> Result<Region<T>> {
-        let length = self.check()?;
-        if self.replicas != 1 {
-            return Err(Error::Region {
-                region: self.label(),
-                reason: "memory that is lent is one home; give the data to a region of its own for two".into(),
-            });
+    pub(crate) unsafe fn over(self, base: *mut T, length: usize) -> Result<Region<T>> {
+        let this = self.of_length(length as u64);
+        this.check()?;
+        if this.replicas != 1 {
+            let reason = "memory that is lent is one home; give the data to a region of its own for two";
+            return Err(this.refused(reason.into()));
         }
         let memory = HostPages {
             base: base.cast(),
-            bytes: (length * self.element.bytes()) as u64,
+            bytes: this.bytes(),
             owner: Owner::Borrowed,
         };
-        let checksums = (self.integrity == Integrity::Crc32c).then(|| {
+        let checksums = (this.integrity == Integrity::Crc32c).then(|| {
             // SAFETY: the caller's promise; the NIC does not know the memory yet.
-            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * self.element.bytes()) };
-            self.checksums_of(bytes).unwrap_or_default()
+            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * this.element.bytes()) };
+            this.checksums_of(bytes).unwrap_or_default()
         });
-        self.create_in_host(memory, None, checksums, true)
+        this.create_in_host(memory, None, checksums, true)
     }
 }

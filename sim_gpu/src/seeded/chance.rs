@@ -49,9 +49,8 @@ thread_local! {
     pub(super) static STEPPING: Cell<*mut Chance> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// To be called by an engine that a seeded GPU steps as an [`Actor`](gpuvm_gpu::Actor), before it copies `bytes` bytes of what lanes see: the memory model then
-/// knows what comes from outside. It does nothing on other threads.
-pub fn engine_copies(to: u64, from: u64, bytes: u64) {
+/// What [`Simulation::on_copy`](gpuvm_gpu::Simulation::on_copy) gives.
+pub(crate) fn engine_copies(to: u64, from: u64, bytes: u64) {
     let chance = STEPPING.get();
     if chance.is_null() {
         return;

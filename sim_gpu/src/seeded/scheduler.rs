@@ -1,7 +1,7 @@
 //! The scheduler of the seeded mode: which lane, actor or block is next.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gpuvm_gpu::{Actor, GpuError};
@@ -13,7 +13,7 @@ use crate::block::{Block, WarpUnit};
 use crate::core::Core;
 use crate::device_words::DeviceWords;
 use crate::events::{Event, EventKind};
-use crate::launch::{LaunchState, lock};
+use crate::launch::LaunchState;
 use crate::observer::Step;
 use crate::priorities;
 use crate::resident::Residents;
@@ -85,19 +85,19 @@ impl Scheduler {
         if self.generation == Some(core.generation()) {
             return false;
         }
-        let mut running = lock(&core.running);
+        let mut running = core.running.lock();
         while !(running.shut_down || running.wanted()) {
-            running = core.changed.wait(running).unwrap_or_else(PoisonError::into_inner);
+            core.changed.wait(&mut running);
         }
         self.launches.clone_from(&running.launches);
         // Read again under the lock: it moves only while the lock is held.
         self.generation = Some(core.generation());
         let shut_down = running.shut_down;
         drop(running);
-        self.actors.clone_from(&lock(&core.actors));
+        self.actors.clone_from(&core.actors.lock());
         let now = self.chance().now_ns;
         for launch in &self.launches {
-            lock(&launch.seeded).get_or_insert((now, now, 0));
+            launch.seeded.lock().get_or_insert((now, now, 0));
         }
         self.chance().observe(Step::Host);
         shut_down
@@ -230,7 +230,7 @@ impl Scheduler {
         core.trace.store(trace, Ordering::Release);
         // SAFETY: as in `chance`; the reference ends here.
         if let Some(races) = unsafe { &(*self.chance).races } {
-            let mut found = lock(&core.races);
+            let mut found = core.races.lock();
             // Cheap where nothing is new, which is nearly always.
             if found.1 != races.count() {
                 *found = races.found();
@@ -279,7 +279,7 @@ impl Scheduler {
     fn check_deadlines(&mut self) {
         let now = self.chance().now_ns;
         for launch in self.launches.clone() {
-            let start = lock(&launch.seeded).map_or(now, |(start, _, _)| start);
+            let start = launch.seeded.lock().map_or(now, |(start, _, _)| start);
             if launch
                 .config
                 .deadline
@@ -321,7 +321,7 @@ impl Scheduler {
         }
         let completed = block.live == 0 && !block.launch.stopped();
         let (now, trace) = self.publish();
-        if let Some((_, end, hash)) = lock(&block.launch.seeded).as_mut() {
+        if let Some((_, end, hash)) = block.launch.seeded.lock().as_mut() {
             (*end, *hash) = (now, trace);
         }
         self.residents.drop_block(block, completed);

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
@@ -140,7 +141,7 @@ struct Shared {
 
 /// How far it is. Each change of it is whole, so that a thread that panicked has left nothing half done.
 fn progress(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock()
 }
 
 /// Runs the campaign; `watch` is told from time to time how far it is. Ends at the first failing seed unless told otherwise,
@@ -193,7 +194,7 @@ pub fn run(campaign: &Campaign, every: Duration, mut watch: impl FnMut(Progress)
             }
         }
     });
-    let mut done = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut done = shared.into_inner();
     done.failures.sort_by_key(|ran| (ran.seed, ran.workload.name()));
     let seconds = begun.elapsed().as_secs_f64();
     let first_left = done.under_way.first().copied().unwrap_or(done.next);

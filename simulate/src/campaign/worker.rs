@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::{Campaign, CampaignError, Ran};
 use crate::run::{self, Failure, Options, Passed};
@@ -165,7 +167,7 @@ impl Worker {
             readers.push(std::thread::spawn(move || {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
                     // A line of text is whole, whoever panicked.
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut kept = kept.lock();
                     if kept.len() == STDERR_LINES {
                         kept.pop_front();
                     }
@@ -230,7 +232,7 @@ impl Worker {
             // A reader that panicked has nothing more to say.
             let _ = reader.join();
         }
-        let said = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = self.errors.lock();
         let said: Vec<String> = said.iter().cloned().collect();
         format!("its process ended: {status}; it said: {}", said.join(" | "))
     }

@@ -14,7 +14,7 @@ use crate::kernels::PROGRAM;
 use lent::Lent;
 use model::{Model, operation};
 
-pub use shape::{Element, Shape, tiny};
+pub use shape::{Element, ProgramShape, tiny};
 
 mod lent;
 mod model;
@@ -35,7 +35,11 @@ pub struct Outcome {
 ///
 /// # Errors
 /// What differs.
-pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOptions) -> Result<Outcome, String> {
+pub fn run<T: Element>(
+    rng: &mut ChaCha8Rng,
+    shape: &ProgramShape,
+    options: &CompileOptions,
+) -> Result<Outcome, String> {
     run_on::<T>(shape.builder(), rng, shape, options)
 }
 
@@ -46,7 +50,7 @@ pub fn run<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, options: &CompileOpt
 pub fn run_on<T: Element>(
     builder: VmBuilder,
     rng: &mut ChaCha8Rng,
-    shape: &Shape,
+    shape: &ProgramShape,
     options: &CompileOptions,
 ) -> Result<Outcome, String> {
     run_watched::<T>(builder, rng, shape, options, &mut |_, _| Ok(()))
@@ -73,7 +77,7 @@ pub type Watcher<'a> = &'a mut dyn FnMut(&Vm, Moment) -> Result<(), Wrong>;
 pub fn run_watched<T: Element>(
     builder: VmBuilder,
     rng: &mut ChaCha8Rng,
-    shape: &Shape,
+    shape: &ProgramShape,
     options: &CompileOptions,
     watch: Watcher<'_>,
 ) -> Result<Outcome, String> {
@@ -87,7 +91,7 @@ pub fn run_watched<T: Element>(
 ///
 /// # Errors
 /// What differs.
-pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) -> Result<Outcome, Wrong> {
+pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &ProgramShape) -> Result<Outcome, Wrong> {
     run_watched_in::<T>(bench, rng, shape, &mut |_, _| Ok(()))
 }
 
@@ -98,7 +102,7 @@ pub fn run_in<T: Element>(bench: &Bench, rng: &mut ChaCha8Rng, shape: &Shape) ->
 pub fn run_watched_in<T: Element>(
     bench: &Bench,
     rng: &mut ChaCha8Rng,
-    shape: &Shape,
+    shape: &ProgramShape,
     watch: Watcher<'_>,
 ) -> Result<Outcome, Wrong> {
     if let (Some(mix), Some(seed), Some(nic)) = (&shape.faults, shape.interleaving, bench.vm.soft_nic()) {
@@ -111,7 +115,7 @@ pub fn run_watched_in<T: Element>(
     };
     let counters = model.shared.clone();
     let shared = || {
-        let shared = bench.vm.region::<u64>(shape.shared).name("shared");
+        let shared = bench.vm.region::<u64>().name("shared");
         shared
             .replicas(shape.replicas)
             .integrity(integrity)
@@ -119,7 +123,7 @@ pub fn run_watched_in<T: Element>(
     };
     let elements = (0..shape.elements).map(|i| model.element(i));
     let Some(apart) = shape.lent else {
-        let a = bench.vm.region::<T>(shape.elements).name("elements");
+        let a = bench.vm.region::<T>().name("elements");
         let a = match shape.never_evicted {
             true => a.never_evicted(),
             false => a,
@@ -144,7 +148,7 @@ pub fn run_watched_in<T: Element>(
 fn run_over<T: Element>(
     bench: &Bench,
     rng: &mut ChaCha8Rng,
-    shape: &Shape,
+    shape: &ProgramShape,
     model: &mut Model<T>,
     (a, shared): (&Region<T>, &Region<u64>),
     watch: Watcher<'_>,
@@ -191,7 +195,7 @@ fn run_over<T: Element>(
 fn launch_once<T: Element>(
     bench: &Bench,
     rng: &mut ChaCha8Rng,
-    shape: &Shape,
+    shape: &ProgramShape,
     model: &mut Model<T>,
     (a, shared): (&Region<T>, &Region<u64>),
 ) -> Result<Option<u64>, Wrong> {
@@ -240,7 +244,12 @@ fn launch_once<T: Element>(
 }
 
 /// What the host does between launches: nothing, a flush, a look, or a write.
-fn between<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, model: &mut Model<T>, a: &Region<T>) -> Result<(), Wrong> {
+fn between<T: Element>(
+    rng: &mut ChaCha8Rng,
+    shape: &ProgramShape,
+    model: &mut Model<T>,
+    a: &Region<T>,
+) -> Result<(), Wrong> {
     let count = rng.random_range(1..=shape.elements.min(3000));
     let first = rng.random_range(0..=shape.elements - count);
     match rng.random_range(0..4) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::shape::{Element, Shape};
+use super::shape::{Element, ProgramShape};
 
 /// What an array without paging would hold.
 pub(super) struct Model<T> {
@@ -34,7 +34,7 @@ fn cut<T: Element>(number: u64) -> u64 {
 }
 
 impl<T: Element> Model<T> {
-    pub(super) fn new(seed: u64, shape: &Shape) -> Self {
+    pub(super) fn new(seed: u64, shape: &ProgramShape) -> Self {
         Self {
             seed,
             written: HashMap::new(),
@@ -64,7 +64,7 @@ impl<T: Element> Model<T> {
     }
 
     /// Makes one lane's operation on element `i` and returns the lane's hash.
-    pub(super) fn apply(&mut self, shape: &Shape, kind: u64, value: u64, i: u64, hash: u64) -> u64 {
+    pub(super) fn apply(&mut self, shape: &ProgramShape, kind: u64, value: u64, i: u64, hash: u64) -> u64 {
         let atomics = size_of::<T>() == 4 || size_of::<T>() == 8;
         match kind {
             0 => return fold(hash, self.number(i)),
@@ -108,7 +108,12 @@ impl<T: Element> Model<T> {
 }
 
 /// One random operation of `lane`: its kind, value and index.
-pub(super) fn operation<T: Element>(rng: &mut ChaCha8Rng, shape: &Shape, lane: u64, warp_turn: u64) -> (u64, u64, u64) {
+pub(super) fn operation<T: Element>(
+    rng: &mut ChaCha8Rng,
+    shape: &ProgramShape,
+    lane: u64,
+    warp_turn: u64,
+) -> (u64, u64, u64) {
     let lanes = shape.lanes();
     // Elements 4k + 1 to 4k + 3 belong to lane k mod `lanes`; nobody writes those at 4k. Every lane has some in each whole turn.
     let turns = shape.elements / (4 * lanes);

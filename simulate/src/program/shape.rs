@@ -63,7 +63,7 @@ others! {
 
 /// The virtual memory, the region and the launches of one program.
 #[derive(Debug, Clone)]
-pub struct Shape {
+pub struct ProgramShape {
     /// Bytes of a page.
     pub page: u64,
     /// Frames.
@@ -109,7 +109,7 @@ pub struct Shape {
     pub faults: Option<FaultMix>,
 }
 
-impl Shape {
+impl ProgramShape {
     /// Threads of a launch.
     pub fn lanes(&self) -> u64 {
         u64::from(self.blocks) * u64::from(self.threads)
@@ -189,8 +189,8 @@ impl Shape {
 }
 
 /// A small program for one interleaving: few lanes, few frames, much paging.
-pub fn tiny(seed: u64, frames: u64) -> Shape {
-    Shape {
+pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
+    ProgramShape {
         page: 4096,
         frames,
         elements: 4096 * 6 / 4 + 11,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gpuvm_layouts as layout;
 use layout::{RegionDesc, StripeDesc, VmDesc};
 
-use super::{State, Watcher, Who, differ, load, read};
+use super::{WatchState, Watcher, Who, differ, load, read};
 
 /// Bits of a copy that may be wrong where bits are flipped on purpose: each WRITE of a page is a new copy, with one at most.
 const FLIPS_MAX: u32 = 1;
@@ -160,7 +160,7 @@ impl Watcher {
     }
 }
 
-impl State {
+impl WatchState {
     /// The replicas whose copy of a page is what was written back last: not stale, at a home that is there.
     pub(super) fn good_rows(&self, region: &RegionDesc, page: u64) -> impl Iterator<Item = u32> + use<> {
         let (lost, region) = (self.lost, *region);

@@ -5,7 +5,7 @@ use layout::FillState;
 
 use super::copies::{is_same_page, page_name};
 use super::event::What;
-use super::{Frame, State, load, read};
+use super::{Frame, WatchState, load, read};
 use crate::words::{self, Transition};
 
 /// Pins that no small run comes near: what is more came from an underflow.
@@ -13,7 +13,7 @@ const PINS_PLAUSIBLE: u64 = 1 << 16;
 /// From this ticket on a filling is closed: its fields are being changed (`kFillClosed` in detail/direct.cuh).
 const FILL_CLOSED: u32 = 1 << 31;
 
-impl State {
+impl WatchState {
     pub(super) fn word_changed(&mut self, page_id: u64, old: u64, new: u64) {
         self.looks.words += 1;
         let page = (Some(page_id), None, None);

@@ -5,10 +5,10 @@ use layout::RequestRecord;
 
 use super::copies::{is_same_page, is_stale, page_name, page_of, replica_of};
 use super::event::What;
-use super::{Frame, Kind, Source, State, index_of, phase_of};
+use super::{Frame, Kind, Source, WatchState, index_of, phase_of};
 use crate::words;
 
-impl State {
+impl WatchState {
     /// Whether a WRITE of the page is posted and not yet claimed.
     pub(super) fn write_under_way(&self, page_id: u64) -> bool {
         (0..self.queues.len() as u32).any(|queue| {

@@ -26,7 +26,7 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     let (pages, steps, lanes) = (5, 5u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("counters").zeroed()?;
+    let a = bench.vm.region::<u64>().name("counters").zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let which: Vec<u64> = (0..lanes * u64::from(steps))
         .map(|_| words[rng.random_range(0..words.len() as u32) as usize])
@@ -66,7 +66,7 @@ pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
     let (pages, steps, lanes) = (5u64, 14u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let words = places(&mut rng, pages, 2);
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("words").zeroed()?;
+    let a = bench.vm.region::<u64>().name("words").zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let (mut used, mut at) = (vec![0usize; words.len()], 0);
     let mut ops = Vec::new();
@@ -151,7 +151,7 @@ pub(super) fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let (lanes, turns, pages) = (2 * THREADS, 6u32, 6u64);
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3))?;
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("flushed").zeroed()?;
+    let a = bench.vm.region::<u64>().name("flushed").zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;

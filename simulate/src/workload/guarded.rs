@@ -9,7 +9,7 @@ use super::programs::{needs_of, shape};
 use super::{SECOND, THREADS, close, launch, needs};
 use crate::bench::{Bench, Calm, Wrong, compare};
 use crate::homes::{Flips, Homes, names_damage};
-use crate::program::{self, Moment, Shape, rng};
+use crate::program::{self, Moment, ProgramShape, rng};
 use crate::run::{Happened, PAGE_WORDS, Room};
 
 /// What becomes of a home that was taken away in the first launch.
@@ -25,7 +25,7 @@ enum Fate {
 
 pub(super) fn replicas(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
-    let shape = Shape {
+    let shape = ProgramShape {
         replicas: 2,
         checked: seed % 8 == 7,
         launches: 3,
@@ -96,8 +96,8 @@ pub(super) fn returns(room: &mut Room<'_>) -> Result<(), Wrong> {
     let apart = pages * PAGE_WORDS / lanes;
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let homes = Homes::of(&bench.vm, room.watcher());
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("returned").replicas(2);
-    let a = a.zeroed()?;
+    let a = bench.vm.region::<u64>().name("returned").replicas(2);
+    let a = a.zeroed(pages * PAGE_WORDS)?;
     let _calm = Calm(&bench.vm);
     let progress = bench.vm.buffer::<u64>(lanes)?;
     let beside = bench.vm.stream()?;
@@ -182,7 +182,7 @@ pub(super) fn checksums(room: &mut Room<'_>) -> Result<(), Wrong> {
     let replicas = 1 + (seed / 2 % 2) as u32;
     // Without a second copy every other run has nothing to find: what writers do beside write-backs is no damage.
     let flips = replicas == 2 || seed % 2 == 1;
-    let shape = Shape {
+    let shape = ProgramShape {
         replicas,
         checked: true,
         steps: 3 + (seed / 8 % 2) as u32,

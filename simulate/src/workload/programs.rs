@@ -5,11 +5,11 @@ use rand::RngExt;
 
 use super::SECOND;
 use crate::bench::Wrong;
-use crate::program::{self, Shape, rng, tiny};
+use crate::program::{self, ProgramShape, rng, tiny};
 use crate::run::{Needs, Room};
 
-pub(super) fn shape(seed: u64, frames: u64) -> Shape {
-    Shape {
+pub(super) fn shape(seed: u64, frames: u64) -> ProgramShape {
+    ProgramShape {
         launches: 1 + (seed / 4 % 2) as u32,
         steps: 4 + (seed / 8 % 4) as u32,
         // Parts of warps, small enough that a seed is done soon.
@@ -18,7 +18,7 @@ pub(super) fn shape(seed: u64, frames: u64) -> Shape {
     }
 }
 
-pub(super) fn needs_of(shape: &Shape) -> Needs {
+pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
     Needs {
         page: shape.page,
         frames: shape.frames,
@@ -27,8 +27,8 @@ pub(super) fn needs_of(shape: &Shape) -> Needs {
     }
 }
 
-fn program_on(room: &mut Room<'_>, shape: &Shape) -> Result<(), Wrong> {
-    let shape = Shape {
+fn program_on(room: &mut Room<'_>, shape: &ProgramShape) -> Result<(), Wrong> {
+    let shape = ProgramShape {
         errors_allowed: room.has_faults(),
         ..shape.clone()
     };
@@ -43,7 +43,7 @@ pub(super) fn random(room: &mut Room<'_>) -> Result<(), Wrong> {
 
 pub(super) fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
-    let shape = Shape {
+    let shape = ProgramShape {
         never_evicted: true,
         ..shape(seed, 1 + seed % 3)
     };
@@ -52,7 +52,7 @@ pub(super) fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
 
 pub(super) fn direct(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
-    let shape = Shape {
+    let shape = ProgramShape {
         direct: true,
         launches: 1,
         threads: 8,
@@ -74,7 +74,7 @@ pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
     let least = u64::from(layout::FILL_PAGE_BYTES);
     let tail = draw.random_range(0..u64::from(layout::FILL_CHUNK_BYTES) / 8);
     let whole = if seed % 4 == 3 { LARGE_PAGE } else { 0 };
-    let shape = Shape {
+    let shape = ProgramShape {
         page: LARGE_PAGE,
         // The last element is one that a lane owns.
         elements: (whole + least) / 4 + 2 * tail.next_multiple_of(2) + 2,

@@ -41,8 +41,7 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     let pages = frames + 4;
     let bench = room.open(needs(seed, frames))?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("held");
-    let a = a.from_slice(&model)?;
+    let a = bench.vm.region::<u64>().name("held").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
     // Each lane has a column of its own.
     let words: Vec<u64> = (0..holders * u64::from(steps))
@@ -68,8 +67,7 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     let pages = frames + 4;
     let bench = room.open(needs(seed, frames))?;
     let mut model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("held");
-    let a = a.from_slice(&model)?;
+    let a = bench.vm.region::<u64>().name("held").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
     let mut given = Vec::new();
     let mut sums = vec![0u64; (warps * ROW) as usize];
@@ -110,8 +108,7 @@ fn warps_read(room: &mut Room<'_>) -> Result<(), Wrong> {
     // Blocks between the two that read hold nothing, so nothing is declared.
     let bench = room.open(needs(seed, READING_BLOCKS.len() as u64 + 1))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
-    let a = bench.vm.region::<u64>(pages * PAGE_WORDS).name("read").read_only();
-    let a = a.from_slice(&model)?;
+    let a = bench.vm.region::<u64>().name("read").read_only().from_slice(&model)?;
     let _calm = Calm(&bench.vm);
     let blocks = READING_BLOCKS[1] + 1;
     let mut given = vec![0; (blocks * u64::from(steps)) as usize];

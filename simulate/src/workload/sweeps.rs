@@ -15,7 +15,7 @@ pub(super) fn stream(room: &mut Room<'_>) -> Result<(), Wrong> {
     let length = pages * PAGE_WORDS + apart + 1;
     let bench = room.open(needs(seed, 1 + seed % 4))?;
     let mut model: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
-    let a = bench.vm.region::<u64>(length).name("stream").from_slice(&model)?;
+    let a = bench.vm.region::<u64>().name("stream").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
     for _ in 0..2 {
         must(&bench, "stream", LaunchConfig::new(2, 32), (&a, apart))?;
@@ -33,9 +33,13 @@ pub(super) fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     let length = u64::from(side) * u64::from(side);
     let bench = room.open(needs(seed, 1 + seed % 2))?;
     let values: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
-    let matrix = bench.vm.region::<u64>(length).name("matrix").read_only();
-    let matrix = matrix.from_slice(&values)?;
-    let out = bench.vm.region::<u64>(length).name("transposed").zeroed()?;
+    let matrix = bench
+        .vm
+        .region::<u64>()
+        .name("matrix")
+        .read_only()
+        .from_slice(&values)?;
+    let out = bench.vm.region::<u64>().name("transposed").zeroed(length)?;
     let _calm = Calm(&bench.vm);
     must(&bench, "transpose", LaunchConfig::new(2, 16), (&matrix, &out, side))?;
     let side = u64::from(side);
@@ -62,14 +66,13 @@ pub(super) fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
         }
     }
     let region = |name: &str, of: &[u32]| {
-        let region = bench.vm.region::<u32>(of.len() as u64).name(name).read_only();
+        let region = bench.vm.region::<u32>().name(name).read_only();
         region.from_slice(of).map_err(Wrong::from)
     };
     let (row_region, neighbour_region) = (region("rows", &rows)?, region("neighbours", &neighbours)?);
     let mut distances = vec![u32::MAX; (vertices * apart) as usize];
     distances[0] = 0;
-    let paged = bench.vm.region::<u32>(distances.len() as u64).name("distances");
-    let paged = paged.from_slice(&distances)?;
+    let paged = bench.vm.region::<u32>().name("distances").from_slice(&distances)?;
     let _calm = Calm(&bench.vm);
     for level in 0..vertices as u32 {
         let changed = bench.vm.buffer::<u32>(1)?;
@@ -108,12 +111,7 @@ pub(super) fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {
     let length = pages * PAGE_WORDS + 4 * apart;
     let bench = room.open(needs(seed, 1 + seed % 5))?;
     let values: Vec<u64> = (0..length).map(|i| pattern(seed, i)).collect();
-    let a = bench
-        .vm
-        .region::<u64>(length)
-        .name("ahead")
-        .read_only()
-        .from_slice(&values)?;
+    let a = bench.vm.region::<u64>().name("ahead").read_only().from_slice(&values)?;
     let _calm = Calm(&bench.vm);
     // Its warp has left before any of the pages is there.
     must(

@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::Outcome;
 use crate::config::config;
@@ -38,7 +40,7 @@ fn record() -> MutexGuard<'static, Record> {
         })
     });
     // A panic leaves lists of whole entries.
-    record.lock().unwrap_or_else(PoisonError::into_inner)
+    record.lock()
 }
 
 /// `name:errno` or `name:errno@n`.

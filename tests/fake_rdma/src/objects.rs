@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_nic::mlx5::dv;
 use gpuvm_nic::{MemoryKey, Pages, SoftNic};
+use parking_lot::{Mutex, MutexGuard};
 use rdma_mummy_sys as sys;
 
 use crate::Outcome;
@@ -169,7 +170,7 @@ pub fn objects() -> MutexGuard<'static, Objects> {
     static OBJECTS: OnceLock<Mutex<Objects>> = OnceLock::new();
     let objects = OBJECTS.get_or_init(Mutex::default);
     // A panic leaves a map of whole entries.
-    objects.lock().unwrap_or_else(PoisonError::into_inner)
+    objects.lock()
 }
 
 /// All objects, in words.

@@ -5,11 +5,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::protocol::{Event, LINE_BYTES_MAX, Request, Stream};
@@ -58,18 +59,18 @@ impl Executor {
                 self.start(id, shell.stdin(if input { Stdio::piped() } else { Stdio::null() }));
             }
             Request::Input { id, text } => {
-                if let Some(Running { input: Some(input), .. }) = lock(&self.running).get(&id) {
+                if let Some(Running { input: Some(input), .. }) = self.running.lock().get(&id) {
                     let _ = input.send(text);
                 }
             }
             Request::EndInput { id } => {
-                if let Some(running) = lock(&self.running).get_mut(&id) {
+                if let Some(running) = self.running.lock().get_mut(&id) {
                     running.input = None;
                 }
             }
             Request::Signal { id, number } => {
                 let signal = Signal::from_named_raw(number);
-                if let (Some(running), Some(signal)) = (lock(&self.running).get(&id), signal) {
+                if let (Some(running), Some(signal)) = (self.running.lock().get(&id), signal) {
                     // The entry exists, so the leader was not waited for and its number is still its own.
                     let _ = kill_process_group(running.leader, signal);
                 }
@@ -105,14 +106,14 @@ impl Executor {
             self.read_lines(id, Stream::Stderr, stderr, done);
         }
         let input = child.stdin.take().map(write_input);
-        lock(&self.running).insert(id, Running { leader, input });
+        self.running.lock().insert(id, Running { leader, input });
         let (running, events) = (self.running.clone(), self.events.clone());
         thread::spawn(move || {
             use rustix::process::{WaitId, WaitIdOptions, waitid};
             // Not reaped yet: the group's number cannot become another's before its rest is killed.
             let _ = waitid(WaitId::Pid(leader), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             let _ = kill_process_group(leader, Signal::KILL);
-            lock(&running).remove(&id);
+            running.lock().remove(&id);
             let code = child.wait().map_or(127, |status| {
                 status
                     .code()
@@ -146,7 +147,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        for running in lock(&self.running).values() {
+        for running in self.running.lock().values() {
             let _ = kill_process_group(running.leader, Signal::KILL);
         }
     }
@@ -163,9 +164,4 @@ fn write_input(mut stdin: ChildStdin) -> Sender<String> {
         }
     });
     sender
-}
-
-/// A map of plain values holds together whatever its holder panicked over.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

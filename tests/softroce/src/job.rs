@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
 use crate::protocol::{Event, Request, Stream};
@@ -112,7 +114,7 @@ impl Jobs {
             }),
             Event::Exit { id, code } => {
                 self.change(id, |progress| progress.code = Some(code));
-                lock(&self.states).remove(&id);
+                self.states.lock().remove(&id);
             }
             Event::Ready | Event::Broken { .. } => {}
         }
@@ -120,17 +122,17 @@ impl Jobs {
 
     /// The machine is gone: whoever waits learns why.
     pub(crate) fn all_gone(&self, why: &str) {
-        lock(&self.gone).get_or_insert_with(|| why.to_owned());
-        let states: Vec<_> = lock(&self.states).drain().collect();
+        self.gone.lock().get_or_insert_with(|| why.to_owned());
+        let states: Vec<_> = self.states.lock().drain().collect();
         for (_, state) in states {
-            lock(&state.now).gone = Some(why.to_owned());
+            state.now.lock().gone = Some(why.to_owned());
             state.changed.notify_all();
         }
     }
 
     /// Kills every command that runs.
     pub(crate) fn kill_all(&self) {
-        let ids: Vec<u64> = lock(&self.states).keys().copied().collect();
+        let ids: Vec<u64> = self.states.lock().keys().copied().collect();
         for id in ids {
             let _ = self.ask(&Request::Signal {
                 id,
@@ -140,9 +142,9 @@ impl Jobs {
     }
 
     fn change(&self, id: u64, change: impl FnOnce(&mut Progress)) {
-        let state = lock(&self.states).get(&id).cloned();
+        let state = self.states.lock().get(&id).cloned();
         if let Some(state) = state {
-            change(&mut lock(&state.now));
+            change(&mut state.now.lock());
             state.changed.notify_all();
         }
     }
@@ -156,7 +158,7 @@ impl Jobs {
 
     fn ask(&self, request: &Request) -> Result<(), Error> {
         (self.ask)(request).map_err(|error| {
-            let gone = lock(&self.gone).clone();
+            let gone = self.gone.lock().clone();
             self.error_gone(gone.unwrap_or_else(|| error.to_string()))
         })
     }
@@ -165,9 +167,9 @@ impl Jobs {
     pub(crate) fn start(self: &Arc<Self>, command: &str, input: bool) -> Result<Job, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(JobState::default());
-        lock(&self.states).insert(id, state.clone());
+        self.states.lock().insert(id, state.clone());
         // After the entry is there: either this sees that the machine is gone, or `all_gone` sees the entry.
-        if let Some(why) = lock(&self.gone).clone() {
+        if let Some(why) = self.gone.lock().clone() {
             return Err(self.error_gone(why));
         }
         let folder = std::env::current_dir()
@@ -218,7 +220,7 @@ impl Job {
     pub fn wait_line(&mut self, wanted: &str, fits: impl Fn(&str) -> bool, limit: Duration) -> Result<String, Error> {
         let ends = Instant::now() + limit;
         let state = self.state.clone();
-        let mut now = lock(&state.now);
+        let mut now = state.now.lock();
         loop {
             let from = self.seen.saturating_sub(now.dropped);
             let found = now.lines.iter().skip(from).position(|line| fits(&line.text));
@@ -243,11 +245,7 @@ impl Job {
                     output: tail(now.lines.iter().map(|line| line.text.as_str())),
                 });
             }
-            now = state
-                .changed
-                .wait_timeout(now, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state.changed.wait_for(&mut now, left);
         }
     }
 
@@ -258,7 +256,7 @@ impl Job {
     pub fn follow(&mut self, limit: Duration, mut show: impl FnMut(&Line)) -> Result<i32, Error> {
         let ends = Instant::now() + limit;
         let state = self.state.clone();
-        let mut now = lock(&state.now);
+        let mut now = state.now.lock();
         loop {
             let from = self.seen.saturating_sub(now.dropped);
             let fresh: Vec<Line> = now.lines.iter().skip(from).cloned().collect();
@@ -267,7 +265,7 @@ impl Job {
             if !fresh.is_empty() {
                 drop(now);
                 fresh.iter().for_each(&mut show);
-                now = lock(&state.now);
+                now = state.now.lock();
                 continue;
             }
             if let Some(code) = code {
@@ -289,11 +287,7 @@ impl Job {
                     output,
                 });
             }
-            now = state
-                .changed
-                .wait_timeout(now, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state.changed.wait_for(&mut now, left);
         }
     }
 
@@ -303,7 +297,7 @@ impl Job {
     /// As [`Job::follow`].
     pub fn wait(mut self, limit: Duration) -> Result<Output, Error> {
         let code = self.follow(limit, |_| {})?;
-        let lines = lock(&self.state.now).lines.iter().cloned().collect();
+        let lines = self.state.now.lock().lines.iter().cloned().collect();
         Ok(Output {
             machine: self.jobs.machine.clone(),
             command: self.command.clone(),
@@ -314,7 +308,7 @@ impl Job {
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
-        let now = lock(&self.state.now);
+        let now = self.state.now.lock();
         now.code.is_some() || now.gone.is_some()
     }
 
@@ -398,9 +392,4 @@ pub(crate) fn tail<'a>(lines: impl DoubleEndedIterator<Item = &'a str>) -> Strin
     let mut last: Vec<_> = lines.rev().take(LINES_SHOWN).map(|line| format!("  {line}")).collect();
     last.reverse();
     last.join("\n")
-}
-
-/// What these mutexes hold is whole after each statement, whatever their holder panicked over.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

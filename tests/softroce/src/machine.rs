@@ -3,10 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::executor::Executor;
@@ -314,7 +316,7 @@ impl Starting {
         let ask = move |request: &Request| {
             let mut text = serde_json::to_string(request)?;
             text.push('\n');
-            let mut port = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut port = writer.lock();
             port.write_all(text.as_bytes()).inspect_err(|_| {
                 // Half a line may be out: nothing that follows would be understood.
                 let _ = port.shutdown(Shutdown::Both);

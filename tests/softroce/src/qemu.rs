@@ -7,10 +7,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -166,7 +167,7 @@ impl Qemu {
             console,
             log,
         });
-        lock(all()).push(Arc::downgrade(&machine));
+        all().lock().push(Arc::downgrade(&machine));
         Ok((machine, listener))
     }
 
@@ -190,14 +191,14 @@ impl Qemu {
 
     /// How the process has ended, if it has.
     pub(crate) fn ended(&self) -> Option<String> {
-        let status = lock(&self.child).try_wait().ok().flatten()?;
+        let status = self.child.lock().try_wait().ok().flatten()?;
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         Some(format!("QEMU has ended ({status}) {}", said.trim()))
     }
 
     /// How the process has ended, if by a signal of its own making.
     pub(crate) fn crashed(&self) -> Option<String> {
-        let status = lock(&self.child).try_wait().ok().flatten()?;
+        let status = self.child.lock().try_wait().ok().flatten()?;
         let crashes = [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::ILL, Signal::FPE];
         let signal = status.signal()?;
         crashes.iter().find(|crash| crash.as_raw() == signal)?;
@@ -206,12 +207,12 @@ impl Qemu {
 
     /// The cable to another machine, and the end that is here.
     pub(crate) fn plug(&self) -> Option<Plug> {
-        lock(&self.folder).as_ref()?.1.clone()
+        self.folder.lock().as_ref()?.1.clone()
     }
 
     /// Kills the process, as a power cut would end a machine, and waits for its end.
     pub(crate) fn kill(&self) {
-        let mut child = lock(&self.child);
+        let mut child = self.child.lock();
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -238,7 +239,7 @@ impl Qemu {
 
     fn destroy(&self) {
         self.kill();
-        lock(&self.folder).take();
+        self.folder.lock().take();
     }
 }
 
@@ -309,7 +310,7 @@ fn spawn(command: Command) -> io::Result<Child> {
     });
     let gone = || io::Error::other("the thread that starts processes is gone");
     let (answer, child) = channel();
-    lock(spawner).send((command, answer)).map_err(|_| gone())?;
+    spawner.lock().send((command, answer)).map_err(|_| gone())?;
     child.recv().map_err(|_| gone())?
 }
 
@@ -321,14 +322,10 @@ fn all() -> &'static Mutex<Vec<Weak<Qemu>>> {
 
 /// Kills all machines of this process and removes their folders; for the end of the process by a signal.
 pub fn kill_all_machines() {
-    let machines: Vec<_> = lock(all()).drain(..).filter_map(|machine| machine.upgrade()).collect();
+    let machines: Vec<_> = all().lock().drain(..).filter_map(|machine| machine.upgrade()).collect();
     for machine in machines {
         machine.destroy();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

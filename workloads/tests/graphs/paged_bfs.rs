@@ -1,7 +1,7 @@
 //! The paged search against the search on the CPU: graphs of all shapes, frames for all of it and for next to nothing.
 
 use gpuvm::{Mlx5, Queues, Rxe, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
-use gpuvm_workloads::bfs::{self, BfsError, Options, Shape};
+use gpuvm_workloads::bfs::{self, BfsError, Options, SearchShape};
 use gpuvm_workloads::graph::{Csr, Direction, GraphSpec, LoadOptions, reference};
 
 /// Two queue pairs so deep over the transport that the environment asks for.
@@ -29,8 +29,8 @@ fn check(csr: &Csr, source: u32, options: &Options) -> bfs::Outcome {
         shape: Some(shape),
         ..options.clone()
     };
-    check_one(csr, source, &of(Shape::WordAWarp));
-    check_one(csr, source, &of(Shape::WordALane))
+    check_one(csr, source, &of(SearchShape::WordAWarp));
+    check_one(csr, source, &of(SearchShape::WordALane))
 }
 
 /// Searches and compares distances, levels and counts.

@@ -4,18 +4,18 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdma_mummy_sys as sys;
 
 use super::{PAGE, from_status, last_error, library};
 use crate::NicError;
-use crate::mlx5::arena::{SharedMemory, State};
+use crate::mlx5::arena::{ArenaState, SharedMemory};
 use crate::mlx5::domain::Domain;
 use crate::mlx5::dv;
 use crate::mlx5::failure::failed_with;
 use crate::mlx5::prm::Place;
-use crate::soft::lock;
 
 /// Bytes of one registration, unless a queue pair needs more.
 const SLAB_BYTES: u64 = 2 << 20;
@@ -34,7 +34,7 @@ struct Slab {
 
 #[derive(Default)]
 struct Slabs {
-    free: State,
+    free: ArenaState,
     slabs: Vec<Slab>,
 }
 
@@ -91,7 +91,7 @@ impl Devx {
     /// A chunk of whole pages.
     pub(super) fn allocate(&self, domain: &Domain, bytes: u64) -> Result<Chunk, NicError> {
         let doing = || format!("registering memory for queues of {bytes} bytes");
-        let mut slabs = lock(&self.slabs);
+        let mut slabs = self.slabs.lock();
         let start = match slabs.free.cut(bytes, PAGE) {
             Some(start) => start,
             None => {
@@ -156,13 +156,13 @@ impl Devx {
     }
 
     pub(super) fn free(&self, chunk: &Chunk) {
-        lock(&self.slabs).free.take_back(chunk.start);
+        self.slabs.lock().free.take_back(chunk.start);
     }
 
     /// Gives the registrations back; whether all are gone. No queue pair may be left.
     pub fn end(&mut self, domain: &dv::Mlx5Dv, warn: impl Fn(&str, &io::Error)) {
         let Some(library) = domain.devx() else { return };
-        for slab in lock(&self.slabs).slabs.drain(..) {
+        for slab in self.slabs.lock().slabs.drain(..) {
             // SAFETY: made by `register`; no queue uses it, and it is taken out, so this happens once.
             if let Err(error) = from_status(unsafe { (library.umem_dereg)(slab.umem.as_ptr()) }) {
                 warn("mlx5dv_devx_umem_dereg", &error);

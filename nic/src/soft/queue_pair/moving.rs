@@ -6,7 +6,7 @@ use super::super::execute::{Failure, plan};
 use super::super::faults::Fault;
 use super::super::moving::{Lane, Moving, Taken, Way};
 use super::super::report::{ViolationKind, describe};
-use super::super::{lock, vendor};
+use super::super::vendor;
 use super::{QueuePairEngine, RequestBuffer, Step, opcode_of};
 use crate::QueuePairState;
 use crate::wire::mlx5::{
@@ -147,7 +147,7 @@ impl QueuePairEngine {
         }
         if let Some(Fault::LoseCompletion) = fault {
             self.skip_entry();
-            lock(&self.shared.ends).cq.skip();
+            self.shared.ends.lock().cq.skip();
             return None;
         }
         let detail = CompletionDetail::Success {
@@ -242,7 +242,7 @@ impl QueuePairEngine {
             address,
             owner,
             overrun,
-        } = lock(&self.shared.ends).cq.claim();
+        } = self.shared.ends.lock().cq.claim();
         if overrun {
             let number = self.shared.number;
             context

@@ -1,10 +1,10 @@
 //! What several engines and callers see of a queue pair.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::soft::completion_queue::{CompletionQueue, word};
-use crate::soft::lock;
 use crate::wire::mlx5::Completion;
 use crate::{QueueMemory, QueuePairState};
 
@@ -87,17 +87,17 @@ impl QueuePairShared {
 
     /// Stops all use of the memory of the completion queue and the record.
     pub fn bury(&self) {
-        lock(&self.ends).alive = false;
+        self.ends.lock().alive = false;
     }
 
     /// Position of the first completion since the last reset.
     pub fn completions_start(&self) -> u32 {
-        lock(&self.ends).cq.first()
+        self.ends.lock().cq.first()
     }
 
     /// Sets completions and the records to their start.
     pub fn clear(&self) {
-        let mut ends = lock(&self.ends);
+        let mut ends = self.ends.lock();
         if ends.alive {
             ends.cq.reset();
             // SAFETY: the record is valid while `alive`. Relaxed: nobody posts to a queue pair in reset.

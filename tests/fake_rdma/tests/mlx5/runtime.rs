@@ -50,9 +50,7 @@ fn pairs(count: u32) -> Mlx5 {
 /// Adds to every element of a region that is larger than the frames, twice, and looks at the home.
 fn pages_come_and_go(vm: &Vm) {
     let kernel = vm.kernel("add.cu", SOURCE, "add").unwrap();
-    let region = vm
-        .region::<u32>(PAGES * WORDS - 3)
-        .from_iter(0..(PAGES * WORDS - 3) as u32);
+    let region = vm.region::<u32>().from_iter(0..(PAGES * WORDS - 3) as u32);
     let region = region.unwrap();
     for _ in 0..2 {
         kernel
@@ -87,7 +85,7 @@ fn kernels_page_over_its_queues() {
         assert!(nics.len() == 1 && nics[0].makes_rings, "{nics:?}");
         println!("# {} queue pairs by the latency that was measured", vm.queue_pairs());
         let kernel = vm.kernel("add.cu", SOURCE, "add").unwrap();
-        let one = vm.region::<u32>(WORDS).from_iter(0..WORDS as u32).unwrap();
+        let one = vm.region::<u32>().from_iter(0..WORDS as u32).unwrap();
         // The first launch's kernel is compiled; what a user waits for every time comes after that.
         let faulted = Instant::now();
         kernel
@@ -153,7 +151,7 @@ fn frames_of_a_gpu_are_dma_bufs_and_its_lanes_ring() {
         pages_come_and_go(&vm);
         assert_eq!(vm.stats().unwrap().doorbell_calls, 0);
         // Frames of a region's own as well.
-        let kept = vm.region::<u32>(WORDS).never_evicted().zeroed().unwrap();
+        let kept = vm.region::<u32>().never_evicted().zeroed(WORDS).unwrap();
         assert_eq!(gpu.exported().len(), 2);
         kept.close().unwrap();
         drop(vm);

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::SHORT;
@@ -94,7 +95,7 @@ fn cache() -> Option<PathBuf> {
 pub(super) fn warm(program: &Path, arguments: &str) -> Result<(), Error> {
     static DONE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let line = format!("{SEEDS} exec {} {arguments}", program.display());
-    if !DONE.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+    if !DONE.lock().insert(line.clone()) {
         return Ok(());
     }
     let mut command = Command::new("bash");
