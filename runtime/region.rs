@@ -305,9 +305,10 @@ impl RegionInner {
             home,
             bytes: self.pages.bytes(),
             page_shift: self.gpu.page_shift(),
-            region: match self.never_evicted {
-                true => self.view.id() | layout::ARRAY_NEVER_EVICTED,
-                false => self.view.id() | self.placement.array_flags(home, self.read_only),
+            region: match (self.never_evicted, self.read_only) {
+                (true, _) => self.view.id() | layout::ARRAY_NEVER_EVICTED,
+                (false, true) => self.view.id() | self.placement.array_flags(home),
+                (false, false) => self.view.id(),
             },
             offset_mask: (1 << self.gpu.page_shift()) - 1,
             frame_scale: 1 << (self.gpu.page_shift() - layout::FRAME_SHIFT),

@@ -4,11 +4,12 @@ use std::{fmt, str::FromStr};
 
 use gpuvm_layouts as layout;
 
-/// What a kernel's read does with a page that has no frame. It never changes results: writes, atomics, spans and prefetches
-/// fetch the page under each.
+/// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
+/// prefetches fetch the page under each.
 ///
-/// A page can be read in place where lanes reach its home by loads ([`Transport::Direct`](crate::Transport::Direct)) and the home
-/// begins at a multiple of 16 bytes. Elsewhere each of these fetches, as it does in a region that is never evicted.
+/// Pages of a [read-only](super::RegionBuilder::read_only) region can be read in place where lanes reach its home by loads
+/// ([`Transport::Direct`](crate::Transport::Direct)) and the home begins at a multiple of 16 bytes. In any other region, and in one
+/// that is never evicted, each of these fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
     /// The page is fetched, and another one leaves its frame when none is free. Right for data that is used again soon.
@@ -22,15 +23,14 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a region whose home lies at the device address `home`, 0 if lanes do not reach it.
-    pub(crate) fn array_flags(self, home: u64, read_only: bool) -> u32 {
-        let flags = match self {
-            _ if home == 0 || !home.is_multiple_of(16) => return 0,
-            Self::Fetch => return 0,
+    /// The bits of a kernel argument for a read-only region whose home lies at the device address `home`, 0 if lanes do not reach it.
+    pub(crate) fn array_flags(self, home: u64) -> u32 {
+        match self {
+            _ if home == 0 || !home.is_multiple_of(16) => 0,
+            Self::Fetch => 0,
             Self::InPlace => layout::ARRAY_IN_PLACE,
             Self::WhileFree => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE,
-        };
-        flags | if read_only { layout::ARRAY_CONSTANT } else { 0 }
+        }
     }
 }
 

@@ -235,15 +235,12 @@ constexpr const unsigned int JOIN_REPEAT = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
-/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which lanes reach by loads and which begins at a
-/// multiple of 16 bytes.
+/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which nobody writes, which lanes reach by loads and
+/// which begins at a multiple of 16 bytes.
 constexpr const unsigned int ARRAY_IN_PLACE = 1073741824;
 
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
 constexpr const unsigned int ARRAY_FETCH_WHILE_FREE = 536870912;
-
-/// Bit of [`ArrayDesc::region`]: nobody writes the region while kernels run, so its home may be read by weak loads.
-constexpr const unsigned int ARRAY_CONSTANT = 268435456;
 
 /// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
 /// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
