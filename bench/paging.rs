@@ -212,6 +212,7 @@ fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs
         machine: Vm::builder().gpu(SimulatedGpu::new()).transport(Soft::new()),
         frame_bytes: (bfs::paged_bytes(csr, 4096) as f64 * share) as u64,
         page_bytes: 4096,
+        placement: gpuvm::Placement::Fetch,
         shape: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;

@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         machine: Vm::builder(),
         frame_bytes: bfs::paged_bytes(csr, 4096) / 4,
         page_bytes: 4096,
+        placement: gpuvm::Placement::Fetch,
         shape: None,
     };
     let mut levels = Vec::new();

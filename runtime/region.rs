@@ -24,6 +24,7 @@ mod guard;
 mod handle;
 mod health;
 mod nodes;
+mod placement;
 mod replicas;
 mod stripes;
 
@@ -31,6 +32,7 @@ pub use builder::{Integrity, RegionBuilder};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
+pub use placement::Placement;
 
 /// What a region is; its handle and the launches that name it share it.
 pub(crate) struct RegionInner {
@@ -43,6 +45,7 @@ pub(crate) struct RegionInner {
     pub read_only: bool,
     /// Its frames are its own, one a page.
     pub never_evicted: bool,
+    placement: Placement,
     pub element: ElementType,
     pub length: u64,
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
@@ -90,6 +93,7 @@ struct Plan {
     name: String,
     read_only: bool,
     never_evicted: bool,
+    placement: Placement,
     length: u64,
     element: ElementType,
     /// The checksum of each page, 0 where it is not known; none for a region without.
@@ -160,6 +164,7 @@ impl RegionInner {
             pages,
             read_only: plan.read_only,
             never_evicted: plan.never_evicted,
+            placement: plan.placement,
             element: plan.element,
             length: plan.length,
             homes,
@@ -291,17 +296,19 @@ impl RegionInner {
 
     /// The kernel argument.
     pub fn array(&self) -> layout::ArrayDesc {
+        let home = self.homes[0].direct_addr();
         layout::ArrayDesc {
             words: self.view.words_addr(),
             frames: self.frames_addr,
             length: self.length,
             vm: self.gpu.desc_addr(),
-            home: self.homes[0].direct_addr(),
+            home,
             bytes: self.pages.bytes(),
             page_shift: self.gpu.page_shift(),
-            region: match self.never_evicted {
-                true => self.view.id() | layout::ARRAY_NEVER_EVICTED,
-                false => self.view.id(),
+            region: match (self.never_evicted, self.read_only) {
+                (true, _) => self.view.id() | layout::ARRAY_NEVER_EVICTED,
+                (false, true) => self.view.id() | self.placement.array_flags(home),
+                (false, false) => self.view.id(),
             },
             offset_mask: (1 << self.gpu.page_shift()) - 1,
             frame_scale: 1 << (self.gpu.page_shift() - layout::FRAME_SHIFT),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use gpuvm::Placement;
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
 
@@ -140,6 +141,11 @@ pub struct BfsArgs {
     /// Bytes of a page: a power of two from 4KiB to 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
+
+    /// What reads of the graph do with a page that has no frame: fetch (another page leaves), in-place (it is read where it is), or
+    /// while-free (fetched while frames are free, then read in place).
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub placement: Placement,
 
     /// GPU, transport and queues.
     #[command(flatten)]

@@ -29,6 +29,7 @@ pub fn run(args: &BfsArgs) -> Result<(), CliError> {
         machine: args.machine.builder(args.page_size, args.seed)?,
         frame_bytes: frame_bytes(args, &graph)?,
         page_bytes: args.page_size,
+        placement: args.placement,
         shape: None,
     };
     bars.working("starting");

@@ -29,6 +29,11 @@ pub const JOIN_PENDING: u32 = 1;
 pub const JOIN_REPEAT: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
+/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which nobody writes, which lanes reach by loads and
+/// which begins at a multiple of 16 bytes.
+pub const ARRAY_IN_PLACE: u32 = 0x4000_0000;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
+pub const ARRAY_FETCH_WHILE_FREE: u32 = 0x2000_0000;
 /// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
 /// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
 pub const ABSENT_COUNT_WORDS: u64 = 16;
@@ -87,7 +92,7 @@ pub struct ArrayDesc {
     pub bytes: u64,
     /// Base-two logarithm of the page size.
     pub page_shift: u32,
-    /// The region's index in the region table, perhaps with `ARRAY_NEVER_EVICTED`.
+    /// The region's index in the region table, with `ARRAY_*`.
     pub region: u32,
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     pub offset_mask: u32,

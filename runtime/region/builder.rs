@@ -5,7 +5,7 @@ use std::{marker::PhantomData, sync::Arc};
 use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
 
-use super::{Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
+use super::{Placement, Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
 use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
@@ -28,6 +28,7 @@ pub struct RegionBuilder<E> {
     read_only: bool,
     at_host: bool,
     never_evicted: bool,
+    placement: Placement,
     replicas: u32,
     integrity: Integrity,
     /// The neighbour GPU that holds the pages.
@@ -55,6 +56,7 @@ impl<E> RegionBuilder<E> {
             read_only: false,
             at_host: false,
             never_evicted: false,
+            placement: Placement::Fetch,
             replicas: 1,
             integrity: Integrity::Unchecked,
             neighbour: None,
@@ -85,6 +87,12 @@ impl<E> RegionBuilder<E> {
     /// [`frame_memory`](crate::VmBuilder::frame_memory). Such a region is flushed only when no launch uses it.
     pub fn never_evicted(mut self) -> Self {
         self.never_evicted = true;
+        self
+    }
+
+    /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
         self
     }
 
@@ -342,6 +350,7 @@ impl<E> RegionBuilder<E> {
             name: self.label(),
             read_only: self.read_only,
             never_evicted: self.never_evicted,
+            placement: self.placement,
             length: self.length,
             element: self.element.clone(),
             checksums,

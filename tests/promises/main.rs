@@ -20,6 +20,7 @@ mod flush_and_host_access;
 mod flush_reads;
 mod fuzz_targets;
 mod gpu_lost;
+mod in_place;
 mod inside_the_region;
 mod integrity;
 mod kernel_errors;

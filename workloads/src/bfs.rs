@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Region, Stats, TransportKind, Vm, VmBuilder};
+use gpuvm::{
+    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Region, Stats, TransportKind, Vm, VmBuilder,
+};
 
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
@@ -97,6 +99,8 @@ pub struct Options {
     pub frame_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
+    /// What reads of the graph do with a page that has no frame.
+    pub placement: Placement,
     /// Who takes which vertices; `None`: the faster shape on this GPU.
     pub shape: Option<SearchShape>,
 }
@@ -183,7 +187,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    let search = Search::new(&vm, csr, source, options.shape).map_err(|source| BfsError::Vm {
+    let search = Search::new(&vm, csr, source, options).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,
     })?;
@@ -304,9 +308,9 @@ impl Sets {
 }
 
 impl Search {
-    fn new(vm: &Vm, csr: &Csr, source: u32, shape: Option<SearchShape>) -> gpuvm::Result<Search> {
+    fn new(vm: &Vm, csr: &Csr, source: u32, options: &Options) -> gpuvm::Result<Search> {
         let gpu = vm.device().capabilities();
-        let shape = shape.unwrap_or_else(|| SearchShape::of(&gpu));
+        let shape = options.shape.unwrap_or_else(|| SearchShape::of(&gpu));
         let vertices = u64::from(csr.vertices());
         let names = ["bfs_level", "bfs_pieces"];
         let [rows, pieces] = vm.kernels("bfs.cu", SOURCE, names, &shape.compile_options())?;
@@ -320,6 +324,7 @@ impl Search {
                 .region()
                 .name("neighbours")
                 .read_only()
+                .placement(options.placement)
                 .from_slice(csr.neighbours())?,
             distances: vm.region().name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr, source)?,

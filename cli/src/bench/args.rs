@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use gpuvm::Placement;
 
 use gpuvm_workloads::graph::GraphSpec;
 
@@ -308,6 +309,10 @@ pub struct BfsBenchArgs {
     /// Page sizes, with commas between.
     #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
     pub page_size: Vec<u64>,
+
+    /// What reads of the graph do with a page that has no frame, with commas between: fetch, in-place, while-free.
+    #[arg(long, value_name = "HOW,..", default_value = "fetch", value_delimiter = ',')]
+    pub placement: Vec<Placement>,
 
     /// Frames, as shares of the pages of the graph and the distances, with commas between.
     #[arg(long, value_name = "SHARE,..", default_value = "1,1/4", value_delimiter = ',')]

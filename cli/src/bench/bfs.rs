@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpuvm::{GpuError, Kernel, LaunchConfig};
+use gpuvm::{GpuError, Kernel, LaunchConfig, Placement};
 use gpuvm_gpu::Gpu;
 use gpuvm_gpu::HostMemory;
 use gpuvm_gpu::cuda::{Managed, Side};
@@ -53,10 +53,14 @@ pub fn measure(args: &BfsBenchArgs) -> Result<Report, CliError> {
     peers.push(bench.peer(&machine, in_place, |contents| Peer::host(machine.gpu(), contents))?);
     report.rows.append(&mut peers);
     drop(machine);
-    for &page_bytes in &args.page_size {
+    let kinds = args
+        .page_size
+        .iter()
+        .flat_map(|&page| args.placement.iter().map(move |&how| (page, how)));
+    for (page_bytes, placement) in kinds {
         let mut whole = None;
         for &share in &args.frames_share {
-            let mut row = bench.paged(page_bytes, share)?;
+            let mut row = bench.paged(page_bytes, placement, share)?;
             if share == Share(1.0) {
                 whole = Some(row.figure);
             } else if let Some(whole) = whole {
@@ -93,13 +97,14 @@ impl Bench<'_> {
         }
     }
 
-    fn paged(&self, page_bytes: u64, share: Share) -> Result<Row, CliError> {
+    fn paged(&self, page_bytes: u64, placement: Placement, share: Share) -> Result<Row, CliError> {
         let all = bfs::paged_bytes(self.csr, page_bytes);
         let frame_bytes = ((all as f64 * share.0) as u64).next_multiple_of(page_bytes);
         let options = bfs::Options {
             machine: self.args.machine.builder(page_bytes, None)?,
             frame_bytes,
             page_bytes,
+            placement,
             shape: None,
         };
         let (mut times, mut fetched) = (Vec::new(), 0);
@@ -113,6 +118,7 @@ impl Bench<'_> {
         Ok(self
             .row("paged", times)
             .with("page", size(page_bytes))
+            .with("placement", placement)
             .with("frames", size(frame_bytes))
             .with("share", share.0)
             .and("fetched MB", fetched as f64 / 1e6))

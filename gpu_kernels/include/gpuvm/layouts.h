@@ -235,6 +235,13 @@ constexpr const unsigned int JOIN_REPEAT = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
+/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which nobody writes, which lanes reach by loads and
+/// which begins at a multiple of 16 bytes.
+constexpr const unsigned int ARRAY_IN_PLACE = 1073741824;
+
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
+constexpr const unsigned int ARRAY_FETCH_WHILE_FREE = 536870912;
+
 /// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
 /// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
 constexpr const unsigned long long ABSENT_COUNT_WORDS = 16ULL;
@@ -293,7 +300,7 @@ struct alignas(16) ArrayDesc {
     unsigned long long bytes;
     /// Base-two logarithm of the page size.
     unsigned int page_shift;
-    /// The region's index in the region table, perhaps with `ARRAY_NEVER_EVICTED`.
+    /// The region's index in the region table, with `ARRAY_*`.
     unsigned int region;
     /// Page size less one: an element's offset in its page is its byte number under this mask.
     unsigned int offset_mask;

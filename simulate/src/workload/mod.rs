@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpuvm::{Launch, LaunchConfig, Region};
+use gpuvm::{Launch, LaunchConfig, Placement, Region};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -45,6 +45,8 @@ pub enum Workload {
     Direct,
     /// A random program like `Direct` with pages so large that all warps that wait for one fill it.
     LargePages,
+    /// Like `Bfs`, with lanes that copy pages themselves and read the graph where it lives, always or when no frame is free.
+    InPlace,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,
     /// Homes are taken away and return beside a kernel that writes.
@@ -82,7 +84,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -95,6 +97,7 @@ impl Workload {
         Self::NeverEvicted,
         Self::Direct,
         Self::LargePages,
+        Self::InPlace,
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
@@ -115,6 +118,7 @@ impl Workload {
             Self::NeverEvicted => "never-evicted",
             Self::Direct => "direct",
             Self::LargePages => "large-pages",
+            Self::InPlace => "in-place",
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
@@ -128,7 +132,7 @@ impl Workload {
                 (PROGRAM, &[("ELEMENT", "unsigned")])
             }
             Self::Counters | Self::Linear | Self::Flush | Self::Returns => (WORDS, &[]),
-            Self::Stream | Self::Transpose | Self::Bfs | Self::Prefetch => (SWEEPS, &[]),
+            Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
         };
         Sources {
@@ -144,12 +148,12 @@ impl Workload {
     /// Whether its lanes race for words of the region by design: as operations of which any order is right, by storing equal values, or,
     /// where a page never leaves, by a weak look at a word that changes once.
     pub fn races_on_purpose(self) -> bool {
-        matches!(self, Self::Linear | Self::Bfs | Self::NeverEvicted)
+        matches!(self, Self::Linear | Self::Bfs | Self::InPlace | Self::NeverEvicted)
     }
 
     /// Whether its lanes copy pages themselves.
     pub(crate) fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::LargePages)
+        matches!(self, Self::Direct | Self::LargePages | Self::InPlace)
     }
 
     /// Whether its pages have two homes, some of which are taken away.
@@ -170,13 +174,17 @@ impl Workload {
             Self::Linear => contended::linear(room),
             Self::Stream => sweeps::stream(room),
             Self::Transpose => sweeps::transpose(room),
-            Self::Bfs => sweeps::bfs(room),
+            Self::Bfs => sweeps::bfs(room, Placement::Fetch),
             Self::Spans => spans::spans(room),
             Self::Prefetch => sweeps::prefetch(room),
             Self::Flush => contended::flush(room),
             Self::NeverEvicted => programs::never_evicted(room),
             Self::Direct => programs::direct(room),
             Self::LargePages => programs::large_pages(room),
+            Self::InPlace => match room.seed() % 2 {
+                0 => sweeps::bfs(room, Placement::InPlace),
+                _ => sweeps::bfs(room, Placement::WhileFree),
+            },
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),

@@ -1,6 +1,6 @@
 //! Whole regions: every page is read, written, searched or asked for ahead.
 
-use gpuvm::LaunchConfig;
+use gpuvm::{LaunchConfig, Placement};
 use rand::RngExt;
 
 use super::{close, must, needs};
@@ -50,7 +50,7 @@ pub(super) fn transpose(room: &mut Room<'_>) -> Result<(), Wrong> {
     close(&bench, matrix, &values)
 }
 
-pub(super) fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
+pub(super) fn bfs(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     // Rows and neighbours lie apart, so that a small graph has many pages.
@@ -66,7 +66,7 @@ pub(super) fn bfs(room: &mut Room<'_>) -> Result<(), Wrong> {
         }
     }
     let region = |name: &str, of: &[u32]| {
-        let region = bench.vm.region::<u32>().name(name).read_only();
+        let region = bench.vm.region::<u32>().name(name).read_only().placement(placement);
         region.from_slice(of).map_err(Wrong::from)
     };
     let (row_region, neighbour_region) = (region("rows", &rows)?, region("neighbours", &neighbours)?);

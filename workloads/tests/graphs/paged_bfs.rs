@@ -19,6 +19,7 @@ fn options(frames: u64) -> Options {
         machine: machine(64),
         frame_bytes: frames * 4096,
         page_bytes: 4096,
+        placement: gpuvm::Placement::Fetch,
         shape: None,
     }
 }

@@ -1,0 +1,169 @@
+//! Elements of a read-only region are read where their pages live, and come to the same wherever that is.
+
+use crate::common::{Adjust, Bench, Kernels, PAGE, PAGE_WORDS, compare, small};
+use gpuvm::{LaunchConfig, Placement, RegionBuilder, Stats, Transport, VmBuilder};
+
+const SOURCE: Kernels = Kernels {
+    name: "in_place.cu",
+    text: r"
+#include <gpuvm/gpuvm.cuh>
+
+// Each element is copied by `a[i]`, and by a reader to the half behind; lanes go different ways through the array.
+template <class T>
+__device__ void copy_twice(const gpuvm::array<const T>& a, T* out, unsigned rounds) {
+    unsigned long long lanes = gridDim.x * 1ull * blockDim.x, n = a.size();
+    unsigned long long lane = blockIdx.x * 1ull * blockDim.x + threadIdx.x;
+    for (unsigned round = 0; round < rounds; ++round) {
+        for (auto i = lane; i < n; i += lanes) out[i] = a[i];
+        // Neighbours of one lane.
+        unsigned long long each = (n + lanes - 1) / lanes, end = (lane + 1) * each < n ? (lane + 1) * each : n;
+        auto reader = a.reader();
+        for (auto i = lane * each; i < end; ++i) out[n + i] = reader[i];
+    }
+}
+__global__ void copy_bytes(gpuvm::array<const unsigned char> a, unsigned char* out, unsigned rounds) {
+    copy_twice<unsigned char>(a, out, rounds);
+}
+__global__ void copy_words(gpuvm::array<const unsigned> a, unsigned* out, unsigned rounds) {
+    copy_twice<unsigned>(a, out, rounds);
+}
+__global__ void copy_longs(gpuvm::array<const unsigned long long> a, unsigned long long* out, unsigned rounds) {
+    copy_twice<unsigned long long>(a, out, rounds);
+}
+__global__ void add_one(gpuvm::array<unsigned> a) {
+    unsigned long long lanes = gridDim.x * 1ull * blockDim.x;
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += lanes) a[i] += 1;
+}
+// A span and a prefetch beside reads.
+__global__ void pin_and_read(gpuvm::array<const unsigned> a, unsigned* out) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) a.prefetch(0, a.size());
+    auto held = a.pin(blockIdx.x * 1024ull);
+    out[blockIdx.x * blockDim.x + threadIdx.x] = held ? held[threadIdx.x] + a[threadIdx.x] : 0;
+}
+",
+};
+
+const ALL: [Placement; 3] = [Placement::Fetch, Placement::InPlace, Placement::WhileFree];
+
+fn direct(frames: u64) -> VmBuilder {
+    small(frames).transport(Transport::Direct)
+}
+
+fn config() -> LaunchConfig {
+    LaunchConfig::new(3, 64)
+}
+
+/// Copies a region that `make` builds, twice over, and returns what that took.
+fn copied<T>(bench: &Bench, kernel: &str, data: &[T], make: impl FnOnce(RegionBuilder<T>) -> RegionBuilder<T>) -> Stats
+where
+    T: bytemuck::Pod + PartialEq + std::fmt::Debug,
+{
+    let a = make(bench.vm.region::<T>().read_only()).from_slice(data).unwrap();
+    let out = bench.vm.buffer::<T>(2 * data.len() as u64).unwrap();
+    let before = bench.vm.stats().unwrap();
+    bench.must(kernel, config(), (&a, &out, 2u32));
+    let twice: Vec<T> = data.iter().chain(data).copied().collect();
+    compare(&out.to_vec().unwrap(), &twice).unwrap_or_else(|wrong| panic!("{kernel}: {wrong}"));
+    bench.vm.stats().unwrap().difference(&before)
+}
+
+#[test]
+fn elements_of_every_size_are_the_same_in_each_placement() {
+    let bench = Bench::new(direct(6), SOURCE);
+    // Each region ends within a page, and within a reader's chunk of 16 bytes.
+    let bytes: Vec<u8> = (0..9 * PAGE + 77).map(|i| (i * 7 % 251 + 1) as u8).collect();
+    let words: Vec<u32> = (0..9 * PAGE_WORDS as u32 + 3)
+        .map(|i| i.wrapping_mul(2_654_435_761) + 1)
+        .collect();
+    let longs: Vec<u64> = (0..5 * PAGE_WORDS + 1)
+        .map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1)
+        .collect();
+    for placement in ALL {
+        copied(&bench, "copy_bytes", &bytes, |a| a.placement(placement));
+        copied(&bench, "copy_words", &words, |a| a.placement(placement));
+        copied(&bench, "copy_longs", &longs, |a| a.placement(placement));
+    }
+}
+
+#[test]
+fn a_page_that_is_read_in_place_is_not_fetched() {
+    let bench = Bench::new(direct(6), SOURCE);
+    // Whole chunks: the last one is read in place, too.
+    let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32 + 4).collect();
+    let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::InPlace));
+    assert_eq!((took.pages_fetched, took.evictions), (0, 0), "{took:?}");
+    let took = copied(&bench, "copy_words", &words, |a| a);
+    assert!(took.pages_fetched > 80 && took.evictions > 80, "{took:?}");
+}
+
+#[test]
+fn what_came_while_frames_were_free_stays() {
+    let frames = 16;
+    let bench = Bench::new(direct(frames), SOURCE);
+    let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32).collect();
+    let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::WhileFree));
+    assert!((1..=frames).contains(&took.pages_fetched), "{took:?}");
+    assert_eq!(took.evictions, 0, "{took:?}");
+    // Memory for all: every page is fetched, once.
+    let bench = Bench::new(direct(64), SOURCE);
+    let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::WhileFree));
+    assert_eq!((took.pages_fetched, took.evictions), (40, 0), "{took:?}");
+}
+
+#[test]
+fn what_cannot_be_read_in_place_is_fetched() {
+    let words: Vec<u32> = (1..=20 * PAGE_WORDS as u32).collect();
+    // Its frames are its own.
+    let bench = Bench::new(direct(6), SOURCE);
+    let took = copied(&bench, "copy_words", &words, |a| {
+        a.placement(Placement::InPlace).never_evicted()
+    });
+    assert_eq!(took.pages_fetched, 20, "{took:?}");
+    // Kernels write it.
+    let a = bench.vm.region::<u32>().placement(Placement::InPlace);
+    let a = a.from_slice(&words).unwrap();
+    for _ in 0..2 {
+        bench.must("add_one", config(), (&a,));
+    }
+    let expected: Vec<u32> = words.iter().map(|word| word + 2).collect();
+    compare(&a.to_vec().unwrap(), &expected).unwrap();
+    assert!(bench.vm.stats().unwrap().pages_fetched >= 20 + 40);
+    // Its home is reached by a NIC.
+    let bench = Bench::new(small(6).transport(gpuvm::Soft::new()).queue_pairs(2), SOURCE);
+    let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::InPlace));
+    assert!(took.pages_fetched >= 20, "{took:?}");
+}
+
+#[test]
+fn memory_that_does_not_begin_at_16_bytes_is_fetched() {
+    let bench = Bench::new(direct(6), SOURCE);
+    let words: Vec<u32> = (0..20 * PAGE_WORDS as u32).collect();
+    let first = words.as_ptr().align_offset(16) + 1;
+    let lent = &words[first..words.len() - 4];
+    let out = bench.vm.buffer::<u32>(2 * lent.len() as u64).unwrap();
+    bench
+        .vm
+        .scope(|scope| {
+            let a = scope.read_only("lent", lent)?;
+            bench.run("copy_words", config(), (&a, &out, 1u32))?;
+            Ok(())
+        })
+        .unwrap();
+    let twice: Vec<u32> = lent.iter().chain(lent).copied().collect();
+    compare(&out.to_vec().unwrap(), &twice).unwrap();
+}
+
+#[test]
+fn spans_and_prefetches_fetch_beside_reads_in_place() {
+    let bench = Bench::new(direct(16), SOURCE);
+    let words: Vec<u32> = (1..=8 * PAGE_WORDS as u32).collect();
+    let a = bench.vm.region::<u32>().read_only().placement(Placement::InPlace);
+    let a = a.from_slice(&words).unwrap();
+    let out = bench.vm.buffer::<u32>(4 * 32).unwrap();
+    bench.must("pin_and_read", LaunchConfig::new(4, 32).warp_spans(1), (&a, &out));
+    let expected: Vec<u32> = (0..4 * 32)
+        .map(|at| words[at / 32 * 1024 + at % 32] + words[at % 32])
+        .collect();
+    compare(&out.to_vec().unwrap(), &expected).unwrap();
+    assert!(bench.vm.stats().unwrap().pages_fetched >= 4);
+}
