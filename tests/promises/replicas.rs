@@ -191,11 +191,11 @@ fn queue_pairs_are_mended_while_homes_are_lost() {
     for (first, mix) in [
         (2000, "lost:1/80x3"),
         (2100, "retries:1/60x3,flushed:1/60x3"),
-        (2210, "qp-error:1/80x3,aborted:1/80x3"),
+        (2200, "qp-error:1/80x3,aborted:1/80x3"),
     ] {
         let case = Case {
             faults: Some(mix.parse().unwrap()),
-            checked: first == 2210,
+            checked: first == 2200,
             ..Case::default()
         };
         survive("queue_pairs_are_mended_while_homes_are_lost", &case, first, 6);

@@ -1,7 +1,7 @@
 //! Changes of pages' words and of the pool's slots: which frame is whose, and what it holds.
 
 use gpuvm_layouts as layout;
-use layout::FillState;
+use layout::{FillState, VmDesc};
 
 use super::copies::{is_same_page, page_name};
 use super::event::What;
@@ -10,8 +10,6 @@ use crate::words::{self, Transition};
 
 /// Pins that no small run comes near: what is more came from an underflow.
 const PINS_PLAUSIBLE: u64 = 1 << 16;
-/// From this ticket on a filling is closed: its fields are being changed (`kFillClosed` in detail/direct.cuh).
-const FILL_CLOSED: u32 = 1 << 31;
 
 impl WatchState {
     pub(super) fn word_changed(&mut self, page_id: u64, old: u64, new: u64) {
@@ -82,7 +80,7 @@ impl WatchState {
         let at = desc.fills + u64::from(token - 1) * size_of::<FillState>() as u64;
         let fill: FillState = read(at);
         // Its place may be another page's already.
-        if fill.page_id != page_id || fill.head as u32 >= FILL_CLOSED {
+        if fill.page_id != page_id || fill.head as u32 >= layout::FILL_CLOSED {
             return;
         }
         self.looks.filled += 1;
@@ -103,57 +101,7 @@ impl WatchState {
         let frame = words::frame(new);
         let place = (Some(page_id), Some(frame), None);
         if self.is_pooled(page_id) {
-            match self.frames.get(frame as usize).copied() {
-                Some(Frame::InHand) => {}
-                Some(Frame::Of(other)) => self.find(
-                    format!(
-                        "{} was published in frame {frame}, where {} is",
-                        page_name(page_id),
-                        page_name(other)
-                    ),
-                    place,
-                ),
-                Some(Frame::Free) => self.find(
-                    format!(
-                        "{} was published in frame {frame}, which the pool has",
-                        page_name(page_id)
-                    ),
-                    place,
-                ),
-                None => self.find(
-                    format!("{} was published in frame {frame}, which is none", page_name(page_id)),
-                    place,
-                ),
-            }
-            if self
-                .targets
-                .get(frame as usize)
-                .copied()
-                .flatten()
-                .is_some_and(|other| other != page_id)
-            {
-                self.find(
-                    format!(
-                        "{} was published in frame {frame}, into which a READ is under way",
-                        page_name(page_id)
-                    ),
-                    place,
-                );
-            }
-            self.set_target(frame, None);
-            self.frame_becomes(frame, Frame::Of(page_id));
-            let held = self
-                .desc
-                .map_or(0, |desc| load(desc.frame_pages + u64::from(frame) * 8));
-            if held != page_id {
-                self.find(
-                    format!(
-                        "{} was published in frame {frame}, whose entry in the table of frames says {held:#x}",
-                        page_name(page_id)
-                    ),
-                    place,
-                );
-            }
+            self.published_in(frame, page_id);
         }
         let source = self.sources.get_mut(frame as usize).and_then(Option::take);
         if let Some(source) = source.filter(|source| source.stale && is_same_page(source.page_id, page_id)) {
@@ -171,6 +119,33 @@ impl WatchState {
         } else if replicated {
             // Dirty to mend the other copy: nobody has written it yet.
             self.looks.published += u64::from(self.same_as_home(page_id, frame, "was published to be mended"));
+        }
+    }
+
+    /// In a frame of the pool, which must be in nobody else's use.
+    fn published_in(&mut self, frame: u32, page_id: u64) {
+        let place = (Some(page_id), Some(frame), None);
+        let named = |what: String| format!("{} was published in frame {frame}, {what}", page_name(page_id));
+        let wrong = match self.frames.get(frame as usize).copied() {
+            Some(Frame::InHand) => None,
+            Some(Frame::Of(other)) => Some(format!("where {} is", page_name(other))),
+            Some(Frame::Free) => Some("which the pool has".to_owned()),
+            None => Some("which is none".to_owned()),
+        };
+        if let Some(wrong) = wrong {
+            self.find(named(wrong), place);
+        }
+        let target = self.targets.get(frame as usize).copied().flatten();
+        if target.is_some_and(|other| other != page_id) {
+            self.find(named("into which a READ is under way".to_owned()), place);
+        }
+        self.set_target(frame, None);
+        self.frame_becomes(frame, Frame::Of(page_id));
+        let entry = |desc: VmDesc| load(desc.frame_pages + u64::from(frame) * 8);
+        let held = self.desc.map_or(0, entry);
+        if held != page_id {
+            let wrong = format!("whose entry in the table of frames says {held:#x}");
+            self.find(named(wrong), place);
         }
     }
 

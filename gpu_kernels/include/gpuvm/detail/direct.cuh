@@ -8,9 +8,6 @@
 namespace gpuvm {
 namespace detail {
 
-// A ticket that is for no chunk; takers may add to it and never reach the generation.
-constexpr u64 kFillClosed = 1ull << 31;
-
 GPUVM_DEVICE layout::FillState* fill_at(const layout::VmDesc* vm, u32 place) {
     return reinterpret_cast<layout::FillState*>(vm->fills) + place;
 }
@@ -59,7 +56,7 @@ GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 ho
                      << layout::FILL_GENERATION_SHIFT;
     u32 chunks = (bytes + layout::FILL_CHUNK_BYTES - 1) / layout::FILL_CHUNK_BYTES;
     // Closed while the fields change: whoever takes a ticket now gets none of the chunks.
-    st_relaxed_gpu(&fill->head, generation | kFillClosed);
+    st_relaxed_gpu(&fill->head, generation | layout::FILL_CLOSED);
     // The closing comes before the fields: who reads a new field and adds to the head adds to a closed or a newer one.
     fence_acq_rel_gpu();
     st_relaxed_gpu(&fill->page_id, id);

@@ -104,6 +104,7 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_PAGE, id, 0);
+    u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     bool ended;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
@@ -123,6 +124,14 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
             if ((wait.turns & 7) == 7) reap_queues_of(vm, id, kClockWindow);
         }
         if (!wait.again()) {
+            // Who fetches it may wait for a frame, with a limit that starts again as long as others get frames: so does
+            // this one.
+            u64 now_taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
+            if (now_taken != taken && !aborted()) {
+                taken = now_taken;
+                wait.restart();
+                continue;
+            }
             if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             break;
         }
