@@ -46,7 +46,7 @@ pub const FILL_PAGE_BYTES: u32 = 16 << 10;
 pub const FILL_END: u32 = 256;
 const _: () = assert!(FILL_END as u64 * FILL_CHUNK_BYTES as u64 == PAGE_BYTES_MAX);
 /// A ticket that is for no chunk, while the fields change; takers may add to it and never reach the generation.
-pub const FILL_CLOSED: u32 = 1 << 31;
+pub const FILL_CLOSED: u32 = 0x8000_0000;
 /// Position of the generation in [`FillState::head`].
 pub const FILL_GENERATION_SHIFT: u32 = 32;
 

@@ -107,12 +107,17 @@ fn serving(arguments: &str) -> Serving {
     Serving { child, lines }
 }
 
+fn rdma_device() -> Option<String> {
+    let device = std::env::var("GPUVM_TEST_RDMA").ok().filter(|name| !name.is_empty());
+    if device.is_none() {
+        eprintln!("skipped: GPUVM_TEST_RDMA names no RDMA device (for example rxe0)");
+    }
+    device
+}
+
 #[test]
 fn a_node_serves_until_it_is_told_to_stop() {
-    let Some(device) = std::env::var("GPUVM_TEST_RDMA").ok().filter(|name| !name.is_empty()) else {
-        eprintln!("skipped: GPUVM_TEST_RDMA names no RDMA device (for example rxe0)");
-        return;
-    };
+    let Some(device) = rdma_device() else { return };
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "open sesame\n").unwrap();
@@ -168,8 +173,12 @@ fn a_node_serves_until_it_is_told_to_stop() {
         node.line(),
         "stopped: 1 clients so far, 1 said goodbye, 0 were lost; 1 grants, 0 of them taken back; 1 refusals"
     );
+}
 
-    // A second node, for machines, with a client that does not leave.
+/// With a client that does not leave.
+#[test]
+fn a_node_tells_machines_what_happens() {
+    let Some(device) = rdma_device() else { return };
     let mut node = serving(&format!("--device {device} --memory 1MiB --listen 0.0.0.0:0 --json"));
     let ready = node.line();
     let address = ready.split('"').skip_while(|&word| word != "address").nth(2).unwrap();

@@ -128,32 +128,11 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
     let ready = part.path().join("ready");
     let modules = ready.join("modules");
     fs::create_dir_all(&modules).map_err(Error::file("create the folder", &modules))?;
-    let mut order: Vec<String> = Vec::new();
-    for module in MODULES {
-        let arguments = [
-            "-C",
-            "/dev/null",
-            "-d",
-            &root_text,
-            "-S",
-            &version,
-            "--show-depends",
-            module,
-        ];
-        let Ok(steps) = tools::text(&modprobe, &arguments, part.path()) else {
-            continue;
-        };
-        for path in steps
-            .lines()
-            .filter_map(|line| line.strip_prefix("insmod "))
-            .map(str::trim)
-        {
-            let name = copy_module(Path::new(path), &modules)?;
-            if !order.contains(&name) {
-                order.push(name);
-            }
-        }
-    }
+    let depends = ["-C", "/dev/null", "-d", &root_text, "-S", &version, "--show-depends"];
+    let order = copy_modules(
+        |module| tools::text(&modprobe, &[&depends[..], &[module]].concat(), part.path()).ok(),
+        &modules,
+    )?;
     if !order.iter().any(|name| name == "rdma_rxe.ko") {
         return Err(no_kernel(format!(
             "its kernel {version} has no module rdma_rxe (\"cloud\" flavours leave it out)"
@@ -170,6 +149,21 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
         Err(error) if !folder.join("kernel").is_file() => Err(Error::file("create the folder", folder)(error)),
         _ => Ok(()),
     }
+}
+
+/// Copies the modules that the machines load, and those that they need, as `steps_of` lists them. Their names, in the order in which they
+/// are loaded. A module that the kernel has not is left out.
+fn copy_modules(steps_of: impl Fn(&str) -> Option<String>, modules: &Path) -> Result<Vec<String>, Error> {
+    let mut order: Vec<String> = Vec::new();
+    for steps in MODULES.iter().filter_map(|module| steps_of(module)) {
+        for path in steps.lines().filter_map(|line| line.strip_prefix("insmod ")) {
+            let name = copy_module(Path::new(path.trim()), modules)?;
+            if !order.contains(&name) {
+                order.push(name);
+            }
+        }
+    }
+    Ok(order)
 }
 
 /// The ELF file inside a bzImage; `None` where it is not found or its compression has no tool here. Offsets are those of

@@ -80,6 +80,39 @@ fn new_folder() -> Result<TempDir, Error> {
     folder.map_err(Error::file("create a folder in", std::env::temp_dir()))
 }
 
+/// What the machine is made of, besides its kernel, its console and its agent's socket.
+fn describe(command: &mut Command, options: &Options, plug: Option<&Plug>, [accelerator, cpu]: [&str; 2]) {
+    command.args(["-no-user-config", "-nodefaults", "-no-reboot"]);
+    command.args(["-display", "none", "-monitor", "none"]);
+    command.args(["-machine", "pc", "-cpu", cpu, "-accel", accelerator]);
+    command.arg("-name").arg(format!("softroce-{}", options.name));
+    command.arg("-smp").arg(options.cpus.to_string());
+    command.arg("-m").arg(format!("{}M", options.memory_mib));
+    command.args([
+        "-append",
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check",
+    ]);
+    command
+        .args(["-device", "virtio-serial-pci", "-device"])
+        .arg(format!("virtserialport,chardev=agent,name={PORT}"));
+    command.args([
+        "-fsdev",
+        "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+    ]);
+    command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
+    if let Some(Plug { wire, end }) = plug {
+        command.arg("-netdev").arg(format!(
+            "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            wire.socket(*end),
+            wire.socket(1 - end)
+        ));
+        command.arg("-device").arg(format!(
+            "virtio-net-pci,netdev=wire,host_mtu=4500,mac=52:54:00:09:00:0{}",
+            end + 1
+        ));
+    }
+}
+
 impl Qemu {
     /// Starts the machine, at its end of the cable between two.
     pub(crate) fn start(options: &Options, plug: Option<Plug>) -> Result<(Arc<Self>, UnixListener), Error> {
@@ -104,54 +137,16 @@ impl Qemu {
         let log = at("qemu.log");
         let log_file = File::create(&log).map_err(Error::file("create", &log))?;
         let error_file = log_file.try_clone().map_err(Error::file("create", &log))?;
-        let [accelerator, cpu] = acceleration()?;
-        // Killed with this process, however that ends.
         let mut command = Command::new(setpriv);
+        // Killed with this process, however that ends.
         command.args(["--pdeathsig", "KILL"]).arg(qemu);
-        command.args([
-            "-no-user-config",
-            "-nodefaults",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-        ]);
-        command.args(["-machine", "pc", "-cpu", cpu, "-accel", accelerator]);
-        command.arg("-name").arg(format!("softroce-{}", options.name));
-        command
-            .arg("-smp")
-            .arg(options.cpus.to_string())
-            .arg("-m")
-            .arg(format!("{}M", options.memory_mib));
+        let console = at("console");
+        describe(&mut command, options, plug.as_ref(), acceleration()?);
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-        command.args([
-            "-append",
-            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check",
-        ]);
-        command.arg("-serial").arg(format!("file:{}", at("console").display()));
+        command.arg("-serial").arg(format!("file:{}", console.display()));
         command
             .arg("-chardev")
             .arg(format!("socket,id=agent,path={}", escape(&agent_socket)));
-        command
-            .args(["-device", "virtio-serial-pci", "-device"])
-            .arg(format!("virtserialport,chardev=agent,name={PORT}"));
-        command.args([
-            "-fsdev",
-            "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-        ]);
-        command.args(["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]);
-        if let Some(Plug { wire, end }) = &plug {
-            command.arg("-netdev").arg(format!(
-                "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-                wire.socket(*end),
-                wire.socket(1 - end)
-            ));
-            command.arg("-device").arg(format!(
-                "virtio-net-pci,netdev=wire,host_mtu=4500,mac=52:54:00:09:00:0{}",
-                end + 1
-            ));
-        }
         // Its own group: Ctrl-C in a terminal reaches this process alone, which then kills it.
         command
             .stdin(Stdio::null())
@@ -159,7 +154,7 @@ impl Qemu {
             .stderr(error_file)
             .process_group(0);
         let child = spawn(command).map_err(Error::file("start QEMU for", &options.name))?;
-        let (console, folder) = (at("console"), Mutex::new(Some((folder, plug))));
+        let folder = Mutex::new(Some((folder, plug)));
         let machine = Arc::new(Self {
             name: options.name.clone(),
             child: Mutex::new(child),

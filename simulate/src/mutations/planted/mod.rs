@@ -26,6 +26,9 @@ const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
+/// How a request or a page shows that never comes: by whichever wait for it ends first.
+const STUCK: &[&str] = &["did not end within", "no frame for page"];
+
 /// A replacement of text.
 const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {
     Plant { header, from, to }

@@ -1,7 +1,7 @@
 //! Defects that were seen in an earlier system of this kind.
 
 use super::Origin::Peers;
-use super::{ACCESS, CLOCK, FAULT, FLUSH, MLX5, Mutation, QUEUE, SOURCE, Setting, WORD, broken, plant, under};
+use super::{ACCESS, CLOCK, FAULT, FLUSH, MLX5, Mutation, QUEUE, SOURCE, STUCK, Setting, WORD, broken, plant, under};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 12] = [
@@ -37,7 +37,7 @@ pub(super) static ALL: [Mutation; 12] = [
         ],
         Workload::Stream,
         0,
-        &["did not end within"],
+        STUCK,
     ),
     under(
         broken(
@@ -85,7 +85,7 @@ pub(super) static ALL: [Mutation; 12] = [
         )],
         Workload::Spans,
         0,
-        &["did not end within"],
+        STUCK,
     ),
     broken(
         "peers-pins-overflow",
@@ -124,7 +124,7 @@ pub(super) static ALL: [Mutation; 12] = [
         )],
         Workload::Stream,
         0,
-        &["did not end within"],
+        STUCK,
     ),
     broken(
         "peers-live-slot-reused",

@@ -1,7 +1,9 @@
 //! Rules of the paging protocol whose breaking the model checker of the protocol found as well.
 
 use super::Origin::Protocol;
-use super::{ACCESS, CLOCK, COMPLETION, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, Setting, WORD, broken, plant, under};
+use super::{
+    ACCESS, CLOCK, COMPLETION, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant, under,
+};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 21] = [
@@ -133,7 +135,7 @@ pub(super) static ALL: [Mutation; 21] = [
         )],
         Workload::Prefetch,
         0,
-        &["did not end within"],
+        STUCK,
     ),
     broken(
         "no-second-look",
@@ -196,7 +198,7 @@ pub(super) static ALL: [Mutation; 21] = [
         )],
         Workload::Random,
         121,
-        &["did not end within"],
+        STUCK,
     ),
     under(
         broken(
@@ -236,7 +238,7 @@ pub(super) static ALL: [Mutation; 21] = [
             &[],
             Workload::Spans,
             0,
-            &["did not end within"],
+            STUCK,
         ),
         "",
         Setting::FramesEqualSpans,
@@ -278,7 +280,7 @@ pub(super) static ALL: [Mutation; 21] = [
         )],
         Workload::Random,
         27,
-        &["did not end within"],
+        STUCK,
     ),
     broken(
         "doorbell-without-lock",
@@ -305,7 +307,7 @@ pub(super) static ALL: [Mutation; 21] = [
             )],
             Workload::Prefetch,
             38,
-            &["did not end within"],
+            STUCK,
         ),
         "lost:1/100",
         Setting::Usual,
