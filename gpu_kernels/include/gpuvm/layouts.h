@@ -256,7 +256,7 @@ constexpr const unsigned int FILL_PAGE_BYTES = (16 << 10);
 constexpr const unsigned int FILL_END = 256;
 
 /// A ticket that is for no chunk, while the fields change; takers may add to it and never reach the generation.
-constexpr const unsigned int FILL_CLOSED = (1 << 31);
+constexpr const unsigned int FILL_CLOSED = 2147483648;
 
 /// Position of the generation in [`FillState::head`].
 constexpr const unsigned int FILL_GENERATION_SHIFT = 32;
