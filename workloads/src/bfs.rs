@@ -151,6 +151,16 @@ pub enum BfsError {
         /// Why it failed.
         source: gpuvm::Error,
     },
+    /// Rows are to be read in place over a transport whose lanes do not reach their homes.
+    #[error(
+        "placement {placement} is for the transport direct: over {transport} a NIC fetches every page; choose --transport direct, or --placement fetch"
+    )]
+    Placement {
+        /// What was asked for.
+        placement: Placement,
+        /// What moves the pages.
+        transport: TransportKind,
+    },
     /// More levels than vertices: the device's counters cannot be right.
     #[error("the search went on after level {level} of a graph of {vertices} vertices; this is a defect of gpuvm")]
     Endless {
@@ -187,6 +197,12 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
+    if options.placement != Placement::Fetch && vm.transport() != TransportKind::Direct {
+        return Err(BfsError::Placement {
+            placement: options.placement,
+            transport: vm.transport(),
+        });
+    }
     let search = Search::new(&vm, csr, source, options).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,

@@ -135,10 +135,23 @@ fn hits_beside_the_raw_pointer() {
 
 #[test]
 fn a_search_beside_the_hosts_memory_in_place() {
-    let report = report("bfs --graph kron:9 --page-size 4KiB --frames-share 1,1/4 --repeat 1");
+    let report = report(
+        "bfs --graph kron:9 --transport direct --placement fetch,while-free --page-size 4KiB --frames-share 1,1/4 --repeat 1",
+    );
     let rows = rows(&report);
     let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["the host's memory in place", "paged", "paged"]);
+    assert_eq!(
+        names,
+        ["the host's memory in place", "paged", "paged", "paged", "paged"]
+    );
+    let placed = rows
+        .iter()
+        .skip(1)
+        .map(|row| row["parameters"]["placement"].as_str().unwrap());
+    assert_eq!(
+        placed.collect::<Vec<_>>(),
+        ["fetch", "fetch", "while-free", "while-free"]
+    );
     assert!(rows.iter().all(|row| row["verified"] == 512 && row["unit"] == "ms"));
     assert!(rows[2]["more"]["times that of memory for all"].as_f64().unwrap() > 0.0);
     assert_eq!(report["skipped"][0]["name"], "managed memory");

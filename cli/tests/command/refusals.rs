@@ -27,6 +27,10 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --memory lots", "'lots' is no size; write 4KiB, 64M, 2GiB"),
         ("kron:8 --page-size 5000", "a page is a power of two from 4KiB to 2MiB"),
         ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
+        (
+            "kron:8 --placement home",
+            "`home` is none of fetch, in-place, while-free",
+        ),
         ("kron:8 --rdma-mtu 1000", "an MTU is 256, 512"),
         ("kron:8 --gid-index 300", "300 is not in 0..=255"),
         ("kron:8 --queue-pairs 0", "0 is not in 1..=1024"),
@@ -52,6 +56,15 @@ fn wrong_flags_end_with_status_2() {
         let err = refusal(&[], arguments, 2);
         assert!(err.contains(reason), "{arguments}: {err}");
     }
+}
+
+#[test]
+fn rows_are_read_in_place_only_where_lanes_reach_them() {
+    let err = refusal(&[], "kron:8 --placement while-free --transport soft", 1);
+    assert!(
+        err.contains("placement while-free is for the transport direct: over soft"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -77,6 +77,20 @@ fn every_page_comes_through_a_fault() {
 }
 
 #[test]
+fn rows_that_are_read_in_place_are_not_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let fetched = |placement: &str| {
+        let flags = format!("kron:12 --memory 25% --transport direct --placement {placement}");
+        let report = report(folder.path(), &flags);
+        assert_eq!(report["verified"], true);
+        report["pages_fetched"].as_u64().unwrap()
+    };
+    let (all, free, none) = (fetched("fetch"), fetched("while-free"), fetched("in-place"));
+    // The distances are written, and fetched in each.
+    assert!(none < free && free < all, "{none}, {free}, {all}");
+}
+
+#[test]
 fn the_text_names_graph_and_verdict() {
     let folder = tempfile::tempdir().unwrap();
     let (status, out, err) = finish(bfs(folder.path(), "urand:9:4"));

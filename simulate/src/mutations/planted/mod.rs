@@ -15,6 +15,7 @@ const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
 const QUEUE: &str = "gpuvm/detail/queue.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
+const ELEMENT: &str = "gpuvm/detail/element.cuh";
 const FAULT: &str = "gpuvm/detail/fault.cuh";
 const FLUSH: &str = "gpuvm/detail/flush.cuh";
 const REPLICA: &str = "gpuvm/detail/replica.cuh";

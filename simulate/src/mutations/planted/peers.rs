@@ -1,7 +1,9 @@
 //! Defects that were seen in an earlier system of this kind.
 
 use super::Origin::Peers;
-use super::{ACCESS, CLOCK, FAULT, FLUSH, MLX5, Mutation, QUEUE, SOURCE, STUCK, Setting, WORD, broken, plant, under};
+use super::{
+    ACCESS, CLOCK, ELEMENT, FAULT, FLUSH, MLX5, Mutation, QUEUE, SOURCE, STUCK, Setting, WORD, broken, plant, under,
+};
 use crate::workload::Workload;
 
 pub(super) static ALL: [Mutation; 12] = [
@@ -144,14 +146,14 @@ pub(super) static ALL: [Mutation; 12] = [
         ],
         Workload::Random,
         0,
-        &["slot "],
+        &["slot ", "completion of request"],
     ),
     broken(
         "peers-element-over-pages",
         Peers(10),
         "an element lies in one page",
         &[plant(
-            ACCESS,
+            ELEMENT,
             "    return Place{byte >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};",
             "    return Place{(byte + sizeof(T)) >> array.page_shift, static_cast<u32>(byte) & array.offset_mask};",
         )],
