@@ -1,4 +1,5 @@
-//! Lists the device headers under `include/` so that the crate can embed them.
+//! Lists the device headers under `include/` so that the crate can embed them. With `GPUVM_HEADERS=read` it only notes their folder, from
+//! which the program reads them when it runs: after a change of a header nothing is to be built. `./test` builds so.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,14 +7,33 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("include");
+    println!("cargo::rerun-if-env-changed=GPUVM_HEADERS");
+    let text = match env::var("GPUVM_HEADERS").as_deref() {
+        Ok("read") => {
+            println!("cargo::rerun-if-changed=build.rs");
+            format!(
+                "static HEADERS: Headers = Headers::Folder({:?});\n",
+                root.to_string_lossy()
+            )
+        }
+        Err(env::VarError::NotPresent) => embedded(&root)?,
+        _ => return Err(io::Error::other("GPUVM_HEADERS may be `read`, or not set")),
+    };
+    fs::write(
+        PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("headers.rs"),
+        text,
+    )
+}
+
+fn embedded(root: &Path) -> io::Result<String> {
     println!("cargo::rerun-if-changed={}", root.display());
     let mut files = Vec::new();
-    collect(&root, &mut files)?;
+    collect(root, &mut files)?;
     files.sort();
-    let mut text = String::from("static HEADERS: &[(&str, &str)] = &[\n");
+    let mut text = String::from("static HEADERS: Headers = Headers::Embedded(&[\n");
     for file in &files {
         println!("cargo::rerun-if-changed={}", file.display());
-        let name = file.strip_prefix(&root).map_err(io::Error::other)?;
+        let name = file.strip_prefix(root).map_err(io::Error::other)?;
         let _ = writeln!(
             text,
             "    ({:?}, include_str!({:?})),",
@@ -21,11 +41,8 @@ fn main() -> io::Result<()> {
             file.to_string_lossy()
         );
     }
-    text.push_str("];\n");
-    fs::write(
-        PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("headers.rs"),
-        text,
-    )
+    text.push_str("]);\n");
+    Ok(text)
 }
 
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {

@@ -36,6 +36,7 @@ pub(crate) struct Ways<'a> {
 }
 
 /// Where pages of a region live. Every kind of home answers every question: none has an answer for kinds that it does not know.
+/// A region with replicas has two of them and chooses for each page: what decides is in GPU memory (`region/replicas.rs`).
 pub(crate) trait Home: Send + Sync {
     /// What holds a page, as reports name it.
     fn name(&self, page: u64) -> String;

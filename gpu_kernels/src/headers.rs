@@ -1,8 +1,50 @@
 //! The device headers, embedded so that an installed program can compile kernels without its source tree.
 
+use std::path::Path;
+use std::sync::OnceLock;
+use std::{fs, io};
+
+/// Where the headers are: see `build.rs`, which chooses one of the two.
+#[allow(dead_code)] // One build has one of them.
+enum Headers {
+    Embedded(&'static [(&'static str, &'static str)]),
+    Folder(&'static str),
+}
+
 include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 
 /// Every header of the device library as (path for `#include`, text).
+///
+/// # Panics
+/// In a build with `GPUVM_HEADERS=read`, such as that of `./test`, when the source tree is gone.
 pub fn headers() -> &'static [(&'static str, &'static str)] {
-    HEADERS
+    static READ: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
+    match HEADERS {
+        Headers::Embedded(all) => all,
+        Headers::Folder(root) => READ.get_or_init(|| {
+            let mut all = Vec::new();
+            read(Path::new(root), "", &mut all).unwrap_or_else(|error| {
+                panic!(
+                    "this program was built to read the device library from {root} (GPUVM_HEADERS=read), which fails: {error}; build it \
+                     without that variable"
+                )
+            });
+            all.sort_unstable();
+            all
+        }),
+    }
+}
+
+/// Adds the headers in `folder`, whose names begin with `prefix`.
+fn read(folder: &Path, prefix: &str, all: &mut Vec<(&'static str, &'static str)>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = format!("{prefix}{}", path.file_name().unwrap_or_default().to_string_lossy());
+        if path.is_dir() {
+            read(&path, &format!("{name}/"), all)?;
+        } else if [".h", ".cuh", ".inl", ".cpp"].iter().any(|end| name.ends_with(end)) {
+            all.push((name.leak(), fs::read_to_string(&path)?.leak()));
+        }
+    }
+    Ok(())
 }

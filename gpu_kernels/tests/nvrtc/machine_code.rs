@@ -16,7 +16,7 @@ use std::process::Command;
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin};
 use gpuvm_gpu::{CompileOptions, Source};
 
-use super::{Form, chain, nvrtc, options, text};
+use super::{Form, chain, kernels_of, nvrtc, options, text};
 
 /// The disassembler that `./test` brings, by `GPUVM_NVDISASM`.
 pub fn disassembler() -> Option<String> {
@@ -179,7 +179,11 @@ fn a_descriptor_that_is_not_loaded_and_a_recursion_are_found() {
         .expect("a file");
     let mut planted = options(Form::Queued, file);
     planted.headers.push((header.to_owned(), whole.replacen(from, to, 1)));
-    let cubin = compile(Source::new(file.path, text(file.path)), "sum", &planted);
+    let cubin = compile(
+        Source::new(file.path, kernels_of(&text(file.path), &["sum"])),
+        "sum",
+        &planted,
+    );
     let found = faults(&nvdisasm, &cubin.image);
     assert!(found.iter().any(|line| line.contains("acquire_round")), "{found:?}");
 
