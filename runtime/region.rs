@@ -45,7 +45,8 @@ pub(crate) struct RegionInner {
     pub read_only: bool,
     /// Its frames are its own, one a page.
     pub never_evicted: bool,
-    placement: Placement,
+    /// `ARRAY_*` of the kernel argument.
+    array_flags: u32,
     pub element: ElementType,
     pub length: u64,
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
@@ -134,8 +135,6 @@ impl RegionInner {
                 reason: format!("{} pages are too many: at most 2^44 less one", pages.count()),
             });
         }
-        let words = PageTable::absent(device, pages.count(), plan.never_evicted)
-            .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let frames = match plan.never_evicted && pages.count() > 0 {
             true => Some(own_frames(gpu, &plan.name, pages.count())?),
             false => None,
@@ -150,6 +149,22 @@ impl RegionInner {
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
+        let array_flags = match (plan.never_evicted, plan.read_only) {
+            (true, _) => layout::ARRAY_NEVER_EVICTED,
+            (false, true) => plan.placement.array_flags(homes[0].direct_addr()),
+            (false, false) => 0,
+        };
+        let period_shift = match array_flags & layout::ARRAY_DUELS {
+            0 => 0,
+            _ => placement::period_shift(gpu.frame_count(), gpu.page_shift()),
+        };
+        // Nothing is to be asked about pages that stay at home in any case.
+        let draws = match array_flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) {
+            layout::ARRAY_IN_PLACE => layout::DRAWS_AT_HOME,
+            _ => 0,
+        };
+        let words = PageTable::absent(device, pages.count(), period_shift, draws)
+            .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
             .doing(|| format!("allocating what guards region `{}`", plan.name))?;
         let addresses = guards.addresses();
@@ -164,7 +179,7 @@ impl RegionInner {
             pages,
             read_only: plan.read_only,
             never_evicted: plan.never_evicted,
-            placement: plan.placement,
+            array_flags,
             element: plan.element,
             length: plan.length,
             homes,
@@ -261,6 +276,7 @@ impl RegionInner {
             | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
             | flag(self.is_replicated(), layout::REGION_REPLICATED)
             | flag(self.guards.checksums != 0, layout::REGION_CHECKED)
+            | flag(self.array_flags & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
     }
 
     /// Copies bytes of the home out.
@@ -305,11 +321,7 @@ impl RegionInner {
             home,
             bytes: self.pages.bytes(),
             page_shift: self.gpu.page_shift(),
-            region: match (self.never_evicted, self.read_only) {
-                (true, _) => self.view.id() | layout::ARRAY_NEVER_EVICTED,
-                (false, true) => self.view.id() | self.placement.array_flags(home),
-                (false, false) => self.view.id(),
-            },
+            region: self.view.id() | self.array_flags,
             offset_mask: (1 << self.gpu.page_shift()) - 1,
             frame_scale: 1 << (self.gpu.page_shift() - layout::FRAME_SHIFT),
         }

@@ -48,6 +48,8 @@ pub struct Stats {
     pub replicas_missed: u64,
     /// Stale copies that a write-back has mended.
     pub replicas_mended: u64,
+    /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads.
+    pub bytes_in_place: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
     /// Length of a tick in picoseconds.
@@ -81,6 +83,7 @@ impl Stats {
             pages_corrupt: sum(|c| c.pages_corrupt),
             replicas_missed: sum(|c| c.replicas_missed),
             replicas_mended: sum(|c| c.replicas_mended),
+            bytes_in_place: sum(|c| c.chunks_in_place) * 16,
             latencies: histogram.buckets,
             tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
         })
@@ -125,6 +128,7 @@ impl Stats {
             pages_corrupt: self.pages_corrupt.saturating_sub(earlier.pages_corrupt),
             replicas_missed: self.replicas_missed.saturating_sub(earlier.replicas_missed),
             replicas_mended: self.replicas_mended.saturating_sub(earlier.replicas_mended),
+            bytes_in_place: self.bytes_in_place.saturating_sub(earlier.bytes_in_place),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
             tick_ps: self.tick_ps,
         }

@@ -201,6 +201,7 @@ fn report(
         pages_fetched: stats.pages_fetched,
         pages_written_back: stats.pages_written_back,
         bytes_fetched: stats.bytes_fetched,
+        bytes_in_place: stats.bytes_in_place,
         hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
         fault_ns_p50: stats.fault_ns(0.5),
         fault_ns_p99: stats.fault_ns(0.99),

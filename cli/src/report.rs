@@ -53,6 +53,8 @@ pub struct BfsReport {
     pub pages_written_back: u64,
     /// Bytes fetched.
     pub bytes_fetched: u64,
+    /// Bytes read in place, at the pages' homes: chunks of 16 bytes, estimated from a sample of the reads.
+    pub bytes_in_place: u64,
     /// Share of the accesses to paged elements that found their page.
     pub hit_rate: f64,
     /// Half of the faults took at most these nanoseconds from the miss to the publication.
@@ -129,10 +131,11 @@ impl fmt::Display for BfsReport {
         )?;
         writeln!(
             out,
-            "pages      {} fetched ({}), {} written back; {} doorbells, {} calls for them",
+            "pages      {} fetched ({}), {} written back, {} read in place; {} doorbells, {} calls for them",
             Grouped(self.pages_fetched),
             size(self.bytes_fetched),
             Grouped(self.pages_written_back),
+            size(self.bytes_in_place),
             Grouped(self.doorbells),
             Grouped(self.doorbell_calls)
         )?;

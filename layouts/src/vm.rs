@@ -34,9 +34,31 @@ pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
 pub const ARRAY_IN_PLACE: u32 = 0x4000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
 pub const ARRAY_FETCH_WHILE_FREE: u32 = 0x2000_0000;
-/// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
-/// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
-pub const ABSENT_COUNT_WORDS: u64 = 16;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: when no frame is free, what a read does with a page without a frame
+/// follows from the rules that compete in the region's [`TableHead`].
+pub const ARRAY_DUELS: u32 = 0x1000_0000;
+/// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
+pub const REGION_DUELS: u32 = 32;
+
+/// The rules that compete: the samples of [`TableHead::cost`].
+pub const PLACEMENT_RULES: u32 = 3;
+/// No page displaces another. What a zeroed [`TableHead`] begins with.
+pub const RULE_FIRST_COME: u32 = 0;
+/// A page that is read is fetched.
+pub const RULE_FETCH: u32 = 1;
+/// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
+pub const RULE_FREQUENCY: u32 = 2;
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
+/// it is to be fetched.
+pub const DRAW_ALL: u64 = 0;
+/// Where the count of its reads decides about the page.
+pub const DRAW_MANY: u64 = 3;
+/// Where the page stays at home.
+pub const DRAW_FEW: u64 = 127;
+/// Bits of one of the fields.
+pub const DRAW_BITS: u32 = 16;
+/// [`TableHead::draws`] where all pages stay at home.
+pub const DRAWS_AT_HOME: u64 = DRAW_FEW * 0x0001_0001_0001_0001;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
@@ -80,7 +102,7 @@ pub const fn page_id(region: u32, page: u64) -> u64 {
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct ArrayDesc {
-    /// Address of the region's page table words. Before them, with `ARRAY_NEVER_EVICTED`: `ABSENT_COUNT_WORDS`.
+    /// Address of the region's page table words. Before them: a [`TableHead`].
     pub words: u64,
     /// Address of frame 0.
     pub frames: u64,
@@ -100,6 +122,32 @@ pub struct ArrayDesc {
     pub offset_mask: u32,
     /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
     pub frame_scale: u32,
+}
+
+/// What stands before the words of a region's page table, and keeps them aligned.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct TableHead {
+    /// With [`REGION_DUELS`]: what misses of each rule's sample of the pages have cost of late, in chunks of 16 bytes that go over
+    /// the link.
+    pub cost: [u64; PLACEMENT_RULES as usize],
+    /// All that was ever added to `cost`.
+    pub spent: u64,
+    /// The rule (`RULE_*`) of pages in no sample.
+    pub rule: u32,
+    /// Base-two logarithm of what the samples spend between two decisions; 0: the region does not duel.
+    pub period_shift: u32,
+    /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
+    /// for pages in none.
+    pub draws: u64,
+    /// Where the search for a page that leaves its frame goes on, by the sample: blocks of 32 pages, counted on and on.
+    pub hands: [u32; PLACEMENT_RULES as usize],
+    /// Unused, to align.
+    pub pad: u32,
+    /// Unused, to the end of the line.
+    pub reserved: [u64; 7],
+    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
+    pub absent: u64,
 }
 
 /// One region: its page table and where its pages live. Page `p` is page `p / homes` of home `p % homes`, and one NIC of
@@ -306,8 +354,10 @@ pub struct Counters {
     pub replicas_missed: u64,
     /// Stale copies that a write-back has mended.
     pub replicas_mended: u64,
+    /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
+    pub chunks_in_place: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 13],
+    pub reserved: [u64; 12],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -330,6 +380,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, hands: 48, pad: 60, reserved: 64, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
@@ -344,7 +395,7 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, reserved: 152,
+        replicas_mended: 144, chunks_in_place: 152, reserved: 160,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

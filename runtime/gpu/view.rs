@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     guards::Guards,
-    page_table::{PageTable, words_of},
+    page_table::{PageTable, bytes_of},
 };
 use crate::{
     error::{Doing, Result},
@@ -122,7 +122,7 @@ impl RegionView {
 
     /// Bytes of the page table.
     pub fn table_bytes(&self) -> u64 {
-        words_of(self.pages.count(), self.never_evicted) * size_of::<u64>() as u64
+        bytes_of(self.pages.count())
     }
 
     /// What lies in GPU memory; nothing once the region has ended.

@@ -12,6 +12,11 @@ use gpuvm_layouts as layout;
 /// that is never evicted, each of these fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
+    /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on one page of 32: that no page
+    /// displaces another, that each page is fetched, and that a page is fetched whose reads in place have cost as much as a fetch and
+    /// displaces one that was not used of late. All other pages follow the rule that has cost least of late. A page above 4 KiB is read
+    /// in place at first, and fetched when it is read again.
+    Auto,
     /// The page is fetched, and another one leaves its frame when none is free. Right for data that is used again soon.
     #[default]
     Fetch,
@@ -30,13 +35,23 @@ impl Placement {
             Self::Fetch => 0,
             Self::InPlace => layout::ARRAY_IN_PLACE,
             Self::WhileFree => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE,
+            Self::Auto => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
         }
     }
+}
+
+/// [`layout::TableHead::period_shift`]: the rules are compared each time when their samples have spent what three quarters of their
+/// frames cost to fill, and some pages at least.
+pub(super) fn period_shift(frames: u32, page_shift: u32) -> u32 {
+    let pages = u64::from(frames) / 32 * 3 / 4;
+    let chunks = pages.max(16) << (page_shift - 4);
+    chunks.next_power_of_two().ilog2()
 }
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
             Self::Fetch => "fetch",
             Self::InPlace => "in-place",
             Self::WhileFree => "while-free",
@@ -48,9 +63,9 @@ impl FromStr for Placement {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::Fetch, Self::InPlace, Self::WhileFree];
+        let all = [Self::Auto, Self::Fetch, Self::InPlace, Self::WhileFree];
         all.into_iter()
             .find(|placement| placement.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is none of fetch, in-place, while-free"))
+            .ok_or_else(|| format!("`{text}` is none of auto, fetch, in-place, while-free"))
     }
 }

@@ -102,6 +102,9 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
         (ABSENT, FETCHING) if version || dirtied || pins(old) != pins(new) => {
             Err(Broken("a claim changed more than the state of its page"))
         }
+        (ABSENT, FETCHING) if new & FRAME_MASK != 0 => {
+            Err(Broken("a claim left the count of reads in place of the token"))
+        }
         (ABSENT, FETCHING) => Ok(Transition::Claimed),
         (FETCHING, RESIDENT) if version => Err(Broken("a publication changed the version")),
         (FETCHING, RESIDENT) if pins(new) < pins(old) => Err(Broken("a publication lost pins of others")),
@@ -113,8 +116,9 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
         (FETCHING, ERROR) => Ok(Transition::Failed),
         (ERROR, ABSENT) => Ok(Transition::Reverted),
         (ABSENT, ABSENT) | (FETCHING, FETCHING) | (ERROR, ERROR) => {
-            let token = new & STATE_MASK == FETCHING;
-            if version || (moved && !token) {
+            // An absent page counts the reads at its home there.
+            let (absent, token) = (new & STATE_MASK == ABSENT, new & STATE_MASK == FETCHING);
+            if version || (moved && !token && !absent) {
                 Err(Broken("a page without a frame changed its frame or version"))
             } else if dirtied {
                 Err(Broken("a page without a frame was made dirty"))

@@ -30,6 +30,14 @@ __global__ void copy_words(gpuvm::array<const unsigned> a, unsigned* out, unsign
 __global__ void copy_longs(gpuvm::array<const unsigned long long> a, unsigned long long* out, unsigned rounds) {
     copy_twice<unsigned long long>(a, out, rounds);
 }
+__global__ void sum_range(gpuvm::array<const unsigned> a, unsigned long long first, unsigned long long count,
+                          unsigned rounds, unsigned long long* sum) {
+    unsigned long long own = 0;
+    for (unsigned round = 0; round < rounds; ++round)
+        for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < count; i += gridDim.x * 1ull * blockDim.x)
+            own += a[first + i];
+    atomicAdd(sum, own);
+}
 __global__ void add_one(gpuvm::array<unsigned> a) {
     unsigned long long lanes = gridDim.x * 1ull * blockDim.x;
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += lanes) a[i] += 1;
@@ -43,7 +51,12 @@ __global__ void pin_and_read(gpuvm::array<const unsigned> a, unsigned* out) {
 ",
 };
 
-const ALL: [Placement; 3] = [Placement::Fetch, Placement::InPlace, Placement::WhileFree];
+const ALL: [Placement; 4] = [
+    Placement::Auto,
+    Placement::Fetch,
+    Placement::InPlace,
+    Placement::WhileFree,
+];
 
 fn direct(frames: u64) -> VmBuilder {
     small(frames).transport(Transport::Direct)
@@ -108,6 +121,79 @@ fn what_came_while_frames_were_free_stays() {
     let bench = Bench::new(direct(64), SOURCE);
     let took = copied(&bench, "copy_words", &words, |a| a.placement(Placement::WhileFree));
     assert_eq!((took.pages_fetched, took.evictions), (40, 0), "{took:?}");
+}
+
+/// What it took to sum stretches of `count` pages that begin at each of `firsts`, `rounds` times each.
+fn summed(
+    placement: Placement,
+    pages: u64,
+    frames: u64,
+    stretches: impl Iterator<Item = u64>,
+    count: u64,
+    rounds: u32,
+) -> Stats {
+    let bench = Bench::new(direct(frames), SOURCE);
+    let words: Vec<u32> = (0..(pages * PAGE_WORDS) as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761) >> 8)
+        .collect();
+    let a = bench.vm.region::<u32>().read_only().placement(placement);
+    let a = a.from_slice(&words).unwrap();
+    let before = bench.vm.stats().unwrap();
+    for first in stretches {
+        let (at, length) = (first * PAGE_WORDS, count * PAGE_WORDS);
+        let sum = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum_range", config(), (&a, at, length, rounds, &sum));
+        let expected: u64 = words[at as usize..][..length as usize]
+            .iter()
+            .map(|word| u64::from(*word))
+            .sum();
+        assert_eq!(
+            sum.to_vec().unwrap(),
+            [expected * u64::from(rounds)],
+            "pages from {first} on"
+        );
+    }
+    bench.vm.stats().unwrap().difference(&before)
+}
+
+#[test]
+fn a_cycle_that_is_larger_than_memory_keeps_a_part_of_its_pages() {
+    let cycle = |placement| summed(placement, 192, 64, [0; 12].into_iter(), 192, 1);
+    let (fetch, auto) = (cycle(Placement::Fetch), cycle(Placement::Auto));
+    assert!(auto.pages_fetched * 3 < fetch.pages_fetched, "{auto:?} {fetch:?}");
+    assert!(
+        auto.bytes_in_place > 0 && fetch.bytes_in_place == 0,
+        "{auto:?} {fetch:?}"
+    );
+}
+
+#[test]
+fn a_window_that_slides_is_fetched() {
+    let window = |placement| summed(placement, 2048, 64, (0..2000).step_by(24), 24, 6);
+    let (home, auto) = (window(Placement::WhileFree), window(Placement::Auto));
+    // Most pages, once the rules have been compared.
+    assert!(
+        auto.pages_fetched > 1000 && home.pages_fetched <= 64,
+        "{auto:?} {home:?}"
+    );
+}
+
+#[test]
+fn a_large_page_is_fetched_when_it_is_read_again() {
+    let bench = Bench::new(direct(64).page_size(PAGE * 4), SOURCE);
+    let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32).collect();
+    let a = bench.vm.region::<u32>().read_only().placement(Placement::Auto);
+    let a = a.from_slice(&words).unwrap();
+    let before = bench.vm.stats().unwrap();
+    let once = |count: u32| {
+        let sum = bench.vm.buffer::<u64>(1).unwrap();
+        for _ in 0..count {
+            bench.must("sum_range", LaunchConfig::new(1, 1), (&a, 5u64, 1u64, 1u32, &sum));
+        }
+        assert_eq!(sum.to_vec().unwrap(), [6 * u64::from(count)]);
+        bench.vm.stats().unwrap().difference(&before).pages_fetched
+    };
+    assert_eq!((once(1), once(2)), (0, 1));
 }
 
 #[test]

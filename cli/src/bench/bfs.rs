@@ -107,13 +107,13 @@ impl Bench<'_> {
             placement,
             shape: None,
         };
-        let (mut times, mut fetched) = (Vec::new(), 0);
+        let (mut times, mut fetched, mut in_place) = (Vec::new(), 0, 0);
         for _ in 0..self.args.output.repeat {
             let ran = bfs::run(self.csr, self.source, &options, &mut |_| {});
             let outcome = ran.map_err(|source| self.search_error(source))?;
             reference::compare(&self.expected, &outcome.distances)?;
             times.push(outcome.elapsed.as_secs_f64() * 1e3);
-            fetched = outcome.stats.bytes_fetched;
+            (fetched, in_place) = (outcome.stats.bytes_fetched, outcome.stats.bytes_in_place);
         }
         Ok(self
             .row("paged", times)
@@ -121,7 +121,8 @@ impl Bench<'_> {
             .with("placement", placement)
             .with("frames", size(frame_bytes))
             .with("share", share.0)
-            .and("fetched MB", fetched as f64 / 1e6))
+            .and("fetched MB", fetched as f64 / 1e6)
+            .and("in place MB", in_place as f64 / 1e6))
     }
 
     /// Runs the kernel over memory that a peer makes cold.

@@ -377,4 +377,10 @@ fn every_rule_of_the_lists_has_its_mutation() {
             "rule {rule} of copies"
         );
     }
+    for rule in 1..=4 {
+        assert!(
+            mutations::all().any(|m| m.origin == Origin::Places(rule)),
+            "rule {rule} of places"
+        );
+    }
 }

@@ -242,9 +242,40 @@ constexpr const unsigned int ARRAY_IN_PLACE = 1073741824;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
 constexpr const unsigned int ARRAY_FETCH_WHILE_FREE = 536870912;
 
-/// Words of 64 bits before the page table of a region that is never evicted, for the table to keep its alignment. The last of
-/// them counts the pages that are not resident: at 0 no access needs to look at a page's word.
-constexpr const unsigned long long ABSENT_COUNT_WORDS = 16ULL;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: when no frame is free, what a read does with a page without a frame
+/// follows from the rules that compete in the region's [`TableHead`].
+constexpr const unsigned int ARRAY_DUELS = 268435456;
+
+/// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
+constexpr const unsigned int REGION_DUELS = 32;
+
+/// The rules that compete: the samples of [`TableHead::cost`].
+constexpr const unsigned int PLACEMENT_RULES = 3;
+
+/// No page displaces another. What a zeroed [`TableHead`] begins with.
+constexpr const unsigned int RULE_FIRST_COME = 0;
+
+/// A page that is read is fetched.
+constexpr const unsigned int RULE_FETCH = 1;
+
+/// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
+constexpr const unsigned int RULE_FREQUENCY = 2;
+
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
+/// it is to be fetched.
+constexpr const unsigned long long DRAW_ALL = 0ULL;
+
+/// Where the count of its reads decides about the page.
+constexpr const unsigned long long DRAW_MANY = 3ULL;
+
+/// Where the page stays at home.
+constexpr const unsigned long long DRAW_FEW = 127ULL;
+
+/// Bits of one of the fields.
+constexpr const unsigned int DRAW_BITS = 16;
+
+/// [`TableHead::draws`] where all pages stay at home.
+constexpr const unsigned long long DRAWS_AT_HOME = (DRAW_FEW * 281479271743489ULL);
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
@@ -289,7 +320,7 @@ constexpr const unsigned long long LATENCY_BUCKETS = 256ULL;
 
 /// The kernel argument behind `gpuvm::array<T>`: a view of one region, passed by value.
 struct alignas(16) ArrayDesc {
-    /// Address of the region's page table words. Before them, with `ARRAY_NEVER_EVICTED`: `ABSENT_COUNT_WORDS`.
+    /// Address of the region's page table words. Before them: a [`TableHead`].
     unsigned long long words;
     /// Address of frame 0.
     unsigned long long frames;
@@ -309,6 +340,30 @@ struct alignas(16) ArrayDesc {
     unsigned int offset_mask;
     /// Page size over 16: the frame field of a page word, in place, times this is the frame's offset.
     unsigned int frame_scale;
+};
+
+/// What stands before the words of a region's page table, and keeps them aligned.
+struct alignas(128) TableHead {
+    /// With [`REGION_DUELS`]: what misses of each rule's sample of the pages have cost of late, in chunks of 16 bytes that go over
+    /// the link.
+    unsigned long long cost[PLACEMENT_RULES];
+    /// All that was ever added to `cost`.
+    unsigned long long spent;
+    /// The rule (`RULE_*`) of pages in no sample.
+    unsigned int rule;
+    /// Base-two logarithm of what the samples spend between two decisions; 0: the region does not duel.
+    unsigned int period_shift;
+    /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
+    /// for pages in none.
+    unsigned long long draws;
+    /// Where the search for a page that leaves its frame goes on, by the sample: blocks of 32 pages, counted on and on.
+    unsigned int hands[PLACEMENT_RULES];
+    /// Unused, to align.
+    unsigned int pad;
+    /// Unused, to the end of the line.
+    unsigned long long reserved[7];
+    /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
+    unsigned long long absent;
 };
 
 /// One region: its page table and where its pages live. Page `p` is page `p / homes` of home `p % homes`, and one NIC of
@@ -503,8 +558,10 @@ struct alignas(128) Counters {
     unsigned long long replicas_missed;
     /// Stale copies that a write-back has mended.
     unsigned long long replicas_mended;
+    /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
+    unsigned long long chunks_in_place;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[13];
+    unsigned long long reserved[12];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -683,6 +740,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
+static_assert(sizeof(TableHead) == 128, "size of TableHead");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
@@ -760,6 +818,15 @@ static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionD
 static_assert(__builtin_offsetof(RegionDesc, pad) == 100, "offset of RegionDesc::pad");
 static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset of RegionDesc::homes_reciprocal");
 static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 112, "offset of RegionDesc::reserved_tail");
+static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
+static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
+static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
+static_assert(__builtin_offsetof(TableHead, period_shift) == 36, "offset of TableHead::period_shift");
+static_assert(__builtin_offsetof(TableHead, draws) == 40, "offset of TableHead::draws");
+static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
+static_assert(__builtin_offsetof(TableHead, pad) == 60, "offset of TableHead::pad");
+static_assert(__builtin_offsetof(TableHead, reserved) == 64, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, absent) == 120, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");
@@ -824,7 +891,8 @@ static_assert(__builtin_offsetof(Counters, pages_failed) == 120, "offset of Coun
 static_assert(__builtin_offsetof(Counters, pages_corrupt) == 128, "offset of Counters::pages_corrupt");
 static_assert(__builtin_offsetof(Counters, replicas_missed) == 136, "offset of Counters::replicas_missed");
 static_assert(__builtin_offsetof(Counters, replicas_mended) == 144, "offset of Counters::replicas_mended");
-static_assert(__builtin_offsetof(Counters, reserved) == 152, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, chunks_in_place) == 152, "offset of Counters::chunks_in_place");
+static_assert(__builtin_offsetof(Counters, reserved) == 160, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

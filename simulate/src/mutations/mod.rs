@@ -23,6 +23,8 @@ pub enum Origin {
     Guards(u32),
     /// The n-th of the rules of copies: large pages that many lanes fill, and the ends of regions.
     Copies(u32),
+    /// The n-th of the rules of pages that are read where they live.
+    Places(u32),
 }
 
 /// A replacement of text in one header.

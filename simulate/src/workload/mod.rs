@@ -181,9 +181,10 @@ impl Workload {
             Self::NeverEvicted => programs::never_evicted(room),
             Self::Direct => programs::direct(room),
             Self::LargePages => programs::large_pages(room),
-            Self::InPlace => match room.seed() % 2 {
+            Self::InPlace => match room.seed() % 3 {
                 0 => sweeps::bfs(room, Placement::InPlace),
-                _ => sweeps::bfs(room, Placement::WhileFree),
+                1 => sweeps::bfs(room, Placement::WhileFree),
+                _ => sweeps::bfs(room, Placement::Auto),
             },
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),

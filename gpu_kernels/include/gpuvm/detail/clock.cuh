@@ -1,6 +1,7 @@
 // Where frames come from when the pool runs low: a clock with a second chance over the frames' frame_pages.
 #pragma once
 
+#include "duel.cuh"
 #include "write_back.cuh"
 
 namespace gpuvm {
@@ -8,15 +9,20 @@ namespace detail {
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones
-// are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody.
-GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct) {
+// are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody. `for_page`: the page id that
+// needs the frames, which displaces no page of another sample of its region; 0 displaces any.
+GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
+    if constexpr (kDirect) {
+        if (for_page && duels(region_of(vm, for_page)) && sample_of(page_of(for_page)) != kNoSample)
+            return turn_sample(vm, for_page, window, direct);
+    }
     if (window > vm->frame_count) window = vm->frame_count;
     u32 frame;
     over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
     u32 found = 0, cleaning = 0, rung = kNoFrame;
     for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = frame + 1 < vm->frame_count ? frame + 1 : 0) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
-        if (!(id & layout::PAGE_ID_TAKEN_BIT)) continue;
+        if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
@@ -64,15 +70,15 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 // Puts back as many frames as were taken while the pool, with `available` frames, is low: no more, or fetches and
 // write-backs would come in turns and each find its direction of the link idle half of the time. More only when it is
 // very low.
-GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available) {
+GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
     if constexpr (kQueued) pass_by_a_queue(vm);
-    turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr);
+    turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr, for_page);
 }
 // After a fault, or while its page is on the way.
-GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken) {
+GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken, u64 for_page) {
     if (vm->frames_low == 0) return;
     i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
-    if (available < static_cast<i64>(vm->frames_low)) refill(vm, taken, available);
+    if (available < static_cast<i64>(vm->frames_low)) refill(vm, taken, available, for_page);
 }
 
 GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited) {
@@ -99,6 +105,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` once the limit has
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
+constexpr u32 kOwnSampleTurns = 8;
 GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
@@ -107,7 +114,8 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     note_wait(layout::WAIT_FRAME, id, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     while (true) {
-        if (turn_clock(vm, kClockWindow, 1, &frame)) break;
+        // Its sample may have no page that can leave.
+        if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0)) break;
         if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;

@@ -202,7 +202,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     commit(q, index, 1);
     ring(q);
     count(&counters(vm)->faults, 1);
-    pay_back(vm, 1);
+    pay_back(vm, 1, 0);
     miss->frame = got;
     miss->token = queue;
     miss->fetched_id = id;
@@ -297,7 +297,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
         commit(q, grant.first, grant.count);
         ring(q);
         count(&counters(vm)->faults, grant.count);
-        pay_back(vm, grant.count);
+        pay_back(vm, grant.count, 0);
     }
     miss->frame = got;
     miss->token = grant.queue;
@@ -359,7 +359,9 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     count_latency(latencies(vm), ticks() - miss->started);
     count(&counters(vm)->faults, 1);
     count_fetched(vm, miss->source().bytes);
-    if (miss->pooled()) pay_back(vm, 1);
+    if (!miss->pooled()) return;
+    spend_on_fetch(miss->word(), miss->page, miss->array.page_shift);
+    pay_back(vm, 1, miss->id());
 }
 
 // Claims an absent page and copies it into a frame, all by one lane. The data is on its way while the claim is made and

@@ -183,6 +183,7 @@ GPUVM_ATOM(atom_exch_acq_rel_gpu, "exch.acq_rel.gpu.global.b")
                      : "memory");                              \
         return old;                                            \
     }
+GPUVM_CAS(atom_cas_relaxed_gpu, "relaxed.gpu.global.b")
 GPUVM_CAS(atom_cas_acquire_gpu, "acquire.gpu.global.b")
 GPUVM_CAS(atom_cas_acq_rel_gpu, "acq_rel.gpu.global.b")
 GPUVM_CAS(atom_cas_relaxed_sys, "relaxed.sys.global.b")

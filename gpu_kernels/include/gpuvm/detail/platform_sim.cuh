@@ -99,6 +99,10 @@ GPUVM_DEVICE T atom_exch_acq_rel_gpu(T* p, T v) {
 }
 // Each compare-and-swap returns the old value; it succeeded when that equals `expected`.
 template <class T>
+GPUVM_DEVICE T atom_cas_relaxed_gpu(T* p, T expected, T desired) {
+    return gpuvm_sim::compare<GPUVM_SIM_RELAXED, GPUVM_SIM_GPU>(p, expected, desired);
+}
+template <class T>
 GPUVM_DEVICE T atom_cas_acquire_gpu(T* p, T expected, T desired) {
     return gpuvm_sim::compare<GPUVM_SIM_ACQUIRE, GPUVM_SIM_GPU>(p, expected, desired);
 }

@@ -37,7 +37,7 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
         u32 frame = static_cast<u32>(page), queue;
         u64 index;
         if (miss.pooled()) {
-            pay_back(vm, 1);
+            pay_back(vm, 1, id);
             if (!pool_pop(vm, &frame)) break;
         }
         if (!try_claim(word, seen)) {

@@ -72,6 +72,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count(&c->faults, 1);
             count(&c->pages_fetched, 1);
             count(&c->bytes_fetched, bytes);
+            spend_on_fetch(word, page_of(id), page_shift);
         } else {
             if (claimed) revert_claim(word);
             fetch.cancel();
@@ -100,7 +101,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if (!together) Fetch::emptied();
         publish(word, 0, frame, 0);
         count_latency(histogram, ticks() - started);
-        if (available <= low) refill(vm, 1, available);
+        if (available <= low) refill(vm, 1, available, id);
     }
     __syncwarp(group);
     return result;

@@ -6,10 +6,11 @@ use crate::workload::Workload;
 mod copies;
 mod guards;
 mod peers;
+mod places;
 mod protocol;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 4] = [&protocol::ALL, &peers::ALL, &guards::ALL, &copies::ALL];
+pub(super) const ALL: [&[Mutation]; 5] = [&protocol::ALL, &peers::ALL, &guards::ALL, &copies::ALL, &places::ALL];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
@@ -25,6 +26,7 @@ const COMPLETION: &str = "gpuvm/detail/completion.cuh";
 const WRITE_BACK: &str = "gpuvm/detail/write_back.cuh";
 const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
+const DUEL: &str = "gpuvm/detail/duel.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
