@@ -154,16 +154,8 @@ impl RegionInner {
             (false, true) => plan.placement.array_flags(homes[0].direct_addr()),
             (false, false) => 0,
         };
-        let period_shift = match array_flags & layout::ARRAY_DUELS {
-            0 => 0,
-            _ => placement::period_shift(gpu.frame_count(), gpu.page_shift()),
-        };
-        // Nothing is to be asked about pages that stay at home in any case.
-        let draws = match array_flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) {
-            layout::ARRAY_IN_PLACE => layout::DRAWS_AT_HOME,
-            _ => 0,
-        };
-        let words = PageTable::absent(device, pages.count(), period_shift, draws)
+        let head = placement::table_head(array_flags, pages.count(), gpu.frame_count(), gpu.page_shift());
+        let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
             .doing(|| format!("allocating what guards region `{}`", plan.name))?;

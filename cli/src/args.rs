@@ -142,9 +142,10 @@ pub struct BfsArgs {
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
     pub page_size: u64,
 
-    /// What reads of the graph do with a page that has no frame: fetch (another page leaves), in-place (it is read where it is), or
-    /// while-free (fetched while frames are free, then read in place).
-    #[arg(long, value_name = "HOW", default_value_t)]
+    /// What reads of the graph do with a page that has no frame: fetch (another page leaves), in-place (it is read where it is),
+    /// while-free (fetched while frames are free, then read in place), or auto (the GPU decides for each page; over queue pairs it is
+    /// fetched).
+    #[arg(long, value_name = "HOW", default_value_t = Placement::Auto)]
     pub placement: Placement,
 
     /// GPU, transport and queues.

@@ -50,15 +50,15 @@ pub const RULE_FETCH: u32 = 1;
 pub const RULE_FREQUENCY: u32 = 2;
 /// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
 /// it is to be fetched.
-pub const DRAW_ALL: u64 = 0;
+pub const DRAW_ALL: u32 = 0;
 /// Where the count of its reads decides about the page.
-pub const DRAW_MANY: u64 = 3;
+pub const DRAW_MANY: u32 = 3;
 /// Where the page stays at home.
-pub const DRAW_FEW: u64 = 127;
+pub const DRAW_FEW: u32 = 127;
 /// Bits of one of the fields.
-pub const DRAW_BITS: u32 = 16;
+pub const DRAW_BITS: u32 = 8;
 /// [`TableHead::draws`] where all pages stay at home.
-pub const DRAWS_AT_HOME: u64 = DRAW_FEW * 0x0001_0001_0001_0001;
+pub const DRAWS_AT_HOME: u32 = DRAW_FEW * 0x0101_0101;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
@@ -139,8 +139,10 @@ pub struct TableHead {
     pub period_shift: u32,
     /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
     /// for pages in none.
-    pub draws: u64,
-    /// Where the search for a page that leaves its frame goes on, by the sample: blocks of 32 pages, counted on and on.
+    pub draws: u32,
+    /// Base-two logarithm of the pages of a block: each rule has one of them for its sample. Loaded together with `draws`.
+    pub block_shift: u32,
+    /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     pub hands: [u32; PLACEMENT_RULES as usize],
     /// Unused, to align.
     pub pad: u32,
@@ -380,7 +382,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, hands: 48, pad: 60, reserved: 64, absent: 120, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, block_shift: 44, hands: 48, pad: 60, reserved: 64, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {

@@ -1,6 +1,5 @@
 //! A region's page table in GPU memory.
 
-use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, PageWord, TableHead};
 
@@ -22,15 +21,10 @@ pub(crate) const fn bytes_of(pages: u64) -> u64 {
 }
 
 impl PageTable {
-    /// No page is resident. With `period_shift` and `draws` as in [`TableHead`].
-    pub fn absent(gpu: &dyn Gpu, pages: u64, period_shift: u32, draws: u64) -> Result<Self, GpuError> {
+    /// No page is resident. With what `head` says of placement.
+    pub fn absent(gpu: &dyn Gpu, pages: u64, head: TableHead) -> Result<Self, GpuError> {
         let memory = DeviceArray::zeroed(gpu, HEAD + pages)?;
-        let head = TableHead {
-            period_shift,
-            draws,
-            absent: pages,
-            ..TableHead::zeroed()
-        };
+        let head = TableHead { absent: pages, ..head };
         memory.write(gpu, 0, bytemuck::cast_slice(&[head]))?;
         Ok(Self { memory, pages })
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use bytemuck::Zeroable;
 use gpuvm_layouts as layout;
 
 /// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
@@ -12,7 +13,7 @@ use gpuvm_layouts as layout;
 /// that is never evicted, each of these fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on one page of 32: that no page
+    /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on a sample of the pages: that no page
     /// displaces another, that each page is fetched, and that a page is fetched whose reads in place have cost as much as a fetch and
     /// displaces one that was not used of late. All other pages follow the rule that has cost least of late. A page above 4 KiB is read
     /// in place at first, and fetched when it is read again.
@@ -40,12 +41,23 @@ impl Placement {
     }
 }
 
-/// [`layout::TableHead::period_shift`]: the rules are compared each time when their samples have spent what three quarters of their
-/// frames cost to fill, and some pages at least.
-pub(super) fn period_shift(frames: u32, page_shift: u32) -> u32 {
-    let pages = u64::from(frames) / 32 * 3 / 4;
-    let chunks = pages.max(16) << (page_shift - 4);
-    chunks.next_power_of_two().ilog2()
+/// What the head of a region's page table says of placement when no page is resident. `flags`: `ARRAY_*`.
+pub(super) fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32) -> layout::TableHead {
+    let mut head = layout::TableHead::zeroed();
+    if flags & layout::ARRAY_DUELS != 0 {
+        // Samples of 256 pages and more say enough; a larger part of the pages would cost as much as the worst rule does there.
+        head.block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);
+        // The rules are compared each time when their samples have spent what three quarters of their frames cost to fill, and some
+        // pages at least.
+        let sampled = (u64::from(frames) * 3 / 4) >> head.block_shift;
+        let chunks = sampled.max(64) << (page_shift - 4);
+        head.period_shift = chunks.next_power_of_two().ilog2();
+    }
+    // Nothing is to be asked about pages that stay at home in any case.
+    if flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) == layout::ARRAY_IN_PLACE {
+        head.draws = layout::DRAWS_AT_HOME;
+    }
+    head
 }
 
 impl fmt::Display for Placement {

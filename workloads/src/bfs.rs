@@ -197,7 +197,9 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    if options.placement != Placement::Fetch && vm.transport() != TransportKind::Direct {
+    // Left to the GPU, pages that only a NIC reaches are fetched.
+    let asks = matches!(options.placement, Placement::InPlace | Placement::WhileFree);
+    if asks && vm.transport() != TransportKind::Direct {
         return Err(BfsError::Placement {
             placement: options.placement,
             transport: vm.transport(),

@@ -263,19 +263,19 @@ constexpr const unsigned int RULE_FREQUENCY = 2;
 
 /// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
 /// it is to be fetched.
-constexpr const unsigned long long DRAW_ALL = 0ULL;
+constexpr const unsigned int DRAW_ALL = 0;
 
 /// Where the count of its reads decides about the page.
-constexpr const unsigned long long DRAW_MANY = 3ULL;
+constexpr const unsigned int DRAW_MANY = 3;
 
 /// Where the page stays at home.
-constexpr const unsigned long long DRAW_FEW = 127ULL;
+constexpr const unsigned int DRAW_FEW = 127;
 
 /// Bits of one of the fields.
-constexpr const unsigned int DRAW_BITS = 16;
+constexpr const unsigned int DRAW_BITS = 8;
 
 /// [`TableHead::draws`] where all pages stay at home.
-constexpr const unsigned long long DRAWS_AT_HOME = (DRAW_FEW * 281479271743489ULL);
+constexpr const unsigned int DRAWS_AT_HOME = (DRAW_FEW * 16843009);
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
@@ -355,8 +355,10 @@ struct alignas(128) TableHead {
     unsigned int period_shift;
     /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
     /// for pages in none.
-    unsigned long long draws;
-    /// Where the search for a page that leaves its frame goes on, by the sample: blocks of 32 pages, counted on and on.
+    unsigned int draws;
+    /// Base-two logarithm of the pages of a block: each rule has one of them for its sample. Loaded together with `draws`.
+    unsigned int block_shift;
+    /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     unsigned int hands[PLACEMENT_RULES];
     /// Unused, to align.
     unsigned int pad;
@@ -823,6 +825,7 @@ static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
 static_assert(__builtin_offsetof(TableHead, period_shift) == 36, "offset of TableHead::period_shift");
 static_assert(__builtin_offsetof(TableHead, draws) == 40, "offset of TableHead::draws");
+static_assert(__builtin_offsetof(TableHead, block_shift) == 44, "offset of TableHead::block_shift");
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
 static_assert(__builtin_offsetof(TableHead, pad) == 60, "offset of TableHead::pad");
 static_assert(__builtin_offsetof(TableHead, reserved) == 64, "offset of TableHead::reserved");

@@ -13,8 +13,7 @@ namespace detail {
 // needs the frames, which displaces no page of another sample of its region; 0 displaces any.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
     if constexpr (kDirect) {
-        if (for_page && duels(region_of(vm, for_page)) && sample_of(page_of(for_page)) != kNoSample)
-            return turn_sample(vm, for_page, window, direct);
+        if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, window, direct);
     }
     if (window > vm->frame_count) window = vm->frame_count;
     u32 frame;

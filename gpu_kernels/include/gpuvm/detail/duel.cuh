@@ -21,37 +21,53 @@ constexpr u32 kSpreadPages = 8;
 
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }
 
-// The rule whose sample the page is in, or none. Of a block of 32 pages each rule has one, at a place that is drawn by
-// the block.
-constexpr u32 kBlockShift = 5, kBlockPages = 1u << kBlockShift;
-GPUVM_DEVICE u32 place_in_block(u32 block) { return block * 0x9e3779b9u >> (32 - kBlockShift); }
-GPUVM_DEVICE u32 sample_of(u64 page) {
-    u32 number = static_cast<u32>(page), at = (number - place_in_block(number >> kBlockShift)) & (kBlockPages - 1);
+// What a read at the home looks at: the head's `draws` and `block_shift`, by one load.
+GPUVM_DEVICE u64 sampling_of(const layout::TableHead* head) {
+    return ld_relaxed_gpu(reinterpret_cast<const u64*>(&head->draws));
+}
+GPUVM_DEVICE u32 block_shift_of(u64 sampling) { return static_cast<u32>(sampling >> 32); }
+
+// The rule whose sample the page is in, or none. Of a block of pages each rule has one, at a place that is drawn by the
+// block.
+GPUVM_DEVICE u32 place_in_block(u32 block, u32 shift) { return block * 0x9e3779b9u >> 1 >> (31 - shift); }
+GPUVM_DEVICE u32 sample_of(u64 page, u32 shift) {
+    u32 number = static_cast<u32>(page), at = (number - place_in_block(number >> shift, shift)) & ((1u << shift) - 1);
     return at < kNoSample ? at : kNoSample;
 }
-GPUVM_DEVICE u64 page_of_sample(u32 block, u32 sample) {
-    return (static_cast<u64>(block) << kBlockShift) + ((place_in_block(block) + sample) & (kBlockPages - 1));
-}
-// Of the reads of a page, which ones ask: a mask for their times.
-GPUVM_DEVICE u32 draw_of(u64 draws, u32 sample) {
-    return static_cast<u32>(draws >> (sample * layout::DRAW_BITS)) & ((1u << layout::DRAW_BITS) - 1);
+GPUVM_DEVICE u64 page_of_sample(u32 block, u32 sample, u32 shift) {
+    return (static_cast<u64>(block) << shift) + ((place_in_block(block, shift) + sample) & ((1u << shift) - 1));
 }
 // The head's draws while no frame is free, when pages of no sample follow `rule`.
-GPUVM_DEVICE u64 draws_by(u32 rule) {
-    u64 others = rule == layout::RULE_FETCH       ? layout::DRAW_ALL
+GPUVM_DEVICE u32 draws_by(u32 rule) {
+    u32 others = rule == layout::RULE_FETCH       ? layout::DRAW_ALL
                  : rule == layout::RULE_FREQUENCY ? layout::DRAW_MANY
                                                   : layout::DRAW_FEW;
-    return layout::DRAW_FEW << layout::RULE_FIRST_COME * layout::DRAW_BITS |
+    return layout::DRAW_MANY << layout::RULE_FIRST_COME * layout::DRAW_BITS |
            layout::DRAW_ALL << layout::RULE_FETCH * layout::DRAW_BITS |
            layout::DRAW_MANY << layout::RULE_FREQUENCY * layout::DRAW_BITS | others << kNoSample * layout::DRAW_BITS;
 }
+// Of the reads of a page, which ones ask: a mask for their times.
+GPUVM_DEVICE u32 draw_of(u32 draws, u32 sample) {
+    return draws >> (sample * layout::DRAW_BITS) & ((1u << layout::DRAW_BITS) - 1);
+}
 GPUVM_DEVICE bool duels(const layout::RegionDesc* region) { return region->flags & layout::REGION_DUELS; }
+GPUVM_DEVICE u32 block_shift_of(const layout::RegionDesc* region) {
+    return ld_weak(&head_of(reinterpret_cast<u64*>(region->words))->block_shift);
+}
+// Whether the page is in a sample of a region that duels.
+GPUVM_DEVICE bool in_sample(const layout::VmDesc* vm, u64 id) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    return duels(region) && sample_of(page_of(id), block_shift_of(region)) != kNoSample;
+}
 
 // Pages of a region that duels displace those of their own sample alone, so that each rule keeps its part of the
 // frames. Whether the page `for_page`, or 0, may take the frame of the page `id`.
 GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
     if (!kDirect || !for_page || region_number(for_page) != region_number(id)) return true;
-    return !duels(region_of(vm, id)) || sample_of(page_of(id)) == sample_of(page_of(for_page));
+    const layout::RegionDesc* region = region_of(vm, id);
+    if (!duels(region)) return true;
+    u32 shift = block_shift_of(region);
+    return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
 }
 
 // A page of the same sample leaves its frame, which goes to `*direct` where that is given, else to the pool. The clock
@@ -59,10 +75,11 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
 GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* words = reinterpret_cast<u64*>(region->words);
-    u32 sample = sample_of(page_of(id)), blocks = static_cast<u32>((region->pages + kBlockPages - 1) >> kBlockShift);
+    u32 shift = block_shift_of(region), sample = sample_of(page_of(id), shift);
+    u32 blocks = static_cast<u32>((region->pages + (1u << shift) - 1) >> shift);
     u32 block = atom_add_relaxed_gpu(&head_of(words)->hands[sample], window) % blocks;
     for (u32 n = 0; n < window && n < blocks; ++n, block = block + 1 < blocks ? block + 1 : 0) {
-        u64 page = page_of_sample(block, sample);
+        u64 page = page_of_sample(block, sample, shift);
         if (page >= region->pages) continue;
         u64 seen = ld_relaxed_gpu(words + page);
         // What duels is read-only: no page is dirty.
@@ -90,7 +107,8 @@ GPUVM_NOINLINE void decide(layout::TableHead* head) {
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
         costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
         atom_add_relaxed_gpu(&head->cost[rule], 0 - (costs[rule] * 5 >> 4));
-        if (costs[rule] * 32 < costs[best] * 31) best = rule;
+        // By a tenth: samples are small.
+        if (costs[rule] * 32 < costs[best] * 29) best = rule;
     }
     st_relaxed_gpu(&head->rule, best);
     st_relaxed_gpu(&head->draws, draws_by(best));
@@ -106,11 +124,10 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost) {
 // A page was fetched by a fault.
 GPUVM_DEVICE void spend_on_fetch(u64* word, u64 page, u32 page_shift) {
     if (!kDirect) return;
-    u32 sample = sample_of(page);
-    if (sample == kNoSample) return;
     layout::TableHead* head = head_of(word - page);
-    // No period: the region does not duel.
-    if (ld_weak(&head->period_shift)) spend(head, sample, 1ull << (page_shift - kChunkShift));
+    // No blocks: the region does not duel.
+    u32 shift = ld_weak(&head->block_shift), sample = shift ? sample_of(page, shift) : kNoSample;
+    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
 }
 
 // The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of

@@ -22,7 +22,7 @@ GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
 // Counts what reads at the home stand for, one of `drawn` of which is weighed. False when the page is to be fetched, by
 // this lane.
 GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* word, u64 id, u64 seen, u64 chunk,
-                        u32 drawn, u32 rule) {
+                        u32 drawn, u32 rule, u32 sample) {
     u32 here, sharing = match_active(chunk, &here), lane = lane_id();
     u64 page = page_of(id);
     u32 neighbours = __match_any_sync(here, static_cast<u32>(page)), first = __ffs(neighbours) - 1;
@@ -34,8 +34,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     count(&counters(vm)->chunks_in_place, static_cast<u64>(own) * drawn);
     bool scattered = spread >= kSpreadPages && spread * 2 > static_cast<u32>(__popc(here));
     u64 cost = static_cast<u64>(scattered ? own * kScatteredRead : own) * drawn;
-    u32 sample = sample_of(page);
-    if (sample != kNoSample && ld_weak(&head->period_shift)) spend(head, sample, cost);
+    if (sample != kNoSample) spend(head, sample, cost);
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);
     u64 use = use_of(seen, epoch) + cost, enough = 1ull << (vm->page_shift - kChunkShift);
@@ -57,13 +56,14 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
 // Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched.
 GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region) {
     layout::TableHead* head = head_of(words);
-    u64 draws = ld_relaxed_gpu(&head->draws);
-    u32 rule = layout::RULE_FIRST_COME, sample = sample_of(page);
+    u64 sampling = sampling_of(head);
+    u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
+    u32 sample = shift ? sample_of(page, shift) : kNoSample;
     if (region & layout::ARRAY_FETCH_WHILE_FREE) {
         bool free = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > static_cast<i64>(vm->frames_low);
         bool competes = region & layout::ARRAY_DUELS;
         if (free) {
-            if (draws) st_relaxed_gpu(&head->draws, u64{0});
+            if (draws) st_relaxed_gpu(&head->draws, 0u);
             // A large page shows its first element early, and is fetched for the second one.
             if (!competes || vm->page_shift <= kSmallPageShift) return false;
             if (state_of(seen) == kFetching) return true;
@@ -79,7 +79,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         if (rule == layout::RULE_FETCH) return false;
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
-    return weigh(vm, head, words + page, id, seen, chunk, draw_of(draws, sample) + 1, rule);
+    return weigh(vm, head, words + page, id, seen, chunk, draw_of(draws, sample) + 1, rule, sample);
 }
 
 // Reads an element at its page's home. False when the page has a frame, is to get one, or cannot be had.
@@ -90,10 +90,11 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
     if (byte + sizeof(T) > array.bytes) return false;
     // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
     u64 seen = ld_relaxed_gpu(words_of(array) + place.page);
-    u64 draws = ld_relaxed_gpu(&head_of(words_of(array))->draws);
+    u64 sampling = sampling_of(head_of(words_of(array)));
     if (state_of(seen) != kAbsent && state_of(seen) != kFetching) return false;
-    // Most reads ask nobody. Drawn by the clock, in stretches of time, so that lanes that come together are drawn together.
-    if (!(static_cast<u32>(ticks() >> 10) * 0x9e3779b9u >> 16 & draw_of(draws, sample_of(place.page))) &&
+    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
+    u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
+    if (!(static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) &&
         !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
                        array.region))
         return false;

@@ -28,8 +28,8 @@ pub(super) static ALL: [Mutation; 4] = [
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
         Workload::InPlace,
-        275,
-        &["without a claim"],
+        593,
+        &["without a claim", "left the count of reads"],
     ),
     broken(
         "frame-of-a-sample-given-twice",
@@ -41,7 +41,7 @@ pub(super) static ALL: [Mutation; 4] = [
             "            *direct = frame;\n        pool_give(vm, frame);",
         )],
         Workload::InPlace,
-        26,
+        11,
         &["home differ from byte", "which the pool has"],
     ),
     broken(
@@ -54,7 +54,7 @@ pub(super) static ALL: [Mutation; 4] = [
             "if (state_of(seen) == kAbsent) continue;",
         )],
         Workload::InPlace,
-        17,
+        2,
         &["the end of a fetch changed"],
     ),
 ];
