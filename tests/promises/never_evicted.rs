@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Adjust, BASIC, Bench, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
+use crate::common::{Adjust, BASIC, Bench, Kernels, PAGE, PAGE_WORDS, compare, refused, simulated, small, with_causes};
 use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{CompileOptions, Error, GpuError, LaunchConfig, Region, Transport, VmBuilder};
 
@@ -39,6 +39,56 @@ fn every_page_is_fetched_once_and_stays() {
         }
         a.close().unwrap();
         bench.no_violations();
+    }
+}
+
+const RESIDENT: Kernels = Kernels {
+    name: "resident.cu",
+    text: r"
+#include <gpuvm/gpuvm.cuh>
+
+// Sums by the pointer where there is one: `ways` counts lanes with and without.
+__global__ void sum_resident(gpuvm::array<const unsigned> a, unsigned long long* sum, unsigned* ways) {
+    const unsigned* all = a.resident();
+    atomicAdd(&ways[all ? 1 : 0], 1u);
+    unsigned long long own = 0, lanes = gridDim.x * 1ull * blockDim.x;
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += lanes) own += all ? all[i] : a[i];
+    atomicAdd(sum, own);
+}
+__global__ void add_to_all(gpuvm::array<unsigned> a, unsigned more) {
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += gridDim.x * 1ull * blockDim.x) a[i] += more;
+}
+",
+};
+
+#[test]
+fn what_is_resident_is_read_by_a_pointer() {
+    for settings in transports() {
+        let bench = Bench::new(settings, RESIDENT);
+        let lanes = 2 * 64;
+        let read = |a: &Region<u32>| {
+            let (sum, ways) = (bench.vm.buffer::<u64>(1).unwrap(), bench.vm.buffer::<u32>(2).unwrap());
+            bench.must("sum_resident", config(), (a, &sum, &ways));
+            (sum.to_vec().unwrap()[0], ways.to_vec().unwrap())
+        };
+        let a = kept(&bench, 12);
+        let sum: u64 = (0..a.len()).sum();
+        // A lane that begins late may find all of it there.
+        let (found, ways) = read(&a);
+        assert_eq!((found, ways[0] + ways[1]), (sum, lanes));
+        assert!(ways[0] > 0, "{ways:?}");
+        assert_eq!(read(&a), (sum, vec![0, lanes]));
+        // What other kernels and the host wrote is seen.
+        bench.must("add_to_all", config(), (&a, 3u32));
+        assert_eq!(read(&a), (sum + 3 * a.len(), vec![0, lanes]));
+        a.write(5, &[1005]).unwrap();
+        let (found, ways) = read(&a);
+        assert_eq!((found, ways[0] + ways[1]), (sum + 3 * a.len() + 997, lanes));
+        // Pages that may leave have no pointer.
+        let b = bench.vm.region::<u32>().from_iter(0..2 * PAGE_WORDS as u32).unwrap();
+        for _ in 0..2 {
+            assert_eq!(read(&b), ((0..b.len()).sum(), vec![lanes, 0]));
+        }
     }
 }
 

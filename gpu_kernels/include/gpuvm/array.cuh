@@ -187,6 +187,9 @@ class array {
     // For a lane that walks neighbouring elements.
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
 
+    // All elements as plain memory, to be read, once every page of a never-evicted region is there; else null.
+    __device__ const T* resident() const { return detail::all_elements<T>(desc_); }
+
     // Begins to fetch the pages of elements [first, first + count) that are absent, as far as frames and ring
     // slots are free. Never waits.
     __device__ void prefetch(unsigned long long first, unsigned long long count) const {
@@ -217,6 +220,7 @@ class array<const T> {
         return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
     }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
+    __device__ const T* resident() const { return detail::all_elements<T>(desc_); }
     __device__ void prefetch(unsigned long long first, unsigned long long count) const {
         detail::prefetch(desc_, sizeof(T), first, count);
     }

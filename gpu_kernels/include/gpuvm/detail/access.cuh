@@ -92,6 +92,14 @@ GPUVM_DEVICE u64 address_in_own_frames(const layout::ArrayDesc& array, u64 index
     return array.frames + index * sizeof(T);
 }
 
+// Element 0 where all pages of such a region are there. They stay, and no line of theirs is in L1 from before their
+// fill: weak loads are right.
+template <class T>
+GPUVM_DEVICE const T* all_elements(const layout::ArrayDesc& array) {
+    bool all = never_evicted(array) && all_resident(words_of(array));
+    return all ? reinterpret_cast<const T*>(array.frames) : nullptr;
+}
+
 // One optimistic try: word, element, word again. `seen` is the first word.
 template <class T>
 GPUVM_DEVICE bool try_read(const layout::ArrayDesc& array, u64 index, T* value, u64* seen) {

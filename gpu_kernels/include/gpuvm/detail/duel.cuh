@@ -71,7 +71,7 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
 }
 
 // A page of the same sample leaves its frame, which goes to `*direct` where that is given, else to the pool. The clock
-// of a sample goes over its pages, since only one frame of 32 is its own. False when none of a window can leave.
+// of a sample goes over its pages, since few frames are its own. False when none of a window can leave.
 GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* words = reinterpret_cast<u64*>(region->words);
