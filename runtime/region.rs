@@ -151,7 +151,7 @@ impl RegionInner {
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
         let array_flags = match (plan.never_evicted, plan.read_only) {
             (true, _) => layout::ARRAY_NEVER_EVICTED,
-            (false, true) => plan.placement.array_flags(homes[0].direct_addr()),
+            (false, true) => plan.placement.array_flags(homes[0].direct_addr(), pages.count()),
             (false, false) => 0,
         };
         let head = placement::table_head(array_flags, pages.count(), gpu.frame_count(), gpu.page_shift());

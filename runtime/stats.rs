@@ -48,7 +48,8 @@ pub struct Stats {
     pub replicas_missed: u64,
     /// Stale copies that a write-back has mended.
     pub replicas_mended: u64,
-    /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads.
+    /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
+    /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
     pub bytes_in_place: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],

@@ -29,13 +29,16 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a read-only region whose home lies at the device address `home`, 0 if lanes do not reach it.
-    pub(crate) fn array_flags(self, home: u64) -> u32 {
+    /// The bits of a kernel argument for a read-only region whose home lies at the device address `home`, 0 if lanes do not reach it, and of so many
+    /// pages.
+    pub(crate) fn array_flags(self, home: u64, pages: u64) -> u32 {
         match self {
             _ if home == 0 || !home.is_multiple_of(16) => 0,
             Self::Fetch => 0,
             Self::InPlace => layout::ARRAY_IN_PLACE,
             Self::WhileFree => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE,
+            // Samples are drawn by 32 bits of a page's number.
+            Self::Auto if pages >> 32 != 0 => Self::WhileFree.array_flags(home, pages),
             Self::Auto => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
         }
     }
@@ -47,8 +50,8 @@ pub(super) fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32) -
     if flags & layout::ARRAY_DUELS != 0 {
         // Samples of 256 pages and more say enough; a larger part of the pages would cost as much as the worst rule does there.
         head.block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);
-        // The rules are compared each time when their samples have spent what three quarters of their frames cost to fill, and some
-        // pages at least.
+        // The rules are compared each time when their samples have spent together what three quarters of one sample's frames cost to
+        // fill, and some pages at least.
         let sampled = (u64::from(frames) * 3 / 4) >> head.block_shift;
         let chunks = sampled.max(64) << (page_shift - 4);
         head.period_shift = chunks.next_power_of_two().ilog2();

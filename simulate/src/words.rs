@@ -112,6 +112,9 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
         (FETCHING, ABSENT | ERROR) if version || dirtied || pins(old) != pins(new) => {
             Err(Broken("the end of a fetch changed pins or version of its page"))
         }
+        (FETCHING, ABSENT) if new & FRAME_MASK != 0 => {
+            Err(Broken("a fetch that ended left its token in place of a count"))
+        }
         (FETCHING, ABSENT) => Ok(Transition::Reverted),
         (FETCHING, ERROR) => Ok(Transition::Failed),
         (ERROR, ABSENT) => Ok(Transition::Reverted),

@@ -29,7 +29,7 @@ fn wrong_flags_end_with_status_2() {
         ("kron:8 --queue-depth 100", "a queue's depth is a power of two"),
         (
             "kron:8 --placement home",
-            "`home` is none of fetch, in-place, while-free",
+            "`home` is none of auto, fetch, in-place, while-free",
         ),
         ("kron:8 --rdma-mtu 1000", "an MTU is 256, 512"),
         ("kron:8 --gid-index 300", "300 is not in 0..=255"),

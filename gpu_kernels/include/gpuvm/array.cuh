@@ -187,7 +187,8 @@ class array {
     // For a lane that walks neighbouring elements.
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
 
-    // All elements as plain memory, to be read, once every page of a never-evicted region is there; else null.
+    // All elements as plain memory, to be read, once every page of a never-evicted region is there; else null. Stores
+    // of other lanes in the same launch need not be seen.
     __device__ const T* resident() const { return detail::all_elements<T>(desc_); }
 
     // Begins to fetch the pages of elements [first, first + count) that are absent, as far as frames and ring

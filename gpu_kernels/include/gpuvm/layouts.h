@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 7;
+constexpr const unsigned int LAYOUT_VERSION = 8;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;

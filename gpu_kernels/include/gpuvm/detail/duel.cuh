@@ -2,7 +2,7 @@
 // them. What the samples cost is compared, and all other pages follow the cheapest rule (set dueling: Qureshi et al.,
 // Adaptive Insertion Policies for High Performance Caching, ISCA 2007).
 //
-// Costs are in chunks of 16 bytes that go over the link. Only misses cost anything, so a hit pays no tax. No count
+// Costs are in chunks of 16 bytes that go over the link. Only misses are counted. No count
 // orders anything: they are hints, relaxed, and a lost one costs time alone.
 #pragma once
 
@@ -100,16 +100,17 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
     return false;
 }
 
-// All samples' costs fade, and the cheapest rule holds; that of first come when it is as good as another.
+// The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
+// small. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
 GPUVM_NOINLINE void decide(layout::TableHead* head) {
     u64 costs[layout::PLACEMENT_RULES];
     u32 best = layout::RULE_FIRST_COME;
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
-        costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
-        atom_add_relaxed_gpu(&head->cost[rule], 0 - (costs[rule] * 5 >> 4));
-        // By a tenth: samples are small.
-        if (costs[rule] * 32 < costs[best] * 29) best = rule;
+        u64 cost = costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
+        atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
+        if (cost < costs[best]) best = rule;
     }
+    if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
     st_relaxed_gpu(&head->draws, draws_by(best));
 }

@@ -53,8 +53,10 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     return true;
 }
 
-// Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched.
-GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region) {
+// Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched. `draw`: the
+// mask by which the read was drawn.
+GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region,
+                                  u32 draw) {
     layout::TableHead* head = head_of(words);
     u64 sampling = sampling_of(head);
     u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
@@ -72,14 +74,14 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         if (competes) {
             u32 others = ld_relaxed_gpu(&head->rule);
             rule = sample == kNoSample ? others : sample;
-            if (!draws) st_relaxed_gpu(&head->draws, draws = draws_by(others));
+            if (!draws) st_relaxed_gpu(&head->draws, draws_by(others));
         } else if (!draws) {
-            st_relaxed_gpu(&head->draws, draws = layout::DRAWS_AT_HOME);
+            st_relaxed_gpu(&head->draws, layout::DRAWS_AT_HOME);
         }
         if (rule == layout::RULE_FETCH) return false;
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
-    return weigh(vm, head, words + page, id, seen, chunk, draw_of(draws, sample) + 1, rule, sample);
+    return weigh(vm, head, words + page, id, seen, chunk, draw + 1, rule, sample);
 }
 
 // Reads an element at its page's home. False when the page has a frame, is to get one, or cannot be had.
@@ -96,7 +98,7 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
     if (!(static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) &&
         !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
-                       array.region))
+                       array.region, draw))
         return false;
     *value = load_weak<T>(array.home + byte);
     return true;
