@@ -29,7 +29,7 @@ pub(super) static ALL: [Mutation; 4] = [
         )],
         Workload::InPlace,
         593,
-        &["without a claim", "left the count of reads"],
+        &["without a claim", "left the count of reads", "left its token"],
     ),
     broken(
         "frame-of-a-sample-given-twice",
