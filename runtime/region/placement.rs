@@ -13,10 +13,10 @@ use gpuvm_layouts as layout;
 /// that is never evicted, each of these fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on a sample of the pages: that no page
-    /// displaces another, that each page is fetched, and that a page is fetched whose reads in place have cost as much as a fetch and
-    /// displaces one that was not used of late. All other pages follow the rule that has cost least of late. A page above 4 KiB is read
-    /// in place at first, and fetched when it is read again.
+    /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on a sample of the pages: that
+    /// no page displaces another, that each page is fetched, and that a page is fetched whose reads in place have cost as much as a
+    /// fetch and displaces one that was not used of late. All other pages follow the rule that has cost least of late. A page above
+    /// 4 KiB is read in place by the first lane, and fetched for the next one.
     Auto,
     /// The page is fetched, and another one leaves its frame when none is free. Right for data that is used again soon.
     #[default]
@@ -29,8 +29,8 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a read-only region whose home lies at the device address `home`, 0 if lanes do not reach it, and of so many
-    /// pages.
+    /// The bits of a kernel argument for a read-only region of so many pages, whose home lies at the device address `home`, 0 if lanes
+    /// do not reach it.
     pub(crate) fn array_flags(self, home: u64, pages: u64) -> u32 {
         match self {
             _ if home == 0 || !home.is_multiple_of(16) => 0,
