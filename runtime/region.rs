@@ -149,10 +149,11 @@ impl RegionInner {
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
-        let array_flags = match (plan.never_evicted, plan.read_only) {
-            (true, _) => layout::ARRAY_NEVER_EVICTED,
-            (false, true) => plan.placement.array_flags(homes[0].direct_addr(), pages.count()),
-            (false, false) => 0,
+        let array_flags = match plan.never_evicted {
+            true => layout::ARRAY_NEVER_EVICTED,
+            false => plan
+                .placement
+                .array_flags(homes[0].direct_addr(), pages.count(), plan.read_only),
         };
         let head = placement::table_head(array_flags, pages.count(), gpu.frame_count(), gpu.page_shift());
         let words = PageTable::absent(device, pages.count(), head)

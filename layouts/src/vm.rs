@@ -29,14 +29,17 @@ pub const JOIN_PENDING: u32 = 1;
 pub const JOIN_REPEAT: u32 = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 pub const ARRAY_NEVER_EVICTED: u32 = 0x8000_0000;
-/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which nobody writes, which lanes reach by loads and
-/// which begins at a multiple of 16 bytes.
+/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which lanes reach by loads and which begins at a
+/// multiple of 16 bytes.
 pub const ARRAY_IN_PLACE: u32 = 0x4000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
 pub const ARRAY_FETCH_WHILE_FREE: u32 = 0x2000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: when no frame is free, what a read does with a page without a frame
 /// follows from the rules that compete in the region's [`TableHead`].
 pub const ARRAY_DUELS: u32 = 0x1000_0000;
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
+/// look at the page's word.
+pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 
@@ -48,7 +51,7 @@ pub const RULE_FIRST_COME: u32 = 0;
 pub const RULE_FETCH: u32 = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 pub const RULE_FREQUENCY: u32 = 2;
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read, where
 /// it is to be fetched.
 pub const DRAW_ALL: u32 = 0;
 /// Where the count of its reads decides about the page.
@@ -57,7 +60,9 @@ pub const DRAW_MANY: u32 = 3;
 pub const DRAW_FEW: u32 = 127;
 /// Bits of one of the fields.
 pub const DRAW_BITS: u32 = 8;
-/// [`TableHead::draws`] where all pages stay at home.
+/// Position of the block's size in [`TableHead::sampling`].
+pub const SAMPLING_BLOCK_SHIFT: u32 = 32;
+/// The draws of [`TableHead::sampling`] where all pages stay at home.
 pub const DRAWS_AT_HOME: u32 = DRAW_FEW * 0x0101_0101;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
@@ -137,11 +142,10 @@ pub struct TableHead {
     pub rule: u32,
     /// Base-two logarithm of what the samples spend between two decisions; 0: the region does not duel.
     pub period_shift: u32,
-    /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
-    /// for pages in none.
-    pub draws: u32,
-    /// Base-two logarithm of the pages of a block: each rule has one of them for its sample. Loaded together with `draws`.
-    pub block_shift: u32,
+    /// In the low half the draws: how many of the reads at a home ask what to do with their page, as `DRAW_*` by the rule whose sample
+    /// the page is in, the last one for pages in none. In the high half the base-two logarithm of the pages of a block: each rule has
+    /// one of them for its sample. One word, because each read at a home looks at both.
+    pub sampling: u64,
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     pub hands: [u32; PLACEMENT_RULES as usize],
     /// Unused, to align.
@@ -382,7 +386,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, block_shift: 44, hands: 48, pad: 60, reserved: 64, absent: 120, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, pad: 60, reserved: 64, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {

@@ -8,9 +8,10 @@ use gpuvm_layouts as layout;
 /// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
 /// prefetches fetch the page under each.
 ///
-/// Pages of a [read-only](super::RegionBuilder::read_only) region can be read in place where lanes reach its home by loads
-/// ([`Transport::Direct`](crate::Transport::Direct)) and the home begins at a multiple of 16 bytes. In any other region, and in one
-/// that is never evicted, each of these fetches.
+/// Pages can be read in place where lanes reach their home by loads ([`Transport::Direct`](crate::Transport::Direct)) and the home
+/// begins at a multiple of 16 bytes. In any other region, and in one that is never evicted, each of these fetches. Stores and atomics
+/// fetch their page always. Reads in place go through the L1 cache where the region is
+/// [read-only](super::RegionBuilder::read_only). In one that kernels write each goes to the home, with two looks at the page table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
     /// The GPU decides for each page. It is fetched while frames are free. Then three rules compete, each on a sample of the pages: that
@@ -29,18 +30,19 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a read-only region of so many pages, whose home lies at the device address `home`, 0 if lanes
-    /// do not reach it.
-    pub(crate) fn array_flags(self, home: u64, pages: u64) -> u32 {
-        match self {
-            _ if home == 0 || !home.is_multiple_of(16) => 0,
-            Self::Fetch => 0,
-            Self::InPlace => layout::ARRAY_IN_PLACE,
-            Self::WhileFree => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE,
+    /// The bits of a kernel argument for a region of so many pages, whose home lies at the device address `home`, 0 if lanes do not
+    /// reach it.
+    pub(crate) fn array_flags(self, home: u64, pages: u64, read_only: bool) -> u32 {
+        let rules = match self {
+            _ if home == 0 || !home.is_multiple_of(16) => return 0,
+            Self::Fetch => return 0,
+            Self::InPlace => 0,
             // Samples are drawn by 32 bits of a page's number.
-            Self::Auto if pages >> 32 != 0 => Self::WhileFree.array_flags(home, pages),
-            Self::Auto => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
-        }
+            Self::Auto if pages >> 32 == 0 => layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
+            Self::Auto | Self::WhileFree => layout::ARRAY_FETCH_WHILE_FREE,
+        };
+        let changes = if read_only { 0 } else { layout::ARRAY_HOME_CHANGES };
+        layout::ARRAY_IN_PLACE | rules | changes
     }
 }
 
@@ -49,16 +51,17 @@ pub(super) fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32) -
     let mut head = layout::TableHead::zeroed();
     if flags & layout::ARRAY_DUELS != 0 {
         // Samples of 256 pages and more say enough; a larger part of the pages would cost as much as the worst rule does there.
-        head.block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);
+        let block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);
+        head.sampling = u64::from(block_shift) << layout::SAMPLING_BLOCK_SHIFT;
         // The rules are compared each time when their samples have spent together what three quarters of one sample's frames cost to
         // fill, and some pages at least.
-        let sampled = (u64::from(frames) * 3 / 4) >> head.block_shift;
+        let sampled = (u64::from(frames) * 3 / 4) >> block_shift;
         let chunks = sampled.max(64) << (page_shift - 4);
         head.period_shift = chunks.next_power_of_two().ilog2();
     }
     // Nothing is to be asked about pages that stay at home in any case.
     if flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) == layout::ARRAY_IN_PLACE {
-        head.draws = layout::DRAWS_AT_HOME;
+        head.sampling |= u64::from(layout::DRAWS_AT_HOME);
     }
     head
 }

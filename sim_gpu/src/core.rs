@@ -26,6 +26,7 @@ pub(crate) struct Options {
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
     pub(crate) simulation: SimOptions,
+    pub(crate) neighbours: u32,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }

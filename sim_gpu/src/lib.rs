@@ -74,6 +74,8 @@ use gpuvm_gpu::{
 };
 use parking_lot::Mutex;
 
+/// Alignment of memory at a neighbour: a page at least, as CUDA maps it.
+const NEIGHBOUR_ALIGN: u64 = 4096;
 /// Device memory unless told otherwise: 1 GiB.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Lanes that a worker holds at once unless told otherwise.
@@ -169,6 +171,7 @@ pub struct SimGpuBuilder {
     preempt_after: Duration,
     skip_exited: bool,
     options: SimOptions,
+    neighbours: u32,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -191,6 +194,14 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
         self.lanes_per_worker = lanes.clamp(32, 1 << 16);
+        self
+    }
+
+    /// So many neighbour GPUs, from number 1 on, in whose memory regions may live; none by default. It is part of this GPU's own, so the
+    /// seeded mode's memory model is in charge of it. They run nothing.
+    #[must_use]
+    pub fn neighbours(mut self, count: u32) -> Self {
+        self.neighbours = count;
         self
     }
 
@@ -271,6 +282,7 @@ impl SimGpuBuilder {
             lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
             seed,
             simulation: self.options,
+            neighbours: self.neighbours,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -320,6 +332,7 @@ impl SimGpu {
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
             options: SimOptions::default(),
+            neighbours: 0,
             observer: None,
         }
     }
@@ -473,11 +486,18 @@ impl Gpu for SimGpu {
         None
     }
 
-    fn allocate_on(&self, ordinal: u32, _bytes: u64) -> Result<DeviceMemory, GpuError> {
-        Err(GpuError::NoPeer {
-            ordinal,
-            cause: "the simulated GPU has no neighbours".into(),
-        })
+    fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        match self.core.options.neighbours {
+            count if (1..=count).contains(&ordinal) => self.allocate(bytes, NEIGHBOUR_ALIGN),
+            0 => Err(GpuError::NoPeer {
+                ordinal,
+                cause: "the simulated GPU has no neighbours".into(),
+            }),
+            count => Err(GpuError::NoPeer {
+                ordinal,
+                cause: format!("the simulated GPU's neighbours are 1 to {count}"),
+            }),
+        }
     }
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {

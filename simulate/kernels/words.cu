@@ -5,11 +5,13 @@ typedef unsigned long long u64;
 
 __device__ inline u64 lane_number() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
 
-// An operation is kind << 56 | value << 24 | index; of each the log gets begin, end and what it returned.
+// An operation is kind << 56 | value << 24 | index; of each the log gets begin, end and what it returned. A value that
+// is stored stands in both halves of its word, so that halves of two stores make none.
 __global__ void linear(gpuvm::array<u64> a, const u64* ops, unsigned steps, u64* log) {
     u64 lane = lane_number(), seen = 0;
     for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
         u64 at = lane * steps + step, op = ops[at], value = op >> 24 & 0xffffffff, i = op & 0xffffff;
+        if (op >> 56 != 3) value |= value << 32;
         log[at * 4] = gpuvm::detail::time_ns();
         u64 expected = seen, found = 0;
         switch (op >> 56) {

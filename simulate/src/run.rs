@@ -229,6 +229,7 @@ impl Room<'_> {
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(256)
+            .neighbours(1)
             .options(SimOptions {
                 find_races: self.options.find_races,
                 ..SimOptions::default()

@@ -1,4 +1,4 @@
-//! Elements of a read-only region are read where their pages live, and come to the same wherever that is.
+//! Elements are read where their pages live, and come to the same wherever that is.
 
 use crate::common::{Adjust, Bench, Kernels, PAGE, PAGE_WORDS, compare, small};
 use gpuvm::{LaunchConfig, Placement, RegionBuilder, Stats, Transport, VmBuilder};
@@ -55,6 +55,14 @@ __global__ void sum_range(gpuvm::array<const unsigned> a, unsigned long long fir
 __global__ void add_one(gpuvm::array<unsigned> a) {
     unsigned long long lanes = gridDim.x * 1ull * blockDim.x;
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size(); i += lanes) a[i] += 1;
+}
+// Adds to each element, and reads it afterwards, when other lanes' pages may have displaced its page.
+__global__ void read_written(gpuvm::array<unsigned> a, unsigned* out, unsigned step) {
+    unsigned long long lanes = gridDim.x * 1ull * blockDim.x;
+    unsigned long long lane = blockIdx.x * 1ull * blockDim.x + threadIdx.x;
+    if (step)
+        for (auto i = lane; i < a.size(); i += lanes) a[i] += step;
+    for (auto i = lane; i < a.size(); i += lanes) out[i] = a[i];
 }
 // A span and a prefetch beside reads.
 __global__ void pin_and_read(gpuvm::array<const unsigned> a, unsigned* out) {
@@ -212,6 +220,35 @@ fn a_large_page_is_fetched_when_it_is_read_again() {
 }
 
 #[test]
+fn a_region_that_kernels_write_is_read_in_place() {
+    let words: Vec<u32> = (1..=20 * PAGE_WORDS as u32 + 7).collect();
+    for placement in [Placement::InPlace, Placement::Auto] {
+        let bench = Bench::new(direct(6), SOURCE);
+        let a = bench
+            .vm
+            .region::<u32>()
+            .placement(placement)
+            .from_slice(&words)
+            .unwrap();
+        let out = bench.vm.buffer::<u32>(words.len() as u64).unwrap();
+        bench.must("read_written", config(), (&a, &out, 0u32));
+        compare(&out.to_vec().unwrap(), &words).unwrap();
+        let read = bench.vm.stats().unwrap();
+        match placement {
+            Placement::InPlace => assert_eq!(read.pages_fetched, 0, "{read:?}"),
+            _ => assert!(read.pages_fetched > 0, "{read:?}"),
+        }
+        // Each lane reads what it stored, in a frame or at home.
+        bench.must("read_written", config(), (&a, &out, 3u32));
+        let expected: Vec<u32> = words.iter().map(|word| word + 3).collect();
+        compare(&out.to_vec().unwrap(), &expected).unwrap();
+        compare(&a.to_vec().unwrap(), &expected).unwrap();
+        let evicted = bench.vm.stats().unwrap().evictions;
+        assert!(evicted >= 14, "{evicted} pages left their frames");
+    }
+}
+
+#[test]
 fn what_cannot_be_read_in_place_is_fetched() {
     let words: Vec<u32> = (1..=20 * PAGE_WORDS as u32).collect();
     // Its frames are its own.
@@ -220,7 +257,7 @@ fn what_cannot_be_read_in_place_is_fetched() {
         a.placement(Placement::InPlace).never_evicted()
     });
     assert_eq!(took.pages_fetched, 20, "{took:?}");
-    // Kernels write it.
+    // Stores need a frame.
     let a = bench.vm.region::<u32>().placement(Placement::InPlace);
     let a = a.from_slice(&words).unwrap();
     for _ in 0..2 {

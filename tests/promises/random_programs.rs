@@ -3,7 +3,7 @@
 
 use crate::common::planted;
 use crate::program::{Element, ProgramShape, give_up, rng, run, seeds};
-use gpuvm::CompileOptions;
+use gpuvm::{CompileOptions, Placement};
 
 fn programs<T: Element>(test: &str, page: u64, first: u64, count: u64) {
     for seed in seeds(first, count) {
@@ -36,6 +36,30 @@ tests! {
     structures_of_32_bytes_in_pages_of_64_kib: [u64; 4], 64 << 10, 10_000, 5;
     long_words_in_pages_of_2_mib: u64, 2 << 20, 11_000, 4;
     words_in_pages_of_2_mib: u32, 2 << 20, 12_000, 4;
+}
+
+#[test]
+fn a_program_comes_to_the_same_in_each_placement() {
+    for seed in seeds(13_000, 6) {
+        for placement in [
+            Placement::Fetch,
+            Placement::InPlace,
+            Placement::WhileFree,
+            Placement::Auto,
+        ] {
+            // The program is drawn anew for each, the same each time.
+            let mut rng = rng(seed);
+            let drawn = ProgramShape::random(&mut rng, 4 << 10, 4);
+            let shape = ProgramShape {
+                direct: true,
+                placement,
+                ..drawn
+            };
+            if let Err(wrong) = run::<u32>(&mut rng, &shape, &CompileOptions::default()) {
+                give_up("random_programs", "placements", seed, &shape, &wrong);
+            }
+        }
+    }
 }
 
 /// Whether one of `count` programs goes wrong with a bug planted.

@@ -235,8 +235,8 @@ constexpr const unsigned int JOIN_REPEAT = 4;
 /// Bit of [`ArrayDesc::region`]: the region is never evicted, so words and data may be read by weak loads.
 constexpr const unsigned int ARRAY_NEVER_EVICTED = 2147483648;
 
-/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which nobody writes, which lanes reach by loads and
-/// which begins at a multiple of 16 bytes.
+/// Bit of [`ArrayDesc::region`]: a page without a frame may be read at its home, which lanes reach by loads and which begins at a
+/// multiple of 16 bytes.
 constexpr const unsigned int ARRAY_IN_PLACE = 1073741824;
 
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: a page that is read is fetched while frames are free.
@@ -245,6 +245,10 @@ constexpr const unsigned int ARRAY_FETCH_WHILE_FREE = 536870912;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_FETCH_WHILE_FREE`]: when no frame is free, what a read does with a page without a frame
 /// follows from the rules that compete in the region's [`TableHead`].
 constexpr const unsigned int ARRAY_DUELS = 268435456;
+
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
+/// look at the page's word.
+constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
 
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
@@ -261,7 +265,7 @@ constexpr const unsigned int RULE_FETCH = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 constexpr const unsigned int RULE_FREQUENCY = 2;
 
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::draws`]. Each read, where
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read, where
 /// it is to be fetched.
 constexpr const unsigned int DRAW_ALL = 0;
 
@@ -274,7 +278,10 @@ constexpr const unsigned int DRAW_FEW = 127;
 /// Bits of one of the fields.
 constexpr const unsigned int DRAW_BITS = 8;
 
-/// [`TableHead::draws`] where all pages stay at home.
+/// Position of the block's size in [`TableHead::sampling`].
+constexpr const unsigned int SAMPLING_BLOCK_SHIFT = 32;
+
+/// The draws of [`TableHead::sampling`] where all pages stay at home.
 constexpr const unsigned int DRAWS_AT_HOME = (DRAW_FEW * 16843009);
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
@@ -353,11 +360,10 @@ struct alignas(128) TableHead {
     unsigned int rule;
     /// Base-two logarithm of what the samples spend between two decisions; 0: the region does not duel.
     unsigned int period_shift;
-    /// How many of the reads at a home ask what to do with their page: `DRAW_*`, by the rule whose sample the page is in, the last one
-    /// for pages in none.
-    unsigned int draws;
-    /// Base-two logarithm of the pages of a block: each rule has one of them for its sample. Loaded together with `draws`.
-    unsigned int block_shift;
+    /// In the low half the draws: how many of the reads at a home ask what to do with their page, as `DRAW_*` by the rule whose sample
+    /// the page is in, the last one for pages in none. In the high half the base-two logarithm of the pages of a block: each rule has
+    /// one of them for its sample. One word, because each read at a home looks at both.
+    unsigned long long sampling;
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     unsigned int hands[PLACEMENT_RULES];
     /// Unused, to align.
@@ -824,8 +830,7 @@ static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::co
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
 static_assert(__builtin_offsetof(TableHead, period_shift) == 36, "offset of TableHead::period_shift");
-static_assert(__builtin_offsetof(TableHead, draws) == 40, "offset of TableHead::draws");
-static_assert(__builtin_offsetof(TableHead, block_shift) == 44, "offset of TableHead::block_shift");
+static_assert(__builtin_offsetof(TableHead, sampling) == 40, "offset of TableHead::sampling");
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
 static_assert(__builtin_offsetof(TableHead, pad) == 60, "offset of TableHead::pad");
 static_assert(__builtin_offsetof(TableHead, reserved) == 64, "offset of TableHead::reserved");

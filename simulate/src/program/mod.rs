@@ -117,6 +117,7 @@ pub fn run_watched_in<T: Element>(
     let shared = || {
         let shared = bench.vm.region::<u64>().name("shared");
         shared
+            .placement(shape.placement)
             .replicas(shape.replicas)
             .integrity(integrity)
             .from_slice(&counters)
@@ -128,7 +129,8 @@ pub fn run_watched_in<T: Element>(
             true => a.never_evicted(),
             false => a,
         };
-        let a = a.replicas(shape.replicas).integrity(integrity).from_iter(elements)?;
+        let a = a.placement(shape.placement).replicas(shape.replicas);
+        let a = a.integrity(integrity).from_iter(elements)?;
         let shared = shared()?;
         let _calm = Calm(&bench.vm);
         return run_over(bench, rng, shape, &mut model, (&a, &shared), watch);

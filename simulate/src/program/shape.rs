@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use gpuvm::soft::FaultMix;
-use gpuvm::{Queues, SimulatedGpu, Transport, Vm, VmBuilder};
+use gpuvm::{Placement, Queues, SimulatedGpu, Transport, Vm, VmBuilder};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -96,6 +96,8 @@ pub struct ProgramShape {
     pub direct: bool,
     /// Whether the region keeps frames of its own.
     pub never_evicted: bool,
+    /// Where reads of a page without a frame are made, in regions with memory of their own.
+    pub placement: Placement,
     /// The elements lie in memory that the host lends, so many elements behind the begin of a system page and between guards that must
     /// stay as they are; none: in memory of the region's own. Without the options of a region.
     pub lent: Option<u64>,
@@ -151,6 +153,7 @@ impl ProgramShape {
             interleaving: None,
             direct: false,
             never_evicted: false,
+            placement: Placement::Fetch,
             lent: None,
             replicas: 1,
             checked: false,
@@ -208,6 +211,7 @@ pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
         interleaving: Some(seed),
         direct: false,
         never_evicted: false,
+        placement: Placement::Fetch,
         lent: None,
         replicas: 1,
         checked: false,

@@ -1,6 +1,6 @@
 //! Single words that many lanes change at once, beside write-backs and flushes.
 
-use gpuvm::LaunchConfig;
+use gpuvm::{LaunchConfig, Placement};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -60,13 +60,26 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
     close(&bench, a, &model)
 }
 
-pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
+/// Words of a short page, and how many of them are used.
+const SHORT: (u64, u64) = (32, 4);
+
+/// Every word's history must have an order. Fetched, or read where it lives while others fetch, write and evict it.
+pub(super) fn linear(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
-    let (pages, steps, lanes) = (5u64, 14u32, 2 * THREADS);
+    let (steps, lanes) = (14u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3))?;
-    let words = places(&mut rng, pages, 2);
-    let a = bench.vm.region::<u64>().name("words").zeroed(pages * PAGE_WORDS)?;
+    let a = bench.vm.region::<u64>().name("words").placement(placement);
+    let (words, a) = match placement {
+        Placement::Fetch => (places(&mut rng, 5, 2), a.zeroed(5 * PAGE_WORDS)?),
+        // At a neighbour, where the memory model is in charge of the home too. The last page is short, so that it comes and goes within
+        // one read at home.
+        _ => {
+            let mut words = places(&mut rng, 3, 2);
+            words.extend(3 * PAGE_WORDS..3 * PAGE_WORDS + SHORT.1);
+            (words, a.home_on_gpu(1).zeroed(3 * PAGE_WORDS + SHORT.0)?)
+        }
+    };
     let _calm = Calm(&bench.vm);
     let (mut used, mut at) = (vec![0usize; words.len()], 0);
     let mut ops = Vec::new();
@@ -75,6 +88,9 @@ pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
         let stays = n % u64::from(steps) != 0 && rng.random_range(0..4u32) != 0;
         let mut which = match stays {
             true => at / 2 * 2 + rng.random_range(0..2u32) as usize,
+            false if placement != Placement::Fetch && rng.random_bool(0.5) => {
+                words.len() - 1 - rng.random_range(0..SHORT.1 as u32) as usize
+            }
             false => rng.random_range(0..words.len() as u32) as usize,
         };
         while used[which] == linear::OPERATIONS_MAX {
@@ -82,7 +98,7 @@ pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
         }
         used[which] += 1;
         at = which;
-        // Every value is stored once only; additions keep to the upper half.
+        // Every value is stored once only; additions keep to the upper part of its lower half.
         let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..if stays { 4 } else { 8u32 }) as usize];
         let value = if kind == 3 { 1 << 20 } else { n + 1 };
         ops.push(kind << 56 | value << 24 | words[which]);
@@ -124,15 +140,16 @@ pub(super) fn linear(room: &mut Room<'_>) -> Result<(), Wrong> {
 
 fn operation(op: u64, log: &[u64]) -> Operation {
     let value = op >> 24 & 0xffff_ffff;
+    let stored = value | value << 32;
     Operation {
         begin: log[0],
         end: log[1],
         action: match op >> 56 {
             0 => Action::Read,
-            1 => Action::Write(value),
-            2 => Action::Exchange(value),
+            1 => Action::Write(stored),
+            2 => Action::Exchange(stored),
             3 => Action::Add(value),
-            _ => Action::CompareExchange(log[3], value),
+            _ => Action::CompareExchange(log[3], stored),
         },
         returned: log[2],
     }

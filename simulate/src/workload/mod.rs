@@ -47,6 +47,8 @@ pub enum Workload {
     LargePages,
     /// Like `Bfs`, with lanes that copy pages themselves and read the graph where it lives, always or when no frame is free.
     InPlace,
+    /// Like `Linear`, with lanes that copy pages themselves and read words where they live, while others fetch, write and evict them.
+    LinearInPlace,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,
     /// Homes are taken away and return beside a kernel that writes.
@@ -84,7 +86,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -98,6 +100,7 @@ impl Workload {
         Self::Direct,
         Self::LargePages,
         Self::InPlace,
+        Self::LinearInPlace,
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
@@ -119,6 +122,7 @@ impl Workload {
             Self::Direct => "direct",
             Self::LargePages => "large-pages",
             Self::InPlace => "in-place",
+            Self::LinearInPlace => "linear-in-place",
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
@@ -131,7 +135,7 @@ impl Workload {
             Self::Random | Self::NeverEvicted | Self::Direct | Self::LargePages | Self::Replicas | Self::Checksums => {
                 (PROGRAM, &[("ELEMENT", "unsigned")])
             }
-            Self::Counters | Self::Linear | Self::Flush | Self::Returns => (WORDS, &[]),
+            Self::Counters | Self::Linear | Self::LinearInPlace | Self::Flush | Self::Returns => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
         };
@@ -148,12 +152,18 @@ impl Workload {
     /// Whether its lanes race for words of the region by design: as operations of which any order is right, by storing equal values, or,
     /// where a page never leaves, by a weak look at a word that changes once.
     pub fn races_on_purpose(self) -> bool {
-        matches!(self, Self::Linear | Self::Bfs | Self::InPlace | Self::NeverEvicted)
+        matches!(
+            self,
+            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::NeverEvicted
+        )
     }
 
     /// Whether its lanes copy pages themselves.
     pub(crate) fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::LargePages | Self::InPlace)
+        matches!(
+            self,
+            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace
+        )
     }
 
     /// Whether its pages have two homes, some of which are taken away.
@@ -171,7 +181,7 @@ impl Workload {
         match self {
             Self::Random => programs::random(room),
             Self::Counters => contended::counters(room),
-            Self::Linear => contended::linear(room),
+            Self::Linear => contended::linear(room, Placement::Fetch),
             Self::Stream => sweeps::stream(room),
             Self::Transpose => sweeps::transpose(room),
             Self::Bfs => sweeps::bfs(room, Placement::Fetch),
@@ -181,16 +191,18 @@ impl Workload {
             Self::NeverEvicted => programs::never_evicted(room),
             Self::Direct => programs::direct(room),
             Self::LargePages => programs::large_pages(room),
-            Self::InPlace => match room.seed() % 3 {
-                0 => sweeps::bfs(room, Placement::InPlace),
-                1 => sweeps::bfs(room, Placement::WhileFree),
-                _ => sweeps::bfs(room, Placement::Auto),
-            },
+            Self::InPlace => sweeps::bfs(room, in_place(room.seed())),
+            Self::LinearInPlace => contended::linear(room, in_place(room.seed())),
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),
         }
     }
+}
+
+/// A placement under which pages are read where they live.
+fn in_place(seed: u64) -> Placement {
+    [Placement::InPlace, Placement::WhileFree, Placement::Auto][(seed % 3) as usize]
 }
 
 /// What a workload is compiled for.

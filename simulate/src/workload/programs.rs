@@ -1,5 +1,6 @@
 //! Random programs of every kind of access, on pages that come and go by one way or another.
 
+use gpuvm::Placement;
 use gpuvm_layouts as layout;
 use rand::RngExt;
 
@@ -50,15 +51,26 @@ pub(super) fn never_evicted(room: &mut Room<'_>) -> Result<(), Wrong> {
     program_on(room, &shape)
 }
 
+/// Whether pages of the program are read where they live: one program in seven. Memory that is lent is fetched.
+fn is_in_place(seed: u64) -> bool {
+    seed % 7 == 4
+}
+
 pub(super) fn direct(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
+    let in_place = is_in_place(seed);
     let shape = ProgramShape {
         direct: true,
         launches: 1,
         threads: 8,
         steps: 3,
         // Every other time at an address that decides how wide copies are.
-        lent: (seed / 16 % 2 == 1).then_some(seed / 32 % 4),
+        lent: (seed / 16 % 2 == 1 && !in_place).then_some(seed / 32 % 4),
+        placement: if in_place {
+            super::in_place(seed / 7)
+        } else {
+            Placement::Fetch
+        },
         ..shape(seed, 1 + seed % 3)
     };
     program_on(room, &shape)
@@ -74,6 +86,7 @@ pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
     let least = u64::from(layout::FILL_PAGE_BYTES);
     let tail = draw.random_range(0..u64::from(layout::FILL_CHUNK_BYTES) / 8);
     let whole = if seed % 4 == 3 { LARGE_PAGE } else { 0 };
+    let in_place = is_in_place(seed);
     let shape = ProgramShape {
         page: LARGE_PAGE,
         // The last element is one that a lane owns.
@@ -84,7 +97,12 @@ pub(super) fn large_pages(room: &mut Room<'_>) -> Result<(), Wrong> {
         threads: 4 + 4 * (seed % 2) as u32,
         launches: 1,
         steps: 3,
-        lent: Some(2 * (seed / 4 % 4)),
+        lent: (!in_place).then_some(2 * (seed / 4 % 4)),
+        placement: if in_place {
+            super::in_place(seed / 7)
+        } else {
+            Placement::Fetch
+        },
         ..shape(seed, 1 + seed / 2 % 2)
     };
     program_on(room, &shape)

@@ -7,10 +7,65 @@
 namespace gpuvm {
 namespace detail {
 
+// What became of a page that the clock looked at.
+constexpr u32 kStays = 0;
+constexpr u32 kLeft = 1;      // its frame is the caller's
+constexpr u32 kCleaning = 2;  // its frame reaches the pool when its WRITE ends
+
+// Lets a page leave its frame: a referenced one gets its second chance, pinned and busy ones are passed over, a dirty
+// one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
+GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung) {
+    u32 frame = frame_of(seen);
+    if (pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) return kStays;
+    if (seen & layout::REFERENCED_BIT) {
+        atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
+        return kStays;
+    }
+    if (!(seen & layout::DIRTY_BIT)) {
+        if (!try_evict(word, seen)) return kStays;
+        frame_left(vm, frame);
+        return kLeft;
+    }
+    if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) return kStays;
+    if (is_direct(region_of(vm, id))) {
+        write_back_direct(vm, id, word, frame);
+        return try_leave(vm, word, frame) ? kLeft : kStays;
+    }
+    if constexpr (kQueued) {
+        if (post_clean(vm, id, frame, layout::REQUEST_CLEAN, rung)) return kCleaning;
+        // Its queues take nothing now; other pages of the window may go other ways.
+        write_back_failed(word);
+    }
+    return kStays;
+}
+
+// A page of the sample that the page `id` is in leaves its frame, which goes to `*direct` where that is given, else to
+// the pool. The clock of a sample goes over its pages, since few frames are its own. False when none of a window can
+// leave.
+GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    u64* words = reinterpret_cast<u64*>(region->words);
+    u32 shift = block_shift_of(region), sample = sample_of(page_of(id), shift), rung = kNoFrame;
+    u32 blocks = static_cast<u32>((region->pages + (1u << shift) - 1) >> shift);
+    u32 block = atom_add_relaxed_gpu(&head_of(words)->hands[sample], window) % blocks;
+    for (u32 n = 0; n < window && n < blocks; ++n, block = block + 1 < blocks ? block + 1 : 0) {
+        u64 page = page_of_sample(block, sample, shift);
+        if (page >= region->pages) continue;
+        u64 seen = ld_relaxed_gpu(words + page);
+        u64 other = page_id(region_number(id), page);
+        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung) != kLeft) continue;
+        if (direct)
+            *direct = frame_of(seen);
+        else
+            pool_give(vm, frame_of(seen));
+        return true;
+    }
+    return false;
+}
+
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
-// others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones
-// are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody. `for_page`: the page id that
-// needs the frames, which displaces no page of another sample of its region; 0 displaces any.
+// others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
+// another sample of its region; 0 displaces any.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
     if constexpr (kDirect) {
         if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, window, direct);
@@ -24,29 +79,10 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
-        if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
-        if (seen & layout::REFERENCED_BIT) {
-            atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
-            continue;
-        }
-        bool ours = false;
-        if (!(seen & layout::DIRTY_BIT)) {
-            ours = try_evict(word, seen);
-            if (ours) frame_left(vm, frame);
-        } else if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) {
-            continue;
-        } else if (is_direct(region_of(vm, id))) {
-            write_back_direct(vm, id, word, frame);
-            ours = try_leave(vm, word, frame);
-        } else if constexpr (kQueued) {
-            if (post_clean(vm, id, frame, layout::REQUEST_CLEAN, &rung)) {
-                ++cleaning;
-            } else {
-                // Its queues take nothing now; other pages of the window may go other ways.
-                write_back_failed(word);
-            }
-        }
-        if (!ours) continue;
+        if (!is_resident(seen) || frame_of(seen) != frame) continue;
+        u32 what = let_leave(vm, id, word, seen, &rung);
+        if (what == kCleaning) ++cleaning;
+        if (what != kLeft) continue;
         if (direct && found == 0)
             *direct = frame;
         else

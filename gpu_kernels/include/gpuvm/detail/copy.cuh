@@ -17,8 +17,8 @@ namespace detail {
 // Plain copies by the widest accesses that both addresses and the length allow. Strong on both sides: a weak load of
 // the home may hit a line of an earlier visit.
 template <class T, bool ToHome>
-GPUVM_DEVICE u64 copy_elements(u64 to, u64 from, u64 at, u64 end) {
-    for (; at + sizeof(T) <= end; at += sizeof(T)) {
+GPUVM_DEVICE u64 copy_elements(u64 to, u64 from, u64 at, u64 end, u32 step = sizeof(T)) {
+    for (; at + sizeof(T) <= end; at += step) {
         const T* source = reinterpret_cast<const T*>(from + at);
         T* target = reinterpret_cast<T*>(to + at);
         if constexpr (ToHome)
@@ -56,7 +56,22 @@ class Fetch {
     u32 bytes_;
 };
 
-GPUVM_DEVICE void copy_to_home(u64 home, u64 frame, u32 bytes) { copy_plainly<true>(home, frame, bytes); }
+GPUVM_DEVICE void copy_to_home(u64 home, u64 frame, u32 bytes) {
+#if defined(GPUVM_SIM)
+    // The copy engine promises neither units nor an order in which bytes arrive. Here all lower halves of words do,
+    // then all upper ones, so that a reader of the home who relies on more is seen.
+    if (!((home | frame) & 3)) {
+        u64 done = bytes & ~7u;
+        copy_elements<u32, true>(home, frame, 0, done, 8);
+        copy_elements<u32, true>(home, frame, 4, done, 8);
+        copy_elements<u8, true>(home, frame, done, bytes);
+    } else {
+        copy_plainly<true>(home, frame, bytes);
+    }
+#else
+    copy_plainly<true>(home, frame, bytes);
+#endif
+}
 
 #else
 

@@ -21,11 +21,12 @@ constexpr u32 kSpreadPages = 8;
 
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }
 
-// What a read at the home looks at: the head's `draws` and `block_shift`, by one load.
-GPUVM_DEVICE u64 sampling_of(const layout::TableHead* head) {
-    return ld_relaxed_gpu(reinterpret_cast<const u64*>(&head->draws));
+GPUVM_DEVICE u64 sampling_of(const layout::TableHead* head) { return ld_relaxed_gpu(&head->sampling); }
+GPUVM_DEVICE u32 block_shift_of(u64 sampling) { return static_cast<u32>(sampling >> layout::SAMPLING_BLOCK_SHIFT); }
+// The block's size never changes: a lane may store what it read of it.
+GPUVM_DEVICE void set_draws(layout::TableHead* head, u64 sampling, u32 draws) {
+    st_relaxed_gpu(&head->sampling, (sampling >> layout::SAMPLING_BLOCK_SHIFT << layout::SAMPLING_BLOCK_SHIFT) | draws);
 }
-GPUVM_DEVICE u32 block_shift_of(u64 sampling) { return static_cast<u32>(sampling >> 32); }
 
 // The rule whose sample the page is in, or none. Of a block of pages each rule has one, at a place that is drawn by the
 // block.
@@ -52,7 +53,7 @@ GPUVM_DEVICE u32 draw_of(u32 draws, u32 sample) {
 }
 GPUVM_DEVICE bool duels(const layout::RegionDesc* region) { return region->flags & layout::REGION_DUELS; }
 GPUVM_DEVICE u32 block_shift_of(const layout::RegionDesc* region) {
-    return ld_weak(&head_of(reinterpret_cast<u64*>(region->words))->block_shift);
+    return block_shift_of(sampling_of(head_of(reinterpret_cast<u64*>(region->words))));
 }
 // Whether the page is in a sample of a region that duels.
 GPUVM_DEVICE bool in_sample(const layout::VmDesc* vm, u64 id) {
@@ -70,36 +71,6 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
     return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
 }
 
-// A page of the same sample leaves its frame, which goes to `*direct` where that is given, else to the pool. The clock
-// of a sample goes over its pages, since few frames are its own. False when none of a window can leave.
-GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
-    const layout::RegionDesc* region = region_of(vm, id);
-    u64* words = reinterpret_cast<u64*>(region->words);
-    u32 shift = block_shift_of(region), sample = sample_of(page_of(id), shift);
-    u32 blocks = static_cast<u32>((region->pages + (1u << shift) - 1) >> shift);
-    u32 block = atom_add_relaxed_gpu(&head_of(words)->hands[sample], window) % blocks;
-    for (u32 n = 0; n < window && n < blocks; ++n, block = block + 1 < blocks ? block + 1 : 0) {
-        u64 page = page_of_sample(block, sample, shift);
-        if (page >= region->pages) continue;
-        u64 seen = ld_relaxed_gpu(words + page);
-        // What duels is read-only: no page is dirty.
-        if (!is_resident(seen) || pins_of(seen)) continue;
-        if (seen & layout::REFERENCED_BIT) {
-            atom_and_relaxed_gpu(words + page, ~layout::REFERENCED_BIT);
-            continue;
-        }
-        if (!try_evict(words + page, seen)) continue;
-        u32 frame = frame_of(seen);
-        frame_left(vm, frame);
-        if (direct)
-            *direct = frame;
-        else
-            pool_give(vm, frame);
-        return true;
-    }
-    return false;
-}
-
 // The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
 // small. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
 GPUVM_NOINLINE void decide(layout::TableHead* head) {
@@ -112,7 +83,7 @@ GPUVM_NOINLINE void decide(layout::TableHead* head) {
     }
     if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
-    st_relaxed_gpu(&head->draws, draws_by(best));
+    set_draws(head, sampling_of(head), draws_by(best));
 }
 
 // A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
@@ -127,7 +98,7 @@ GPUVM_DEVICE void spend_on_fetch(u64* word, u64 page, u32 page_shift) {
     if (!kDirect) return;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    u32 shift = ld_weak(&head->block_shift), sample = shift ? sample_of(page, shift) : kNoSample;
+    u32 shift = block_shift_of(sampling_of(head)), sample = shift ? sample_of(page, shift) : kNoSample;
     if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
 }
 

@@ -1,9 +1,9 @@
-// Reads of pages where they live: an element of a read-only region whose page has no frame is read at its home, and the
-// page stays there.
+// Reads of pages where they live: an element whose page has no frame is read at its home, and the page stays there.
 //
-// Nobody writes the home of such a region, so what it holds is right at any time, whatever the page's word says: the
-// word only tells whether a frame is nearer. So one look will do, and no order is needed. A region that kernels write
-// needs a second look behind the load, and strong loads; its pages are fetched.
+// Nobody writes the home of a read-only region, so what it holds is right at any time, whatever the page's word says:
+// the word only tells whether a frame is nearer. So one look will do, and no order is needed. The home of a region that
+// kernels write changes by write-backs, in units that nobody promises: a second look, behind a strong load, shows that
+// none was under way.
 #pragma once
 
 #include "clock.cuh"
@@ -65,7 +65,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         bool free = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > static_cast<i64>(vm->frames_low);
         bool competes = region & layout::ARRAY_DUELS;
         if (free) {
-            if (draws) st_relaxed_gpu(&head->draws, 0u);
+            if (draws) set_draws(head, sampling, 0u);
             // A large page shows its first element early, and is fetched for the second one.
             if (!competes || vm->page_shift <= kSmallPageShift) return false;
             if (state_of(seen) == kFetching) return true;
@@ -74,14 +74,31 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         if (competes) {
             u32 others = ld_relaxed_gpu(&head->rule);
             rule = sample == kNoSample ? others : sample;
-            if (!draws) st_relaxed_gpu(&head->draws, draws_by(others));
+            if (!draws) set_draws(head, sampling, draws_by(others));
         } else if (!draws) {
-            st_relaxed_gpu(&head->draws, layout::DRAWS_AT_HOME);
+            set_draws(head, sampling, layout::DRAWS_AT_HOME);
         }
         if (rule == layout::RULE_FETCH) return false;
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
     return weigh(vm, head, words + page, id, seen, chunk, draw + 1, rule, sample);
+}
+
+// Whether a page with this word has its data at home alone. While it is fetched its home stays as it is.
+GPUVM_DEVICE bool is_at_home(u64 seen) { return state_of(seen) == kAbsent || state_of(seen) == kFetching; }
+
+// An element at a home that write-backs change. False when one may have changed it meanwhile. A page leaves its frame
+// only clean, with its write-back done, and counts its version then: a page that was at home before and after the load,
+// in one version, had no frame between, or one from which nothing was written home.
+template <class T>
+GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
+    // Acquire: pairs with the eviction, so what its write-back stored comes before the load.
+    u64 first = ld_acquire_gpu(word);
+    if (!is_at_home(first)) return false;
+    // Strong, since a line of an earlier stay may be in L1, and an acquire: the second look comes after it.
+    *value = load_strong<T>(home);
+    u64 second = ld_relaxed_gpu(word);
+    return is_at_home(second) && !((first ^ second) & layout::VERSION_MASK);
 }
 
 // Reads an element at its page's home. False when the page has a frame, is to get one, or cannot be had.
@@ -93,13 +110,15 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
     // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
     u64 seen = ld_relaxed_gpu(words_of(array) + place.page);
     u64 sampling = sampling_of(head_of(words_of(array)));
-    if (state_of(seen) != kAbsent && state_of(seen) != kFetching) return false;
+    if (!is_at_home(seen)) return false;
     // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
     if (!(static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) &&
         !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
                        array.region, draw))
         return false;
+    if (array.region & layout::ARRAY_HOME_CHANGES)
+        return load_between_looks(array.home + byte, words_of(array) + place.page, value);
     *value = load_weak<T>(array.home + byte);
     return true;
 }

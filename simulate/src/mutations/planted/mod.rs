@@ -27,6 +27,7 @@ const WRITE_BACK: &str = "gpuvm/detail/write_back.cuh";
 const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DUEL: &str = "gpuvm/detail/duel.cuh";
+const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.

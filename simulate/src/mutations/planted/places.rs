@@ -1,10 +1,10 @@
 //! Rules of pages that are read where they live, and of the rules that compete about them.
 
 use super::Origin::Places;
-use super::{DUEL, Mutation, WORD, broken, plant};
+use super::{CLOCK, DUEL, IN_PLACE, Mutation, WORD, WRITE_BACK, broken, plant};
 use crate::workload::Workload;
 
-pub(super) static ALL: [Mutation; 4] = [
+pub(super) static ALL: [Mutation; 9] = [
     broken(
         "claim-keeps-the-count",
         Places(1),
@@ -36,9 +36,9 @@ pub(super) static ALL: [Mutation; 4] = [
         Places(3),
         "the frame of a displaced page goes to the waiting lane or to the pool, not to both",
         &[plant(
-            DUEL,
-            "            *direct = frame;\n        else\n            pool_give(vm, frame);",
-            "            *direct = frame;\n        pool_give(vm, frame);",
+            CLOCK,
+            "            *direct = frame_of(seen);\n        else\n            pool_give(vm, frame_of(seen));",
+            "            *direct = frame_of(seen);\n        pool_give(vm, frame_of(seen));",
         )],
         Workload::InPlace,
         11,
@@ -49,12 +49,81 @@ pub(super) static ALL: [Mutation; 4] = [
         Places(4),
         "a page that is on its way is not displaced",
         &[plant(
-            DUEL,
-            "if (!is_resident(seen) || pins_of(seen)) continue;",
-            "if (state_of(seen) == kAbsent) continue;",
+            CLOCK,
+            "if (!is_resident(seen) || let_leave(",
+            "if (state_of(seen) == kAbsent || let_leave(",
         )],
         Workload::InPlace,
         2,
         &["the end of a fetch changed"],
     ),
+    broken(
+        "no-second-look-in-place",
+        Places(5),
+        "after a read at a home that changes, the page's word is looked at again",
+        &[plant(
+            IN_PLACE,
+            "return is_at_home(second) && !((first ^ second) & layout::VERSION_MASK);",
+            "return is_at_home(first);",
+        )],
+        Workload::LinearInPlace,
+        45,
+        NO_ORDER,
+    ),
+    broken(
+        "count-taken-for-a-version",
+        Places(6),
+        "the count of reads keeps to its bits, and leaves the version alone",
+        &[plant(
+            DUEL,
+            "| field << layout::FRAME_SHIFT;",
+            "| field << layout::VERSION_SHIFT;",
+        )],
+        Workload::InPlace,
+        2,
+        &["a page without a frame changed its frame or version"],
+    ),
+    broken(
+        "resident-page-taken-for-one-at-home",
+        Places(7),
+        "the second look finds the page at home still: one with a frame may be on its way there",
+        &[plant(
+            IN_PLACE,
+            "return is_at_home(second) && !((first ^ second)",
+            "return !((first ^ second)",
+        )],
+        Workload::LinearInPlace,
+        45,
+        NO_ORDER,
+    ),
+    broken(
+        "home-that-changes-read-as-one-that-does-not",
+        Places(8),
+        "a home that write-backs change is read by strong loads, between two looks",
+        &[plant(
+            IN_PLACE,
+            "if (array.region & layout::ARRAY_HOME_CHANGES)",
+            "if (!array.region)",
+        )],
+        Workload::LinearInPlace,
+        24,
+        NO_ORDER,
+    ),
+    broken(
+        "evicted-before-its-bytes-are-home",
+        Places(9),
+        "the write-back mark goes when the home holds the page's bytes",
+        &[plant(
+            WRITE_BACK,
+            "    copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);",
+            "    write_back_done(word);\n    \
+             copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);",
+        )],
+        Workload::LinearInPlace,
+        0,
+        &["its home differ from byte"],
+    ),
 ];
+
+/// How a value that was never, or no longer, in a word shows.
+const NO_ORDER: &[&str] = &["no order of its operations"];
