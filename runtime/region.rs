@@ -12,7 +12,7 @@ use crate::{
     element::ElementType,
     error::{Doing, Error, Result},
     frames::FrameMemory,
-    gpu::{GuardAddresses, Guards, PageTable, PagedGpu, RegionTables, RegionView},
+    gpu::{GuardAddresses, Guards, PageTable, PagedGpu, ReadCosts, RegionTables, RegionView},
     home::{Home, ReachedHome},
     launch::{InFlight, Memory},
     pages::Pages,
@@ -47,6 +47,8 @@ pub(crate) struct RegionInner {
     pub never_evicted: bool,
     /// `ARRAY_*` of the kernel argument.
     array_flags: u32,
+    /// Where placement weighs them.
+    read_costs: Option<ReadCosts>,
     pub element: ElementType,
     pub length: u64,
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
@@ -155,7 +157,17 @@ impl RegionInner {
                 .placement
                 .array_flags(homes[0].direct_addr(), pages.count(), plan.read_only),
         };
-        let head = placement::table_head(array_flags, pages.count(), gpu.frame_count(), gpu.page_shift());
+        let read_costs = match array_flags & layout::ARRAY_DUELS {
+            0 => None,
+            _ => Some(gpu.read_costs(homes[0].direct_addr(), pages.bytes())?),
+        };
+        let head = placement::table_head(
+            array_flags,
+            pages.count(),
+            gpu.frame_count(),
+            gpu.page_shift(),
+            read_costs.as_ref(),
+        );
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
@@ -173,6 +185,7 @@ impl RegionInner {
             read_only: plan.read_only,
             never_evicted: plan.never_evicted,
             array_flags,
+            read_costs,
             element: plan.element,
             length: plan.length,
             homes,

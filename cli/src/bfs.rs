@@ -202,6 +202,7 @@ fn report(
         pages_written_back: stats.pages_written_back,
         bytes_fetched: stats.bytes_fetched,
         bytes_in_place: stats.bytes_in_place,
+        read_costs: outcome.read_costs.map(Into::into),
         hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
         fault_ns_p50: stats.fault_ns(0.5),
         fault_ns_p99: stats.fault_ns(0.99),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use bytesize::ByteSize;
+use gpuvm::ReadCosts;
 use serde::Serialize;
 
 use crate::stdout;
@@ -55,6 +56,8 @@ pub struct BfsReport {
     pub bytes_fetched: u64,
     /// Bytes read in place, at the pages' homes: chunks of 16 bytes, estimated from a sample of the reads.
     pub bytes_in_place: u64,
+    /// What reads of the graph at its home cost, where the GPU weighs it.
+    pub read_costs: Option<ReadCostsReport>,
     /// Share of the accesses to paged elements that found their page.
     pub hit_rate: f64,
     /// Half of the faults took at most these nanoseconds from the miss to the publication.
@@ -145,6 +148,30 @@ impl fmt::Display for BfsReport {
             None => "not compared with a search on the CPU",
         };
         write!(out, "verified   {verified}")
+    }
+}
+
+/// Costs that placement weighs.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ReadCostsReport {
+    /// Nanoseconds of a read that shares its line of 128 bytes with no other.
+    pub scattered_read_ns: f64,
+    /// Nanoseconds of a line of 128 bytes that lanes read side by side.
+    pub neighbouring_line_ns: f64,
+    /// Nanoseconds of a page by a fault.
+    pub page_ns: f64,
+    /// Whether they were measured; else they are assumed.
+    pub measured: bool,
+}
+
+impl From<ReadCosts> for ReadCostsReport {
+    fn from(costs: ReadCosts) -> Self {
+        Self {
+            scattered_read_ns: costs.scattered_read_ns,
+            neighbouring_line_ns: costs.neighbouring_line_ns,
+            page_ns: costs.page_ns,
+            measured: costs.measured,
+        }
     }
 }
 

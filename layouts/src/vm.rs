@@ -43,6 +43,8 @@ pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 
+/// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
+pub const COST_UNIT: u32 = 16;
 /// The rules that compete: the samples of [`TableHead::cost`].
 pub const PLACEMENT_RULES: u32 = 3;
 /// No page displaces another. What a zeroed [`TableHead`] begins with.
@@ -148,10 +150,12 @@ pub struct TableHead {
     pub sampling: u64,
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     pub hands: [u32; PLACEMENT_RULES as usize],
-    /// Unused, to align.
-    pub pad: u32,
+    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read, in sixteenths.
+    pub scattered_read: u32,
+    /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
+    pub chunk_cost: u32,
     /// Unused, to the end of the line.
-    pub reserved: [u64; 7],
+    pub reserved: [u32; 13],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     pub absent: u64,
 }
@@ -386,7 +390,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, pad: 60, reserved: 64, absent: 120, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, reserved: 68, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {

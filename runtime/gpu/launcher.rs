@@ -125,6 +125,20 @@ impl PagedGpu {
         region: Option<&RegionView>,
         label: &str,
     ) -> Result<()> {
+        self.run_reporting(stream, kernel, config, args, region, label)
+            .map(drop)
+    }
+
+    /// The same, and says how it went.
+    pub(super) fn run_reporting(
+        &self,
+        stream: &Arc<dyn Stream>,
+        kernel: &Arc<dyn GpuKernel>,
+        config: LaunchConfig,
+        args: &[Vec<u8>],
+        region: Option<&RegionView>,
+        label: &str,
+    ) -> Result<LaunchReport> {
         let named = Named {
             regions: region
                 .map(|region| (region.id(), region.name().to_owned()))
@@ -138,7 +152,7 @@ impl PagedGpu {
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);
         self.prune();
-        self.or_lost(result.map(|_| ()))
+        self.or_lost(result)
     }
 
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A number as a kernel's argument.
-fn arg<T: bytemuck::Pod>(value: T) -> Vec<u8> {
+pub(super) fn arg<T: bytemuck::Pod>(value: T) -> Vec<u8> {
     bytemuck::bytes_of(&value).to_vec()
 }
 

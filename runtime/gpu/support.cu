@@ -59,6 +59,21 @@ __global__ void gpuvm_catch_up(gpuvm::layout::ArrayDesc array, unsigned long lon
         if (!gpuvm::detail::catch_up_page(array, page) && gpuvm_is_late(vm, begun)) return;
 }
 
+// Reads `reads` chunks of a home, at scattered places or side by side: what takes its time is the home alone.
+__global__ void gpuvm_read_home(const gpuvm::detail::pair64* home, unsigned long long chunks, unsigned long long reads,
+                                unsigned scattered, unsigned* sink) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x, found = 0;
+    for (unsigned long long n = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; n < reads;
+         n += lanes) {
+        unsigned long long at =
+            scattered ? gpuvm::detail::multiply_high(n * 0x9e3779b97f4a7c15ull, chunks) : n % chunks;
+        gpuvm::detail::pair64 chunk = gpuvm::detail::ld_weak(home + at);
+        found |= chunk.lo & chunk.hi;
+    }
+    // Never so, but the compiler cannot know it.
+    if (scattered > 1) *sink = static_cast<unsigned>(found);
+}
+
 // Gives every frame of the pages [first, last) of a region back. Dirty pages are written home, or dropped with
 // `discard`.
 __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, unsigned long long first,

@@ -19,6 +19,7 @@ pub(super) struct Support {
     pub age: Arc<dyn Kernel>,
     pub catch_up: Arc<dyn Kernel>,
     pub forget: Arc<dyn Kernel>,
+    pub read_home: Arc<dyn Kernel>,
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
@@ -35,6 +36,7 @@ impl Support {
             "gpuvm_age",
             "gpuvm_catch_up",
             "gpuvm_forget",
+            "gpuvm_read_home",
         ];
         let module = gpu
             .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
@@ -48,6 +50,7 @@ impl Support {
             age: kernel(names[4])?,
             catch_up: kernel(names[5])?,
             forget: kernel(names[6])?,
+            read_home: kernel(names[7])?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

@@ -6,6 +6,7 @@ use bytemuck::Pod;
 use gpuvm_layouts::{self as layout, PageWord};
 
 use super::RegionInner;
+use crate::gpu::ReadCosts;
 use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
@@ -49,6 +50,11 @@ impl<E> Region<E> {
     /// Whether kernels may only read it.
     pub fn is_read_only(&self) -> bool {
         self.inner.read_only
+    }
+
+    /// What reads at the region's home cost, where [`Placement::Auto`](crate::Placement::Auto) weighs that against fetches; else none.
+    pub fn read_costs(&self) -> Option<ReadCosts> {
+        self.inner.read_costs
     }
 
     /// Pages, the last one perhaps not whole.

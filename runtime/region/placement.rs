@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use bytemuck::Zeroable;
 use gpuvm_layouts as layout;
 
+use crate::gpu::ReadCosts;
+
 /// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
 /// prefetches fetch the page under each.
 ///
@@ -47,9 +49,17 @@ impl Placement {
 }
 
 /// What the head of a region's page table says of placement when no page is resident. `flags`: `ARRAY_*`.
-pub(super) fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32) -> layout::TableHead {
+pub(super) fn table_head(
+    flags: u32,
+    pages: u64,
+    frames: u32,
+    page_shift: u32,
+    costs: Option<&ReadCosts>,
+) -> layout::TableHead {
     let mut head = layout::TableHead::zeroed();
-    if flags & layout::ARRAY_DUELS != 0 {
+    if let Some(costs) = costs {
+        head.scattered_read = costs.scattered_read_chunks() * layout::COST_UNIT;
+        head.chunk_cost = layout::COST_UNIT;
         // Samples of 256 pages and more say enough; a larger part of the pages would cost as much as the worst rule does there.
         let block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);
         head.sampling = u64::from(block_shift) << layout::SAMPLING_BLOCK_SHIFT;

@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Region, Stats, TransportKind, Vm, VmBuilder,
+    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, ReadCosts, Region, Stats, TransportKind, Vm,
+    VmBuilder,
 };
 
 use crate::graph::Csr;
@@ -131,6 +132,8 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// What the paging did from the first launch until the distances were home.
     pub stats: Stats,
+    /// What reads of the neighbours at their home cost, where the GPU weighs it.
+    pub read_costs: Option<ReadCosts>,
     /// The GPU's name.
     pub gpu: String,
     /// What moved the pages.
@@ -209,7 +212,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "preparing the search",
         source,
     })?;
-    let before = search.stats()?;
+    let (before, read_costs) = (search.stats()?, search.neighbours.read_costs());
     let started = Instant::now();
     let ended = levels(vertices, progress, |level| search.level(level))?;
     let elapsed = started.elapsed();
@@ -228,6 +231,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         accesses,
         elapsed,
         stats,
+        read_costs,
         gpu,
         transport,
     })

@@ -253,6 +253,9 @@ constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
 
+/// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
+constexpr const unsigned int COST_UNIT = 16;
+
 /// The rules that compete: the samples of [`TableHead::cost`].
 constexpr const unsigned int PLACEMENT_RULES = 3;
 
@@ -366,10 +369,12 @@ struct alignas(128) TableHead {
     unsigned long long sampling;
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     unsigned int hands[PLACEMENT_RULES];
-    /// Unused, to align.
-    unsigned int pad;
+    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read, in sixteenths.
+    unsigned int scattered_read;
+    /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
+    unsigned int chunk_cost;
     /// Unused, to the end of the line.
-    unsigned long long reserved[7];
+    unsigned int reserved[13];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     unsigned long long absent;
 };
@@ -832,8 +837,9 @@ static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::r
 static_assert(__builtin_offsetof(TableHead, period_shift) == 36, "offset of TableHead::period_shift");
 static_assert(__builtin_offsetof(TableHead, sampling) == 40, "offset of TableHead::sampling");
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
-static_assert(__builtin_offsetof(TableHead, pad) == 60, "offset of TableHead::pad");
-static_assert(__builtin_offsetof(TableHead, reserved) == 64, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, scattered_read) == 60, "offset of TableHead::scattered_read");
+static_assert(__builtin_offsetof(TableHead, chunk_cost) == 64, "offset of TableHead::chunk_cost");
+static_assert(__builtin_offsetof(TableHead, reserved) == 68, "offset of TableHead::reserved");
 static_assert(__builtin_offsetof(TableHead, absent) == 120, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");

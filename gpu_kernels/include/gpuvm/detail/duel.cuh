@@ -13,9 +13,6 @@ namespace detail {
 
 constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
-// What a read costs whose lanes are spread over many pages: each needs a request and a translation of its own, as long
-// as a quarter of a page of 4 KiB takes (24 ns and 80 ns on an H200 over PCIe 5).
-constexpr u32 kScatteredRead = 64;
 // Lanes are spread from so many pages on, when half of them have a page for themselves.
 constexpr u32 kSpreadPages = 8;
 

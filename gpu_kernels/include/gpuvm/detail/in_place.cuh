@@ -19,21 +19,30 @@ GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
 }
 
-// Counts what reads at the home stand for, one of `drawn` of which is weighed. False when the page is to be fetched, by
-// this lane.
+// What a chunk has cost of late, in COST_UNITs: lanes that are spread over `pages` pages, of `lanes` lanes that read
+// together, each need a request and a translation of their own. Several warps may store: each is near enough.
+GPUVM_DEVICE void note_spread(layout::TableHead* head, u32 pages, u32 lanes) {
+    bool scattered = pages >= kSpreadPages && pages * 2 > lanes;
+    int now = static_cast<int>(scattered ? ld_weak(&head->scattered_read) : layout::COST_UNIT);
+    int cost = static_cast<int>(ld_relaxed_gpu(&head->chunk_cost)), step = (now - cost) / 8;
+    if (now != cost) st_relaxed_gpu(&head->chunk_cost, static_cast<u32>(step ? cost + step : now));
+}
+
+// Counts what reads at the home stand for, one of `drawn` of which is weighed. `whole`: all lanes that read with this
+// one are here. False when the page is to be fetched, by this lane.
 GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* word, u64 id, u64 seen, u64 chunk,
-                        u32 drawn, u32 rule, u32 sample) {
+                        u32 drawn, bool whole, u32 rule, u32 sample) {
     u32 here, sharing = match_active(chunk, &here), lane = lane_id();
     u64 page = page_of(id);
     u32 neighbours = __match_any_sync(here, static_cast<u32>(page)), first = __ffs(neighbours) - 1;
     // Chunks that several lanes read travel once; how many of them there are, and on how many pages.
     u32 chunks, pages;
     ballot2(here, lane == static_cast<u32>(__ffs(sharing)) - 1, lane == first, &chunks, &pages);
+    if (whole && lane == static_cast<u32>(__ffs(here)) - 1) note_spread(head, __popc(pages), __popc(here));
     if (lane != first) return true;
-    u32 own = __popc(chunks & neighbours), spread = __popc(pages);
+    u32 own = __popc(chunks & neighbours);
     count(&counters(vm)->chunks_in_place, static_cast<u64>(own) * drawn);
-    bool scattered = spread >= kSpreadPages && spread * 2 > static_cast<u32>(__popc(here));
-    u64 cost = static_cast<u64>(scattered ? own * kScatteredRead : own) * drawn;
+    u64 cost = static_cast<u64>(own) * drawn * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
     if (sample != kNoSample) spend(head, sample, cost);
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);
@@ -54,9 +63,9 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
 }
 
 // Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched. `draw`: the
-// mask by which the read was drawn.
+// mask by which the read was drawn. `whole`: all lanes that read with this one ask.
 GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region,
-                                  u32 draw) {
+                                  u32 draw, bool whole) {
     layout::TableHead* head = head_of(words);
     u64 sampling = sampling_of(head);
     u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
@@ -81,7 +90,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         if (rule == layout::RULE_FETCH) return false;
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
-    return weigh(vm, head, words + page, id, seen, chunk, draw + 1, rule, sample);
+    return weigh(vm, head, words + page, id, seen, chunk, draw + 1, whole, rule, sample);
 }
 
 // Whether a page with this word has its data at home alone. While it is fetched its home stays as it is.
@@ -113,9 +122,10 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
     if (!is_at_home(seen)) return false;
     // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
-    if (!(static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) &&
+    u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
+    if (!(drawn & draw) &&
         !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
-                       array.region, draw))
+                       array.region, draw, !(drawn & layout::DRAW_FEW)))
         return false;
     if (array.region & layout::ARRAY_HOME_CHANGES)
         return load_between_looks(array.home + byte, words_of(array) + place.page, value);

@@ -1,0 +1,88 @@
+//! What reads of a region's home cost, which its placement weighs against fetches.
+
+use std::time::Duration;
+
+use gpuvm_layouts as layout;
+
+use super::{PagedGpu, service::arg};
+use crate::{
+    device::DeviceArray,
+    error::{Doing, Result},
+    launch::LaunchConfig,
+};
+
+/// What reads at a region's home cost the GPU while all of it reads, by [`Region::read_costs`](crate::Region::read_costs).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReadCosts {
+    /// Nanoseconds of a read that shares its line of 128 bytes with no other.
+    pub scattered_read_ns: f64,
+    /// Nanoseconds of a line of 128 bytes that lanes read side by side.
+    pub neighbouring_line_ns: f64,
+    /// Nanoseconds of a page by a fault: its lines side by side, since faults reach the rate of such reads (docs/PERFORMANCE.md).
+    pub page_ns: f64,
+    /// Whether they were measured when the region was made. Else they are those of an H200 over PCIe 5 and 16 GiB of host memory.
+    pub measured: bool,
+}
+
+/// Smallest home whose costs are measured: what is smaller is in the caches of address translation.
+const BYTES_MIN: u64 = 64 << 20;
+/// Reads of one measurement. Scattered ones take an H200 some 6 ms, and the others one.
+const SCATTERED_READS: u64 = 1 << 18;
+const NEIGHBOURING_READS: u64 = 1 << 22;
+const CHUNKS_OF_A_LINE: f64 = 8.0;
+const THREADS: u32 = 256;
+
+impl ReadCosts {
+    fn new(scattered_read_ns: f64, neighbouring_line_ns: f64, page_bytes: u64, measured: bool) -> Self {
+        Self {
+            scattered_read_ns,
+            neighbouring_line_ns,
+            page_ns: neighbouring_line_ns * page_bytes as f64 / 128.0,
+            measured,
+        }
+    }
+
+    /// Of an H200.
+    fn assumed(page_bytes: u64) -> Self {
+        Self::new(24.0, 2.5, page_bytes, false)
+    }
+
+    /// Chunks of 16 bytes, read side by side, that cost as much as one scattered read.
+    pub(crate) fn scattered_read_chunks(&self) -> u32 {
+        let chunks = self.scattered_read_ns / (self.neighbouring_line_ns / CHUNKS_OF_A_LINE);
+        // Less than a page's worth of them: a fetch is worth no less than one read.
+        (chunks.round() as u32).clamp(1, (layout::PAGE_BYTES_MIN / 16) as u32)
+    }
+}
+
+impl PagedGpu {
+    /// Measures what reads of a home of `bytes` bytes at the device address `home` cost, 0 if lanes do not reach it. Assumed where that
+    /// says nothing: of small homes, on a simulated GPU, beside kernels that run.
+    pub fn read_costs(&self, home: u64, bytes: u64) -> Result<ReadCosts> {
+        let page_bytes = 1 << self.page_shift();
+        if home == 0 || bytes < BYTES_MIN || self.device.simulation().is_some() || !self.lock().in_flight.is_empty() {
+            return Ok(ReadCosts::assumed(page_bytes));
+        }
+        let sink = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(|| "measuring reads in place".into())?;
+        let read = |reads: u64, scattered: bool| -> Result<Duration> {
+            let lanes = u64::from(self.capabilities().max_resident_lanes).max(u64::from(THREADS));
+            let args = [
+                arg(home),
+                arg(bytes / 16),
+                arg(reads),
+                arg(u32::from(scattered)),
+                arg(sink.addr()),
+            ];
+            let config = LaunchConfig::new((lanes / u64::from(THREADS)) as u32, THREADS);
+            let (support, label) = (&self.support, "measuring reads in place");
+            let report = self.run_reporting(&support.stream, &support.read_home, config, &args, None, label)?;
+            Ok(report.elapsed)
+        };
+        // The first launch of a kernel takes longer.
+        read(u64::from(THREADS), true)?;
+        let of_one = |took: Duration, reads: u64| took.as_nanos() as f64 / reads as f64;
+        let scattered = of_one(read(SCATTERED_READS, true)?, SCATTERED_READS);
+        let neighbouring = of_one(read(NEIGHBOURING_READS, false)?, NEIGHBOURING_READS) * CHUNKS_OF_A_LINE;
+        Ok(ReadCosts::new(scattered, neighbouring, page_bytes, true))
+    }
+}
