@@ -5,8 +5,8 @@ use std::{fmt, str::FromStr};
 use bytemuck::Zeroable;
 use gpuvm_layouts as layout;
 
-/// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
-/// prefetches fetch the page under each.
+/// What a kernel's read of an element, `a[i]`, by a reader or by a cursor, does with a page that has no frame. It never changes
+/// results; spans and prefetches fetch the page under each.
 ///
 /// Pages of a [read-only](super::RegionBuilder::read_only) region can be read in place where lanes reach its home by loads
 /// ([`Transport::Direct`](crate::Transport::Direct)) and the home begins at a multiple of 16 bytes. In any other region, and in one

@@ -54,7 +54,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
 }
 
 // Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched. `draw`: the
-// mask by which the read was drawn.
+// chunks that the read stands for, less one.
 GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region,
                                   u32 draw) {
     layout::TableHead* head = head_of(words);
@@ -84,22 +84,29 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
     return weigh(vm, head, words + page, id, seen, chunk, draw + 1, rule, sample);
 }
 
-// Reads an element at its page's home. False when the page has a frame, is to get one, or cannot be had.
+// Whether a page that has no frame is read at its home now. `Bytes`: what the read stands for, a chunk or whole chunks
+// from byte `at` of the array on. False when the page has a frame, is to get one, or cannot be had.
+template <u32 Bytes>
+GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
+    constexpr u32 chunks = Bytes >> kChunkShift;
+    // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
+    u64 seen = ld_relaxed_gpu(words_of(array) + page);
+    u64 sampling = sampling_of(head_of(words_of(array)));
+    if (state_of(seen) != kAbsent && state_of(seen) != kFetching) return false;
+    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
+    u32 draw = draw_of(static_cast<u32>(sampling), sample_of(page, block_shift_of(sampling)));
+    if (static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) return true;
+    return stays_at_home(vm_of(array), words_of(array), page, seen, (array.home + at) / Bytes, array.region,
+                         (draw + 1) * chunks - 1);
+}
+
+// Reads an element at its page's home. False when that is not the place to read it.
 template <class T>
 GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* value) {
     u64 byte = (place.page << array.page_shift) + place.offset;
     // A chunk of several elements may reach past the array's end, and the home need not.
     if (byte + sizeof(T) > array.bytes) return false;
-    // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
-    u64 seen = ld_relaxed_gpu(words_of(array) + place.page);
-    u64 sampling = sampling_of(head_of(words_of(array)));
-    if (state_of(seen) != kAbsent && state_of(seen) != kFetching) return false;
-    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
-    u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
-    if (!(static_cast<u32>(ticks()) * 0x9e3779b9u >> 16 & draw) &&
-        !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
-                       array.region, draw))
-        return false;
+    if (!is_at_home<1 << kChunkShift>(array, place.page, byte)) return false;
     *value = load_weak<T>(array.home + byte);
     return true;
 }
