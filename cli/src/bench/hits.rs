@@ -66,10 +66,7 @@ fn paged(walk: Walk) -> &'static [(&'static str, &'static str)] {
 /// The same for a region that is never evicted.
 fn kept(walk: Walk) -> &'static [(&'static str, &'static str)] {
     match walk {
-        Walk::Gather => &[
-            ("never evicted", "gather_paged"),
-            ("never evicted, resident()", "gather_resident"),
-        ],
+        Walk::Gather => &[("never evicted", "gather_paged"), ("resident()", "gather_resident")],
         Walk::Rows => &[
             ("never evicted", "rows_paged"),
             ("never evicted, cursor", "rows_cursor"),

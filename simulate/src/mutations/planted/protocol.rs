@@ -122,7 +122,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "if (!never_evicted(array)) unpin(words_of(array) + place.page, 1);",
         )],
         Workload::Spans,
-        0,
+        34,
         &["what cursors read", "its home differ from byte"],
     ),
     broken(
