@@ -63,7 +63,7 @@ fn paged(walk: Walk) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// The same for a region that is never evicted.
+/// Ways to the elements of a region that is never evicted, and their kernels.
 fn kept(walk: Walk) -> &'static [(&'static str, &'static str)] {
     match walk {
         Walk::Gather => &[("never evicted", "gather_paged"), ("resident()", "gather_resident")],
