@@ -42,14 +42,14 @@ impl LaunchConfig {
         self
     }
 
-    /// Spans of `pin(i)` that one lane holds at once, at most, of pages of its own. Declared spans are checked against
+    /// Spans of `pin(i)`, and cursors, that one lane holds at once, at most, of pages of its own. Declared spans are checked against
     /// the frames at launch; undeclared ones can end in a "no frame" fault.
     pub fn lane_spans(mut self, spans: u64) -> Self {
         self.lane_spans = spans;
         self
     }
 
-    /// Spans of `pin(i)` that one warp holds at once, at most, where all its lanes hold the same pages.
+    /// Spans of `pin(i)`, and cursors, that one warp holds at once, at most, where all its lanes hold the same pages.
     pub fn warp_spans(mut self, spans: u64) -> Self {
         self.warp_spans = spans;
         self

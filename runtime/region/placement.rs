@@ -7,8 +7,8 @@ use gpuvm_layouts as layout;
 
 use crate::gpu::ReadCosts;
 
-/// What a kernel's read of an element, `a[i]` or by a reader, does with a page that has no frame. It never changes results; spans and
-/// prefetches fetch the page under each.
+/// What a kernel's read of an element, `a[i]`, by a reader or by a cursor, does with a page that has no frame. It never changes
+/// results; spans and prefetches fetch the page under each.
 ///
 /// Pages can be read in place where lanes reach their home by loads ([`Transport::Direct`](crate::Transport::Direct)) and the home
 /// begins at a multiple of 16 bytes. In any other region, and in one that is never evicted, each of these fetches. Stores and atomics

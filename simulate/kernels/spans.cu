@@ -1,4 +1,4 @@
-// Warps and lanes that hold pages while they touch others.
+// Warps and lanes that hold pages while they touch others, or until they come to the next one.
 #include <gpuvm/gpuvm.cuh>
 
 typedef unsigned long long u64;
@@ -43,5 +43,26 @@ __global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
         auto held = a.pin(where[lane * steps + step]);
         if (!held) break;
         held[0] = held[0] * 7 + lane + 1;
+    }
+}
+
+// Every lane walks stretches of `length` neighbours by a cursor.
+__global__ void read_cursors(gpuvm::array<const u64> a, const u64* where, unsigned steps, unsigned length, u64* sums) {
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
+    auto walk = a.cursor();
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step)
+        for (unsigned k = 0; k < length; ++k) sum = sum * 3 + walk[where[lane * steps + step] + k];
+    sums[lane] = sum;
+}
+
+// The same for words `apart` from each other, which the lane alone changes.
+__global__ void write_cursors(gpuvm::array<u64> a, const u64* where, unsigned steps, unsigned length, u64 apart) {
+    u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
+    auto walk = a.cursor();
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+        for (unsigned k = 0; k < length; ++k) {
+            u64 i = where[lane * steps + step] + k * apart;
+            walk.write(i, walk[i] * 5 + lane + 1);
+        }
     }
 }

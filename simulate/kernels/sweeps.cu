@@ -46,3 +46,11 @@ __global__ void bfs_level(gpuvm::array<const unsigned> rows, gpuvm::array<const 
         }
     }
 }
+
+// Each lane sums a stretch of its own by a cursor, some elements apart.
+__global__ void sum_by_cursors(gpuvm::array<const unsigned> a, u64 apart, u64* out) {
+    u64 each = (a.size() + lanes() - 1) / lanes(), end = (first_index() + 1) * each, total = 0;
+    auto walk = a.cursor();
+    for (u64 i = first_index() * each; i < end && i < a.size() && !gpuvm::failed(); i += apart) total += walk[i];
+    atomicAdd(out, total);
+}

@@ -12,6 +12,7 @@ mod bookkeeping;
 mod both_transports;
 mod collapsed;
 mod completions_are_checked;
+mod cursors;
 mod direct;
 mod drop_in_any_order;
 mod every_wait_ends;

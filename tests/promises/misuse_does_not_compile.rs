@@ -53,6 +53,8 @@ fn a_write_to_what_is_only_read() {
     refuses(&vm, "c[1]++;", only_read);
     refuses(&vm, "c.atomic_add(1, 2);", "atomic_add");
     refuses(&vm, "auto s = c.pin(1); s[0] = 2;", only_read);
+    let only_reads = "a cursor over array<const T> only reads";
+    refuses(&vm, "auto s = c.cursor(); s.write(1, 2);", only_reads);
     refuses(&vm, "const gpuvm::array<unsigned>& r = a; r[1] = 2;", only_read);
     refuses(&vm, "const auto r = a; r[1] += 2;", only_read);
 }
@@ -77,9 +79,10 @@ fn elements_that_cannot_be_paged_and_atomics_that_are_not() {
 }
 
 #[test]
-fn a_span_that_is_copied() {
+fn a_span_or_a_cursor_that_is_copied() {
     let vm = small(4).build().unwrap();
     refuses(&vm, "auto s = a.pin(1); auto t = s; *out = t[0];", "deleted");
+    refuses(&vm, "auto s = a.cursor(); auto t = s; *out = t[0];", "deleted");
 }
 
 const ALLOWED: &str = r#"

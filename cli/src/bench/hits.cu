@@ -9,7 +9,7 @@ static __device__ __forceinline__ u64 place_of(u64 thread, u32 k, u64 words) {
     return static_cast<u64>(hash(static_cast<u32>(thread) * 2654435761u + k * 40503u)) * words >> 32;
 }
 
-// A pointer, and paged arrays: the kernels below are the same text for all of them.
+// A pointer: the kernels below are the same text for it and for paged arrays, by each way to their elements.
 struct pointer {
     const u32* words;
     u64 length;
@@ -60,13 +60,17 @@ __global__ void __launch_bounds__(256, GATHER_BLOCKS)
     gather(data, accesses, tally);
 }
 
+__global__ void gather_resident(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
+    if (const u32* words = data.resident()) gather(pointer{words, data.size()}, accesses, tally);
+}
+
 // A row of a sparse matrix: 32 neighbouring words by one thread, somewhere.
 static __device__ __forceinline__ u64 row_of(u64 thread, u32 k, u64 words) {
     return place_of(thread, k, words / 32) * 32;
 }
 template <class Data>
-static __device__ __forceinline__ void rows(const Data& data, u32 accesses, u64* tally) {
-    u64 thread = thread_id(), words = data.size();
+static __device__ __forceinline__ void rows(Data& data, u64 words, u32 accesses, u64* tally) {
+    u64 thread = thread_id();
     u32 sum = 0;
     for (u32 k = 0; k < accesses; k += 32) {
         u64 first = row_of(thread, k, words);
@@ -77,9 +81,12 @@ static __device__ __forceinline__ void rows(const Data& data, u32 accesses, u64*
     add_tally(tally, kSum, sum);
 }
 __global__ void rows_raw(const u32* words, u64 length, u32 accesses, u64* tally) {
-    rows(pointer{words, length}, accesses, tally);
+    pointer data{words, length};
+    rows(data, length, accesses, tally);
 }
-__global__ void rows_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) { rows(data, accesses, tally); }
+__global__ void rows_paged(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
+    rows(data, data.size(), accesses, tally);
+}
 __global__ void rows_span(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
     u64 thread = thread_id(), words = data.size();
     u32 sum = 0;
@@ -93,16 +100,12 @@ __global__ void rows_span(gpuvm::array<const u32> data, u32 accesses, u64* tally
     add_tally(tally, kSum, sum);
 }
 __global__ void rows_reader(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
-    u64 thread = thread_id(), words = data.size();
     auto reader = data.reader();
-    u32 sum = 0;
-    for (u32 k = 0; k < accesses; k += 32) {
-        u64 first = row_of(thread, k, words);
-#pragma unroll 8
-        for (u32 n = 0; n < 32; ++n) sum += reader[first + n];
-    }
-    add_tally(tally, kDone, 1);
-    add_tally(tally, kSum, sum);
+    rows(reader, data.size(), accesses, tally);
+}
+__global__ void rows_cursor(gpuvm::array<const u32> data, u32 accesses, u64* tally) {
+    auto cursor = data.cursor();
+    rows(cursor, data.size(), accesses, tally);
 }
 
 // A warp reads whole pages, 16 bytes a lane and load, four in flight.

@@ -10,15 +10,17 @@ use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
 const SOURCE: &str = include_str!("hits.cu");
-const KERNELS: [&str; 10] = [
+const KERNELS: [&str; 12] = [
     "fill_values",
     "warm_pages",
     "gather_raw",
     "gather_paged",
+    "gather_resident",
     "rows_raw",
     "rows_paged",
     "rows_span",
     "rows_reader",
+    "rows_cursor",
     "stream_raw",
     "stream_paged",
 ];
@@ -45,6 +47,32 @@ enum Walk {
     Gather,
     Rows,
     Stream,
+}
+
+/// Ways to the elements of a region whose pages may leave, and their kernels.
+fn paged(walk: Walk) -> &'static [(&'static str, &'static str)] {
+    match walk {
+        Walk::Gather => &[("a[i]", "gather_paged")],
+        Walk::Rows => &[
+            ("a[i]", "rows_paged"),
+            ("span", "rows_span"),
+            ("reader", "rows_reader"),
+            ("cursor", "rows_cursor"),
+        ],
+        Walk::Stream => &[("pin", "stream_paged")],
+    }
+}
+
+/// Ways to the elements of a region that is never evicted, and their kernels.
+fn kept(walk: Walk) -> &'static [(&'static str, &'static str)] {
+    match walk {
+        Walk::Gather => &[("never evicted", "gather_paged"), ("resident()", "gather_resident")],
+        Walk::Rows => &[
+            ("never evicted", "rows_paged"),
+            ("never evicted, cursor", "rows_cursor"),
+        ],
+        Walk::Stream => &[("never evicted", "stream_paged")],
+    }
 }
 
 /// Measures.
@@ -155,12 +183,7 @@ impl<'a> Hits<'a> {
             report
                 .rows
                 .push(self.with_resources(row("raw pointer", ceiling.clone()), raw)?);
-            let paged: &[(&str, &str)] = match walk {
-                Walk::Gather => &[("a[i]", "gather_paged")],
-                Walk::Rows => &[("a[i]", "rows_paged"), ("span", "rows_span"), ("reader", "rows_reader")],
-                Walk::Stream => &[("pin", "stream_paged")],
-            };
-            for (access, kernel) in paged {
+            for (access, kernel) in paged(walk) {
                 let before = self.machine.vm.stats().map_err(CliError::Bench)?;
                 let runs = self.time(walk, kernel, Operand::Paged(&self.paged), sum)?;
                 let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
@@ -172,15 +195,10 @@ impl<'a> Hits<'a> {
                 }
                 report.rows.push(self.with_resources(row(access, runs), kernel)?);
             }
-            let kernel = match walk {
-                Walk::Gather => "gather_paged",
-                Walk::Rows => "rows_paged",
-                Walk::Stream => "stream_paged",
-            };
-            let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
-            report
-                .rows
-                .push(self.with_resources(row("never evicted", runs), kernel)?);
+            for (access, kernel) in kept(walk) {
+                let runs = self.time(walk, kernel, Operand::Paged(&self.kept), sum)?;
+                report.rows.push(self.with_resources(row(access, runs), kernel)?);
+            }
         }
         Ok(())
     }

@@ -124,7 +124,16 @@ fn latency_by_lanes_and_crowds() {
 fn hits_beside_the_raw_pointer() {
     let report = report("hits --data 256KiB --repeat 1");
     let rows = rows(&report);
-    for access in ["raw pointer", "a[i]", "span", "reader", "pin", "never evicted"] {
+    for access in [
+        "raw pointer",
+        "a[i]",
+        "span",
+        "reader",
+        "cursor",
+        "pin",
+        "never evicted",
+        "resident()",
+    ] {
         let found = rows.iter().filter(|row| parameter(row, "access") == access);
         for row in found.clone() {
             assert_eq!(row["ratio"].is_number(), access != "raw pointer", "{row}");

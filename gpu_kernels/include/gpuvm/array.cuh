@@ -1,6 +1,7 @@
 // gpuvm::array<T>: a region as a kernel sees it. Passed to a kernel by value.
 #pragma once
 
+#include "cursor.cuh"
 #include "detail/access.cuh"
 #include "detail/prefetch.cuh"
 #include "kernel_param.cuh"
@@ -187,6 +188,9 @@ class array {
     // For a lane that walks neighbouring elements.
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
 
+    // The same with the page held from one access to the next, for reads and writes. It counts as a span.
+    __device__ gpuvm::cursor<T> cursor() const { return gpuvm::cursor<T>(desc_); }
+
     // All elements as plain memory, to be read, once every page of a never-evicted region is there; else null. Stores
     // of other lanes in the same launch need not be seen.
     __device__ const T* resident() const { return detail::all_elements<T>(desc_); }
@@ -221,6 +225,7 @@ class array<const T> {
         return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
     }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
+    __device__ gpuvm::cursor<const T> cursor() const { return gpuvm::cursor<const T>(desc_); }
     __device__ const T* resident() const { return detail::all_elements<T>(desc_); }
     __device__ void prefetch(unsigned long long first, unsigned long long count) const {
         detail::prefetch(desc_, sizeof(T), first, count);

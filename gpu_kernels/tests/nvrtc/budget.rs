@@ -210,10 +210,12 @@ pub const FILES: &[File] = &[
             // Over queue pairs it spills 32 bytes more since rings and completions have rooms of their own.
             // Directly, 520 bytes more since the clock is told for which page it looks.
             capped("gather_paged", 64, 64, 3600, 4900),
+            paged("gather_resident", 40, 40),
             plain("rows_raw", 24),
             paged("rows_paged", 184, 184),
             paged("rows_span", 152, 168),
             paged("rows_reader", 168, 192),
+            paged("rows_cursor", 176, 200),
             plain("stream_raw", 64),
             paged("stream_paged", 176, 184),
         ],
@@ -298,6 +300,8 @@ pub const FILES: &[File] = &[
             paged("warp_spans", 224, 240),
             paged("read_spans", 224, 240),
             paged("lane_spans", 224, 240),
+            paged("read_cursors", 224, 240),
+            paged("write_cursors", 224, 240),
         ],
     },
     File {
@@ -309,6 +313,7 @@ pub const FILES: &[File] = &[
             paged("prefetch_only", 224, 240),
             paged("prefetch_and_sum", 224, 240),
             paged("bfs_level", 240, 252),
+            paged("sum_by_cursors", 224, 240),
         ],
     },
     File {

@@ -1,10 +1,11 @@
-//! Pages that warps or lanes hold while they touch others.
+//! Pages that warps or lanes hold while they touch others, or by a cursor until they come to the next one.
 
-use gpuvm::LaunchConfig;
+use gpuvm::{Buffer, LaunchConfig, Region};
 use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 
 use super::{close, must, needs};
-use crate::bench::{Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, compare, pattern};
 use crate::program::rng;
 use crate::run::{PAGE_WORDS, Room};
 
@@ -56,6 +57,7 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
         let word = &mut model[word as usize];
         *word = word.wrapping_mul(7).wrapping_add(n / u64::from(steps) + 1);
     }
+    write_by_cursors(&bench, &mut rng, holders, &a, &mut model)?;
     close(&bench, a, &model)
 }
 
@@ -92,6 +94,7 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     let config = LaunchConfig::new(2, ROW as u32).warp_spans(declared);
     must(&bench, "warp_spans", config, (&a, &buffer, steps, &out))?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
+    write_by_cursors(&bench, &mut rng, frames, &a, &mut model)?;
     close(&bench, a, &model)
 }
 
@@ -111,7 +114,8 @@ fn warps_read(room: &mut Room<'_>, warps: u64, steps: u32) -> Result<(), Wrong> 
     let mut rng = rng(seed);
     let pages = 5u64;
     // Blocks between those that read hold nothing, so nothing is declared.
-    let bench = room.open(needs(seed, if warps == 1 { 1 } else { warps + 1 }))?;
+    let frames = if warps == 1 { 1 } else { warps + 1 };
+    let bench = room.open(needs(seed, frames))?;
     let model: Vec<u64> = (0..pages * PAGE_WORDS).map(|i| pattern(seed, i)).collect();
     let a = bench.vm.region::<u64>().name("read").read_only().from_slice(&model)?;
     let _calm = Calm(&bench.vm);
@@ -138,5 +142,80 @@ fn warps_read(room: &mut Room<'_>, warps: u64, steps: u32) -> Result<(), Wrong> 
     let args = (&a, &buffer, steps, BLOCKS_APART as u32, LINES as u32, &out);
     must(&bench, "read_spans", config, args)?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
+    read_by_cursors(&bench, &mut rng, frames, &a, &model)?;
     close(&bench, a, &model)
+}
+
+/// Where stretches begin, and the same for a kernel.
+type Stretches = (Vec<u64>, Buffer<u64>);
+
+/// Stretches that a lane walks by a cursor.
+const WALKS: u32 = 3;
+
+/// As many lanes as there are frames, in two blocks where there are two: a lane that waits for a frame holds none by its cursor, and so
+/// no frame more is needed.
+fn walkers(frames: u64) -> (LaunchConfig, u64) {
+    let blocks = frames.min(2);
+    let threads = frames / blocks;
+    (LaunchConfig::new(blocks as u32, threads as u32), blocks * threads)
+}
+
+/// Where the stretches of so many lanes begin, `words` words each: at a row's first word, so many columns from there a lane.
+fn stretches(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    lanes: u64,
+    (model, words): (&[u64], u64),
+    columns: u64,
+) -> Result<Stretches, Wrong> {
+    let rows = (model.len() as u64 - words) / ROW;
+    let starts: Vec<u64> = (0..lanes * u64::from(WALKS))
+        .map(|n| rng.random_range(0..rows) * ROW + n / u64::from(WALKS) * columns)
+        .collect();
+    let buffer = bench.vm.buffer::<u64>(starts.len() as u64)?;
+    buffer.write(&starts)?;
+    Ok((starts, buffer))
+}
+
+/// Lanes that read stretches of neighbours, most of which cross a page's end.
+fn read_by_cursors(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    frames: u64,
+    a: &Region<u64>,
+    model: &[u64],
+) -> Result<(), Wrong> {
+    let length = PAGE_WORDS / 2 + 40;
+    let (config, lanes) = walkers(frames);
+    let (starts, given) = stretches(bench, rng, lanes, (model, length), 0)?;
+    let out = bench.vm.buffer::<u64>(lanes)?;
+    must(bench, "read_cursors", config, (a, &given, WALKS, length as u32, &out))?;
+    let sums: Vec<u64> = starts
+        .chunks(WALKS as usize)
+        .map(|own| own.iter().flat_map(|&first| first..first + length))
+        .map(|walk| walk.fold(0u64, |sum, i| sum.wrapping_mul(3).wrapping_add(model[i as usize])))
+        .collect();
+    Ok(compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what cursors read: {wrong}"))?)
+}
+
+/// Lanes that change words of their own, a row apart, on two pages or three.
+fn write_by_cursors(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    frames: u64,
+    a: &Region<u64>,
+    model: &mut [u64],
+) -> Result<(), Wrong> {
+    let length = PAGE_WORDS / ROW + 4;
+    let (config, lanes) = walkers(frames);
+    // Each lane has a column of its own.
+    let (starts, given) = stretches(bench, rng, lanes, (model, length * ROW), 1)?;
+    must(bench, "write_cursors", config, (a, &given, WALKS, length as u32, ROW))?;
+    for (n, &start) in (0u64..).zip(&starts) {
+        for k in 0..length {
+            let word = &mut model[(start + k * ROW) as usize];
+            *word = word.wrapping_mul(5).wrapping_add(n / u64::from(WALKS) + 1);
+        }
+    }
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! Whole regions: every page is read, written, searched or asked for ahead.
 
-use gpuvm::{LaunchConfig, Placement};
+use gpuvm::{LaunchConfig, Placement, Region};
 use rand::RngExt;
 
 use super::{close, must, needs};
-use crate::bench::{Calm, Wrong, compare, pattern};
+use crate::bench::{Bench, Calm, Wrong, compare, pattern};
 use crate::program::rng;
 use crate::run::{PAGE_WORDS, Room};
 
@@ -101,8 +101,20 @@ pub(super) fn bfs(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong
     }
     compare(&paged.to_vec()?, &distances)?;
     paged.close()?;
+    sum_by_cursors(&bench, 1 + seed % 3, &neighbour_region, &neighbours)?;
     row_region.close()?;
     Ok(neighbour_region.close()?)
+}
+
+/// As many lanes as there are frames walk through a region, each by a cursor: one that waits for a frame holds none.
+fn sum_by_cursors(bench: &Bench, lanes: u64, region: &Region<u32>, model: &[u32]) -> Result<(), Wrong> {
+    let (each, apart) = (model.len().div_ceil(lanes as usize), 5u64);
+    let sum = bench.vm.buffer::<u64>(1)?;
+    let config = LaunchConfig::new(lanes as u32, 1);
+    must(bench, "sum_by_cursors", config, (region, apart, &sum))?;
+    let walked = model.chunks(each).flat_map(|own| own.iter().step_by(apart as usize));
+    let expected: u64 = walked.map(|&value| u64::from(value)).sum();
+    Ok(compare(&sum.to_vec()?, &[expected]).map_err(|wrong| format!("what cursors read: {wrong}"))?)
 }
 
 pub(super) fn prefetch(room: &mut Room<'_>) -> Result<(), Wrong> {

@@ -63,7 +63,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
 }
 
 // Whether a page without a frame, whose word is `seen`, is to be read in place now, rather than fetched. `draw`: the
-// mask by which the read was drawn. `whole`: all lanes that read with this one ask.
+// chunks that the read stands for, less one. `whole`: all lanes that read with this one ask.
 GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page, u64 seen, u64 chunk, u32 region,
                                   u32 draw, bool whole) {
     layout::TableHead* head = head_of(words);
@@ -94,7 +94,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
 }
 
 // Whether a page with this word has its data at home alone. While it is fetched its home stays as it is.
-GPUVM_DEVICE bool is_at_home(u64 seen) { return state_of(seen) == kAbsent || state_of(seen) == kFetching; }
+GPUVM_DEVICE bool has_no_frame(u64 seen) { return state_of(seen) == kAbsent || state_of(seen) == kFetching; }
 
 // An element at a home that write-backs change. False when one may have changed it meanwhile. A page leaves its frame
 // only clean, with its write-back done, and counts its version then: a page that was at home before and after the load,
@@ -103,30 +103,37 @@ template <class T>
 GPUVM_DEVICE bool load_between_looks(u64 home, const u64* word, T* value) {
     // Acquire: pairs with the eviction, so what its write-back stored comes before the load.
     u64 first = ld_acquire_gpu(word);
-    if (!is_at_home(first)) return false;
+    if (!has_no_frame(first)) return false;
     // Strong, since a line of an earlier stay may be in L1, and an acquire: the second look comes after it.
     *value = load_strong<T>(home);
     u64 second = ld_relaxed_gpu(word);
-    return is_at_home(second) && !((first ^ second) & layout::VERSION_MASK);
+    return has_no_frame(second) && !((first ^ second) & layout::VERSION_MASK);
 }
 
-// Reads an element at its page's home. False when the page has a frame, is to get one, or cannot be had.
+// Whether a page that has no frame is read at its home now. `Bytes`: what the read stands for, a chunk or whole chunks
+// from byte `at` of the array on. False when the page has a frame, is to get one, or cannot be had.
+template <u32 Bytes>
+GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
+    constexpr u32 chunks = Bytes >> kChunkShift;
+    // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
+    u64 seen = ld_relaxed_gpu(words_of(array) + page);
+    u64 sampling = sampling_of(head_of(words_of(array)));
+    if (!has_no_frame(seen)) return false;
+    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
+    u32 draw = draw_of(static_cast<u32>(sampling), sample_of(page, block_shift_of(sampling)));
+    u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
+    if (drawn & draw) return true;
+    return stays_at_home(vm_of(array), words_of(array), page, seen, (array.home + at) / Bytes, array.region,
+                         (draw + 1) * chunks - 1, !(drawn & layout::DRAW_FEW));
+}
+
+// Reads an element at its page's home. False when that is not the place to read it.
 template <class T>
 GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* value) {
     u64 byte = (place.page << array.page_shift) + place.offset;
     // A chunk of several elements may reach past the array's end, and the home need not.
     if (byte + sizeof(T) > array.bytes) return false;
-    // Relaxed: an acquire would empty the L1 cache, from which a lane's next elements come.
-    u64 seen = ld_relaxed_gpu(words_of(array) + place.page);
-    u64 sampling = sampling_of(head_of(words_of(array)));
-    if (!is_at_home(seen)) return false;
-    // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
-    u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
-    u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
-    if (!(drawn & draw) &&
-        !stays_at_home(vm_of(array), words_of(array), place.page, seen, (array.home + byte) >> kChunkShift,
-                       array.region, draw, !(drawn & layout::DRAW_FEW)))
-        return false;
+    if (!is_at_home<1 << kChunkShift>(array, place.page, byte)) return false;
     if (array.region & layout::ARRAY_HOME_CHANGES)
         return load_between_looks(array.home + byte, words_of(array) + place.page, value);
     *value = load_weak<T>(array.home + byte);

@@ -15,6 +15,7 @@ pub(super) const ALL: [&[Mutation]; 5] = [&protocol::ALL, &peers::ALL, &guards::
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
 const QUEUE: &str = "gpuvm/detail/queue.cuh";
+const CURSOR: &str = "gpuvm/cursor.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
 const ELEMENT: &str = "gpuvm/detail/element.cuh";
 const FAULT: &str = "gpuvm/detail/fault.cuh";

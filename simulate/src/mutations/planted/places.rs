@@ -63,8 +63,8 @@ pub(super) static ALL: [Mutation; 9] = [
         "after a read at a home that changes, the page's word is looked at again",
         &[plant(
             IN_PLACE,
-            "return is_at_home(second) && !((first ^ second) & layout::VERSION_MASK);",
-            "return is_at_home(first);",
+            "return has_no_frame(second) && !((first ^ second) & layout::VERSION_MASK);",
+            "return has_no_frame(first);",
         )],
         Workload::LinearInPlace,
         45,
@@ -89,7 +89,7 @@ pub(super) static ALL: [Mutation; 9] = [
         "the second look finds the page at home still: one with a frame may be on its way there",
         &[plant(
             IN_PLACE,
-            "return is_at_home(second) && !((first ^ second)",
+            "return has_no_frame(second) && !((first ^ second)",
             "return !((first ^ second)",
         )],
         Workload::LinearInPlace,

@@ -2,11 +2,12 @@
 
 use super::Origin::Protocol;
 use super::{
-    ACCESS, CLOCK, COMPLETION, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant, under,
+    ACCESS, CLOCK, COMPLETION, CURSOR, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant,
+    under,
 };
 use crate::workload::Workload;
 
-pub(super) static ALL: [Mutation; 21] = [
+pub(super) static ALL: [Mutation; 22] = [
     broken(
         "store-publish",
         Protocol(1),
@@ -110,6 +111,19 @@ pub(super) static ALL: [Mutation; 21] = [
         Workload::Random,
         0,
         &["a pinned page was evicted"],
+    ),
+    broken(
+        "cursor-reads-on",
+        Protocol(6),
+        "a cursor holds its page as long as it uses it",
+        &[plant(
+            CURSOR,
+            "if (!never_evicted(array)) stretch.pinned = words_of(array) + place.page;",
+            "if (!never_evicted(array)) unpin(words_of(array) + place.page, 1);",
+        )],
+        Workload::Spans,
+        34,
+        &["what cursors read", "its home differ from byte"],
     ),
     broken(
         "publish-without-pin",
