@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::{
     element::ElementType,
     error::Result,
-    region::{Region, RegionBuilder, RegionInner, RegionPlace},
+    region::{Placement, Region, RegionBuilder, RegionInner, RegionPlace},
 };
 
 /// The inside of [`Vm::scope`](crate::VmGpu::scope): regions made here may borrow memory that lives at least as long as the scope.
@@ -77,9 +77,24 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Errors
     /// As [`region`](Self::region).
     pub fn read_only<T: Pod>(&'scope self, name: &str, memory: &'env [T]) -> Result<ScopedRegion<'scope, T>> {
+        self.read_only_placed(name, memory, Placement::Fetch)
+    }
+
+    /// [`read_only`](Self::read_only) with what a read does with a page that has no frame. Several such regions may lie over the same
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`region`](Self::region).
+    pub fn read_only_placed<T: Pod>(
+        &'scope self,
+        name: &str,
+        memory: &'env [T],
+        placement: Placement,
+    ) -> Result<ScopedRegion<'scope, T>> {
         let builder = RegionBuilder::<T>::new(self.place.clone(), ElementType::of::<T>())
             .name(name)
-            .read_only();
+            .read_only()
+            .placement(placement);
         // SAFETY: as in `region`; a read-only region is registered without write access and its pages are never
         // written home, so the shared borrow suffices.
         unsafe { self.lend(builder, memory.as_ptr().cast_mut(), memory.len()) }

@@ -2,7 +2,7 @@
 //! scope waits whatever becomes of the handles.
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, small};
-use gpuvm::{Error, LaunchConfig};
+use gpuvm::{Error, LaunchConfig, Placement, Transport};
 
 #[test]
 fn misuse_of_lent_memory_does_not_compile() {
@@ -62,4 +62,33 @@ fn what_the_body_returns_comes_out_of_the_scope() {
         Ok::<_, Error>(sink.to_vec()?[0])
     });
     assert_eq!(sum.unwrap(), 18);
+}
+
+#[test]
+fn two_may_read_the_same_memory_each_as_it_is_placed() {
+    let bench = Bench::new(small(8).transport(Transport::Direct), BASIC);
+    // Four pages.
+    let numbers: Vec<u32> = (0..4096).collect();
+    let sums = bench.vm.scope(|scope| {
+        let mut found = Vec::new();
+        let kept = scope.read_only_placed("kept", &numbers, Placement::Fetch)?;
+        for (region, pages) in [
+            (&scope.read_only_placed("in place", &numbers, Placement::InPlace)?, 0),
+            (&kept, 4),
+            (&scope.read_only("again", &numbers)?, 4),
+        ] {
+            let before = bench.vm.stats()?;
+            let sink = bench.vm.buffer::<u64>(1)?;
+            bench.run("sum", LaunchConfig::new(1, 32), (&**region, &sink))?;
+            assert_eq!(
+                bench.vm.stats()?.difference(&before).pages_fetched,
+                pages,
+                "{}",
+                region.name()
+            );
+            found.push(sink.to_vec()?[0]);
+        }
+        Ok::<_, Error>(found)
+    });
+    assert_eq!(sums.unwrap(), [4096 * 4095 / 2; 3]);
 }

@@ -122,6 +122,11 @@ fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
             "hits --page-size 4KiB,64KiB --data 2MiB",
         ),
         part("bfs", "bfs --graph kron:22", "bfs --graph kron:10"),
+        part(
+            "placement",
+            "placement --trace zipf,window,loop,first-word",
+            "placement --trace zipf,window,loop,first-word --data 1MiB",
+        ),
     ];
     if let Some(peer) = peer {
         let more = [

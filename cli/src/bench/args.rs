@@ -25,6 +25,8 @@ pub enum Bench {
     Uvm(UvmArgs),
     /// Breadth-first search, cold, beside managed memory and the host's memory in place.
     Bfs(BfsBenchArgs),
+    /// What reads of a page without a frame do (--placement): fetch it, read in place, or let the GPU decide, by traces of reads.
+    Placement(PlacementBenchArgs),
     /// All of them, one file each.
     All(AllArgs),
 }
@@ -317,6 +319,68 @@ pub struct BfsBenchArgs {
     /// Frames, as shares of the pages of the graph and the distances, with commas between.
     #[arg(long, value_name = "SHARE,..", default_value = "1,1/4", value_delimiter = ',')]
     pub frames_share: Vec<Share>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// An order in which words of a region are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Trace {
+    /// All words in order, in ten launches, as PageRank reads its edges; frames for 1/2 and 1/4.
+    Pagerank,
+    /// Random words of pages by popularity (zipf 0.99), after launches that are not timed; frames for 1/4 and 1/20.
+    Zipf,
+    /// The same, and half way other pages are the popular ones; frames for 1/20.
+    ZipfMoves,
+    /// Random words, all pages alike, after launches that are not timed; frames for 1/4.
+    Uniform,
+    /// A window of 1/64 of the pages that slides, each page visited 8 times; frames for 1/8.
+    Window,
+    /// All words in order 8 times within one launch; frames for 1/2.
+    Loop,
+    /// Random words, none twice; frames for 1/64.
+    Once,
+    /// The time of one word of an absent page while nothing else is under way; with a frame for each.
+    FirstWord,
+}
+
+/// Traces under each placement.
+#[derive(Debug, Args)]
+pub struct PlacementBenchArgs {
+    /// GPU and transport: reads in place need the direct one, which auto is here.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// The data. Without it: 1 GiB, and 1 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// What is read in which order, with commas between. Without it: all of them.
+    #[arg(long, value_name = "TRACE,..", value_delimiter = ',')]
+    pub trace: Vec<Trace>,
+
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
+    #[arg(
+        long,
+        value_name = "HOW,..",
+        default_value = "in-place,fetch,auto",
+        value_delimiter = ','
+    )]
+    pub placement: Vec<Placement>,
+
+    /// Frames, as shares of the pages, with commas between. Without it: those of each trace.
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',')]
+    pub frames_share: Vec<Share>,
+
+    /// Random reads of one launch (zipf, zipf-moves, uniform, once). Without it: 2^24, and 2^13 on the simulated GPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub reads: Option<u64>,
 
     /// Repetitions and output.
     #[command(flatten)]

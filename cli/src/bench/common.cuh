@@ -8,8 +8,9 @@ namespace bench {
 using u64 = unsigned long long;
 using u32 = unsigned int;
 
-// What a kernel says of itself; the host checks it after each launch.
-enum Tally { kDone = 0, kWrong = 1, kSum = 2, kTicks = 3, kTime = 4 };
+// What a kernel says of itself; the host checks it after each launch. `kNext`: the next piece of work, for warps that
+// take theirs in order.
+enum Tally { kDone = 0, kWrong = 1, kSum = 2, kTicks = 3, kTime = 4, kNext = 5 };
 
 // machine.rs has the same rules.
 static __device__ __forceinline__ u64 pattern(u64 index) { return index * 0x9e3779b97f4a7c15ull ^ 0x5bd1e995ull; }

@@ -41,7 +41,7 @@ struct Plan {
 
 #[derive(Clone, Copy)]
 enum Frames {
-    Share(f64),
+    Share(Share),
     Count(u64),
 }
 
@@ -152,9 +152,9 @@ impl Plan {
         }
         let frames = match (args.frames, args.frames_share.as_slice()) {
             (Some(count), _) => vec![Frames::Count(count)],
-            (_, []) if cuda => vec![Frames::Share(1.0), Frames::Share(0.25)],
-            (_, []) => vec![Frames::Share(0.125)],
-            (_, shares) => shares.iter().map(|&Share(share)| Frames::Share(share)).collect(),
+            (_, []) if cuda => vec![Frames::Share(Share(1.0)), Frames::Share(Share(0.25))],
+            (_, []) => vec![Frames::Share(Share(0.125))],
+            (_, shares) => shares.iter().copied().map(Frames::Share).collect(),
         };
         let warps = match args.warps.as_slice() {
             [] if cuda => vec![32 * machine.able.sm_count],
@@ -191,9 +191,8 @@ impl<'a> Faults<'a> {
         let pages = data_bytes / page_bytes;
         let (share, frames) = match frames {
             Frames::Count(count) => (format!("{count} pages"), count),
-            // Some are always kept free: with memory for all nothing has to leave.
-            Frames::Share(1.0) => ("all".to_owned(), pages + Machine::reserve(pages)),
-            Frames::Share(share) => (format!("{share} of the data"), ((pages as f64 * share) as u64).max(1)),
+            Frames::Share(share) if share == Share(1.0) => ("all".to_owned(), Machine::frames_for(pages, share)),
+            Frames::Share(share) => (format!("{} of the data", share.0), Machine::frames_for(pages, share)),
         };
         let guarded = integrity != Integrity::Unchecked;
         let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;

@@ -1,6 +1,6 @@
 //! The time of one fault.
 
-use gpuvm::{LaunchConfig, Region};
+use gpuvm::{Buffer, Kernel, LaunchConfig, Module, Region, Stats};
 
 use crate::bench::args::{HomeArg, LatencyArgs};
 use crate::bench::machine::{Machine, Said, Tally, fill, pattern, size};
@@ -66,13 +66,19 @@ pub fn measure(args: &LatencyArgs) -> Result<Report, CliError> {
     Ok(report)
 }
 
-/// Runs before the first that counts.
-const WARM_RUNS: u32 = 3;
+/// Runs before the first that counts: after them every frame has been used once, since nothing is as slow as the first touch of
+/// memory.
+pub const WARM_RUNS: u32 = 3;
+
+/// The kernels that time faults.
+pub fn compile(machine: &Machine) -> Result<Module, CliError> {
+    machine.compile("bench/latency.cu", SOURCE, &KERNELS)
+}
 
 struct Latency {
     machine: Machine,
     data: Region<u64>,
-    module: gpuvm::Module,
+    module: Module,
     tally: Tally,
     faults: u64,
     page_bytes: u64,
@@ -86,30 +92,23 @@ impl Latency {
         let data = machine.vm.region::<u64>().name("data").read_only();
         let bench = Self {
             data: data.from_vec(fill(words, pattern)?).map_err(CliError::Bench)?,
-            module: machine.compile("bench/latency.cu", SOURCE, &KERNELS)?,
+            module: compile(&machine)?,
             tally: Tally::new(&machine)?,
             machine,
             faults,
             page_bytes,
         };
-        // Every frame has been used once before: nothing is as slow as the first touch of memory.
         bench.by_lanes(1, WARM_RUNS)?;
         Ok(bench)
     }
 
     /// One fault after the other by one warp of so many lanes.
     fn by_lanes(&self, lanes: u32, repeat: u32) -> Result<(Row, Said), CliError> {
-        let kernel = self.module.kernel("time_faults").map_err(CliError::Bench)?;
-        let took = self.machine.vm.buffer::<u64>(self.faults).map_err(CliError::Bench)?;
+        let faults = OneByOne::new(&self.machine, &self.module, self.faults)?;
         let (mut medians, mut all, mut clock) = (Vec::new(), Vec::new(), Said::default());
         for _ in 0..repeat {
             self.data.evict().map_err(CliError::Bench)?;
-            let before = self.machine.vm.stats().map_err(CliError::Bench)?;
-            let args = (&self.data, self.machine.page_words, &took, self.tally.arg());
-            let (_, said) = self
-                .tally
-                .run(&kernel, LaunchConfig::new(1, lanes), args, self.faults)?;
-            let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+            let (times, said, stats) = faults.run(&self.data, lanes)?;
             // A page that was there already was not a fault, and its time not one of a fault's.
             if stats.faults != self.faults {
                 return Err(CliError::NotCold {
@@ -117,19 +116,13 @@ impl Latency {
                     pages: self.faults,
                 });
             }
-            let times = microseconds(&self.machine, &took, said)?;
             medians.push(quantile(&times, 0.5));
             all.extend(times);
             clock = said;
         }
-        all.sort_by(f64::total_cmp);
-        let row = Row::new("one fault at a time, p50", Unit::Microseconds, medians)
+        let row = spread("one fault at a time, p50", medians, all)
             .with("page", size(self.page_bytes))
             .with("lanes", lanes)
-            .and("min", quantile(&all, 0.0))
-            .and("p50", quantile(&all, 0.5))
-            .and("p99", quantile(&all, 0.99))
-            .and("p99.9", quantile(&all, 0.999))
             .and("faults", self.faults as f64)
             .verified(self.faults * u64::from(lanes), "words");
         Ok((row, clock))
@@ -162,4 +155,47 @@ impl Latency {
             .and("p99", quantile(&all, 0.99))
             .verified(pages * u64::from(warps) * 32, "words"))
     }
+}
+
+/// Reads of page after page by one warp of an otherwise idle GPU, each timed by the GPU's clock.
+pub struct OneByOne<'a> {
+    machine: &'a Machine,
+    kernel: Kernel,
+    tally: Tally,
+    took: Buffer<u64>,
+    pages: u64,
+}
+
+impl<'a> OneByOne<'a> {
+    /// Of that many pages, by the [compiled](compile) kernels.
+    pub fn new(machine: &'a Machine, module: &Module, pages: u64) -> Result<Self, CliError> {
+        Ok(Self {
+            kernel: module.kernel("time_faults").map_err(CliError::Bench)?,
+            tally: Tally::new(machine)?,
+            took: machine.vm.buffer(pages).map_err(CliError::Bench)?,
+            machine,
+            pages,
+        })
+    }
+
+    /// Microseconds that each page took, ascending; and what was counted meanwhile.
+    pub fn run(&self, data: &Region<u64>, lanes: u32) -> Result<(Vec<f64>, Said, Stats), CliError> {
+        let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+        let args = (data, self.machine.page_words, &self.took, self.tally.arg());
+        let (_, said) = self
+            .tally
+            .run(&self.kernel, LaunchConfig::new(1, lanes), args, self.pages)?;
+        let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+        Ok((microseconds(self.machine, &self.took, said)?, said, stats))
+    }
+}
+
+/// The medians of runs, and how the times of all of them spread.
+pub fn spread(name: &str, medians: Vec<f64>, mut all: Vec<f64>) -> Row {
+    all.sort_by(f64::total_cmp);
+    Row::new(name, Unit::Microseconds, medians)
+        .and("min", quantile(&all, 0.0))
+        .and("p50", quantile(&all, 0.5))
+        .and("p99", quantile(&all, 0.99))
+        .and("p99.9", quantile(&all, 0.999))
 }

@@ -7,18 +7,22 @@ use gpuvm::{
     Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, LaunchConfig, Module, RegionBuilder, Vm,
 };
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::args::MachineArgs;
-use crate::bench::args::HomeArg;
+use crate::bench::args::{HomeArg, Share};
 use crate::bench::door::{Door, kernel_driver};
 use crate::bench::report::Facts;
 use crate::error::CliError;
 
 /// Longest that one launch may run; a kernel that takes longer does not get on.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+
+/// Words of a tally; `common.cuh` names them.
+const TALLY_WORDS: usize = 6;
 
 /// What word `index` of the data holds; `common.cuh` has the same rule.
 pub fn pattern(index: u64) -> u64 {
@@ -47,6 +51,21 @@ pub fn fill<T: Copy + Default + Send>(length: u64, of: impl Fn(u64) -> T + Sync)
         }
     });
     Ok(values)
+}
+
+/// Pages of this host, huge ones where there are any, that hold the pattern.
+pub fn host_words(words: u64) -> Result<MmapMut, CliError> {
+    let bytes = words * 8;
+    let map = MmapOptions::new().len(bytes as usize).map_anon();
+    let mut map = map.map_err(|_| CliError::HostMemory { bytes })?;
+    // As regions that own their memory ask for them; without them it is slower, not wrong.
+    let _ = map.advise(Advice::HugePage);
+    in_parts(bytemuck::cast_slice_mut(&mut map), |first, part| {
+        for (index, value) in (first..).zip(part) {
+            *value = pattern(index);
+        }
+    });
+    Ok(map)
 }
 
 /// Runs `work(index of the first one, part)` over parts of `values` on all processors.
@@ -169,6 +188,14 @@ impl Machine {
         (pages / 6 + 64).min(1 << 16)
     }
 
+    /// Frames for a share of the pages; for all of them there are some besides, since some are always kept free.
+    pub fn frames_for(pages: u64, Share(share): Share) -> u64 {
+        if share == 1.0 {
+            return pages + Self::reserve(pages);
+        }
+        ((pages as f64 * share) as u64).max(1)
+    }
+
     /// What reports say of the machine.
     pub fn facts(&self, args: &MachineArgs) -> Facts {
         let door = Door::open(self, args, "its version").ok();
@@ -285,7 +312,7 @@ impl Tally {
     /// For launches on that machine.
     pub fn new(machine: &Machine) -> Result<Self, CliError> {
         Ok(Self {
-            buffer: machine.upload(&[0; 5])?,
+            buffer: machine.upload(&[0; TALLY_WORDS])?,
         })
     }
 
@@ -305,11 +332,11 @@ impl Tally {
         args: impl KernelArgs,
         done: u64,
     ) -> Result<(f64, Said), CliError> {
-        self.buffer.write(&[0; 5]).map_err(CliError::Bench)?;
+        self.buffer.write(&[0; TALLY_WORDS]).map_err(CliError::Bench)?;
         let report = kernel.launch(config, args).and_then(|launch| launch.sync());
         let report = report.map_err(CliError::Bench)?;
         let said = self.buffer.to_vec().map_err(CliError::Bench)?;
-        let &[ran, wrong, sum, ticks, time_ns] = said.as_slice() else {
+        let &[ran, wrong, sum, ticks, time_ns, _] = said.as_slice() else {
             return Err(CliError::DidNotRun {
                 kernel: kernel.info().name.clone(),
                 done: 0,

@@ -9,6 +9,8 @@ mod hits;
 mod latency;
 mod limits;
 pub mod machine;
+mod odds;
+mod placement;
 mod plot;
 mod raw;
 pub mod report;
@@ -37,6 +39,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Limits(args) => &args.output,
         Bench::Uvm(args) => &args.output,
         Bench::Bfs(args) => &args.output,
+        Bench::Placement(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
@@ -60,6 +63,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Limits(args) => limits::measure(args),
         Bench::Uvm(args) => uvm::measure(args),
         Bench::Bfs(args) => bfs::measure(args),
+        Bench::Placement(args) => placement::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

@@ -167,6 +167,93 @@ fn a_search_beside_the_hosts_memory_in_place() {
 }
 
 #[test]
+fn every_trace_under_every_placement() {
+    let report = report("placement --data 1MiB --reads 4096 --repeat 2");
+    let rows = rows(&report);
+    let of = |trace: &'static str, placement: &'static str| {
+        let of_both = move |row: &&Value| row["name"] == trace && parameter(row, "placement") == placement;
+        rows.iter().filter(of_both).collect::<Vec<_>>()
+    };
+    for (trace, shares) in [
+        ("pagerank", 2),
+        ("zipf", 2),
+        ("zipf-moves", 1),
+        ("uniform", 1),
+        ("window", 1),
+        ("loop", 1),
+        ("once", 1),
+    ] {
+        for placement in ["plain pointer", "in-place", "fetch", "auto"] {
+            let found = of(trace, placement);
+            assert_eq!(found.len(), shares, "{trace} {placement}");
+            for row in found {
+                let more = |name: &str| row["more"][name].as_f64();
+                let (fetched, in_place) = (more("fetched MB"), more("in place MB"));
+                match placement {
+                    // What is read in place is estimated, from some reads alone.
+                    "in-place" => assert!(fetched == Some(0.0) && in_place.is_some(), "{row}"),
+                    "fetch" => assert!(fetched > Some(0.0) && in_place == Some(0.0), "{row}"),
+                    "auto" => assert!(fetched > Some(0.0) && in_place.is_some(), "{row}"),
+                    _ => assert!(fetched.is_none() && in_place.is_none(), "{row}"),
+                }
+                let slower = more("times in-place").unwrap().max(more("times fetch").unwrap());
+                let better = (placement == "auto").then_some(slower);
+                assert_eq!(more("times the better"), better, "{row}");
+                assert!(better.is_none_or(|better| (row["ratio"].as_f64().unwrap() * better - 1.0).abs() < 1e-6));
+                assert_eq!(row["unit"], "ms");
+            }
+        }
+    }
+    // A hot set that moves is read once before it moves and once after.
+    assert_eq!(of("zipf", "auto")[0]["verified"], 4096);
+    assert_eq!(of("zipf-moves", "auto")[0]["verified"], 8192);
+    let whole = of("loop", "in-place")[0];
+    assert_eq!(whole["verified"], 8 << 17);
+    assert!(whole["more"]["in place MB"].as_f64().unwrap() > 0.0, "{whole}");
+    assert!(report["worst_times_better"].as_f64().unwrap() > 0.0, "{report}");
+    let firsts = [
+        of("first-word", "in-place"),
+        of("first-word", "fetch"),
+        of("first-word", "auto"),
+    ];
+    for row in firsts.iter().flatten() {
+        assert_eq!(row["unit"], "us");
+        assert_eq!(row["ceiling_name"], "in-place");
+        assert!(row["more"]["p99"].as_f64() >= row["more"]["min"].as_f64(), "{row}");
+    }
+    assert_eq!(firsts.map(|rows| rows.len()), [1; 3]);
+}
+
+#[test]
+fn traces_that_read_each_word_have_the_sum_of_all() {
+    // With as many reads as words, the order that has none twice has each.
+    let report = report(
+        "placement --trace once,loop --placement auto,while-free --data 384KiB --reads 1000000 --frames-share 1/2,1 \
+         --page-size 4KiB --repeat 1",
+    );
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 12);
+    let words = 384 << 10 >> 3;
+    for row in &rows {
+        let reads = if row["name"] == "loop" { 8 * words } else { words };
+        assert_eq!(row["verified"], reads, "{row}");
+    }
+    let frames: Vec<String> = rows.iter().map(|row| parameter(row, "frames")).collect();
+    assert_eq!(frames.iter().filter(|frames| *frames == "48").count(), 6);
+}
+
+#[test]
+fn a_window_without_frames_for_it_is_left_out_with_the_reason() {
+    let report = report("placement --trace window,once --placement in-place --data 256KiB --repeat 1");
+    assert!(rows(&report).iter().all(|row| row["name"] == "once"));
+    let reason = report["skipped"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("the window has 8 pages, and there are 8 frames"),
+        "{reason}"
+    );
+}
+
+#[test]
 fn limits_without_what_only_cuda_has() {
     let report = report("limits --data 256KiB --page-size 4KiB,64KiB --repeat 1");
     let rows = rows(&report);
@@ -287,6 +374,10 @@ fn wrong_flags_end_with_status_2() {
         ("hits --accesses 33", "a multiple of 32"),
         ("limits --only speed", "possible values"),
         ("uvm --faults 0", "0 is not in 1..="),
+        ("placement --trace spiral", "possible values"),
+        ("placement --placement sideways", "is none of auto, fetch"),
+        ("placement --reads 0", "0 is not in 1..="),
+        ("placement --frames-share 2", "a share is above 0"),
         ("all", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
@@ -318,6 +409,14 @@ fn options_that_do_not_fit_are_refused() {
             "cannot get 65536 bytes of memory",
         ),
         ("all --out /dev/null/x", "cannot write /dev/null/x"),
+        (
+            "placement --gpu sim --data 63KiB",
+            "the traces take at least 64 pages of 4 KiB",
+        ),
+        (
+            "placement --gpu sim --transport soft",
+            "transport soft fetches every page, whatever the placement; use --transport direct",
+        ),
         ("faults --gpu cuda:9", "cannot be used"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
@@ -334,7 +433,7 @@ fn all_of_them_one_file_each() {
     let (status, out, err) = finish(run);
     assert_eq!(status, 0, "{err}");
     assert!(err.contains("uvm is left out"), "{err}");
-    for name in ["limits", "latency", "faults", "faults-written", "faults-sparse", "hits"] {
+    for name in ["limits", "latency", "faults", "faults-sparse", "hits", "placement"] {
         assert!(out.contains(&format!("## {name}\n")), "{out}");
         let text = std::fs::read_to_string(folder.path().join(format!("reports/{name}.json"))).unwrap();
         rows(&serde_json::from_str(&text).unwrap());
@@ -354,7 +453,7 @@ fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
     let (status, out, err) = finish(run);
     assert_eq!(status, 1, "{err}");
     assert!(
-        err.contains("3 of 12 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
+        err.contains("3 of 13 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
         "{err}"
     );
     assert!(out.contains("## limits-peer\nFAILED"), "{out}");
