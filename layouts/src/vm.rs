@@ -146,8 +146,11 @@ pub struct TableHead {
     pub hands: [u32; PLACEMENT_RULES as usize],
     /// Unused, to align.
     pub pad: u32,
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// takes a profile.
+    pub page_chunks: u64,
     /// Unused, to the end of the line.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     pub absent: u64,
 }
@@ -358,8 +361,12 @@ pub struct Counters {
     pub replicas_mended: u64,
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     pub chunks_in_place: u64,
+    /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
+    pub admissions: u64,
+    /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
+    pub displacements: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 12],
+    pub reserved: [u64; 10],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -382,7 +389,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, block_shift: 44, hands: 48, pad: 60, reserved: 64, absent: 120, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, draws: 40, block_shift: 44, hands: 48, pad: 60, page_chunks: 64, reserved: 72, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
@@ -397,7 +404,7 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, chunks_in_place: 152, reserved: 160,
+        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, reserved: 176,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -9,7 +9,7 @@ mod hits;
 mod latency;
 mod limits;
 pub mod machine;
-mod plot;
+pub mod plot;
 mod raw;
 pub mod report;
 mod uvm;

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 8;
+constexpr const unsigned int LAYOUT_VERSION = 9;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -362,8 +362,11 @@ struct alignas(128) TableHead {
     unsigned int hands[PLACEMENT_RULES];
     /// Unused, to align.
     unsigned int pad;
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// takes a profile.
+    unsigned long long page_chunks;
     /// Unused, to the end of the line.
-    unsigned long long reserved[7];
+    unsigned long long reserved[6];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     unsigned long long absent;
 };
@@ -562,8 +565,12 @@ struct alignas(128) Counters {
     unsigned long long replicas_mended;
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     unsigned long long chunks_in_place;
+    /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
+    unsigned long long admissions;
+    /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
+    unsigned long long displacements;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[12];
+    unsigned long long reserved[10];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -828,7 +835,8 @@ static_assert(__builtin_offsetof(TableHead, draws) == 40, "offset of TableHead::
 static_assert(__builtin_offsetof(TableHead, block_shift) == 44, "offset of TableHead::block_shift");
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
 static_assert(__builtin_offsetof(TableHead, pad) == 60, "offset of TableHead::pad");
-static_assert(__builtin_offsetof(TableHead, reserved) == 64, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, page_chunks) == 64, "offset of TableHead::page_chunks");
+static_assert(__builtin_offsetof(TableHead, reserved) == 72, "offset of TableHead::reserved");
 static_assert(__builtin_offsetof(TableHead, absent) == 120, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
@@ -895,7 +903,9 @@ static_assert(__builtin_offsetof(Counters, pages_corrupt) == 128, "offset of Cou
 static_assert(__builtin_offsetof(Counters, replicas_missed) == 136, "offset of Counters::replicas_missed");
 static_assert(__builtin_offsetof(Counters, replicas_mended) == 144, "offset of Counters::replicas_mended");
 static_assert(__builtin_offsetof(Counters, chunks_in_place) == 152, "offset of Counters::chunks_in_place");
-static_assert(__builtin_offsetof(Counters, reserved) == 160, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, admissions) == 160, "offset of Counters::admissions");
+static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Counters::displacements");
+static_assert(__builtin_offsetof(Counters, reserved) == 176, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -47,6 +47,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
             }
         }
         if (!ours) continue;
+        count_displaced(vm, for_page, id);
         if (direct && found == 0)
             *direct = frame;
         else

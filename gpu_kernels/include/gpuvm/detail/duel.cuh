@@ -70,6 +70,12 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
     return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
 }
 
+// The page `id` has left its frame for the page `for_page`, or 0 for any.
+GPUVM_DEVICE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 id) {
+    bool own = kDirect && for_page && region_number(for_page) == region_number(id) && duels(region_of(vm, id));
+    if (own) count(&counters(vm)->displacements, 1);
+}
+
 // A page of the same sample leaves its frame, which goes to `*direct` where that is given, else to the pool. The clock
 // of a sample goes over its pages, since few frames are its own. False when none of a window can leave.
 GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
@@ -91,6 +97,7 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
         if (!try_evict(words + page, seen)) continue;
         u32 frame = frame_of(seen);
         frame_left(vm, frame);
+        count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame;
         else
@@ -123,11 +130,15 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost) {
 }
 
 // A page was fetched by a fault.
-GPUVM_DEVICE void spend_on_fetch(u64* word, u64 page, u32 page_shift) {
+GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
     if (!kDirect) return;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    u32 shift = ld_weak(&head->block_shift), sample = shift ? sample_of(page, shift) : kNoSample;
+    u32 shift = ld_weak(&head->block_shift);
+    if (!shift) return;
+    // Reads are drawn once one has found no frame free.
+    if (ld_relaxed_gpu(&head->draws)) count(&c->admissions, 1);
+    u32 sample = sample_of(page, shift);
     if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
 }
 

@@ -32,6 +32,9 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     if (lane != first) return true;
     u32 own = __popc(chunks & neighbours), spread = __popc(pages);
     count(&counters(vm)->chunks_in_place, static_cast<u64>(own) * drawn);
+    // Weak: the host writes it before the launch.
+    u64 page_chunks = ld_weak(&head->page_chunks);
+    if (page_chunks) count(reinterpret_cast<u64*>(page_chunks) + page, static_cast<u64>(own) * drawn);
     bool scattered = spread >= kSpreadPages && spread * 2 > static_cast<u32>(__popc(here));
     u64 cost = static_cast<u64>(scattered ? own * kScatteredRead : own) * drawn;
     if (sample != kNoSample) spend(head, sample, cost);
