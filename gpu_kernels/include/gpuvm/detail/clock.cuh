@@ -32,7 +32,10 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         bool ours = false;
         if (!(seen & layout::DIRTY_BIT)) {
             ours = try_evict(word, seen);
-            if (ours) frame_left(vm, frame);
+            if (ours) {
+                frame_left(vm, frame);
+                if constexpr (kDirect) count_displaced(vm, for_page, id);
+            }
         } else if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) {
             continue;
         } else if (is_direct(region_of(vm, id))) {
@@ -47,7 +50,6 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
             }
         }
         if (!ours) continue;
-        count_displaced(vm, for_page, id);
         if (direct && found == 0)
             *direct = frame;
         else

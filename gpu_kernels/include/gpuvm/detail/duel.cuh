@@ -70,9 +70,10 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
     return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
 }
 
-// The page `id` has left its frame for the page `for_page`, or 0 for any.
-GPUVM_DEVICE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 id) {
-    bool own = kDirect && for_page && region_number(for_page) == region_number(id) && duels(region_of(vm, id));
+// The page `id` has left its frame for the page `for_page`, or 0 for any. A function of its own: in the clock's loop it
+// would cost registers.
+GPUVM_NOINLINE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 id) {
+    bool own = for_page && region_number(for_page) == region_number(id) && duels(region_of(vm, id));
     if (own) count(&counters(vm)->displacements, 1);
 }
 
@@ -129,17 +130,20 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost) {
     if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head);
 }
 
+// A page of a region that duels was fetched by a fault.
+GPUVM_NOINLINE void spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
+    // Reads are drawn once one has found no frame free.
+    if (ld_relaxed_gpu(&head->draws)) count(&c->admissions, 1);
+    u32 sample = sample_of(page, ld_weak(&head->block_shift));
+    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
+}
+
 // A page was fetched by a fault.
 GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
     if (!kDirect) return;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    u32 shift = ld_weak(&head->block_shift);
-    if (!shift) return;
-    // Reads are drawn once one has found no frame free.
-    if (ld_relaxed_gpu(&head->draws)) count(&c->admissions, 1);
-    u32 sample = sample_of(page, shift);
-    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
+    if (ld_weak(&head->block_shift)) spend_on_duel(c, head, page, page_shift);
 }
 
 // The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of
