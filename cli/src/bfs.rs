@@ -39,7 +39,7 @@ pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
     Ok(printed?)
 }
 
-/// The same with a profile, which is written and told, between two runs without it.
+/// Runs the search with a profile, which is written and told, between two runs without it.
 pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
     let ProfileBfsArgs { search, profile } = args;
     for path in profile.json.iter().chain(&profile.svg) {

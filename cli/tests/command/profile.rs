@@ -20,6 +20,34 @@ fn sum(all: &[Value], key: &str) -> u64 {
     all.iter().map(number).sum()
 }
 
+/// Groups of pages, and stretches of time, come to what is said of the whole region.
+fn parts_add_up(region: &Value, samples: u64) {
+    let buckets = region["buckets"].as_array().unwrap();
+    assert!(!buckets.is_empty() && buckets.len() <= 1024);
+    assert_eq!(sum(buckets, "pages"), region["pages"].as_u64().unwrap());
+    for key in [
+        "fetches",
+        "evictions",
+        "resident",
+        "referenced",
+        "dirty",
+        "stays_seen",
+        "stays_used",
+        "stays_written",
+        "bytes_in_place",
+    ] {
+        assert_eq!(sum(buckets, key), region["total"][key].as_u64().unwrap(), "{key}");
+    }
+    let columns = region["columns"].as_array().unwrap();
+    let fetches = columns.iter().flat_map(|column| column["fetches"].as_array().unwrap());
+    assert_eq!(
+        fetches.map(|fetches| fetches.as_u64().unwrap()).sum::<u64>(),
+        region["total"]["fetches"]
+    );
+    // The first sample begins, and ends nothing.
+    assert_eq!(sum(columns, "samples") + 1, samples);
+}
+
 #[test]
 fn the_object_accounts_for_every_page_that_was_fetched() {
     let folder = tempfile::tempdir().unwrap();
@@ -51,30 +79,7 @@ fn the_object_accounts_for_every_page_that_was_fetched() {
             "{options}"
         );
         for region in regions {
-            let buckets = region["buckets"].as_array().unwrap();
-            assert!(!buckets.is_empty() && buckets.len() <= 1024);
-            assert_eq!(sum(buckets, "pages"), region["pages"].as_u64().unwrap());
-            for key in [
-                "fetches",
-                "evictions",
-                "resident",
-                "referenced",
-                "dirty",
-                "stays_seen",
-                "stays_used",
-                "stays_written",
-                "bytes_in_place",
-            ] {
-                assert_eq!(sum(buckets, key), region["total"][key].as_u64().unwrap(), "{key}");
-            }
-            let columns = region["columns"].as_array().unwrap();
-            let fetches = columns.iter().flat_map(|column| column["fetches"].as_array().unwrap());
-            assert_eq!(
-                fetches.map(|fetches| fetches.as_u64().unwrap()).sum::<u64>(),
-                region["total"]["fetches"]
-            );
-            // The first sample begins, and ends nothing.
-            assert_eq!(sum(columns, "samples") + 1, profile["samples"].as_u64().unwrap());
+            parts_add_up(region, profile["samples"].as_u64().unwrap());
         }
         assert_eq!(regions[1]["placement"], placement);
         assert_eq!(
