@@ -55,7 +55,7 @@ pub struct Profile {
     pub frames: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Regions that were there when it began and had pages, in the order of their making.
+    /// Regions that were there when it began and had pages, in the order of their making as long as none had ended before.
     pub regions: Vec<RegionProfile>,
 }
 
