@@ -214,6 +214,7 @@ fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs
         page_bytes: 4096,
         placement: gpuvm::Placement::Fetch,
         shape: None,
+        profile: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;
     reference::compare(expected, &outcome.distances)?;

@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         page_bytes: 4096,
         placement: gpuvm::Placement::Fetch,
         shape: None,
+        profile: None,
     };
     let mut levels = Vec::new();
     let outcome = bfs::run(csr, source, &options, &mut |level| levels.push(level))?;

@@ -283,6 +283,11 @@ impl PagedGpu {
         result
     }
 
+    /// The regions that have not ended.
+    pub fn views(&self) -> Vec<Arc<RegionView>> {
+        self.lock().live().collect()
+    }
+
     /// What is said of the home of a region's page beside a fault.
     fn holder_of(&self, region: u32, page: u64) -> Option<String> {
         // For a message only: who asks does not wait for those who hold these locks.

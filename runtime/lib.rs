@@ -74,6 +74,7 @@ mod mover;
 mod node;
 mod pages;
 mod plan;
+mod profile;
 mod queues;
 mod region;
 mod scope;
@@ -98,6 +99,7 @@ pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
+pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{

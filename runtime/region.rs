@@ -173,9 +173,14 @@ impl RegionInner {
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())
             .doing(|| format!("allocating what guards region `{}`", plan.name))?;
         let addresses = guards.addresses();
-        let tables = RegionTables { words, guards, frames };
+        let tables = RegionTables {
+            words,
+            guards,
+            frames,
+            page_chunks: None,
+        };
         let home = Arc::clone(&homes[0].home);
-        let view = RegionView::new(&plan.name, pages, plan.never_evicted, home, tables);
+        let view = RegionView::new(&plan.name, pages, (plan.read_only, array_flags), home, tables);
         // From here on dropping it gives the key back.
         let region = Arc::new(Self {
             view: Arc::new(view),
@@ -283,6 +288,10 @@ impl RegionInner {
             | flag(self.is_replicated(), layout::REGION_REPLICATED)
             | flag(self.guards.checksums != 0, layout::REGION_CHECKED)
             | flag(self.array_flags & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
+            | flag(
+                self.array_flags & layout::ARRAY_FETCH_WHILE_FREE != 0,
+                layout::REGION_FETCH_WHILE_FREE,
+            )
     }
 
     /// Copies bytes of the home out.

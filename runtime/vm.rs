@@ -1,6 +1,6 @@
 //! The virtual memory: its handle, and those of its GPUs.
 
-use std::{ops::Deref, path::Path, sync::Arc};
+use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use bytemuck::Pod;
 use gpuvm_gpu::{CompileOptions, Gpu, Source};
@@ -16,6 +16,7 @@ use crate::{
     kernel::{Kernel, Module},
     launched::StreamHandle,
     plan::{QueuePlan, Settings, TransportKind},
+    profile::Profiler,
     region::{RegionBuilder, RegionPlace},
     scope::Scope,
     shared::Shared,
@@ -262,6 +263,42 @@ impl VmGpu {
     /// [`Error::Gpu`].
     pub fn stats(&self) -> Result<Stats> {
         self.paged().or_lost(Stats::read(self.paged()))
+    }
+
+    /// Begins a profile of the regions that there are: a host thread reads their page tables, with rests of `interval` between, until
+    /// [`Profiler::finish`]. Kernels run as ever; each sample takes 8 bytes a page over the link to the GPU. Of regions that are read in
+    /// place lanes count by page what they read there, which takes 8 bytes a page of GPU memory until the region ends.
+    ///
+    /// ```
+    /// # use gpuvm::{LaunchConfig, Vm};
+    /// # fn main() -> Result<(), gpuvm::Error> {
+    /// # let vm = Vm::builder().frame_memory(1 << 18).build()?;
+    /// # let sum = r"
+    /// # #include <gpuvm/gpuvm.cuh>
+    /// # __global__ void sum(gpuvm::array<const unsigned> a, unsigned long long* sum) {
+    /// #     unsigned long long own = 0;
+    /// #     for (unsigned long long i = threadIdx.x; i < a.size(); i += blockDim.x) own += a[i];
+    /// #     atomicAdd(sum, own);
+    /// # }";
+    /// # let kernel = vm.kernel("sum.cu", sum, "sum")?;
+    /// # let total = vm.buffer::<u64>(1)?;
+    /// let keys = vm.region::<u32>().name("keys").read_only().zeroed(1 << 18)?;
+    /// let profiler = vm.profile(std::time::Duration::from_millis(2))?;
+    /// kernel.launch(LaunchConfig::new(1, 32), (&keys, &total))?.sync()?;
+    /// let profile = profiler.finish()?;
+    /// assert!(profile.regions[0].fetches() >= keys.pages());
+    /// for told in profile.suggestions().unwrap_or_default() {
+    ///     println!("{}: {}, since {}", told.region, told.advice, told.because);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Region`] while another profile of such a region is being taken; [`Error::Gpu`] when memory is short or a table cannot be
+    /// read; [`Error::Unavailable`] when no thread can be started.
+    pub fn profile(&self, interval: Duration) -> Result<Profiler> {
+        let gpu = self.paged();
+        gpu.or_lost(Profiler::start(gpu, interval))
     }
 
     /// Bytes of a page.

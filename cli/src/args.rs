@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use gpuvm::Placement;
@@ -13,7 +14,7 @@ use crate::doctor::args::DoctorArgs;
 pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
-use crate::sizes::{parse_memory, parse_vertex};
+use crate::sizes::{parse_interval, parse_memory, parse_vertex};
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -33,6 +34,14 @@ pub enum Command {
     /// Runs a workload and says what paging cost.
     #[command(subcommand, arg_required_else_help = true)]
     Run(Workload),
+    /// Runs a workload with a profile, and says what it did with each page and which advice would have helped.
+    ///
+    /// It runs three times: before and after the profile it runs without, so that what the profile costs can be seen.
+    ///
+    /// Fetches of a page are exact. Whether a page was there, used and written is sampled: a host thread reads the page tables while
+    /// kernels run, which count nothing for it. How many samples there were and what they cost is in every output.
+    #[command(subcommand, arg_required_else_help = true)]
+    Profile(Profiled),
     /// Measures what paging costs on this machine. Everything that is read is compared with what it has to be.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
@@ -109,7 +118,54 @@ pub struct ServeArgs {
 #[derive(Debug, Subcommand)]
 pub enum Workload {
     /// Breadth-first search over a graph whose rows and distances are paged.
-    Bfs(BfsArgs),
+    Bfs(RunBfsArgs),
+}
+
+/// A workload with a profile.
+#[derive(Debug, Subcommand)]
+pub enum Profiled {
+    /// Breadth-first search over a graph whose rows and distances are paged.
+    Bfs(ProfileBfsArgs),
+}
+
+/// A search that is run.
+#[derive(Debug, Args)]
+pub struct RunBfsArgs {
+    /// The search.
+    #[command(flatten)]
+    pub search: BfsArgs,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A search that is run with a profile.
+#[derive(Debug, Args)]
+pub struct ProfileBfsArgs {
+    /// The search.
+    #[command(flatten)]
+    pub search: BfsArgs,
+
+    /// The profile.
+    #[command(flatten)]
+    pub profile: ProfileArgs,
+}
+
+/// How a profile is taken, and where it goes.
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    /// How long the sampler rests between two samples: 500us, 10ms, 1s.
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_interval)]
+    pub interval: Duration,
+
+    /// Write the profile to this file as one JSON object; `-` prints it in the place of the text.
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the profile into this file: heat maps of the pages over time.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Breadth-first search over a graph whose rows and distances are paged.
@@ -168,8 +224,4 @@ pub struct BfsArgs {
     /// Do not compare the distances with a search on the CPU.
     #[arg(long = "no-check", action = ArgAction::SetFalse)]
     pub check: bool,
-
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    pub json: bool,
 }

@@ -1,14 +1,18 @@
-//! `gpuvm run bfs`.
+//! `gpuvm run bfs` and `gpuvm profile bfs`.
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use gpuvm_workloads::bfs::{self, Outcome};
+use gpuvm_workloads::graph::reference::Mismatch;
 use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference};
 
-use crate::args::{BfsArgs, MemorySize};
+use crate::args::{BfsArgs, MemorySize, ProfileBfsArgs, RunBfsArgs};
 use crate::error::CliError;
 use crate::output::{Output, same_file};
+use crate::profile::Files;
+use crate::profile::report::ProfileReport;
 use crate::progress::Bars;
 use crate::report::BfsReport;
 
@@ -19,72 +23,141 @@ const FRAMES_MIN: u64 = 16;
 const FRAMES_BEYOND: u64 = 1 << 28;
 
 /// Loads the graph, searches it, compares, writes and reports.
-pub fn run(args: &BfsArgs) -> Result<(), CliError> {
-    probe(args)?;
-    let output = create_output(args)?;
+pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
+    probe(&args.search)?;
+    let output = create_output(&args.search)?;
     let mut bars = Bars::new(!args.json);
-    let graph = load(args, &mut bars)?;
-    let source = source_vertex(args, &graph)?;
-    let options = bfs::Options {
-        machine: args.machine.builder(args.page_size, args.seed)?,
-        frame_bytes: frame_bytes(args, &graph)?,
-        page_bytes: args.page_size,
-        placement: args.placement,
-        shape: None,
-    };
-    bars.working("starting");
-    let vertices = u64::from(graph.csr().vertices());
-    let outcome = bfs::run(graph.csr(), source, &options, &mut |level| {
-        bars.searching(level.level, level.reached, vertices);
-    })
-    .map_err(|source| CliError::Search {
-        graph: args.graph.to_string(),
-        source,
-    })?;
-
-    let mut compared = None;
-    if args.check {
-        bars.working("comparing");
-        compared = Some(reference::compare(
-            &reference::bfs(graph.csr(), source)?,
-            &outcome.distances,
-        ));
-    }
+    let task = Task::load(&args.search, &mut bars)?;
+    let outcome = task.search(None, &mut bars)?;
+    let compared = task.compare(&outcome, &mut bars)?;
     bars.clear();
     // The file comes before the report: a standard output that is full or closed must not cost the distances.
-    let written = match (output, &args.output) {
-        (Some(output), Some(path)) if !matches!(compared, Some(Err(_))) => output
-            .finish(|out| {
-                outcome
-                    .distances
-                    .iter()
-                    .try_for_each(|distance| writeln!(out, "{distance}"))
-            })
-            .map_err(|source| unwritten(path, source)),
-        _ => Ok(()),
-    };
-    let printed = report(
-        args,
-        &graph,
-        source,
-        &options,
-        &outcome,
-        compared.as_ref().map(Result::is_ok),
-    )
-    .print(args.json);
+    let written = task.write(output, &outcome, &compared);
+    let printed = task.report(&outcome, &compared).print(args.json);
     compared.unwrap_or(Ok(()))?;
     written?;
     Ok(printed?)
 }
 
+/// Runs the search with a profile, which is written and told, between two runs without it.
+pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
+    let ProfileBfsArgs { search, profile } = args;
+    for path in profile.json.iter().chain(&profile.svg) {
+        refuse_graph(search, path)?;
+    }
+    probe(search)?;
+    let output = create_output(search)?;
+    let files = Files::create(profile)?;
+    let mut bars = Bars::new(!files.prints_json());
+    let task = Task::load(search, &mut bars)?;
+    let before = task.search(None, &mut bars)?.elapsed;
+    let mut outcome = task.search(Some(profile.interval), &mut bars)?;
+    // The first run found caches cold.
+    let after = task.search(None, &mut bars)?.elapsed;
+    let compared = task.compare(&outcome, &mut bars)?;
+    bars.clear();
+    let written = task.write(output, &outcome, &compared);
+    let told = outcome.profile.take().map_or(Ok(()), |taken| {
+        let program = format!("gpuvm run bfs {}", search.graph);
+        let report = ProfileReport::new(program, task.report(&outcome, &compared), [before, after], &taken);
+        match &compared {
+            // What goes wrong is no profile of the program.
+            Some(Err(_)) => Ok(()),
+            _ => files.finish(&report, &taken),
+        }
+    });
+    compared.unwrap_or(Ok(()))?;
+    written?;
+    told
+}
+
+/// A graph that is loaded, and how it is searched.
+struct Task<'a> {
+    args: &'a BfsArgs,
+    graph: Graph,
+    source: u32,
+    options: bfs::Options,
+}
+
+/// Whether the distances equal those of a search on the CPU; nothing where they were not compared.
+type Compared = Option<Result<(), Mismatch>>;
+
+impl<'a> Task<'a> {
+    fn load(args: &'a BfsArgs, bars: &mut Bars) -> Result<Self, CliError> {
+        let graph = load(args, bars)?;
+        Ok(Self {
+            source: source_vertex(args, &graph)?,
+            options: bfs::Options {
+                machine: args.machine.builder(args.page_size, args.seed)?,
+                frame_bytes: frame_bytes(args, &graph)?,
+                page_bytes: args.page_size,
+                placement: args.placement,
+                shape: None,
+                profile: None,
+            },
+            args,
+            graph,
+        })
+    }
+
+    /// Searches, with a profile where an interval is given.
+    fn search(&self, profile: Option<Duration>, bars: &mut Bars) -> Result<Outcome, CliError> {
+        bars.working("starting");
+        let csr = self.graph.csr();
+        let vertices = u64::from(csr.vertices());
+        let options = bfs::Options {
+            profile,
+            ..self.options.clone()
+        };
+        let mut show = |level: bfs::Level| bars.searching(level.level, level.reached, vertices);
+        bfs::run(csr, self.source, &options, &mut show).map_err(|source| CliError::Search {
+            graph: self.args.graph.to_string(),
+            source,
+        })
+    }
+
+    fn compare(&self, outcome: &Outcome, bars: &mut Bars) -> Result<Compared, CliError> {
+        if !self.args.check {
+            return Ok(None);
+        }
+        bars.working("comparing");
+        let expected = reference::bfs(self.graph.csr(), self.source)?;
+        Ok(Some(reference::compare(&expected, &outcome.distances)))
+    }
+
+    /// Writes the distances, unless they are wrong.
+    fn write(&self, output: Option<Output>, outcome: &Outcome, compared: &Compared) -> Result<(), CliError> {
+        match (output, &self.args.output) {
+            (Some(output), Some(path)) if !matches!(compared, Some(Err(_))) => output
+                .finish(|out| {
+                    outcome
+                        .distances
+                        .iter()
+                        .try_for_each(|distance| writeln!(out, "{distance}"))
+                })
+                .map_err(|source| unwritten(path, source)),
+            _ => Ok(()),
+        }
+    }
+
+    fn report(&self, outcome: &Outcome, compared: &Compared) -> BfsReport {
+        let verified = compared.as_ref().map(Result::is_ok);
+        report(self.args, &self.graph, self.source, &self.options, outcome, verified)
+    }
+}
+
+/// Nothing is written over the graph.
+fn refuse_graph(args: &BfsArgs, path: &Path) -> Result<(), CliError> {
+    match &args.graph {
+        GraphSpec::File(graph) if same_file(graph, path) => Err(CliError::OutputIsGraph { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
 /// Begins the file of distances, which must not be the graph.
 fn create_output(args: &BfsArgs) -> Result<Option<Output>, CliError> {
     let Some(path) = &args.output else { return Ok(None) };
-    if let GraphSpec::File(graph) = &args.graph
-        && same_file(graph, path)
-    {
-        return Err(CliError::OutputIsGraph { path: path.clone() });
-    }
+    refuse_graph(args, path)?;
     Output::create(path).map(Some).map_err(|source| unwritten(path, source))
 }
 
@@ -203,6 +276,8 @@ fn report(
         bytes_fetched: stats.bytes_fetched,
         bytes_in_place: stats.bytes_in_place,
         read_costs: outcome.read_costs.map(Into::into),
+        admissions: stats.admissions,
+        displacements: stats.displacements,
         hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
         fault_ns_p50: stats.fault_ns(0.5),
         fault_ns_p99: stats.fault_ns(0.99),

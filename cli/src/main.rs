@@ -9,6 +9,7 @@ mod machine;
 mod metrics_http;
 mod output;
 mod process_limits;
+mod profile;
 mod progress;
 mod report;
 mod secret;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command, Workload};
+use crate::args::{Cli, Command, Profiled, Workload};
 use crate::error::CliError;
 
 /// What processes that this program starts of itself are called.
@@ -96,6 +97,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
     }
     match &cli.command {
         Command::Run(Workload::Bfs(args)) => bfs::run(args),
+        Command::Profile(Profiled::Bfs(args)) => bfs::profile(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),

@@ -15,8 +15,8 @@ use tempfile::NamedTempFile;
 
 use crate::stdout;
 
-/// The file that a signal must remove: it is not finished.
-static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The files that a signal must remove: they are not finished.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// The process that a signal must end with this one.
 static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
@@ -53,9 +53,9 @@ pub fn end_on_signals() -> io::Result<()> {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            // Held to the end: the main thread must not rename the file under the removal.
-            let path = UNFINISHED.lock();
-            if let Some(path) = path.as_ref() {
+            // Held to the end: the main thread must not rename a file under the removal.
+            let paths = UNFINISHED.lock();
+            for path in paths.iter() {
                 // Nobody is left to tell where this fails.
                 let _ = std::fs::remove_file(path);
             }
@@ -150,14 +150,14 @@ impl Output {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut slot = UNFINISHED.lock();
+        let mut unfinished = UNFINISHED.lock();
         let file = tempfile::Builder::new()
             .prefix(".gpuvm-")
             .suffix(".tmp")
             .permissions(mode)
             .tempfile_in(folder)?;
-        *slot = Some(file.path().to_owned());
-        drop(slot);
+        unfinished.push(file.path().to_owned());
+        drop(unfinished);
         if let Some(kept) = kept {
             file.as_file().set_permissions(kept)?;
         }
@@ -192,9 +192,10 @@ impl Output {
         drop(out);
         if let Target::Beside { file, path } = self.target {
             file.as_file().sync_all()?;
-            let mut slot = UNFINISHED.lock();
+            let mut unfinished = UNFINISHED.lock();
+            let written = file.path().to_owned();
             let renamed = file.persist(path);
-            *slot = None;
+            unfinished.retain(|path| *path != written);
             renamed.map_err(|error| error.error)?;
         }
         Ok(())

@@ -58,6 +58,10 @@ pub struct BfsReport {
     pub bytes_in_place: u64,
     /// What reads of the graph at its home cost, where the GPU weighs it.
     pub read_costs: Option<ReadCostsReport>,
+    /// Pages of regions with placement `auto` that a fault fetched while no frame was free.
+    pub admissions: u64,
+    /// Pages of such regions that left their frame for another page of their region.
+    pub displacements: u64,
     /// Share of the accesses to paged elements that found their page.
     pub hit_rate: f64,
     /// Half of the faults took at most these nanoseconds from the miss to the publication.
@@ -141,6 +145,12 @@ impl fmt::Display for BfsReport {
             size(self.bytes_in_place),
             Grouped(self.doorbells),
             Grouped(self.doorbell_calls)
+        )?;
+        writeln!(
+            out,
+            "placement  {} pages admitted while no frame was free, {} displaced by pages of their region",
+            Grouped(self.admissions),
+            Grouped(self.displacements)
         )?;
         let verified = match self.verified {
             Some(true) => "the distances equal those of a search on the CPU",

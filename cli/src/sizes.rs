@@ -1,6 +1,7 @@
 //! Sizes, shares and counts as a command line gives them.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -66,6 +67,25 @@ pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
         4096..=0x20_0000 if bytes.is_power_of_two() => Ok(bytes),
         _ => Err(format!("{bytes} bytes; a page is a power of two from 4KiB to 2MiB")),
     }
+}
+
+/// The rest between two samples: from 100 microseconds, below which the sampler would do nothing else, to a minute.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    const REST_MIN: Duration = Duration::from_micros(100);
+    const REST_MAX: Duration = Duration::from_secs(60);
+    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let micros = match &text[unit..] {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        _ => 0,
+    };
+    let count = text[..unit].parse::<u64>().ok();
+    let rest = count
+        .and_then(|count| count.checked_mul(micros))
+        .map(Duration::from_micros);
+    let rest = rest.filter(|rest| (REST_MIN..=REST_MAX).contains(rest));
+    rest.ok_or_else(|| format!("'{text}' is no time from 100us to 60s; write 500us, 10ms, 1s"))
 }
 
 /// The id of a vertex.
@@ -143,6 +163,35 @@ mod tests {
         }
         for text in ["x", "x:", ":7471", "x:0", "x:65536", "x:-1", "fe80::1:7471", "[]:1", ""] {
             assert!(parse_node(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_units_and_limits() {
+        for (text, micros) in [
+            ("500us", 500),
+            ("10ms", 10_000),
+            ("1s", 1_000_000),
+            ("100us", 100),
+            ("60s", 60_000_000),
+        ] {
+            assert_eq!(parse_interval(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+        for text in [
+            "",
+            "10",
+            "ms",
+            "99us",
+            "61s",
+            "0ms",
+            "-1ms",
+            "1.5ms",
+            "1h",
+            "1ms ",
+            "1\u{b5}s",
+            "18446744073709551615s",
+        ] {
+            assert!(parse_interval(text).is_err(), "{text}");
         }
     }
 

@@ -42,6 +42,8 @@ pub const ARRAY_DUELS: u32 = 0x1000_0000;
 pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
+/// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
+pub const REGION_FETCH_WHILE_FREE: u32 = 64;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 pub const COST_UNIT: u32 = 16;
@@ -53,9 +55,10 @@ pub const RULE_FIRST_COME: u32 = 0;
 pub const RULE_FETCH: u32 = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 pub const RULE_FREQUENCY: u32 = 2;
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read, where
-/// it is to be fetched.
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
 pub const DRAW_ALL: u32 = 0;
+/// Each page is fetched, and no read asks.
+pub const DRAW_FETCH: u32 = 0x80;
 /// Where the count of its reads decides about the page.
 pub const DRAW_MANY: u32 = 3;
 /// Where the page stays at home.
@@ -64,8 +67,21 @@ pub const DRAW_FEW: u32 = 127;
 pub const DRAW_BITS: u32 = 8;
 /// Position of the block's size in [`TableHead::sampling`].
 pub const SAMPLING_BLOCK_SHIFT: u32 = 32;
-/// The draws of [`TableHead::sampling`] where all pages stay at home.
-pub const DRAWS_AT_HOME: u32 = DRAW_FEW * 0x0101_0101;
+/// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
+pub const DRAWS_ALIKE: u32 = 0x0101_0101;
+/// The draws where all pages stay at home.
+pub const DRAWS_AT_HOME: u32 = DRAW_FEW * DRAWS_ALIKE;
+/// Base-two logarithm of the largest page that is there before a read at its home would be. Of larger ones the first element is read
+/// in place.
+pub const SMALL_PAGE_SHIFT: u32 = 12;
+/// What a field is where pages of `1 << page_shift` bytes are fetched.
+pub const fn draw_fetch(page_shift: u32) -> u32 {
+    if page_shift > SMALL_PAGE_SHIFT {
+        DRAW_ALL
+    } else {
+        DRAW_FETCH
+    }
+}
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 pub const FILL_CHUNK_BYTES: u32 = 8 << 10;
@@ -154,8 +170,13 @@ pub struct TableHead {
     pub scattered_read: u32,
     /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
     pub chunk_cost: u32,
+    /// Unused, to align.
+    pub pad: u32,
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// takes a profile.
+    pub page_chunks: u64,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 13],
+    pub reserved: [u64; 5],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     pub absent: u64,
 }
@@ -366,8 +387,12 @@ pub struct Counters {
     pub replicas_mended: u64,
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     pub chunks_in_place: u64,
+    /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
+    pub admissions: u64,
+    /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
+    pub displacements: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 12],
+    pub reserved: [u64; 10],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -390,7 +415,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, reserved: 68, absent: 120, }
+    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, pad: 68, page_chunks: 72, reserved: 80, absent: 120, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
@@ -405,7 +430,7 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, chunks_in_place: 152, reserved: 160,
+        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, reserved: 176,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -13,6 +13,7 @@ pub(crate) struct PageTable {
 
 /// Words of the head.
 const HEAD: u64 = (size_of::<TableHead>() / size_of::<u64>()) as u64;
+const PAGE_CHUNKS: u64 = (core::mem::offset_of!(TableHead, page_chunks) / size_of::<u64>()) as u64;
 const ABSENT: u64 = (core::mem::offset_of!(TableHead, absent) / size_of::<u64>()) as u64;
 
 /// Bytes of a table.
@@ -37,6 +38,11 @@ impl PageTable {
     /// All words.
     pub fn read(&self, gpu: &dyn Gpu) -> Result<Vec<u64>, GpuError> {
         self.memory.read(gpu, HEAD, self.pages as usize)
+    }
+
+    /// Lanes count there what they read at each page's home; 0: nowhere.
+    pub fn count_chunks_at(&self, gpu: &dyn Gpu, addr: u64) -> Result<(), GpuError> {
+        self.memory.write(gpu, PAGE_CHUNKS, &[addr])
     }
 
     /// Replaces all words, and counts them anew. No kernel may run.

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use gpuvm_gpu::Gpu;
+use gpuvm_layouts as layout;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
@@ -13,7 +14,8 @@ use super::{
     page_table::{PageTable, bytes_of},
 };
 use crate::{
-    error::{Doing, Result},
+    device::DeviceArray,
+    error::{Doing, Error, Result},
     frames::FrameMemory,
     home::Home,
     pages::Pages,
@@ -25,6 +27,8 @@ pub(crate) struct RegionTables {
     pub guards: Guards,
     /// Frames of the region's own; none when it uses those of all.
     pub frames: Option<FrameMemory>,
+    /// Where lanes count the chunks that they read at each page's home, once a profile was taken. It stays: lanes may look at it still.
+    pub page_chunks: Option<Arc<DeviceArray<u64>>>,
 }
 
 /// A region on one GPU.
@@ -33,7 +37,9 @@ pub(crate) struct RegionView {
     id: OnceLock<u32>,
     name: String,
     pages: Pages,
-    never_evicted: bool,
+    read_only: bool,
+    /// `ARRAY_*`.
+    array_flags: u32,
     /// The first of the region's homes, which messages name.
     home: Arc<dyn Home>,
     words_addr: u64,
@@ -47,12 +53,19 @@ pub(crate) struct RegionView {
 
 impl RegionView {
     /// Of a region that has no place yet.
-    pub fn new(name: &str, pages: Pages, never_evicted: bool, home: Arc<dyn Home>, tables: RegionTables) -> Self {
+    pub fn new(
+        name: &str,
+        pages: Pages,
+        (read_only, array_flags): (bool, u32),
+        home: Arc<dyn Home>,
+        tables: RegionTables,
+    ) -> Self {
         Self {
             id: OnceLock::new(),
             name: name.to_owned(),
             pages,
-            never_evicted,
+            read_only,
+            array_flags,
             home,
             words_addr: tables.words.addr(),
             tables: Mutex::new(Some(tables)),
@@ -80,7 +93,17 @@ impl RegionView {
     }
 
     pub fn is_never_evicted(&self) -> bool {
-        self.never_evicted
+        self.array_flags & layout::ARRAY_NEVER_EVICTED != 0
+    }
+
+    /// Whether kernels only read it.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// `ARRAY_*` of its kernel argument.
+    pub fn array_flags(&self) -> u32 {
+        self.array_flags
     }
 
     pub fn home(&self) -> &dyn Home {
@@ -137,6 +160,46 @@ impl RegionView {
                 .read(gpu)
                 .doing(|| format!("reading the page table of `{}`", self.name)),
             None => Ok(Vec::new()),
+        }
+    }
+
+    /// From now on lanes count, page by page and from 0 on, the chunks that they read at the region's home. None where they read nothing
+    /// there.
+    pub fn count_chunks(&self, gpu: &dyn Gpu) -> Result<Option<Arc<DeviceArray<u64>>>> {
+        let mut tables = self.tables();
+        let Some(tables) = tables
+            .as_mut()
+            .filter(|_| self.array_flags & layout::ARRAY_IN_PLACE != 0)
+        else {
+            return Ok(None);
+        };
+        let doing = || format!("counting what is read in place of `{}`", self.name);
+        let counts = match &tables.page_chunks {
+            Some(counts) if Arc::strong_count(counts) > 1 => {
+                return Err(Error::Region {
+                    region: self.name.clone(),
+                    reason: "a profile of it is being taken already: finish that one first".to_owned(),
+                });
+            }
+            Some(counts) => {
+                let zeros = vec![0; self.pages.count() as usize];
+                counts.write(gpu, 0, &zeros).doing(doing)?;
+                Arc::clone(counts)
+            }
+            None => Arc::new(DeviceArray::zeroed(gpu, self.pages.count()).doing(doing)?),
+        };
+        tables.page_chunks = Some(Arc::clone(&counts));
+        tables.words.count_chunks_at(gpu, counts.addr()).doing(doing)?;
+        Ok(Some(counts))
+    }
+
+    /// Lanes of later launches count chunks no more.
+    pub fn stop_counting_chunks(&self, gpu: &dyn Gpu) -> Result<()> {
+        match &*self.tables() {
+            Some(RegionTables { words, .. }) => words
+                .count_chunks_at(gpu, 0)
+                .doing(|| format!("ending the profile of `{}`", self.name)),
+            None => Ok(()),
         }
     }
 

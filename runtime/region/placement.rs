@@ -69,6 +69,9 @@ pub(super) fn table_head(
         let chunks = sampled.max(64) << (page_shift - 4);
         head.period_shift = chunks.next_power_of_two().ilog2();
     }
+    if flags & layout::ARRAY_FETCH_WHILE_FREE != 0 {
+        head.sampling |= u64::from(layout::draw_fetch(page_shift) * layout::DRAWS_ALIKE);
+    }
     // Nothing is to be asked about pages that stay at home in any case.
     if flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) == layout::ARRAY_IN_PLACE {
         head.sampling |= u64::from(layout::DRAWS_AT_HOME);

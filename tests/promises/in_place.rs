@@ -188,6 +188,9 @@ fn a_cycle_that_is_larger_than_memory_keeps_a_part_of_its_pages() {
         auto.bytes_in_place > 0 && fetch.bytes_in_place == 0,
         "{auto:?} {fetch:?}"
     );
+    // The rules that compete admit pages; what fetches in any case admits and displaces none.
+    assert!(auto.admissions > 0 && auto.admissions < auto.pages_fetched, "{auto:?}");
+    assert_eq!((fetch.admissions, fetch.displacements), (0, 0), "{fetch:?}");
 }
 
 #[test]
@@ -199,6 +202,38 @@ fn a_window_that_slides_is_fetched() {
         auto.pages_fetched > 1000 && home.pages_fetched <= 64,
         "{auto:?} {home:?}"
     );
+    // What came first filled the frames; each page after it was admitted, and the region is alone, so all displaced are its own.
+    assert!(
+        auto.admissions + 2 * 64 > auto.pages_fetched && auto.admissions <= auto.pages_fetched,
+        "{auto:?}"
+    );
+    assert!(
+        auto.displacements > 900 && auto.displacements <= auto.evictions,
+        "{auto:?}"
+    );
+    assert_eq!((home.admissions, home.displacements), (0, 0), "{home:?}");
+}
+
+#[test]
+fn pages_that_leave_for_another_region_are_not_displaced() {
+    let frames = 32;
+    let bench = Bench::new(direct(frames), SOURCE);
+    let words: Vec<u32> = (1..=16 * PAGE_WORDS as u32).collect();
+    let a = bench.vm.region::<u32>().read_only().placement(Placement::Auto);
+    let a = a.from_slice(&words).unwrap();
+    let out = bench.vm.buffer::<u32>(2 * words.len() as u64).unwrap();
+    bench.must("copy_words", config(), (&a, &out, 1u32));
+    let other = bench
+        .vm
+        .region::<u32>()
+        .read_only()
+        .from_slice(&vec![1; 64 * PAGE_WORDS as usize]);
+    let sum = bench.vm.buffer::<u64>(1).unwrap();
+    let range = (other.as_ref().unwrap(), 0u64, 64 * PAGE_WORDS, 1u32, &sum);
+    bench.must("sum_range", config(), range);
+    let stats = bench.vm.stats().unwrap();
+    assert!(stats.pages_fetched >= 80 && stats.evictions >= 48, "{stats:?}");
+    assert_eq!((stats.admissions, stats.displacements), (0, 0), "{stats:?}");
 }
 
 #[test]

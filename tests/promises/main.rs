@@ -34,6 +34,7 @@ mod no_lost_write;
 mod planted_bugs;
 mod posted_copies;
 mod prefetch;
+mod profiles;
 mod random_programs;
 mod replicas;
 mod scoped_borrows;

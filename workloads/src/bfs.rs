@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, ReadCosts, Region, Stats, TransportKind, Vm,
-    VmBuilder,
+    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Profile, Profiler, ReadCosts, Region, Stats,
+    TransportKind, Vm, VmBuilder,
 };
 
 use crate::graph::Csr;
@@ -104,6 +104,8 @@ pub struct Options {
     pub placement: Placement,
     /// Who takes which vertices; `None`: the faster shape on this GPU.
     pub shape: Option<SearchShape>,
+    /// How long to rest between two samples of a profile; `None`: no profile.
+    pub profile: Option<Duration>,
 }
 
 /// How far a running search has come.
@@ -138,6 +140,8 @@ pub struct Outcome {
     pub gpu: String,
     /// What moved the pages.
     pub transport: TransportKind,
+    /// What the search did with the pages, from the first launch until the distances were home, if that was asked for.
+    pub profile: Option<Profile>,
 }
 
 /// A search that could not be run or did not end.
@@ -213,6 +217,11 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         source,
     })?;
     let (before, read_costs) = (search.stats()?, search.neighbours.read_costs());
+    let profiler = options
+        .profile
+        .map(|interval| vm.profile(interval))
+        .transpose()
+        .map_err(of_profile)?;
     let started = Instant::now();
     let ended = levels(vertices, progress, |level| search.level(level))?;
     let elapsed = started.elapsed();
@@ -220,6 +229,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "reading the distances",
         source,
     })?;
+    let profile = profiler.map(Profiler::finish).transpose().map_err(of_profile)?;
     let stats = search.stats()?.difference(&before);
     let (levels, [reached, edges, accesses]) = ended;
     let (gpu, transport) = (vm.gpu_name(), vm.transport());
@@ -234,7 +244,15 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         read_costs,
         gpu,
         transport,
+        profile,
     })
+}
+
+fn of_profile(source: gpuvm::Error) -> BfsError {
+    BfsError::Vm {
+        step: "taking the profile",
+        source,
+    }
 }
 
 /// Searches level by level until one reaches nothing new: `level(n)` searches level `n` and returns the totals so far. The

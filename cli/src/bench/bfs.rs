@@ -106,6 +106,7 @@ impl Bench<'_> {
             page_bytes,
             placement,
             shape: None,
+            profile: None,
         };
         let (mut times, mut fetched, mut in_place) = (Vec::new(), 0, 0);
         for _ in 0..self.args.output.repeat {

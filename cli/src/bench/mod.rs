@@ -11,7 +11,7 @@ mod limits;
 pub mod machine;
 mod odds;
 mod placement;
-mod plot;
+pub mod plot;
 mod raw;
 pub mod report;
 mod uvm;

@@ -129,7 +129,8 @@ fn bar(document: Document, row: &Row, y: f64, scale: f64) -> Document {
     document.add(text(LABELS + end + 6.0, y + 15.0, &figure))
 }
 
-fn text(x: f64, y: f64, words: &str) -> Text {
+/// Words that begin at a point.
+pub fn text(x: f64, y: f64, words: &str) -> Text {
     Text::new(words).set("x", x).set("y", y)
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 mod bench;
 mod doctor;
+mod profile;
 mod refusals;
 mod run_bfs;
 mod serve;

@@ -28,6 +28,8 @@ fn output_that_is_lost_is_an_error() {
         "run bfs --help",
         "run bfs kron:6",
         "run bfs kron:6 --json",
+        "profile bfs kron:6",
+        "profile bfs kron:6 --json -",
         "doctor",
         "doctor --json",
         "simulate --mutation list",
@@ -118,7 +120,7 @@ fn a_compiler_that_does_not_run_says_why() {
 fn every_signal_that_ends_leaves_nothing() {
     for (signal, expected) in [("-HUP", 129), ("-INT", 130), ("-QUIT", 131), ("-TERM", 143)] {
         let folder = tempfile::tempdir().unwrap();
-        let (mut run, waiting) = waiting(folder.path(), "");
+        let (mut run, waiting) = waiting(folder.path(), "", "run bfs graph --output out.txt", 1);
         let sent = Instant::now();
         kill(signal, run.id());
         let status = run.wait().unwrap();
@@ -135,7 +137,7 @@ fn every_signal_that_ends_leaves_nothing() {
 #[test]
 fn a_run_outlives_its_terminal_where_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut run, _) = waiting(folder.path(), "trap '' HUP;");
+    let (mut run, _) = waiting(folder.path(), "trap '' HUP;", "run bfs graph --output out.txt", 1);
     kill("-HUP", run.id());
     // The graph comes after the signal, and the run goes on to its end.
     std::fs::write(folder.path().join("graph"), "1 2\n2 3\n").unwrap();
@@ -146,22 +148,36 @@ fn a_run_outlives_its_terminal_where_that_is_asked_for() {
     );
 }
 
-/// A run that waits for its graph, with an unfinished output; and how many files its folder has.
-fn waiting(folder: &Path, before: &str) -> (std::process::Child, usize) {
-    const FILES: usize = 2;
+#[test]
+fn a_profile_that_is_ended_leaves_none_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let after = "profile bfs graph --output out.txt --json p.json --svg p.svg";
+    let (mut run, _) = waiting(folder.path(), "", after, 3);
+    kill("-INT", run.id());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["graph"]);
+}
+
+/// A command that waits for its graph, with so many unfinished outputs; and how many files its folder has.
+fn waiting(folder: &Path, before: &str, after: &str, outputs: usize) -> (std::process::Child, usize) {
+    let files = outputs + 1;
     make_pipe(&folder.join("graph"));
-    let mut command = shell(before, "run bfs graph --output out.txt");
+    let mut command = shell(before, after);
     command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
     let run = command.spawn().unwrap();
     let started = Instant::now();
-    while std::fs::read_dir(folder).unwrap().count() < FILES {
+    while std::fs::read_dir(folder).unwrap().count() < files {
         assert!(
             started.elapsed() < Duration::from_secs(30),
             "no unfinished output appeared"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    (run, FILES)
+    (run, files)
 }
 
 fn kill(signal: &str, id: u32) {

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 8;
+constexpr const unsigned int LAYOUT_VERSION = 9;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -253,6 +253,9 @@ constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
 
+/// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
+constexpr const unsigned int REGION_FETCH_WHILE_FREE = 64;
+
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 constexpr const unsigned int COST_UNIT = 16;
 
@@ -268,9 +271,11 @@ constexpr const unsigned int RULE_FETCH = 1;
 /// A page is fetched once the reads of it at its home have cost as much as a fetch, and displaces one that was not used of late.
 constexpr const unsigned int RULE_FREQUENCY = 2;
 
-/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read, where
-/// it is to be fetched.
+/// Of so many reads at a home, less one, one asks what to do with its page: the four fields of [`TableHead::sampling`]. Each read.
 constexpr const unsigned int DRAW_ALL = 0;
+
+/// Each page is fetched, and no read asks.
+constexpr const unsigned int DRAW_FETCH = 128;
 
 /// Where the count of its reads decides about the page.
 constexpr const unsigned int DRAW_MANY = 3;
@@ -284,8 +289,15 @@ constexpr const unsigned int DRAW_BITS = 8;
 /// Position of the block's size in [`TableHead::sampling`].
 constexpr const unsigned int SAMPLING_BLOCK_SHIFT = 32;
 
-/// The draws of [`TableHead::sampling`] where all pages stay at home.
-constexpr const unsigned int DRAWS_AT_HOME = (DRAW_FEW * 16843009);
+/// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
+constexpr const unsigned int DRAWS_ALIKE = 16843009;
+
+/// The draws where all pages stay at home.
+constexpr const unsigned int DRAWS_AT_HOME = (DRAW_FEW * DRAWS_ALIKE);
+
+/// Base-two logarithm of the largest page that is there before a read at its home would be. Of larger ones the first element is read
+/// in place.
+constexpr const unsigned int SMALL_PAGE_SHIFT = 12;
 
 /// Bytes of a chunk, in which lanes fill a page that is larger.
 constexpr const unsigned int FILL_CHUNK_BYTES = (8 << 10);
@@ -373,8 +385,13 @@ struct alignas(128) TableHead {
     unsigned int scattered_read;
     /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
     unsigned int chunk_cost;
+    /// Unused, to align.
+    unsigned int pad;
+    /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
+    /// takes a profile.
+    unsigned long long page_chunks;
     /// Unused, to the end of the line.
-    unsigned int reserved[13];
+    unsigned long long reserved[5];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     unsigned long long absent;
 };
@@ -573,8 +590,12 @@ struct alignas(128) Counters {
     unsigned long long replicas_mended;
     /// Chunks of 16 bytes that were read at the pages' homes, estimated from a sample of the reads.
     unsigned long long chunks_in_place;
+    /// Pages of regions with [`REGION_DUELS`] that a fault fetched while no frame was free.
+    unsigned long long admissions;
+    /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
+    unsigned long long displacements;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[12];
+    unsigned long long reserved[10];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -839,7 +860,9 @@ static_assert(__builtin_offsetof(TableHead, sampling) == 40, "offset of TableHea
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
 static_assert(__builtin_offsetof(TableHead, scattered_read) == 60, "offset of TableHead::scattered_read");
 static_assert(__builtin_offsetof(TableHead, chunk_cost) == 64, "offset of TableHead::chunk_cost");
-static_assert(__builtin_offsetof(TableHead, reserved) == 68, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, pad) == 68, "offset of TableHead::pad");
+static_assert(__builtin_offsetof(TableHead, page_chunks) == 72, "offset of TableHead::page_chunks");
+static_assert(__builtin_offsetof(TableHead, reserved) == 80, "offset of TableHead::reserved");
 static_assert(__builtin_offsetof(TableHead, absent) == 120, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
@@ -906,7 +929,9 @@ static_assert(__builtin_offsetof(Counters, pages_corrupt) == 128, "offset of Cou
 static_assert(__builtin_offsetof(Counters, replicas_missed) == 136, "offset of Counters::replicas_missed");
 static_assert(__builtin_offsetof(Counters, replicas_mended) == 144, "offset of Counters::replicas_mended");
 static_assert(__builtin_offsetof(Counters, chunks_in_place) == 152, "offset of Counters::chunks_in_place");
-static_assert(__builtin_offsetof(Counters, reserved) == 160, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, admissions) == 160, "offset of Counters::admissions");
+static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Counters::displacements");
+static_assert(__builtin_offsetof(Counters, reserved) == 176, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

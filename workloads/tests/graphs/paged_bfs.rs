@@ -21,6 +21,7 @@ fn options(frames: u64) -> Options {
         page_bytes: 4096,
         placement: gpuvm::Placement::Fetch,
         shape: None,
+        profile: None,
     }
 }
 

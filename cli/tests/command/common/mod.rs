@@ -5,8 +5,13 @@ use std::process::{Command, Output, Stdio};
 
 /// `gpuvm run bfs` with arguments separated by blanks, in `folder`.
 pub fn bfs(folder: &Path, arguments: &str) -> Command {
+    gpuvm(folder, &format!("run bfs {arguments}"))
+}
+
+/// `gpuvm` with arguments separated by blanks, in `folder`.
+pub fn gpuvm(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
-    command.args(["run", "bfs"]).args(arguments.split_ascii_whitespace());
+    command.args(arguments.split_ascii_whitespace());
     command.current_dir(folder).env_remove("RUST_LOG").stdin(Stdio::null());
     command
 }

@@ -54,6 +54,7 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
         if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung) != kLeft) continue;
+        count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
         else
@@ -83,6 +84,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         u32 what = let_leave(vm, id, word, seen, &rung);
         if (what == kCleaning) ++cleaning;
         if (what != kLeft) continue;
+        if constexpr (kDirect) count_displaced(vm, for_page, id);
         if (direct && found == 0)
             *direct = frame;
         else
@@ -107,6 +109,8 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 // very low.
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
     if constexpr (kQueued) pass_by_a_queue(vm);
+    // The last pages that come while frames are free displace none.
+    if (kDirect && for_page && note_full(vm, for_page) && available * 2 >= static_cast<i64>(vm->frames_low)) return;
     turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr, for_page);
 }
 // After a fault, or while its page is on the way.
@@ -145,6 +149,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
+    if (kDirect) note_full(vm, id);
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_FRAME, id, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);

@@ -35,13 +35,20 @@ GPUVM_DEVICE u32 sample_of(u64 page, u32 shift) {
 GPUVM_DEVICE u64 page_of_sample(u32 block, u32 sample, u32 shift) {
     return (static_cast<u64>(block) << shift) + ((place_in_block(block, shift) + sample) & ((1u << shift) - 1));
 }
+// What a field of the head's draws is where pages are fetched.
+GPUVM_DEVICE u32 draw_fetch(u32 page_shift) {
+    return page_shift > layout::SMALL_PAGE_SHIFT ? layout::DRAW_ALL : layout::DRAW_FETCH;
+}
+// The head's draws while frames are free: all pages are fetched.
+GPUVM_DEVICE u32 draws_free(u32 page_shift) { return draw_fetch(page_shift) * layout::DRAWS_ALIKE; }
 // The head's draws while no frame is free, when pages of no sample follow `rule`.
-GPUVM_DEVICE u32 draws_by(u32 rule) {
-    u32 others = rule == layout::RULE_FETCH       ? layout::DRAW_ALL
+GPUVM_DEVICE u32 draws_by(u32 rule, u32 page_shift) {
+    u32 fetch = draw_fetch(page_shift);
+    u32 others = rule == layout::RULE_FETCH       ? fetch
                  : rule == layout::RULE_FREQUENCY ? layout::DRAW_MANY
                                                   : layout::DRAW_FEW;
     return layout::DRAW_MANY << layout::RULE_FIRST_COME * layout::DRAW_BITS |
-           layout::DRAW_ALL << layout::RULE_FETCH * layout::DRAW_BITS |
+           fetch << layout::RULE_FETCH * layout::DRAW_BITS |
            layout::DRAW_MANY << layout::RULE_FREQUENCY * layout::DRAW_BITS | others << kNoSample * layout::DRAW_BITS;
 }
 // Of the reads of a page, which ones ask: a mask for their times.
@@ -68,9 +75,30 @@ GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
     return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
 }
 
+// The page `id` has left its frame for the page `for_page`, or 0 for any. A function of its own: in the clock's loop it
+// would cost registers.
+GPUVM_NOINLINE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 id) {
+    bool own = for_page && region_number(for_page) == region_number(id) && duels(region_of(vm, id));
+    if (own) count(&counters(vm)->displacements, 1);
+}
+
+// The page `id` took one of the last frames: from now on none is free for its region. True when its pages displace
+// none.
+GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
+    u32 flags = region_of(vm, id)->flags;
+    if (!(flags & layout::REGION_FETCH_WHILE_FREE)) return false;
+    layout::TableHead* head = head_of(reinterpret_cast<u64*>(region_of(vm, id)->words));
+    u64 sampling = sampling_of(head);
+    bool competes = flags & layout::REGION_DUELS;
+    if (static_cast<u32>(sampling) == draws_free(vm->page_shift))
+        set_draws(head, sampling,
+                  competes ? draws_by(ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
+    return !competes;
+}
+
 // The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
 // small. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
-GPUVM_NOINLINE void decide(layout::TableHead* head) {
+GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     u64 costs[layout::PLACEMENT_RULES];
     u32 best = layout::RULE_FIRST_COME;
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
@@ -80,23 +108,30 @@ GPUVM_NOINLINE void decide(layout::TableHead* head) {
     }
     if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
-    set_draws(head, sampling_of(head), draws_by(best));
+    set_draws(head, sampling_of(head), draws_by(best, page_shift));
 }
 
 // A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
-GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost) {
+GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_shift) {
     atom_add_relaxed_gpu(&head->cost[sample], cost);
     u64 before = atom_add_relaxed_gpu(&head->spent, cost);
-    if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head);
+    if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head, page_shift);
+}
+
+// A page of a region that duels was fetched by a fault.
+GPUVM_NOINLINE void spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
+    u64 sampling = sampling_of(head);
+    if (static_cast<u32>(sampling) != draws_free(page_shift)) count(&c->admissions, 1);
+    u32 sample = sample_of(page, block_shift_of(sampling));
+    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
 }
 
 // A page was fetched by a fault.
-GPUVM_DEVICE void spend_on_fetch(u64* word, u64 page, u32 page_shift) {
+GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
     if (!kDirect) return;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    u32 shift = block_shift_of(sampling_of(head)), sample = shift ? sample_of(page, shift) : kNoSample;
-    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift));
+    if (block_shift_of(sampling_of(head))) spend_on_duel(c, head, page, page_shift);
 }
 
 // The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of

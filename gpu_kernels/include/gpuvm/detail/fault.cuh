@@ -360,7 +360,7 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     count(&counters(vm)->faults, 1);
     count_fetched(vm, miss->source().bytes);
     if (!miss->pooled()) return;
-    spend_on_fetch(miss->word(), miss->page, miss->array.page_shift);
+    spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift);
     pay_back(vm, 1, miss->id());
 }
 

@@ -12,9 +12,6 @@
 namespace gpuvm {
 namespace detail {
 
-// Pages up to this size are there before a read at their home would be.
-constexpr u32 kSmallPageShift = 12;
-
 GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
 }
@@ -42,8 +39,11 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     if (lane != first) return true;
     u32 own = __popc(chunks & neighbours);
     count(&counters(vm)->chunks_in_place, static_cast<u64>(own) * drawn);
+    // Weak: the host writes it before the launch.
+    u64 page_chunks = ld_weak(&head->page_chunks);
+    if (page_chunks) count(reinterpret_cast<u64*>(page_chunks) + page, static_cast<u64>(own) * drawn);
     u64 cost = static_cast<u64>(own) * drawn * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
-    if (sample != kNoSample) spend(head, sample, cost);
+    if (sample != kNoSample) spend(head, sample, cost, vm->page_shift);
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);
     u64 use = use_of(seen, epoch) + cost, enough = 1ull << (vm->page_shift - kChunkShift);
@@ -71,23 +71,23 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
     u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
     u32 sample = shift ? sample_of(page, shift) : kNoSample;
     if (region & layout::ARRAY_FETCH_WHILE_FREE) {
-        bool free = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > static_cast<i64>(vm->frames_low);
-        bool competes = region & layout::ARRAY_DUELS;
-        if (free) {
-            if (draws) set_draws(head, sampling, 0u);
+        u32 when_free = draws_free(vm->page_shift);
+        bool free = draws == when_free, competes = region & layout::ARRAY_DUELS;
+        // Far more than the clock keeps free, or evicts too many when all ask at once: they were given back.
+        if (!free && static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > 3 * static_cast<i64>(vm->frames_low)) {
+            set_draws(head, sampling, when_free);
+            free = true;
+        }
+        if (free)
+            rule = layout::RULE_FETCH;
+        else if (competes)
+            rule = sample == kNoSample ? ld_relaxed_gpu(&head->rule) : sample;
+        if (rule == layout::RULE_FETCH) {
             // A large page shows its first element early, and is fetched for the second one.
-            if (!competes || vm->page_shift <= kSmallPageShift) return false;
+            if (!competes || vm->page_shift <= layout::SMALL_PAGE_SHIFT) return false;
             if (state_of(seen) == kFetching) return true;
             return !(seen & layout::FRAME_MASK) && note_use(words + page, seen, 1, epoch_of(head));
         }
-        if (competes) {
-            u32 others = ld_relaxed_gpu(&head->rule);
-            rule = sample == kNoSample ? others : sample;
-            if (!draws) set_draws(head, sampling, draws_by(others));
-        } else if (!draws) {
-            set_draws(head, sampling, layout::DRAWS_AT_HOME);
-        }
-        if (rule == layout::RULE_FETCH) return false;
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
     return weigh(vm, head, words + page, id, seen, chunk, draw + 1, whole, rule, sample);
@@ -122,6 +122,7 @@ GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(page, block_shift_of(sampling)));
     u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
+    if (draw == layout::DRAW_FETCH) return false;
     if (drawn & draw) return true;
     return stays_at_home(vm_of(array), words_of(array), page, seen, (array.home + at) / Bytes, array.region,
                          (draw + 1) * chunks - 1, !(drawn & layout::DRAW_FEW));

@@ -72,7 +72,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count(&c->faults, 1);
             count(&c->pages_fetched, 1);
             count(&c->bytes_fetched, bytes);
-            spend_on_fetch(word, page_of(id), page_shift);
+            spend_on_fetch(c, word, page_of(id), page_shift);
         } else {
             if (claimed) revert_claim(word);
             fetch.cancel();

@@ -28,7 +28,7 @@ pub(super) static ALL: [Mutation; 9] = [
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
         Workload::InPlace,
-        593,
+        2060,
         &["without a claim", "left the count of reads", "left its token"],
     ),
     broken(
