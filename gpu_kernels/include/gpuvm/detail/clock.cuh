@@ -39,6 +39,8 @@ GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen
     return kStays;
 }
 
+// Blocks whose pages in a sample its clock looks at: enough to find one that can leave.
+constexpr u32 kSampleWindow = 128;
 // A page of the sample that the page `id` is in leaves its frame, which goes to `*direct` where that is given, else to
 // the pool. The clock of a sample goes over its pages, since few frames are its own. False when none of a window can
 // leave.
@@ -69,7 +71,7 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
 // another sample of its region; 0 displaces any.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
     if constexpr (kDirect) {
-        if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, window, direct);
+        if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, kSampleWindow, direct);
     }
     if (window > vm->frame_count) window = vm->frame_count;
     u32 frame;
@@ -110,7 +112,11 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
     if constexpr (kQueued) pass_by_a_queue(vm);
     // The last pages that come while frames are free displace none.
-    if (kDirect && for_page && note_full(vm, for_page) && available * 2 >= static_cast<i64>(vm->frames_low)) return;
+    if (kDirect && for_page) {
+        if (note_full(vm, for_page) && available * 2 >= static_cast<i64>(vm->frames_low)) return;
+        // It has displaced a page of its sample, or need not.
+        if (in_sample(vm, for_page)) return;
+    }
     turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr, for_page);
 }
 // After a fault, or while its page is on the way.

@@ -118,20 +118,25 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_
     if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head, page_shift);
 }
 
-// A page of a region that duels was fetched by a fault.
-GPUVM_NOINLINE void spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
+// A page of a region that duels was fetched by a fault. True when it is to displace a page of its sample, whether
+// frames are free or not: a sample that took what other pages gave back would grow until it has all its pages. One that
+// follows the frequency rule has displaced before.
+GPUVM_NOINLINE bool spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
     u64 sampling = sampling_of(head);
-    if (static_cast<u32>(sampling) != draws_free(page_shift)) count(&c->admissions, 1);
+    bool full = static_cast<u32>(sampling) != draws_free(page_shift);
+    if (full) count(&c->admissions, 1);
     u32 sample = sample_of(page, block_shift_of(sampling));
-    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
+    if (sample == kNoSample) return false;
+    spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
+    return full && sample != layout::RULE_FREQUENCY;
 }
 
-// A page was fetched by a fault.
-GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
-    if (!kDirect) return;
+// A page was fetched by a fault. As `spend_on_duel`.
+GPUVM_DEVICE bool spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
+    if (!kDirect) return false;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    if (block_shift_of(sampling_of(head))) spend_on_duel(c, head, page, page_shift);
+    return block_shift_of(sampling_of(head)) && spend_on_duel(c, head, page, page_shift);
 }
 
 // The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of

@@ -360,8 +360,10 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     count(&counters(vm)->faults, 1);
     count_fetched(vm, miss->source().bytes);
     if (!miss->pooled()) return;
-    spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift);
-    pay_back(vm, 1, miss->id());
+    if (spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift))
+        turn_sample(vm, miss->id(), kSampleWindow, nullptr);
+    else
+        pay_back(vm, 1, miss->id());
 }
 
 // Claims an absent page and copies it into a frame, all by one lane. The data is on its way while the claim is made and

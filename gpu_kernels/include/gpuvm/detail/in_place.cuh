@@ -16,26 +16,29 @@ GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
 }
 
-// What a chunk has cost of late, in COST_UNITs: lanes that are spread over `pages` pages, of `lanes` lanes that read
-// together, each need a request and a translation of their own. Several warps may store: each is near enough.
-GPUVM_DEVICE void note_spread(layout::TableHead* head, u32 pages, u32 lanes) {
-    bool scattered = pages >= kSpreadPages && pages * 2 > lanes;
+// What a chunk costs, learned from lanes that read together: those that are spread over many pages each need a request
+// and a translation of their own. Several warps may store: each is near enough.
+GPUVM_DEVICE void note_spread(layout::TableHead* head, u64 page) {
+    u32 here, sharing = match_active(page, &here), lane = lane_id(), leaders, unused;
+    ballot2(here, lane == static_cast<u32>(__ffs(sharing)) - 1, false, &leaders, &unused);
+    if (lane != static_cast<u32>(__ffs(here)) - 1) return;
+    u32 pages = __popc(leaders);
+    bool scattered = pages >= kSpreadPages && pages * 2 > static_cast<u32>(__popc(here));
     int now = static_cast<int>(scattered ? ld_weak(&head->scattered_read) : layout::COST_UNIT);
     int cost = static_cast<int>(ld_relaxed_gpu(&head->chunk_cost)), step = (now - cost) / 8;
     if (now != cost) st_relaxed_gpu(&head->chunk_cost, static_cast<u32>(step ? cost + step : now));
 }
 
-// Counts what reads at the home stand for, one of `drawn` of which is weighed. `whole`: all lanes that read with this
-// one are here. False when the page is to be fetched, by this lane.
+// Counts what reads at the home stand for, one of `drawn` of which is weighed. False when the page is to be fetched, by
+// this lane.
 GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* word, u64 id, u64 seen, u64 chunk,
-                        u32 drawn, bool whole, u32 rule, u32 sample) {
+                        u32 drawn, u32 rule, u32 sample) {
     u32 here, sharing = match_active(chunk, &here), lane = lane_id();
     u64 page = page_of(id);
     u32 neighbours = __match_any_sync(here, static_cast<u32>(page)), first = __ffs(neighbours) - 1;
-    // Chunks that several lanes read travel once; how many of them there are, and on how many pages.
-    u32 chunks, pages;
-    ballot2(here, lane == static_cast<u32>(__ffs(sharing)) - 1, lane == first, &chunks, &pages);
-    if (whole && lane == static_cast<u32>(__ffs(here)) - 1) note_spread(head, __popc(pages), __popc(here));
+    // Chunks that several lanes read travel once.
+    u32 chunks, unused;
+    ballot2(here, lane == static_cast<u32>(__ffs(sharing)) - 1, false, &chunks, &unused);
     if (lane != first) return true;
     u32 own = __popc(chunks & neighbours);
     count(&counters(vm)->chunks_in_place, static_cast<u64>(own) * drawn);
@@ -51,7 +54,8 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
         // Worth a fetch. Whether it is worth more than a page that has a frame: one that was used of late stays.
         i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
         u32 frame;
-        if (available > 0 && available * 2 >= static_cast<i64>(vm->frames_low)) return false;
+        bool enough_free = available > 0 && available * 2 >= static_cast<i64>(vm->frames_low);
+        if (sample == kNoSample && enough_free) return false;
         if (turn_clock(vm, kClockWindow, 1, &frame, id)) {
             pool_give(vm, frame);
             return false;
@@ -70,6 +74,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
     u64 sampling = sampling_of(head);
     u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
     u32 sample = shift ? sample_of(page, shift) : kNoSample;
+    if (whole && region & layout::ARRAY_DUELS) note_spread(head, page);
     if (region & layout::ARRAY_FETCH_WHILE_FREE) {
         u32 when_free = draws_free(vm->page_shift);
         bool free = draws == when_free, competes = region & layout::ARRAY_DUELS;
@@ -90,7 +95,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         }
     }
     u64 id = page_id(region & (layout::REGIONS_MAX - 1), page);
-    return weigh(vm, head, words + page, id, seen, chunk, draw + 1, whole, rule, sample);
+    return weigh(vm, head, words + page, id, seen, chunk, draw + 1, rule, sample);
 }
 
 // Whether a page with this word has its data at home alone. While it is fetched its home stays as it is.
@@ -122,8 +127,8 @@ GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     // Most reads ask nobody. Drawn by the clock, which lanes that come together read together.
     u32 draw = draw_of(static_cast<u32>(sampling), sample_of(page, block_shift_of(sampling)));
     u32 drawn = static_cast<u32>(ticks()) * 0x9e3779b9u >> 16;
-    if (draw == layout::DRAW_FETCH) return false;
-    if (drawn & draw) return true;
+    // Where pages are fetched some ask all the same, so that it is known how reads are spread.
+    if (drawn & (draw == layout::DRAW_FETCH ? layout::DRAW_FEW : draw)) return draw != layout::DRAW_FETCH;
     return stays_at_home(vm_of(array), words_of(array), page, seen, (array.home + at) / Bytes, array.region,
                          (draw + 1) * chunks - 1, !(drawn & layout::DRAW_FEW));
 }

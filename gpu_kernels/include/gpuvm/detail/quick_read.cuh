@@ -53,6 +53,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u32 frame = kNoFrame, phase = 0;
     i64 available = 0;
     u32 low = 0;
+    bool displaces = false;
     u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
@@ -72,7 +73,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count(&c->faults, 1);
             count(&c->pages_fetched, 1);
             count(&c->bytes_fetched, bytes);
-            spend_on_fetch(c, word, page_of(id), page_shift);
+            displaces = spend_on_fetch(c, word, page_of(id), page_shift);
         } else {
             if (claimed) revert_claim(word);
             fetch.cancel();
@@ -101,7 +102,10 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if (!together) Fetch::emptied();
         publish(word, 0, frame, 0);
         count_latency(histogram, ticks() - started);
-        if (available <= low) refill(vm, 1, available, id);
+        if (displaces)
+            turn_sample(vm, id, kSampleWindow, nullptr);
+        else if (available <= low)
+            refill(vm, 1, available, id);
     }
     __syncwarp(group);
     return result;
