@@ -116,11 +116,7 @@ fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
             "faults --access warp --frames-share 1 --data 2MiB --sparse 64",
         ),
         part("uvm", "uvm", "uvm --data 64MiB"),
-        part(
-            "hits",
-            "hits --page-size 4KiB,64KiB",
-            "hits --page-size 4KiB,64KiB --data 2MiB",
-        ),
+        part("hits", "hits", "hits --data 2MiB"),
         part("bfs", "bfs --graph kron:22", "bfs --graph kron:10"),
         part(
             "placement",

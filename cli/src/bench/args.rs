@@ -332,7 +332,7 @@ pub enum Trace {
     Pagerank,
     /// Random words of pages by popularity (zipf 0.99), after launches that are not timed; frames for 1/4 and 1/20.
     Zipf,
-    /// The same, and half way other pages are the popular ones; frames for 1/20.
+    /// Words as for zipf, but half way other pages become the popular ones; frames for 1/20.
     ZipfMoves,
     /// Random words, all pages alike, after launches that are not timed; frames for 1/4.
     Uniform,
@@ -378,7 +378,8 @@ pub struct PlacementBenchArgs {
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',')]
     pub frames_share: Vec<Share>,
 
-    /// Random reads of one launch (zipf, zipf-moves, uniform, once). Without it: 2^24, and 2^13 on the simulated GPU.
+    /// Random reads of one launch (zipf, zipf-moves, uniform, once). Without it: as many as 64 GiB have pages, and 2^13 on the
+    /// simulated GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub reads: Option<u64>,
 

@@ -1,40 +1,24 @@
 //! Reads in place beside fetches: traces of reads over a region, under each placement.
 
+mod trial;
+
 use std::cell::OnceCell;
-use std::iter::Sum;
 
 use clap::ValueEnum;
-use gpuvm::{Buffer, KernelArgs, LaunchConfig, Module, Placement, Region, Scope, Transport, TransportKind};
+use gpuvm::{Placement, Scope, Transport, TransportKind};
 
 use crate::args::MachineArgs;
 use crate::bench::args::{PlacementBenchArgs, Share, Trace};
 use crate::bench::latency::{self, OneByOne, spread};
-use crate::bench::machine::{self, Machine, Tally, host_words, pattern, size};
+use crate::bench::machine::{self, Machine, host_words, pattern, size};
 use crate::bench::odds::Odds;
+use crate::bench::placement::trial::Memory;
 use crate::bench::raw::quantile;
-use crate::bench::report::{Report, Row, Unit};
+use crate::bench::report::{Report, Row};
 use crate::error::CliError;
 
-const SOURCE: &str = include_str!("placement.cu");
-const KERNELS: [&str; 9] = [
-    "draw_pages",
-    "read_in_order<false>",
-    "read_in_order<true>",
-    "read_drawn<false>",
-    "read_drawn<true>",
-    "read_window<false>",
-    "read_window<true>",
-    "read_once<false>",
-    "read_once<true>",
-];
-const PAGERANK_ROUNDS: u64 = 10;
-const LOOP_PASSES: u64 = 8;
-const WINDOW_VISITS: u64 = 8;
-/// The window's part of the pages.
-const WINDOW_PART: u64 = 64;
-const ZIPF_EXPONENT: f64 = 0.99;
-/// Drawn reads of a page, on average, before those that are timed.
-const WARM_READS: u64 = 16;
+/// What a launch of random reads moves where each of them fetches its page: about a second over PCIe 5.
+const READ_PAGES_BYTES: u64 = 64 << 30;
 /// What rows have besides.
 const FETCHED: &str = "fetched MB";
 const IN_PLACE: &str = "in place MB";
@@ -84,28 +68,6 @@ impl Way {
     }
 }
 
-/// What some launches took, and what they moved.
-#[derive(Clone, Copy, Default)]
-struct Sample {
-    seconds: f64,
-    reads: u64,
-    sum: u64,
-    fetched: u64,
-    in_place: u64,
-}
-
-impl Sum for Sample {
-    fn sum<I: Iterator<Item = Self>>(samples: I) -> Self {
-        samples.fold(Self::default(), |one, other| Self {
-            seconds: one.seconds + other.seconds,
-            reads: one.reads + other.reads,
-            sum: one.sum.wrapping_add(other.sum),
-            fetched: one.fetched + other.fetched,
-            in_place: one.in_place + other.in_place,
-        })
-    }
-}
-
 /// Measures.
 pub fn measure(args: &PlacementBenchArgs) -> Result<Report, CliError> {
     let machine_args = direct(&args.machine);
@@ -138,7 +100,9 @@ pub fn measure(args: &PlacementBenchArgs) -> Result<Report, CliError> {
             args,
             machine: &machine_args,
             words: &bytemuck::cast_slice(&memory)[..words as usize],
-            reads: args.reads.unwrap_or(if cuda { 1 << 24 } else { 1 << 13 }),
+            reads: args
+                .reads
+                .unwrap_or(if cuda { READ_PAGES_BYTES / page_bytes } else { 1 << 13 }),
             faults: if cuda { 2000 } else { 64 },
             page_bytes,
             pages: words * 8 / page_bytes,
@@ -172,6 +136,19 @@ fn say_worst(report: &mut Report) {
     }
 }
 
+/// Runs `body` with the words pinned, so that regions over them come and go quickly.
+fn pinned<'env, R>(
+    machine: &Machine,
+    words: &'env [u64],
+    body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, CliError>,
+) -> Result<R, CliError> {
+    let ran = machine.vm.scope(|scope| {
+        let _pinned = scope.read_only("data", words)?;
+        Ok(body(scope))
+    });
+    ran.map_err(CliError::Bench)?
+}
+
 /// The rows of one trace with what they are beside each other.
 fn beside(mut rows: Vec<(Way, Row)>) -> Vec<Row> {
     let of = |way| rows.iter().find(|row| row.0 == way).map(|row| row.1.clone());
@@ -186,12 +163,7 @@ fn beside(mut rows: Vec<(Way, Row)>) -> Vec<Row> {
     let better = fixed
         .min_by(|one, other| one.1.figure.total_cmp(&other.1.figure))
         .cloned();
-    let moved = |row: &Row| {
-        row.more
-            .get(FETCHED)
-            .zip(row.more.get(IN_PLACE))
-            .map(|(one, other)| one + other)
-    };
+    let moved = |row: &Row| Some(row.more.get(FETCHED)? + row.more.get(IN_PLACE)?);
     for (way, row) in &mut rows {
         let mut next = row.clone();
         for (other, name) in [(&in_place, "times in-place"), (&fetch, "times fetch")] {
@@ -288,26 +260,25 @@ impl Data<'_> {
         let module = latency::compile(&machine)?;
         let clock = OneByOne::new(&machine, &module, faults)?;
         let words = &self.words[..(faults * machine.page_words) as usize];
-        let of = |placement| {
-            let (mut medians, mut all) = (Vec::new(), Vec::new());
-            for run in 0..latency::WARM_RUNS + self.args.output.repeat {
-                // New for each run: pages remember what was read of them in place.
-                let times = machine.vm.scope(|scope| {
-                    let region = scope.read_only_placed("data", words, placement)?;
-                    Ok(clock.run(&region, 1).map(|(times, ..)| times))
-                });
-                let times = times.map_err(CliError::Bench)??;
-                if run >= latency::WARM_RUNS {
-                    medians.push(quantile(&times, 0.5));
-                    all.extend(times);
-                }
-            }
-            let row = spread("", medians, all).verified(faults, "words");
-            let way = Way::Placed(placement);
-            Ok(self.row(Trace::FirstWord, row, way, machine.vm.frames()))
-        };
         let placements = self.args.placement.iter().copied();
-        let rows: Vec<Row> = placements.clone().map(of).collect::<Result<_, CliError>>()?;
+        let rows = pinned(&machine, words, |scope| {
+            let row = |placement| {
+                let (mut medians, mut all) = (Vec::new(), Vec::new());
+                for run in 0..latency::WARM_RUNS + self.args.output.repeat {
+                    // New for each run: pages remember what was read of them in place.
+                    let region = scope.read_only_placed("data", words, placement);
+                    let region = region.map_err(CliError::Bench)?;
+                    let (times, ..) = clock.run(&region, 1)?;
+                    if run >= latency::WARM_RUNS {
+                        medians.push(quantile(&times, 0.5));
+                        all.extend(times);
+                    }
+                }
+                let row = spread("", medians, all).verified(faults, "words");
+                Ok(self.row(Trace::FirstWord, row, Way::Placed(placement), machine.vm.frames()))
+            };
+            placements.clone().map(row).collect::<Result<Vec<_>, _>>()
+        })?;
         // One load, which no fault can be as short as.
         let least = placements
             .zip(&rows)
@@ -317,249 +288,5 @@ impl Data<'_> {
             None => rows,
             Some((name, runs)) => rows.into_iter().map(|row| row.ceiling(&name, &runs)).collect(),
         })
-    }
-}
-
-/// Frames for a share of the pages.
-struct Memory<'a> {
-    data: &'a Data<'a>,
-    machine: Machine,
-    module: Module,
-    tally: Tally,
-    share: Share,
-    draws: Buffer<u32>,
-}
-
-impl<'a> Memory<'a> {
-    fn new(data: &'a Data<'a>, share: Share) -> Result<Self, CliError> {
-        let frames = Machine::frames_for(data.pages, share);
-        let machine = Machine::open(data.machine, data.page_bytes, frames)?;
-        Ok(Self {
-            data,
-            module: machine.compile("bench/placement.cu", SOURCE, &KERNELS)?,
-            tally: Tally::new(&machine)?,
-            draws: machine.vm.buffer(data.reads).map_err(CliError::Bench)?,
-            machine,
-            share,
-        })
-    }
-
-    /// Why these frames are too few for that.
-    fn impossible(&self, trace: Trace) -> Option<String> {
-        let (frames, window) = (self.machine.vm.frames(), self.apart() * WINDOW_VISITS);
-        (trace == Trace::Window && frames <= window)
-            .then(|| format!("the window has {window} pages, and there are {frames} frames"))
-    }
-
-    /// Pages between the fronts of the window.
-    fn apart(&self) -> u64 {
-        (self.data.pages / WINDOW_PART / WINDOW_VISITS).max(1)
-    }
-
-    /// The trace in each way.
-    fn compared(&self, trace: Trace) -> Result<Vec<Row>, CliError> {
-        let draws = match trace {
-            Trace::Zipf | Trace::ZipfMoves => {
-                let zipf = || Odds::zipf(self.data.pages, ZIPF_EXPONENT);
-                Some(Draws::new(self, self.data.zipf.get_or_init(zipf))?)
-            }
-            Trace::Uniform => Some(Draws::new(self, &Odds::even(self.data.pages))?),
-            _ => None,
-        };
-        let rows = self.machine.vm.scope(|scope| {
-            // Keeps the memory pinned while regions over it come and go.
-            let _pinned = scope.read_only("data", self.data.words)?;
-            let placed = self.data.args.placement.iter().copied().map(Way::Placed);
-            let ways = std::iter::once(Way::Plain).chain(placed);
-            Ok(ways
-                .map(|way| Ok((way, self.row(scope, trace, draws.as_ref(), way)?)))
-                .collect())
-        });
-        let rows: Result<Vec<_>, CliError> = rows.map_err(CliError::Bench)?;
-        Ok(beside(rows?))
-    }
-
-    fn row<'scope>(
-        &self,
-        scope: &'scope Scope<'scope, 'a>,
-        trace: Trace,
-        draws: Option<&Draws>,
-        way: Way,
-    ) -> Result<Row, CliError> {
-        let placement = match way {
-            Way::Plain => Placement::InPlace,
-            Way::Placed(placement) => placement,
-        };
-        let (mut times, mut last) = (Vec::new(), Sample::default());
-        for _ in 0..self.data.args.output.repeat {
-            // New for each run: no page is there, and the GPU has learned nothing.
-            let region = scope.read_only_placed("data", self.data.words, placement);
-            let region = region.map_err(CliError::Bench)?;
-            let trial = Trial {
-                memory: self,
-                region: &region,
-                plain: way == Way::Plain,
-            };
-            last = trial.run(trace, draws)?;
-            times.push(last.seconds * 1e3);
-        }
-        let rate = last.reads as f64 / last.seconds / 1e6;
-        let row = Row::new("", Unit::Milliseconds, times)
-            .with("share", self.share.0)
-            .and("M reads/s", rate)
-            .verified(last.reads, "words");
-        let row = self.data.row(trace, row, way, self.machine.vm.frames());
-        // Of a plain pointer's loads nobody keeps count.
-        Ok(match way {
-            Way::Plain => row,
-            Way::Placed(_) => row
-                .and(FETCHED, last.fetched as f64 / 1e6)
-                .and(IN_PLACE, last.in_place as f64 / 1e6),
-        })
-    }
-}
-
-/// What pages are drawn by.
-struct Draws {
-    odds: Buffer<u32>,
-    others: Buffer<u32>,
-}
-
-impl Draws {
-    fn new(memory: &Memory<'_>, table: &Odds) -> Result<Self, CliError> {
-        Ok(Self {
-            odds: memory.machine.upload(&table.odds)?,
-            others: memory.machine.upload(&table.others)?,
-        })
-    }
-}
-
-/// One run of a trace over a region whose pages are all absent.
-struct Trial<'a> {
-    memory: &'a Memory<'a>,
-    region: &'a Region<u64>,
-    plain: bool,
-}
-
-impl Trial<'_> {
-    fn run(&self, trace: Trace, draws: Option<&Draws>) -> Result<Sample, CliError> {
-        let data = self.memory.data;
-        match (trace, draws) {
-            (Trace::Pagerank, _) => (0..PAGERANK_ROUNDS).map(|_| self.in_order(1)).sum(),
-            (Trace::Loop, _) => self.in_order(LOOP_PASSES),
-            (Trace::Window, _) => self.window(),
-            (Trace::Once, _) => self.once(),
-            (Trace::Zipf | Trace::ZipfMoves | Trace::Uniform, Some(draws)) => {
-                let warm = (data.pages * WARM_READS).div_ceil(data.reads);
-                for launch in 0..warm {
-                    self.drawn(draws, launch, false)?;
-                }
-                let moves = trace == Trace::ZipfMoves;
-                let halves = [false, moves].into_iter().take(if moves { 2 } else { 1 });
-                (warm..)
-                    .zip(halves)
-                    .map(|(launch, moved)| self.drawn(draws, launch, moved))
-                    .sum()
-            }
-            (Trace::Zipf | Trace::ZipfMoves | Trace::Uniform | Trace::FirstWord, _) => Ok(Sample::default()),
-        }
-    }
-
-    /// A launch that reads so many words. `sum`: of them, where it is known.
-    fn launch(&self, name: &str, args: impl KernelArgs, reads: u64, sum: Option<u64>) -> Result<Sample, CliError> {
-        let Memory {
-            machine, module, tally, ..
-        } = self.memory;
-        let name = format!("{name}<{}>", self.plain);
-        let kernel = module.kernel(&name).map_err(CliError::Bench)?;
-        let before = machine.vm.stats().map_err(CliError::Bench)?;
-        let (seconds, said) = tally.run(&kernel, self.config(), args, reads)?;
-        if sum.is_some_and(|sum| sum != said.sum) {
-            return Err(CliError::WrongData {
-                wrong: 1,
-                of: reads,
-                what: format!("the sum of {name}"),
-            });
-        }
-        let stats = machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
-        Ok(Sample {
-            seconds,
-            reads,
-            sum: said.sum,
-            fetched: stats.bytes_fetched,
-            in_place: stats.bytes_in_place,
-        })
-    }
-
-    fn config(&self) -> LaunchConfig {
-        self.memory.machine.many_warps().0
-    }
-
-    fn in_order(&self, passes: u64) -> Result<Sample, CliError> {
-        let count = self.region.len() * passes;
-        let sum = self.memory.data.sum().wrapping_mul(passes);
-        self.launch(
-            "read_in_order",
-            (self.region, count, self.memory.tally.arg()),
-            count,
-            Some(sum),
-        )
-    }
-
-    fn window(&self) -> Result<Sample, CliError> {
-        let Memory {
-            machine, data, tally, ..
-        } = self.memory;
-        let count = data.pages * WINDOW_VISITS;
-        let args = (
-            self.region,
-            count,
-            machine.page_words,
-            WINDOW_VISITS,
-            self.memory.apart(),
-            tally.arg(),
-        );
-        self.launch("read_window", args, count, None)
-    }
-
-    fn once(&self) -> Result<Sample, CliError> {
-        let words = self.region.len();
-        let count = self.memory.data.reads.min(words);
-        let bits = words.next_power_of_two().ilog2();
-        let sum = (count == words).then(|| self.memory.data.sum());
-        self.launch(
-            "read_once",
-            (self.region, count, bits, self.memory.tally.arg()),
-            count,
-            sum,
-        )
-    }
-
-    /// The launch of that number draws and reads the same pages in each way.
-    fn drawn(&self, table: &Draws, launch: u64, mirrored: bool) -> Result<Sample, CliError> {
-        let Memory {
-            machine,
-            module,
-            data,
-            draws,
-            tally,
-            ..
-        } = self.memory;
-        let (count, seed) = (data.reads, launch * data.reads);
-        let draw = module.kernel("draw_pages").map_err(CliError::Bench)?;
-        let Draws { odds, others } = table;
-        let args = (
-            draws,
-            count,
-            odds,
-            others,
-            data.pages,
-            seed,
-            u32::from(mirrored),
-            tally.arg(),
-        );
-        tally.run(&draw, self.config(), args, count)?;
-        let args = (self.region, draws, count, machine.page_words, seed, tally.arg());
-        self.launch("read_drawn", args, count, None)
     }
 }
