@@ -166,6 +166,8 @@ impl fmt::Display for BfsReport {
 pub struct ReadCostsReport {
     /// Nanoseconds of a read that shares its line of 128 bytes with no other.
     pub scattered_read_ns: f64,
+    /// The same of reads within 64 MiB.
+    pub near_read_ns: f64,
     /// Nanoseconds of a line of 128 bytes that lanes read side by side.
     pub neighbouring_line_ns: f64,
     /// Nanoseconds of a page by a fault.
@@ -178,6 +180,7 @@ impl From<ReadCosts> for ReadCostsReport {
     fn from(costs: ReadCosts) -> Self {
         Self {
             scattered_read_ns: costs.scattered_read_ns,
+            near_read_ns: costs.near_read_ns,
             neighbouring_line_ns: costs.neighbouring_line_ns,
             page_ns: costs.page_ns,
             measured: costs.measured,

@@ -47,6 +47,11 @@ pub const REGION_FETCH_WHILE_FREE: u32 = 64;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 pub const COST_UNIT: u32 = 16;
+/// Base-two logarithm of a granule of a home, which reads near each other share: 2 MiB.
+pub const GRANULE_SHIFT: u32 = 21;
+/// Granules whose translations a GPU is taken to know: an H200 reads at random as fast within 256 MiB as within less, and slower
+/// within 1 GiB.
+pub const GRANULES: u32 = 256;
 /// The rules that compete: the samples of [`TableHead::cost`].
 pub const PLACEMENT_RULES: u32 = 3;
 /// No page displaces another. What a zeroed [`TableHead`] begins with.
@@ -69,6 +74,8 @@ pub const DRAW_BITS: u32 = 8;
 pub const SAMPLING_BLOCK_SHIFT: u32 = 32;
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
 pub const DRAWS_ALIKE: u32 = 0x0101_0101;
+/// The draws while frames are free and reads are scattered: pages are fetched once reads of them have cost as much.
+pub const DRAWS_COUNTED: u32 = DRAW_MANY * DRAWS_ALIKE;
 /// The draws where all pages stay at home.
 pub const DRAWS_AT_HOME: u32 = DRAW_FEW * DRAWS_ALIKE;
 /// Base-two logarithm of the largest page that is there before a read at its home would be. Of larger ones the first element is read
@@ -166,15 +173,17 @@ pub struct TableHead {
     pub sampling: u64,
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     pub hands: [u32; PLACEMENT_RULES as usize],
-    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read, in sixteenths.
+    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read far from recent ones, in sixteenths.
     pub scattered_read: u32,
     /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
     pub chunk_cost: u32,
-    /// Unused, to align.
-    pub pad: u32,
+    /// As `scattered_read`, of a read near recent ones: the GPU knows the translation of its address.
+    pub near_read: u32,
     /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
     /// takes a profile.
     pub page_chunks: u64,
+    /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
+    pub granules: [u32; GRANULES as usize],
     /// Unused, to the end of the line.
     pub reserved: [u64; 5],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
@@ -415,7 +424,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 128 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, pad: 68, page_chunks: 72, reserved: 80, absent: 120, }
+    TableHead: 1152 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, reserved: 1104, absent: 1144, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {

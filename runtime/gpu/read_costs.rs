@@ -16,6 +16,8 @@ use crate::{
 pub struct ReadCosts {
     /// Nanoseconds of a read that shares its line of 128 bytes with no other.
     pub scattered_read_ns: f64,
+    /// The same of reads within 64 MiB.
+    pub near_read_ns: f64,
     /// Nanoseconds of a line of 128 bytes that lanes read side by side.
     pub neighbouring_line_ns: f64,
     /// Nanoseconds of a page by a fault: its lines side by side, since faults reach the rate of such reads (docs/PERFORMANCE.md).
@@ -33,9 +35,10 @@ const CHUNKS_OF_A_LINE: f64 = 8.0;
 const THREADS: u32 = 256;
 
 impl ReadCosts {
-    fn new(scattered_read_ns: f64, neighbouring_line_ns: f64, page_bytes: u64, measured: bool) -> Self {
+    fn new([scattered_read_ns, near_read_ns, neighbouring_line_ns]: [f64; 3], page_bytes: u64, measured: bool) -> Self {
         Self {
             scattered_read_ns,
+            near_read_ns,
             neighbouring_line_ns,
             page_ns: neighbouring_line_ns * page_bytes as f64 / 128.0,
             measured,
@@ -44,14 +47,23 @@ impl ReadCosts {
 
     /// Of an H200.
     fn assumed(page_bytes: u64) -> Self {
-        Self::new(24.0, 2.5, page_bytes, false)
+        Self::new([24.0, 1.5, 2.5], page_bytes, false)
     }
 
-    /// Chunks of 16 bytes, read side by side, that cost as much as one scattered read.
-    pub(crate) fn scattered_read_chunks(&self) -> u32 {
-        let chunks = self.scattered_read_ns / (self.neighbouring_line_ns / CHUNKS_OF_A_LINE);
-        // Less than a page's worth of them: a fetch is worth no less than one read.
-        (chunks.round() as u32).clamp(1, (layout::PAGE_BYTES_MIN / 16) as u32)
+    /// What a scattered read near recent ones and one far from them cost at a home of so many bytes, in `COST_UNIT`s: sixteenths of a
+    /// chunk that is read side by side.
+    pub(crate) fn weights(&self, bytes: u64) -> [u32; 2] {
+        // Of the reads that were measured all over the home so many were near.
+        let reach = u64::from(layout::GRANULES) << layout::GRANULE_SHIFT;
+        let near = (reach as f64 / bytes as f64).min(1.0);
+        let far_ns = match near < 0.9 {
+            true => (self.scattered_read_ns - near * self.near_read_ns) / (1.0 - near),
+            false => self.scattered_read_ns,
+        };
+        let chunk_ns = self.neighbouring_line_ns / CHUNKS_OF_A_LINE;
+        // Less than a page's worth of chunks: a fetch is worth no less than one read.
+        let most = (layout::PAGE_BYTES_MIN / 16) as u32;
+        [self.near_read_ns, far_ns].map(|ns| ((ns / chunk_ns).round() as u32).clamp(1, most) * layout::COST_UNIT)
     }
 }
 
@@ -64,7 +76,7 @@ impl PagedGpu {
             return Ok(ReadCosts::assumed(page_bytes));
         }
         let sink = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(|| "measuring reads in place".into())?;
-        let read = |reads: u64, scattered: bool| -> Result<Duration> {
+        let read = |reads: u64, bytes: u64, scattered: bool| -> Result<Duration> {
             let lanes = u64::from(self.capabilities().max_resident_lanes).max(u64::from(THREADS));
             let args = [
                 arg(home),
@@ -79,10 +91,11 @@ impl PagedGpu {
             Ok(report.elapsed)
         };
         // The first launch of a kernel takes longer.
-        read(u64::from(THREADS), true)?;
+        read(u64::from(THREADS), BYTES_MIN, true)?;
         let of_one = |took: Duration, reads: u64| took.as_nanos() as f64 / reads as f64;
-        let scattered = of_one(read(SCATTERED_READS, true)?, SCATTERED_READS);
-        let neighbouring = of_one(read(NEIGHBOURING_READS, false)?, NEIGHBOURING_READS) * CHUNKS_OF_A_LINE;
-        Ok(ReadCosts::new(scattered, neighbouring, page_bytes, true))
+        let scattered = of_one(read(SCATTERED_READS, bytes, true)?, SCATTERED_READS);
+        let near = of_one(read(SCATTERED_READS, BYTES_MIN, true)?, SCATTERED_READS);
+        let neighbouring = of_one(read(NEIGHBOURING_READS, bytes, false)?, NEIGHBOURING_READS) * CHUNKS_OF_A_LINE;
+        Ok(ReadCosts::new([scattered, near, neighbouring], page_bytes, true))
     }
 }

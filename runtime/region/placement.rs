@@ -58,7 +58,7 @@ pub(super) fn table_head(
 ) -> layout::TableHead {
     let mut head = layout::TableHead::zeroed();
     if let Some(costs) = costs {
-        head.scattered_read = costs.scattered_read_chunks() * layout::COST_UNIT;
+        [head.near_read, head.scattered_read] = costs.weights(pages << page_shift);
         head.chunk_cost = layout::COST_UNIT;
         // Samples of 256 pages and more say enough; a larger part of the pages would cost as much as the worst rule does there.
         let block_shift = (pages / 256).max(1).ilog2().clamp(5, 9);

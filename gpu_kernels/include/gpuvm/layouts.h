@@ -259,6 +259,13 @@ constexpr const unsigned int REGION_FETCH_WHILE_FREE = 64;
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 constexpr const unsigned int COST_UNIT = 16;
 
+/// Base-two logarithm of a granule of a home, which reads near each other share: 2 MiB.
+constexpr const unsigned int GRANULE_SHIFT = 21;
+
+/// Granules whose translations a GPU is taken to know: an H200 reads at random as fast within 256 MiB as within less, and slower
+/// within 1 GiB.
+constexpr const unsigned int GRANULES = 256;
+
 /// The rules that compete: the samples of [`TableHead::cost`].
 constexpr const unsigned int PLACEMENT_RULES = 3;
 
@@ -291,6 +298,9 @@ constexpr const unsigned int SAMPLING_BLOCK_SHIFT = 32;
 
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
 constexpr const unsigned int DRAWS_ALIKE = 16843009;
+
+/// The draws while frames are free and reads are scattered: pages are fetched once reads of them have cost as much.
+constexpr const unsigned int DRAWS_COUNTED = (DRAW_MANY * DRAWS_ALIKE);
 
 /// The draws where all pages stay at home.
 constexpr const unsigned int DRAWS_AT_HOME = (DRAW_FEW * DRAWS_ALIKE);
@@ -381,15 +391,17 @@ struct alignas(128) TableHead {
     unsigned long long sampling;
     /// Where the search for a page that leaves its frame goes on, by the sample: blocks, counted on and on.
     unsigned int hands[PLACEMENT_RULES];
-    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read, in sixteenths.
+    /// Chunks of 16 bytes that lanes read side by side in the time of one scattered read far from recent ones, in sixteenths.
     unsigned int scattered_read;
     /// What a chunk that was read at the home has cost of late, in sixteenths of one that lanes read side by side.
     unsigned int chunk_cost;
-    /// Unused, to align.
-    unsigned int pad;
+    /// As `scattered_read`, of a read near recent ones: the GPU knows the translation of its address.
+    unsigned int near_read;
     /// Address of a 64-bit count a page: chunks of 16 bytes that were read at its home, estimated from a sample of the reads. 0: nobody
     /// takes a profile.
     unsigned long long page_chunks;
+    /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
+    unsigned int granules[GRANULES];
     /// Unused, to the end of the line.
     unsigned long long reserved[5];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
@@ -774,7 +786,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(TableHead) == 128, "size of TableHead");
+static_assert(sizeof(TableHead) == 1152, "size of TableHead");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
@@ -860,10 +872,11 @@ static_assert(__builtin_offsetof(TableHead, sampling) == 40, "offset of TableHea
 static_assert(__builtin_offsetof(TableHead, hands) == 48, "offset of TableHead::hands");
 static_assert(__builtin_offsetof(TableHead, scattered_read) == 60, "offset of TableHead::scattered_read");
 static_assert(__builtin_offsetof(TableHead, chunk_cost) == 64, "offset of TableHead::chunk_cost");
-static_assert(__builtin_offsetof(TableHead, pad) == 68, "offset of TableHead::pad");
+static_assert(__builtin_offsetof(TableHead, near_read) == 68, "offset of TableHead::near_read");
 static_assert(__builtin_offsetof(TableHead, page_chunks) == 72, "offset of TableHead::page_chunks");
-static_assert(__builtin_offsetof(TableHead, reserved) == 80, "offset of TableHead::reserved");
-static_assert(__builtin_offsetof(TableHead, absent) == 120, "offset of TableHead::absent");
+static_assert(__builtin_offsetof(TableHead, granules) == 80, "offset of TableHead::granules");
+static_assert(__builtin_offsetof(TableHead, reserved) == 1104, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, absent) == 1144, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");

@@ -14,7 +14,7 @@ namespace detail {
 constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
 // Lanes are spread from so many pages on, when half of them have a page for themselves.
-constexpr u32 kSpreadPages = 8;
+constexpr int kSpreadPages = 8;
 
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }
 
@@ -39,8 +39,11 @@ GPUVM_DEVICE u64 page_of_sample(u32 block, u32 sample, u32 shift) {
 GPUVM_DEVICE u32 draw_fetch(u32 page_shift) {
     return page_shift > layout::SMALL_PAGE_SHIFT ? layout::DRAW_ALL : layout::DRAW_FETCH;
 }
-// The head's draws while frames are free: all pages are fetched.
+// The head's draws while frames are free: all pages are fetched, but for scattered reads (DRAWS_COUNTED).
 GPUVM_DEVICE u32 draws_free(u32 page_shift) { return draw_fetch(page_shift) * layout::DRAWS_ALIKE; }
+GPUVM_DEVICE bool is_free(u32 draws, u32 page_shift) {
+    return draws == draws_free(page_shift) || draws == layout::DRAWS_COUNTED;
+}
 // The head's draws while no frame is free, when pages of no sample follow `rule`.
 GPUVM_DEVICE u32 draws_by(u32 rule, u32 page_shift) {
     u32 fetch = draw_fetch(page_shift);
@@ -90,7 +93,7 @@ GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
     layout::TableHead* head = head_of(reinterpret_cast<u64*>(region_of(vm, id)->words));
     u64 sampling = sampling_of(head);
     bool competes = flags & layout::REGION_DUELS;
-    if (static_cast<u32>(sampling) == draws_free(vm->page_shift))
+    if (is_free(static_cast<u32>(sampling), vm->page_shift))
         set_draws(head, sampling,
                   competes ? draws_by(ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
     return !competes;
@@ -123,7 +126,7 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_
 // follows the frequency rule has displaced before.
 GPUVM_NOINLINE bool spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
     u64 sampling = sampling_of(head);
-    bool full = static_cast<u32>(sampling) != draws_free(page_shift);
+    bool full = !is_free(static_cast<u32>(sampling), page_shift);
     if (full) count(&c->admissions, 1);
     u32 sample = sample_of(page, block_shift_of(sampling));
     if (sample == kNoSample) return false;

@@ -17,16 +17,29 @@ GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
 }
 
 // What a chunk costs, learned from lanes that read together: those that are spread over many pages each need a request
-// and a translation of their own. Several warps may store: each is near enough.
-GPUVM_DEVICE void note_spread(layout::TableHead* head, u64 page) {
-    u32 here, sharing = match_active(page, &here), lane = lane_id(), leaders, unused;
-    ballot2(here, lane == static_cast<u32>(__ffs(sharing)) - 1, false, &leaders, &unused);
+// of their own, and where the home was not read of late a translation. Several warps may store: each is near enough.
+GPUVM_DEVICE void note_spread(const layout::VmDesc* vm, layout::TableHead* head, u64 page) {
+    u32 here, sharing = match_active(page, &here), lane = lane_id(), leaders, near;
+    bool leads = lane == static_cast<u32>(__ffs(sharing)) - 1;
+    u32 granule = static_cast<u32>(page >> (layout::GRANULE_SHIFT - vm->page_shift));
+    u32* slot = head->granules + granule % layout::GRANULES;
+    bool known = ld_relaxed_gpu(slot) == granule + 1;
+    if (leads && !known) st_relaxed_gpu(slot, granule + 1);
+    ballot2(here, leads, leads && known, &leaders, &near);
     if (lane != static_cast<u32>(__ffs(here)) - 1) return;
-    u32 pages = __popc(leaders);
-    bool scattered = pages >= kSpreadPages && pages * 2 > static_cast<u32>(__popc(here));
-    int now = static_cast<int>(scattered ? ld_weak(&head->scattered_read) : layout::COST_UNIT);
+    int pages = __popc(leaders), known_pages = __popc(near), now = layout::COST_UNIT;
+    if (pages >= kSpreadPages && pages * 2 > __popc(here))
+        now = (static_cast<int>(ld_weak(&head->near_read)) * known_pages +
+               static_cast<int>(ld_weak(&head->scattered_read)) * (pages - known_pages)) /
+              pages;
     int cost = static_cast<int>(ld_relaxed_gpu(&head->chunk_cost)), step = (now - cost) / 8;
     if (now != cost) st_relaxed_gpu(&head->chunk_cost, static_cast<u32>(step ? cost + step : now));
+    // While frames are free scattered reads are counted, others fetch their page at once.
+    u64 sampling = sampling_of(head);
+    u32 draws = static_cast<u32>(sampling), when_free = draws_free(vm->page_shift);
+    bool counted = cost > 2 * static_cast<int>(layout::COST_UNIT);
+    if (counted ? draws == when_free : draws == layout::DRAWS_COUNTED)
+        set_draws(head, sampling, counted ? layout::DRAWS_COUNTED : when_free);
 }
 
 // Counts what reads at the home stand for, one of `drawn` of which is weighed. False when the page is to be fetched, by
@@ -74,19 +87,20 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
     u64 sampling = sampling_of(head);
     u32 draws = static_cast<u32>(sampling), shift = block_shift_of(sampling), rule = layout::RULE_FIRST_COME;
     u32 sample = shift ? sample_of(page, shift) : kNoSample;
-    if (whole && region & layout::ARRAY_DUELS) note_spread(head, page);
+    if (whole && region & layout::ARRAY_DUELS) note_spread(vm, head, page);
     if (region & layout::ARRAY_FETCH_WHILE_FREE) {
-        u32 when_free = draws_free(vm->page_shift);
-        bool free = draws == when_free, competes = region & layout::ARRAY_DUELS;
+        bool free = is_free(draws, vm->page_shift), competes = region & layout::ARRAY_DUELS;
         // Far more than the clock keeps free, or evicts too many when all ask at once: they were given back.
         if (!free && static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > 3 * static_cast<i64>(vm->frames_low)) {
-            set_draws(head, sampling, when_free);
+            set_draws(head, sampling, draws_free(vm->page_shift));
             free = true;
         }
-        if (free)
-            rule = layout::RULE_FETCH;
-        else if (competes)
+        if (free) {
+            rule = draws == layout::DRAWS_COUNTED ? layout::RULE_FREQUENCY : layout::RULE_FETCH;
+            sample = kNoSample;
+        } else if (competes) {
             rule = sample == kNoSample ? ld_relaxed_gpu(&head->rule) : sample;
+        }
         if (rule == layout::RULE_FETCH) {
             // A large page shows its first element early, and is fetched for the second one.
             if (!competes || vm->page_shift <= layout::SMALL_PAGE_SHIFT) return false;
