@@ -29,16 +29,17 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a read-only region of so many pages, whose home lies at the device address `home`, 0 if lanes
-    /// do not reach it.
-    pub(crate) fn array_flags(self, home: u64, pages: u64) -> u32 {
+    /// The bits of a kernel argument for a region of so many pages, whose home lies at the device address `home`, 0 if lanes do not reach
+    /// it. Where pages are read is decided here alone.
+    pub(super) fn flags_for(self, (never_evicted, read_only): (bool, bool), home: u64, pages: u64) -> u32 {
         match self {
-            _ if home == 0 || !home.is_multiple_of(16) => 0,
+            _ if never_evicted => layout::ARRAY_NEVER_EVICTED,
+            _ if !read_only || home == 0 || !home.is_multiple_of(16) => 0,
             Self::Fetch => 0,
             Self::InPlace => layout::ARRAY_IN_PLACE,
             Self::WhileFree => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE,
             // Samples are drawn by 32 bits of a page's number.
-            Self::Auto if pages >> 32 != 0 => Self::WhileFree.array_flags(home, pages),
+            Self::Auto if pages >> 32 != 0 => Self::WhileFree.flags_for((never_evicted, read_only), home, pages),
             Self::Auto => layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE | layout::ARRAY_DUELS,
         }
     }
@@ -56,11 +57,17 @@ pub(super) fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32) -
         let chunks = sampled.max(64) << (page_shift - 4);
         head.period_shift = chunks.next_power_of_two().ilog2();
     }
-    // Nothing is to be asked about pages that stay at home in any case.
-    if flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) == layout::ARRAY_IN_PLACE {
-        head.draws = layout::DRAWS_AT_HOME;
-    }
+    head.draws = first_draws(flags);
     head
+}
+
+/// How many reads at the home ask what to do with their page, at first. `flags`: `ARRAY_*`.
+pub(super) fn first_draws(flags: u32) -> u32 {
+    match flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) {
+        // Nothing is to be asked about pages that stay at home in any case.
+        layout::ARRAY_IN_PLACE => layout::DRAWS_AT_HOME,
+        _ => layout::DRAW_ALL,
+    }
 }
 
 impl fmt::Display for Placement {

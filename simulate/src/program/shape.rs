@@ -105,6 +105,8 @@ pub struct ProgramShape {
     pub checked: bool,
     /// Whether requests may complete with errors: they are repeated.
     pub errors_allowed: bool,
+    /// Whether the host gives advice on both regions before each launch, drawn anew.
+    pub advised: bool,
     /// Faults that the software NIC draws by the interleaving's seed. The result must be the model's all the same.
     pub faults: Option<FaultMix>,
 }
@@ -155,6 +157,7 @@ impl ProgramShape {
             replicas: 1,
             checked: false,
             errors_allowed: false,
+            advised: false,
             faults: None,
         }
     }
@@ -212,6 +215,7 @@ pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
         replicas: 1,
         checked: false,
         errors_allowed: false,
+        advised: false,
         faults: None,
     }
 }
