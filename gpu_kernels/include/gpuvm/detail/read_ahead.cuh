@@ -56,7 +56,8 @@ GPUVM_NOINLINE u32 read_ahead(const layout::ArrayDesc& array, u64 page) {
     return begun;
 }
 
-// After a page was claimed for and `taken` frames were: reads ahead where the region wants that, and puts frames back.
+// After the fetch of a page was posted, for which `taken` frames were taken: reads ahead where the region wants that,
+// and puts frames back.
 GPUVM_DEVICE void go_on_after(const layout::ArrayDesc& array, u64 page, u32 taken) {
     const layout::VmDesc* vm = vm_of(array);
     u64 id = page_id(region_of(array), page);
