@@ -17,9 +17,10 @@ pub enum Advice {
     /// ([`RegionBuilder::placement`](super::RegionBuilder::placement)).
     #[default]
     Normal,
-    /// Pages are used in ascending order, each for a short time: as [`ReadOnce`](Self::ReadOnce), and a fault fetches up to 64 KiB of the
-    /// pages that follow, one at least, as far as frames are free. It reads ahead over queue pairs alone: over
-    /// [`Transport::Direct`](crate::Transport::Direct) the lane that asks would copy those pages itself, and wait for them.
+    /// Pages are used in ascending order, each for a short time: as [`ReadOnce`](Self::ReadOnce), and with
+    /// [`VmBuilder::read_ahead`](crate::VmBuilder::read_ahead) a fault begins to fetch up to 64 KiB of the pages that follow, one at
+    /// least, as far as frames are free. That is done over queue pairs alone: over [`Transport::Direct`](crate::Transport::Direct) the lane
+    /// that asks would copy those pages itself, and wait for them.
     Sequential,
     /// Pages are used in no order. Nothing is read ahead; today that is what [`Normal`](Self::Normal) does, too.
     Random,
@@ -27,8 +28,9 @@ pub enum Advice {
     /// as soon as it meets them, and for a page of such a region it takes another of that kind if one is near, so that a stream passes
     /// through few frames and leaves other regions theirs. Wrong for pages that are used again: they are fetched again.
     ReadOnce,
-    /// Pages leave when no others can: the clock passes over them until a lane that waits for a frame has seen no page leave while it
-    /// looked at 64 windows of 32 frames. Then they leave as others do, until the clock has gone on as far again and once round at least.
+    /// Pages leave when no others can: the clock passes over them until a lane that waits for a frame has looked at 64 windows of 32
+    /// frames, and no page leaves any more. Then they leave as others do, until the clock has gone on as far again and once round at
+    /// least.
     KeepResident,
     /// Later launches read the elements of pages without a frame where the pages live, as [`Placement::InPlace`] says. Ignored where that
     /// is ignored.

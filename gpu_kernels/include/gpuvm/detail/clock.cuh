@@ -9,6 +9,13 @@ namespace detail {
 
 GPUVM_DEVICE bool is_read_once(const layout::RegionDesc* region) { return region->flags & layout::REGION_READ_ONCE; }
 
+// Whether pages of the region stay: as long as others can leave.
+GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* region) {
+    const layout::PoolState* pool = pool_of(vm);
+    return region->flags & layout::REGION_KEEP_RESIDENT &&
+           ld_relaxed_gpu(&pool->spared_until) <= ld_relaxed_gpu(&pool->hand);
+}
+
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. Referenced pages get their second chance, pinned and busy ones are passed over, dirty ones
 // are cleaned: their frames reach the pool when the WRITE ends. It waits for nobody. `for_page`: the page id that
@@ -23,14 +30,11 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     // So many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     window += once;
-    u64 hand = atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window));
-    over_frames(vm, hand, &frame);
-    // Pages of these regions stay as long as others can leave.
-    u32 spared = ld_relaxed_gpu(&pool_of(vm)->spared_until) > hand ? 0 : layout::REGION_KEEP_RESIDENT;
+    over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
     for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = next_frame(vm, frame)) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
-        if ((n < once && !is_read_once(region_of(vm, id))) || region_of(vm, id)->flags & spared) continue;
+        if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id))) continue;
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame || pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) continue;
@@ -115,7 +119,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
 constexpr u32 kOwnSampleTurns = 8;
-// After so many turns in which no page left its frame, pages that are to stay may leave, too.
+// After so many turns, when no page leaves its frame, pages that are to stay may leave, too.
 constexpr u32 kSparingTurns = 64;
 GPUVM_NOINLINE void end_sparing(const layout::VmDesc* vm) {
     layout::PoolState* pool = pool_of(vm);
@@ -131,7 +135,6 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_FRAME, id, 0);
     u32 taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
-    u32 in_vain = 0;
     while (true) {
         // Its sample may have no page that can leave.
         if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0)) break;
@@ -145,12 +148,11 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
             }
         // Frames that others got meanwhile: this is contention, not a lack of frames.
         u32 now_taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
-        if (now_taken != taken) {
+        if (now_taken != taken)
             wait.restart();
-            in_vain = 0;
-        }
+        else if (wait.turns % kSparingTurns == kSparingTurns - 1)
+            end_sparing(vm);
         taken = now_taken;
-        if (++in_vain % kSparingTurns == 0) end_sparing(vm);
         if (!wait.again()) {
             if (!aborted()) report_no_frame(vm, id, wait.waited());
             break;

@@ -61,7 +61,8 @@ GPUVM_NOINLINE u32 read_ahead(const layout::ArrayDesc& array, u64 page) {
 GPUVM_DEVICE void go_on_after(const layout::ArrayDesc& array, u64 page, u32 taken) {
     const layout::VmDesc* vm = vm_of(array);
     u64 id = page_id(region_of(array), page);
-    if (region_of(vm, id)->flags & layout::REGION_READ_AHEAD) taken += read_ahead(array, page);
+    if constexpr (kReadsAhead)
+        if (region_of(vm, id)->flags & layout::REGION_READ_AHEAD) taken += read_ahead(array, page);
     if (taken) pay_back(vm, taken, id);
 }
 
