@@ -1,11 +1,9 @@
 //! Advice changes what a launch costs and never what it computes; what is discarded is not written home.
 
-use crate::common::{
-    Adjust, BASIC, Bench, PAGE_WORDS, compare, refused, simulated, simulated_soft, small, small_soft, stepped, words,
-};
+use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, simulated_soft, small, small_soft, stepped, words};
 use crate::program::{ProgramShape, give_up, rng, run, seeds, tiny};
 use gpuvm::{
-    Advice, CompileOptions, Error, Integrity, LaunchConfig, Placement, Region, Soft, Stats, Transport, VmBuilder, soft,
+    Advice, CompileOptions, Error, Integrity, LaunchConfig, Placement, Region, Stats, Transport, VmBuilder, soft,
 };
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
@@ -145,7 +143,6 @@ fn pages_that_are_to_stay_outlive_a_stream() {
     for settings in transports(70) {
         assert_eq!(lost(settings.clone(), Advice::KeepResident, Advice::Normal), 0);
         let without = lost(settings, Advice::Normal, Advice::Normal);
-        eprintln!("without {without}");
         assert!(
             without > 12,
             "{without} pages left without the advice: this test shows nothing"
@@ -158,7 +155,6 @@ fn a_stream_that_is_read_once_leaves_others_their_frames() {
     for settings in transports(70) {
         for advice in [Advice::ReadOnce, Advice::Sequential] {
             let lost = lost(settings.clone(), Advice::Normal, advice);
-            eprintln!("{advice:?} {lost}");
             assert!(lost <= 6, "{lost} pages left under {advice:?}");
         }
     }

@@ -26,12 +26,12 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, window, direct);
     }
     if (window > vm->frame_count) window = vm->frame_count;
-    u32 frame, found = 0, cleaning = 0, rung = kNoFrame;
+    u32 n = 0, frame, found = 0, cleaning = 0, rung = kNoFrame;
     // So many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     window += once;
     over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
-    for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = next_frame(vm, frame)) {
+    for (; n < window && found + cleaning < need; ++n, frame = next_frame(vm, frame)) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
         if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id))) continue;
@@ -67,6 +67,8 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
             pool_give(vm, frame);
         ++found;
     }
+    // A stream takes frames one after the other, or the page that came last would leave first.
+    if (once) atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(n) - window);
     if constexpr (kQueued)
         if (rung != kNoFrame) ring(Queue(vm, rung));
     return found;
