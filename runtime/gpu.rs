@@ -223,7 +223,7 @@ impl PagedGpu {
         kernels: &[&str],
         options: &gpuvm_gpu::CompileOptions,
     ) -> Result<Arc<dyn gpuvm_gpu::Module>> {
-        let options = support::options(self.transport, self.settings.guarded, options);
+        let options = support::options(self.transport, &self.settings, options);
         let module = self.device.compile(source, kernels, &options);
         self.or_lost(module.doing(|| format!("compiling {}", source.name)))
     }

@@ -100,7 +100,7 @@ pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
-pub use region::{DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth};
+pub use region::{Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
     CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,

@@ -49,6 +49,16 @@ impl Pages {
         }
     }
 
+    /// The pages of which `span`, which lies in the region, has all bytes.
+    pub fn within(self, span: &Range<u64>) -> Range<u64> {
+        let first = span.start.div_ceil(1 << self.shift);
+        let end = match span.end == self.bytes {
+            true => self.count(),
+            false => self.of(span.end),
+        };
+        first..end.max(first)
+    }
+
     /// Whether `span` has all bytes of the pages that it has bytes of.
     pub fn are_whole(self, span: &Range<u64>) -> bool {
         let on_edge = |at: u64| at == self.bytes || at == self.start(self.of(at));
@@ -120,6 +130,17 @@ mod tests {
             assert_eq!(pages.are_whole(&span), whole, "{span:?}");
         }
         assert_eq!(Pages::new(0, 12).count(), 0);
+        for (span, within) in [
+            (0..8197, 0..3),
+            (1..8197, 1..3),
+            (0..8196, 0..2),
+            (4095..8192, 1..2),
+            (4097..8191, 2..2),
+            (8193..8197, 3..3),
+            (4096..4096, 1..1),
+        ] {
+            assert_eq!(pages.within(&span), within, "{span:?}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
     pages::Pages,
 };
 
+mod advice;
 mod builder;
 mod end;
 mod guard;
@@ -28,6 +29,8 @@ mod placement;
 mod replicas;
 mod stripes;
 
+pub use advice::Advice;
+use advice::Advised;
 pub use builder::{Integrity, RegionBuilder};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
@@ -45,10 +48,11 @@ pub(crate) struct RegionInner {
     pub read_only: bool,
     /// Its frames are its own, one a page.
     pub never_evicted: bool,
-    /// `ARRAY_*` of the kernel argument.
-    array_flags: u32,
     /// Where placement weighs them.
     read_costs: Option<ReadCosts>,
+    /// As it was asked for when the region was made.
+    placement: Placement,
+    advised: Mutex<Advised>,
     pub element: ElementType,
     pub length: u64,
     /// One, or of a replicated region two of the same kind, each with a copy of every page.
@@ -151,12 +155,8 @@ impl RegionInner {
             Ok(ReachedHome { reach, home })
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
-        let array_flags = match plan.never_evicted {
-            true => layout::ARRAY_NEVER_EVICTED,
-            false => plan
-                .placement
-                .array_flags(homes[0].direct_addr(), pages.count(), plan.read_only),
-        };
+        let kind = (plan.never_evicted, plan.read_only);
+        let array_flags = plan.placement.flags_for(kind, homes[0].direct_addr(), pages.count());
         let read_costs = match array_flags & layout::ARRAY_DUELS {
             0 => None,
             _ => Some(gpu.read_costs(homes[0].direct_addr(), pages.bytes())?),
@@ -189,8 +189,9 @@ impl RegionInner {
             pages,
             read_only: plan.read_only,
             never_evicted: plan.never_evicted,
-            array_flags,
             read_costs,
+            placement: plan.placement,
+            advised: Mutex::default(),
             element: plan.element,
             length: plan.length,
             homes,
@@ -266,7 +267,7 @@ impl RegionInner {
             stripes: self.gpu.stripes_addr(&self.view),
             homes: stripes.len() as u32,
             nics: stripes[0].len() as u32,
-            flags: layout::REGION_LIVE | self.flags(),
+            flags: self.flags(*self.advised.lock()),
             frames: self.frames_addr,
             home: self.homes[0].direct_addr(),
             backed_off_until: 0,
@@ -281,17 +282,30 @@ impl RegionInner {
         }
     }
 
-    fn flags(&self) -> u32 {
+    /// `REGION_*` under such advice.
+    fn flags(&self, advised: Advised) -> u32 {
         let flag = |set, flag| if set { flag } else { 0 };
-        flag(self.read_only, layout::REGION_READ_ONLY)
+        layout::REGION_LIVE
+            | advised.region_flags()
+            | flag(self.read_only, layout::REGION_READ_ONLY)
             | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
             | flag(self.is_replicated(), layout::REGION_REPLICATED)
             | flag(self.guards.checksums != 0, layout::REGION_CHECKED)
-            | flag(self.array_flags & layout::ARRAY_DUELS != 0, layout::REGION_DUELS)
             | flag(
-                self.array_flags & layout::ARRAY_FETCH_WHILE_FREE != 0,
+                self.array_flags(advised) & layout::ARRAY_DUELS != 0,
+                layout::REGION_DUELS,
+            )
+            | flag(
+                self.array_flags(advised) & layout::ARRAY_FETCH_WHILE_FREE != 0,
                 layout::REGION_FETCH_WHILE_FREE,
             )
+    }
+
+    /// `ARRAY_*` of the kernel argument under such advice.
+    fn array_flags(&self, advised: Advised) -> u32 {
+        let kind = (self.never_evicted, self.read_only);
+        let placement = advised.placement.unwrap_or(self.placement);
+        placement.flags_for(kind, self.homes[0].direct_addr(), self.pages.count())
     }
 
     /// Copies bytes of the home out.
@@ -336,7 +350,7 @@ impl RegionInner {
             home,
             bytes: self.pages.bytes(),
             page_shift: self.gpu.page_shift(),
-            region: self.view.id() | self.array_flags,
+            region: self.view.id() | self.array_flags(*self.advised.lock()),
             offset_mask: (1 << self.gpu.page_shift()) - 1,
             frame_scale: 1 << (self.gpu.page_shift() - layout::FRAME_SHIFT),
         }
@@ -383,10 +397,14 @@ impl RegionInner {
     }
 
     fn release_pages(&self, discard: bool) -> Result<()> {
-        if self.pages.count() == 0 {
+        self.release_some(0..self.pages.count(), discard)
+    }
+
+    fn release_some(&self, pages: Range<u64>, discard: bool) -> Result<()> {
+        if pages.is_empty() {
             return Ok(());
         }
-        self.gpu.release(&self.view, discard)
+        self.gpu.release(&self.view, pages, discard)
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {

@@ -19,6 +19,13 @@ pub const REGION_NEVER_EVICTED: u32 = 4;
 pub const REGION_REPLICATED: u32 = 8;
 /// Each page has a checksum: see [`RegionDesc::checksums`].
 pub const REGION_CHECKED: u32 = 16;
+/// Bit of [`RegionDesc::flags`]: pages leave their frames as if they had not been used, and those of this kind before others when one
+/// of them comes.
+pub const REGION_READ_ONCE: u32 = 64;
+/// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
+pub const REGION_KEEP_RESIDENT: u32 = 128;
+/// Bit of [`RegionDesc::flags`]: pages that follow one that is fetched are fetched with it.
+pub const REGION_READ_AHEAD: u32 = 256;
 /// Homes that a page of a replicated region has.
 pub const REPLICAS_MAX: u32 = 2;
 /// Bit of [`StripeDesc::flags`]: what the stripe held is gone for good, though its queue pairs may work.
@@ -43,7 +50,7 @@ pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
-pub const REGION_FETCH_WHILE_FREE: u32 = 64;
+pub const REGION_FETCH_WHILE_FREE: u32 = 512;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 pub const COST_UNIT: u32 = 16;
@@ -348,8 +355,11 @@ pub struct PoolState {
     pub hand: u64,
     /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
     pub turnover: u64,
+    /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
+    /// page leave.
+    pub spared_until: u64,
     /// Unused, to the end of the line.
-    pub pad3: [u64; 14],
+    pub pad3: [u64; 13],
 }
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -434,7 +444,7 @@ shared_layout! {
         frame_reciprocal: 120,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
-        pad3: 400, }
+        spared_until: 400, pad3: 408, }
     Counters: 256 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,

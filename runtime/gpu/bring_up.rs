@@ -61,7 +61,7 @@ impl PagedGpu {
         let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
         let meters = Meters::new(&*gpu).doing(doing)?;
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
-        let options = support::options(transport, settings.guarded, &settings.support_options);
+        let options = support::options(transport, settings, &settings.support_options);
         let gpu = Arc::new(Self {
             place,
             threads: Mutex::default(),

@@ -35,6 +35,13 @@ impl PageTable {
         self.memory.addr() + size_of::<TableHead>() as u64
     }
 
+    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<(), GpuError> {
+        let at = self.memory.addr() + core::mem::offset_of!(TableHead, sampling) as u64;
+        // The low half of the word: host and GPU are little-endian.
+        gpu.write(at, &draws.to_ne_bytes())
+    }
+
     /// All words.
     pub fn read(&self, gpu: &dyn Gpu) -> Result<Vec<u64>, GpuError> {
         self.memory.read(gpu, HEAD, self.pages as usize)

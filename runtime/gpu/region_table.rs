@@ -40,6 +40,15 @@ impl RegionTable {
         self.descs.write(gpu, id.into(), &[desc])
     }
 
+    /// Writes the flags of a region, and nothing that lanes change.
+    pub fn write_flags(&self, gpu: &dyn Gpu, id: u32, flags: u32) -> Result<(), GpuError> {
+        let desc = self.addr() + u64::from(id) * size_of::<RegionDesc>() as u64;
+        gpu.write(
+            desc + core::mem::offset_of!(RegionDesc, flags) as u64,
+            &flags.to_ne_bytes(),
+        )
+    }
+
     /// Writes stripes of a region from its `first` on.
     pub fn write_stripes(&self, gpu: &dyn Gpu, id: u32, first: u64, stripes: &[StripeDesc]) -> Result<(), GpuError> {
         self.stripes.write(gpu, self.first_stripe(id) + first, stripes)

@@ -37,14 +37,19 @@ impl PagedGpu {
         Ok(())
     }
 
-    /// The arguments of a kernel over all pages of a region.
-    fn over_all(&self, region: &RegionView) -> [Vec<u8>; 4] {
+    /// The arguments of a kernel over pages of a region.
+    fn over(&self, region: &RegionView, pages: Range<u64>) -> [Vec<u8>; 4] {
         [
             arg(self.desc.addr()),
             arg(region.id()),
-            arg(0u64),
-            arg(region.pages().count()),
+            arg(pages.start),
+            arg(pages.end),
         ]
+    }
+
+    /// The arguments of a kernel over all pages of a region.
+    fn over_all(&self, region: &RegionView) -> [Vec<u8>; 4] {
+        self.over(region, 0..region.pages().count())
     }
 
     /// Writes the dirty pages of a region home.
@@ -55,10 +60,10 @@ impl PagedGpu {
         self.run(&support.stream, &support.flush, config, &args, Some(region), &label)
     }
 
-    /// Gives the frames of a region back, dropping what is dirty still if `discard`.
-    pub fn release(&self, region: &RegionView, discard: bool) -> Result<()> {
-        let (support, config) = (&self.support, self.service_config(region.pages().count()));
-        let mut args = self.over_all(region).to_vec();
+    /// Gives the frames of pages of a region back, dropping what is dirty still if `discard`.
+    pub fn release(&self, region: &RegionView, pages: Range<u64>, discard: bool) -> Result<()> {
+        let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
+        let mut args = self.over(region, pages).to_vec();
         args.push(arg(u32::from(discard)));
         let label = format!("release of region `{}`", region.name());
         self.run(&support.stream, &support.release, config, &args, Some(region), &label)
@@ -123,6 +128,12 @@ impl PagedGpu {
             .doing(|| format!("describing region `{}`", view.name()))?;
         state.views[id] = Some(Arc::downgrade(view));
         self.write_low_water(&state)
+    }
+
+    /// Tells the device the `REGION_*` of a region anew. Launches that run may follow at once.
+    pub fn write_region_flags(&self, view: &RegionView, flags: u32) -> Result<()> {
+        let written = self.regions.write_flags(&*self.device, view.id(), flags);
+        written.doing(|| format!("advising region `{}`", view.name()))
     }
 
     /// Address of the first stripe of a region.

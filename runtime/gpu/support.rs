@@ -6,7 +6,7 @@ use gpuvm_gpu::{CompileOptions, Gpu, Kernel, Source, Stream};
 
 use crate::{
     error::{Doing, Result},
-    plan::TransportKind,
+    plan::{Settings, TransportKind},
 };
 
 const SOURCE: &str = include_str!("support.cu");
@@ -59,15 +59,18 @@ impl Support {
 
 /// The options of a user's source, with the device library for this transport alone: the other's code would cost every
 /// kernel registers.
-pub(super) fn options(transport: TransportKind, guarded: bool, options: &CompileOptions) -> CompileOptions {
+pub(super) fn options(transport: TransportKind, settings: &Settings, options: &CompileOptions) -> CompileOptions {
     let only = match transport {
         TransportKind::Direct => "GPUVM_DIRECT_ONLY",
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();
-    options.defines.push((only.to_owned(), None));
-    if guarded {
-        options.defines.push(("GPUVM_GUARDED".to_owned(), None));
-    }
+    let asked = [
+        (true, only),
+        (settings.guarded, "GPUVM_GUARDED"),
+        (settings.read_ahead, "GPUVM_READ_AHEAD"),
+    ];
+    let asked = asked.into_iter().filter(|(asked, _)| *asked);
+    options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
     options
 }

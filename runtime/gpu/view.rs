@@ -203,6 +203,16 @@ impl RegionView {
         }
     }
 
+    /// Has so many of the reads at the home ask what to do with their page: `DRAW_*`.
+    pub fn write_draws(&self, gpu: &dyn Gpu, draws: u32) -> Result<()> {
+        match &*self.tables() {
+            Some(RegionTables { words, .. }) => words
+                .write_draws(gpu, draws)
+                .doing(|| format!("advising region `{}`", self.name)),
+            None => Ok(()),
+        }
+    }
+
     /// Replaces the page table. No kernel may run.
     pub fn write_words(&self, gpu: &dyn Gpu, new: &[u64]) -> Result<()> {
         match &*self.tables() {

@@ -32,10 +32,11 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The bits of a kernel argument for a region of so many pages, whose home lies at the device address `home`, 0 if lanes do not
-    /// reach it.
-    pub(crate) fn array_flags(self, home: u64, pages: u64, read_only: bool) -> u32 {
+    /// The bits of a kernel argument for a region of so many pages, whose home lies at the device address `home`, 0 if lanes do not reach
+    /// it. Where pages are read is decided here alone.
+    pub(super) fn flags_for(self, (never_evicted, read_only): (bool, bool), home: u64, pages: u64) -> u32 {
         let rules = match self {
+            _ if never_evicted => return layout::ARRAY_NEVER_EVICTED,
             _ if home == 0 || !home.is_multiple_of(16) => return 0,
             Self::Fetch => return 0,
             Self::InPlace => 0,
@@ -69,14 +70,17 @@ pub(super) fn table_head(
         let chunks = sampled.max(64) << (page_shift - 4);
         head.period_shift = chunks.next_power_of_two().ilog2();
     }
-    if flags & layout::ARRAY_FETCH_WHILE_FREE != 0 {
-        head.sampling |= u64::from(layout::draw_fetch(page_shift) * layout::DRAWS_ALIKE);
-    }
-    // Nothing is to be asked about pages that stay at home in any case.
-    if flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) == layout::ARRAY_IN_PLACE {
-        head.sampling |= u64::from(layout::DRAWS_AT_HOME);
-    }
+    head.sampling |= u64::from(first_draws(flags, page_shift));
     head
+}
+
+/// How many reads at the home ask what to do with their page, at first. `flags`: `ARRAY_*`.
+pub(super) fn first_draws(flags: u32, page_shift: u32) -> u32 {
+    match flags & (layout::ARRAY_IN_PLACE | layout::ARRAY_FETCH_WHILE_FREE) {
+        // Nothing is to be asked about pages that stay at home in any case.
+        layout::ARRAY_IN_PLACE => layout::DRAWS_AT_HOME,
+        _ => layout::draw_fetch(page_shift) * layout::DRAWS_ALIKE,
+    }
 }
 
 impl fmt::Display for Placement {

@@ -8,6 +8,7 @@ mod mock_gpu;
 #[path = "../common/program.rs"]
 mod program;
 
+mod advice;
 mod bookkeeping;
 mod both_transports;
 mod collapsed;

@@ -220,6 +220,16 @@ constexpr const unsigned int REGION_REPLICATED = 8;
 /// Each page has a checksum: see [`RegionDesc::checksums`].
 constexpr const unsigned int REGION_CHECKED = 16;
 
+/// Bit of [`RegionDesc::flags`]: pages leave their frames as if they had not been used, and those of this kind before others when one
+/// of them comes.
+constexpr const unsigned int REGION_READ_ONCE = 64;
+
+/// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
+constexpr const unsigned int REGION_KEEP_RESIDENT = 128;
+
+/// Bit of [`RegionDesc::flags`]: pages that follow one that is fetched are fetched with it.
+constexpr const unsigned int REGION_READ_AHEAD = 256;
+
 /// Homes that a page of a replicated region has.
 constexpr const unsigned int REPLICAS_MAX = 2;
 
@@ -254,7 +264,7 @@ constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
 constexpr const unsigned int REGION_DUELS = 32;
 
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
-constexpr const unsigned int REGION_FETCH_WHILE_FREE = 64;
+constexpr const unsigned int REGION_FETCH_WHILE_FREE = 512;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 constexpr const unsigned int COST_UNIT = 16;
@@ -556,8 +566,11 @@ struct alignas(128) PoolState {
     unsigned long long hand;
     /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
     unsigned long long turnover;
+    /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
+    /// page leave.
+    unsigned long long spared_until;
     /// Unused, to the end of the line.
-    unsigned long long pad3[14];
+    unsigned long long pad3[13];
 };
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -921,7 +934,8 @@ static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::
 static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
 static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
 static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
-static_assert(__builtin_offsetof(PoolState, pad3) == 400, "offset of PoolState::pad3");
+static_assert(__builtin_offsetof(PoolState, spared_until) == 400, "offset of PoolState::spared_until");
+static_assert(__builtin_offsetof(PoolState, pad3) == 408, "offset of PoolState::pad3");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuvm::soft::FaultTally;
-use gpuvm::{CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
+use gpuvm::{Advice, CompileOptions, Integrity, LaunchConfig, Region, Stats, Vm, VmBuilder};
 use gpuvm_nic::with_causes;
 use gpuvm_sim_gpu::SimGpu;
 use rand::{RngExt, SeedableRng};
@@ -19,6 +19,17 @@ pub use shape::{Element, ProgramShape, tiny};
 mod lent;
 mod model;
 mod shape;
+
+/// What may be said of a region.
+const ADVICE: [Advice; 7] = [
+    Advice::Normal,
+    Advice::Sequential,
+    Advice::Random,
+    Advice::ReadOnce,
+    Advice::KeepResident,
+    Advice::InPlace,
+    Advice::Fetch,
+];
 
 /// What a program came to, for comparison with another run of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -156,8 +167,15 @@ fn run_over<T: Element>(
     watch: Watcher<'_>,
 ) -> Result<Outcome, Wrong> {
     let mut traces = Vec::new();
+    // Of its own, so that a program is the same with and without advice.
+    let mut advisor = ChaCha8Rng::seed_from_u64(shape.elements ^ shape.interleaving.unwrap_or_default());
     for launch in 0..shape.launches {
         watch(&bench.vm, Moment::Before(launch))?;
+        if shape.advised {
+            let mut draw = || ADVICE[advisor.random_range(0..ADVICE.len())];
+            a.advise(draw())?;
+            shared.advise(draw())?;
+        }
         let ended = launch_once(bench, rng, shape, model, (a, shared));
         traces.push(ended.map_err(|wrong| wrong.of(&format!("launch {launch}")))?);
         between(rng, shape, model, a)?;

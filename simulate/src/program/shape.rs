@@ -107,6 +107,8 @@ pub struct ProgramShape {
     pub checked: bool,
     /// Whether requests may complete with errors: they are repeated.
     pub errors_allowed: bool,
+    /// Whether the host gives advice on both regions before each launch, drawn anew.
+    pub advised: bool,
     /// Faults that the software NIC draws by the interleaving's seed. The result must be the model's all the same.
     pub faults: Option<FaultMix>,
 }
@@ -158,6 +160,7 @@ impl ProgramShape {
             replicas: 1,
             checked: false,
             errors_allowed: false,
+            advised: false,
             faults: None,
         }
     }
@@ -176,6 +179,7 @@ impl ProgramShape {
             .page_size(self.page)
             .frame_memory(self.frames * self.page)
             .guarded_regions(self.checked)
+            .read_ahead(self.advised)
             .wait_limit(self.wait_limit())
             .launch_deadline(Duration::from_secs(60));
         let gpu = SimulatedGpu::new().memory(self.frames * self.page + (32 << 20));
@@ -216,6 +220,7 @@ pub fn tiny(seed: u64, frames: u64) -> ProgramShape {
         replicas: 1,
         checked: false,
         errors_allowed: false,
+        advised: false,
         faults: None,
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn shape(seed: u64, frames: u64) -> ProgramShape {
         steps: 4 + (seed / 8 % 4) as u32,
         // Parts of warps, small enough that a seed is done soon.
         threads: [8, 12, 16, 32][(seed % 4) as usize],
+        advised: seed / 64 % 2 == 1,
         ..tiny(seed, frames)
     }
 }

@@ -7,19 +7,29 @@
 namespace gpuvm {
 namespace detail {
 
+GPUVM_DEVICE bool is_read_once(const layout::RegionDesc* region) { return region->flags & layout::REGION_READ_ONCE; }
+
+// Whether pages of the region stay: as long as others can leave.
+GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* region) {
+    const layout::PoolState* pool = pool_of(vm);
+    return region->flags & layout::REGION_KEEP_RESIDENT &&
+           ld_relaxed_gpu(&pool->spared_until) <= ld_relaxed_gpu(&pool->hand);
+}
+
 // What became of a page that the clock looked at.
 constexpr u32 kStays = 0;
 constexpr u32 kLeft = 1;      // its frame is the caller's
 constexpr u32 kCleaning = 2;  // its frame reaches the pool when its WRITE ends
 
-// Lets a page leave its frame: a referenced one gets its second chance, pinned and busy ones are passed over, a dirty
-// one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
+// Lets a page leave its frame: a referenced one gets its second chance, but for one that is read once; pinned and busy
+// ones are passed over, a dirty one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
 GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung) {
     u32 frame = frame_of(seen);
     if (pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) return kStays;
     if (seen & layout::REFERENCED_BIT) {
         atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
-        return kStays;
+        if (!is_read_once(region_of(vm, id))) return kStays;
+        seen &= ~layout::REFERENCED_BIT;
     }
     if (!(seen & layout::DIRTY_BIT)) {
         if (!try_evict(word, seen)) return kStays;
@@ -68,18 +78,22 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
 
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
-// another sample of its region; 0 displaces any.
+// another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
+// before this one has none of its kind.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
     if constexpr (kDirect) {
         if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, kSampleWindow, direct);
     }
     if (window > vm->frame_count) window = vm->frame_count;
-    u32 frame;
+    u32 n = 0, frame, found = 0, cleaning = 0, rung = kNoFrame;
+    // So many frames are searched for pages that are read once, alone.
+    u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
+    window += once;
     over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
-    u32 found = 0, cleaning = 0, rung = kNoFrame;
-    for (u32 n = 0; n < window && found + cleaning < need; ++n, frame = frame + 1 < vm->frame_count ? frame + 1 : 0) {
+    for (; n < window && found + cleaning < need; ++n, frame = next_frame(vm, frame)) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
+        if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id))) continue;
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame) continue;
@@ -93,6 +107,8 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
             pool_give(vm, frame);
         ++found;
     }
+    // A stream takes frames one after the other, or the page that came last would leave first.
+    if (once) atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(n) - window);
     if constexpr (kQueued)
         if (rung != kNoFrame) ring(Queue(vm, rung));
     return found;
@@ -151,6 +167,15 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
 constexpr u32 kOwnSampleTurns = 8;
+// After so many turns, when no page leaves its frame, pages that are to stay may leave, too.
+constexpr u32 kSparingTurns = 64;
+GPUVM_NOINLINE void end_sparing(const layout::VmDesc* vm) {
+    layout::PoolState* pool = pool_of(vm);
+    // For as far as the search went, and once round at least, so that others need not search again.
+    u64 searched = static_cast<u64>(kSparingTurns) * kClockWindow;
+    st_relaxed_gpu(&pool->spared_until,
+                   ld_relaxed_gpu(&pool->hand) + (searched < vm->frame_count ? vm->frame_count : searched));
+}
 GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
@@ -158,7 +183,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     if (kDirect) note_full(vm, id);
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_FRAME, id, 0);
-    u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
+    u32 taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
     while (true) {
         // Its sample may have no page that can leave.
         if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0)) break;
@@ -171,8 +196,11 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
                 break;
             }
         // Frames that others got meanwhile: this is contention, not a lack of frames.
-        u64 now_taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
-        if (now_taken != taken) wait.restart();
+        u32 now_taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
+        if (now_taken != taken)
+            wait.restart();
+        else if (wait.turns % kSparingTurns == kSparingTurns - 1)
+            end_sparing(vm);
         taken = now_taken;
         if (!wait.again()) {
             if (!aborted()) report_no_frame(vm, id, wait.waited());

@@ -5,7 +5,7 @@
 // pin: those lanes use and give up their pages first, and the others come back for another round.
 #pragma once
 
-#include "clock.cuh"
+#include "read_ahead.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -202,7 +202,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     commit(q, index, 1);
     ring(q);
     count(&counters(vm)->faults, 1);
-    pay_back(vm, 1, 0);
+    go_on_after(miss->array, miss->page, 1);
     miss->frame = got;
     miss->token = queue;
     miss->fetched_id = id;
@@ -297,8 +297,8 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
         commit(q, grant.first, grant.count);
         ring(q);
         count(&counters(vm)->faults, grant.count);
-        pay_back(vm, grant.count, 0);
     }
+    go_on_after(miss->array, miss->page, lane_id() == poster ? grant.count : 0);
     miss->frame = got;
     miss->token = grant.queue;
     miss->fetched_id = id;

@@ -97,6 +97,9 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard)
             if (state_of(seen) == kAbsent) return true;
             const layout::RegionDesc* region = region_of(vm, id);
             bool own = is_resident(seen) && !is_pooled(region);
+            // A write-back that failed may have left the checksum of what is dropped: the home's is not known.
+            if ((seen & layout::DIRTY_BIT) && is_checked(region))
+                st_relaxed_gpu(checksum_slot(region, page_of(id)), 0u);
             if (own) count_absent(reinterpret_cast<u64*>(region->words));
             if (!try_evict(word, seen)) {
                 if (own) count_resident(reinterpret_cast<u64*>(region->words));

@@ -20,6 +20,8 @@ GPUVM_DEVICE u64 over_frames(const layout::VmDesc* vm, u64 value, u32* rest) {
     return divide(value, vm->frame_count, vm->frame_reciprocal, rest);
 }
 
+GPUVM_DEVICE u32 next_frame(const layout::VmDesc* vm, u32 frame) { return frame + 1 < vm->frame_count ? frame + 1 : 0; }
+
 // Reserves up to `want` frames and returns how many: what was not there is given back at once. Relaxed: who takes a
 // frame acquires its slot.
 GPUVM_DEVICE u32 pool_reserve(const layout::VmDesc* vm, u32 want) {

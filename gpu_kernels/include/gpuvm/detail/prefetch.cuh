@@ -21,46 +21,21 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
                             layout::FAULT_OUT_OF_RANGE_SPAN);
         return;
     }
-    const layout::VmDesc* vm = vm_of(array);
     u64 last = ((first + count_) * element_bytes - 1) >> array.page_shift;
     u32 rung = kNoFrame;
     for (u64 page = first * element_bytes >> array.page_shift; page <= last && !aborted(); ++page) {
-        u64* word = words_of(array) + page;
-        u64 seen = ld_acquire_gpu(word);
+        u64 seen = ld_acquire_gpu(words_of(array) + page);
         if (state_of(seen) != kAbsent) continue;
-        Miss miss(array, page);
-        if (miss.transport() == Transport::kCopied) {
+        if (transport_of(array) == Transport::kCopied) {
+            Miss miss(array, page);
             if (!prefetch_directly(&miss)) break;
-            continue;
+        } else if constexpr (kQueued) {
+            if (!never_evicted(array)) pay_back(vm_of(array), 1, page_id(region_of(array), page));
+            if (!post_unawaited(array, page, seen, &rung)) break;
         }
-        u64 id = miss.id();
-        u32 frame = static_cast<u32>(page), queue;
-        u64 index;
-        if (miss.pooled()) {
-            pay_back(vm, 1, id);
-            if (!pool_pop(vm, &frame)) break;
-        }
-        if (!try_claim(word, seen)) {
-            give_frame_back(&miss, frame);
-            continue;
-        }
-        id = replica_to_fetch(vm, id);
-        if (!id || !try_reserve_any(vm, id, false, 1, &queue, &index)) {
-            revert_claim(word);
-            give_frame_back(&miss, frame);
-            break;
-        }
-        Queue q(vm, queue);
-        u32 token = queue << layout::TOKEN_SLOT_BITS | (static_cast<u32>(index & q.desc->mask) + 1);
-        // Before the request is written, so that whoever finishes it takes the token away.
-        set_token(word, token);
-        write_slot(q, index, layout::REQUEST_FETCH, id, frame, 0, token);
-        commit(q, index, 1);
-        count(&counters(vm)->prefetches, 1);
-        if (rung != queue && rung != kNoFrame) ring(Queue(vm, rung));
-        rung = queue;
     }
-    if (rung != kNoFrame) ring(Queue(vm, rung));
+    if constexpr (kQueued)
+        if (rung != kNoFrame) ring(Queue(vm_of(array), rung));
 }
 
 }  // namespace detail

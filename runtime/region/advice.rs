@@ -1,0 +1,131 @@
+//! How kernels will use a region, as the program says: hints that change what a launch costs, never what it computes.
+
+use std::ops::Range;
+
+use gpuvm_layouts as layout;
+
+use super::{Placement, Region, RegionInner, placement::first_draws};
+use crate::error::Result;
+
+/// How kernels will use a region: [`Region::advise`].
+///
+/// [`Sequential`](Self::Sequential), [`Random`](Self::Random), [`ReadOnce`](Self::ReadOnce) and [`KeepResident`](Self::KeepResident)
+/// replace each other, and so do [`InPlace`](Self::InPlace) and [`Fetch`](Self::Fetch); [`Normal`](Self::Normal) takes both kinds back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Advice {
+    /// Nothing is known: whatever was advised before is taken back, and pages are placed as the region was made
+    /// ([`RegionBuilder::placement`](super::RegionBuilder::placement)).
+    #[default]
+    Normal,
+    /// Pages are used in ascending order, each for a short time: as [`ReadOnce`](Self::ReadOnce), and with
+    /// [`VmBuilder::read_ahead`](crate::VmBuilder::read_ahead) a fault begins to fetch up to 64 KiB of the pages that follow, one at
+    /// least, as far as frames are free. That is done over queue pairs alone: over [`Transport::Direct`](crate::Transport::Direct) the lane
+    /// that asks would copy those pages itself, and wait for them.
+    Sequential,
+    /// Pages are used in no order. Nothing is read ahead; today that is what [`Normal`](Self::Normal) does, too.
+    Random,
+    /// Each page is used for a short time, and not again: its use does not protect it from leaving its frame. The clock takes such pages
+    /// as soon as it meets them, and for a page of such a region it takes another of that kind if one is near, so that a stream passes
+    /// through few frames and leaves other regions theirs. Wrong for pages that are used again: they are fetched again.
+    ReadOnce,
+    /// Pages leave when no others can: the clock passes over them until a lane that waits for a frame has looked at 64 windows of 32
+    /// frames, and no page leaves any more. Then they leave as others do, until the clock has gone on as far again and once round at
+    /// least.
+    KeepResident,
+    /// Later launches read the elements of pages without a frame where the pages live, as [`Placement::InPlace`] says. Ignored where that
+    /// is ignored.
+    InPlace,
+    /// Later launches fetch the pages that they use, as [`Placement::Fetch`] says.
+    Fetch,
+}
+
+/// What was advised last of each kind.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Advised {
+    usage: Advice,
+    /// In place of what the region was made with.
+    pub placement: Option<Placement>,
+}
+
+impl Advised {
+    fn after(self, advice: Advice) -> Self {
+        match advice {
+            Advice::Normal => Self::default(),
+            Advice::InPlace => Self {
+                placement: Some(Placement::InPlace),
+                ..self
+            },
+            Advice::Fetch => Self {
+                placement: Some(Placement::Fetch),
+                ..self
+            },
+            usage => Self { usage, ..self },
+        }
+    }
+
+    /// What of it stands in [`layout::RegionDesc::flags`].
+    pub fn region_flags(self) -> u32 {
+        match self.usage {
+            Advice::Sequential => layout::REGION_READ_ONCE | layout::REGION_READ_AHEAD,
+            Advice::ReadOnce => layout::REGION_READ_ONCE,
+            Advice::KeepResident => layout::REGION_KEEP_RESIDENT,
+            _ => 0,
+        }
+    }
+}
+
+impl<E> Region<E> {
+    /// Says how the launches to come will use the region. Results never depend on it. It may be said at any time: launches that run are
+    /// not waited for, and may follow a part of it.
+    ///
+    /// Returns whether this region follows it; else it is ignored: `InPlace` where reads in place are, and advice on which pages leave
+    /// their frames by a [never-evicted](super::RegionBuilder::never_evicted) region.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost): then what was advised before holds.
+    pub fn advise(&self, advice: Advice) -> Result<bool> {
+        let advised = self.inner.advise(advice);
+        self.inner.gpu.or_lost(advised)
+    }
+
+    /// Drops the pages that lie wholly in a range of elements, without writing them home: their frames are free again, and each page
+    /// holds what its home holds. That is what kernels wrote up to the page's last write-back, by a flush or for its frame, so pages of one
+    /// range may be of different age. Pages that lie in the range in part stay as they are. A
+    /// [never-evicted](super::RegionBuilder::never_evicted) region drops pages as well, and keeps the frames, into which they are fetched
+    /// again.
+    ///
+    /// Waits for the launches that name the region. Right for scratch data that is written anew: what is dropped costs no bytes over the
+    /// link.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for a range that ends before it begins, or past the region's end;
+    /// [`Error::Fault`](crate::Error::Fault) naming a page that could not be dropped.
+    pub fn discard(&self, range: Range<u64>) -> Result<()> {
+        let inner = &self.inner;
+        inner.check_range(&range)?;
+        let bytes = inner.element.bytes() as u64;
+        let pages = inner.pages.within(&(range.start * bytes..range.end * bytes));
+        let _guard = inner.quiesce();
+        inner.release_some(pages, true)
+    }
+}
+
+impl RegionInner {
+    fn advise(&self, advice: Advice) -> Result<bool> {
+        let mut advised = self.advised.lock();
+        let (before, after) = (*advised, advised.after(advice));
+        let (old, new) = (self.array_flags(before), self.array_flags(after));
+        if old != new {
+            // A launch that runs may store its own count over it; the next advice, or the rules of `Placement::Auto`, correct that.
+            self.view
+                .write_draws(&**self.gpu.device(), first_draws(new, self.gpu.page_shift()))?;
+        }
+        self.gpu.write_region_flags(&self.view, self.flags(after))?;
+        *advised = after;
+        Ok(match advice {
+            Advice::Normal | Advice::Random | Advice::Fetch => true,
+            Advice::Sequential | Advice::ReadOnce | Advice::KeepResident => !self.never_evicted,
+            Advice::InPlace => new & layout::ARRAY_IN_PLACE != 0,
+        })
+    }
+}
