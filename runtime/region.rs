@@ -157,17 +157,7 @@ impl RegionInner {
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
         let kind = (plan.never_evicted, plan.read_only);
         let array_flags = plan.placement.flags_for(kind, homes[0].direct_addr(), pages.count());
-        let read_costs = match array_flags & layout::ARRAY_DUELS {
-            0 => None,
-            _ => Some(gpu.read_costs(homes[0].direct_addr(), pages.bytes())?),
-        };
-        let head = placement::table_head(
-            array_flags,
-            pages.count(),
-            gpu.frame_count(),
-            gpu.page_shift(),
-            read_costs.as_ref(),
-        );
+        let (read_costs, head) = placement::begin(gpu, array_flags, &pages, homes[0].direct_addr())?;
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())

@@ -166,7 +166,7 @@ impl fmt::Display for BfsReport {
 pub struct ReadCostsReport {
     /// Nanoseconds of a read that shares its line of 128 bytes with no other.
     pub scattered_read_ns: f64,
-    /// The same of reads within 64 MiB.
+    /// Nanoseconds of such a read within 64 MiB.
     pub near_read_ns: f64,
     /// Nanoseconds of a line of 128 bytes that lanes read side by side.
     pub neighbouring_line_ns: f64,

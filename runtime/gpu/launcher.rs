@@ -129,7 +129,7 @@ impl PagedGpu {
             .map(drop)
     }
 
-    /// The same, and says how it went.
+    /// Runs a kernel of the runtime to its end, and says how it went.
     pub(super) fn run_reporting(
         &self,
         stream: &Arc<dyn Stream>,

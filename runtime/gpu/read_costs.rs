@@ -16,7 +16,7 @@ use crate::{
 pub struct ReadCosts {
     /// Nanoseconds of a read that shares its line of 128 bytes with no other.
     pub scattered_read_ns: f64,
-    /// The same of reads within 64 MiB.
+    /// Nanoseconds of such a read within 64 MiB.
     pub near_read_ns: f64,
     /// Nanoseconds of a line of 128 bytes that lanes read side by side.
     pub neighbouring_line_ns: f64,

@@ -5,7 +5,11 @@ use std::{fmt, str::FromStr};
 use bytemuck::Zeroable;
 use gpuvm_layouts as layout;
 
-use crate::gpu::ReadCosts;
+use crate::{
+    error::Result,
+    gpu::{PagedGpu, ReadCosts},
+    pages::Pages,
+};
 
 /// What a kernel's read of an element, `a[i]`, by a reader or by a cursor, does with a page that has no frame. It never changes
 /// results; spans and prefetches fetch the page under each.
@@ -49,14 +53,29 @@ impl Placement {
     }
 }
 
-/// What the head of a region's page table says of placement when no page is resident. `flags`: `ARRAY_*`.
-pub(super) fn table_head(
+/// What reads at the home `home` of such a region cost, where that is weighed, and how its page table begins. `flags`: `ARRAY_*`.
+pub(super) fn begin(
+    gpu: &PagedGpu,
     flags: u32,
-    pages: u64,
-    frames: u32,
-    page_shift: u32,
-    costs: Option<&ReadCosts>,
-) -> layout::TableHead {
+    pages: &Pages,
+    home: u64,
+) -> Result<(Option<ReadCosts>, layout::TableHead)> {
+    let costs = match flags & layout::ARRAY_DUELS {
+        0 => None,
+        _ => Some(gpu.read_costs(home, pages.bytes())?),
+    };
+    let head = table_head(
+        flags,
+        pages.count(),
+        gpu.frame_count(),
+        gpu.page_shift(),
+        costs.as_ref(),
+    );
+    Ok((costs, head))
+}
+
+/// What the head of a region's page table says of placement when no page is resident. `flags`: `ARRAY_*`.
+fn table_head(flags: u32, pages: u64, frames: u32, page_shift: u32, costs: Option<&ReadCosts>) -> layout::TableHead {
     let mut head = layout::TableHead::zeroed();
     if let Some(costs) = costs {
         [head.near_read, head.scattered_read] = costs.weights(pages << page_shift);

@@ -63,6 +63,32 @@ pub(super) fn counters(room: &mut Room<'_>) -> Result<(), Wrong> {
 /// Words of a short page, and how many of them are used.
 const SHORT: (u64, u64) = (32, 4);
 
+/// Operations on `words` for each of so many lanes and steps, as the kernel `linear` reads them. The last `short` words lie on a short
+/// page, which gets half of the moves.
+fn drawn(rng: &mut ChaCha8Rng, words: &[u64], short: u64, (lanes, steps): (u64, u32)) -> Vec<u64> {
+    let (mut used, mut at) = (vec![0usize; words.len()], 0);
+    let mut ops = Vec::new();
+    for n in 0..lanes * u64::from(steps) {
+        // Often a lane stays and reads: only who finds a page resident reads it without holding it.
+        let stays = n % u64::from(steps) != 0 && rng.random_range(0..4u32) != 0;
+        let mut which = match stays {
+            true => at / 2 * 2 + rng.random_range(0..2u32) as usize,
+            false if short > 0 && rng.random_bool(0.5) => words.len() - 1 - rng.random_range(0..short as u32) as usize,
+            false => rng.random_range(0..words.len() as u32) as usize,
+        };
+        while used[which] == linear::OPERATIONS_MAX {
+            which = (which + 1) % words.len();
+        }
+        used[which] += 1;
+        at = which;
+        // Every value is stored once only; additions keep to the upper part of its lower half.
+        let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..if stays { 4 } else { 8u32 }) as usize];
+        let value = if kind == 3 { 1 << 20 } else { n + 1 };
+        ops.push(kind << 56 | value << 24 | words[which]);
+    }
+    ops
+}
+
 /// Every word's history must have an order. Fetched, or read where it lives while others fetch, write and evict it.
 pub(super) fn linear(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
     let seed = room.seed();
@@ -81,28 +107,8 @@ pub(super) fn linear(room: &mut Room<'_>, placement: Placement) -> Result<(), Wr
         }
     };
     let _calm = Calm(&bench.vm);
-    let (mut used, mut at) = (vec![0usize; words.len()], 0);
-    let mut ops = Vec::new();
-    for n in 0..lanes * u64::from(steps) {
-        // Often a lane stays and reads: only who finds a page resident reads it without holding it.
-        let stays = n % u64::from(steps) != 0 && rng.random_range(0..4u32) != 0;
-        let mut which = match stays {
-            true => at / 2 * 2 + rng.random_range(0..2u32) as usize,
-            false if placement != Placement::Fetch && rng.random_bool(0.5) => {
-                words.len() - 1 - rng.random_range(0..SHORT.1 as u32) as usize
-            }
-            false => rng.random_range(0..words.len() as u32) as usize,
-        };
-        while used[which] == linear::OPERATIONS_MAX {
-            which = (which + 1) % words.len();
-        }
-        used[which] += 1;
-        at = which;
-        // Every value is stored once only; additions keep to the upper part of its lower half.
-        let kind = [0, 0, 0, 1, 1, 2, 3, 4][rng.random_range(0..if stays { 4 } else { 8u32 }) as usize];
-        let value = if kind == 3 { 1 << 20 } else { n + 1 };
-        ops.push(kind << 56 | value << 24 | words[which]);
-    }
+    let short = if placement == Placement::Fetch { 0 } else { SHORT.1 };
+    let ops = drawn(&mut rng, &words, short, (lanes, steps));
     let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
     given.write(&ops)?;
     let log = bench.vm.buffer::<u64>(4 * ops.len() as u64)?;
