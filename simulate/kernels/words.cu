@@ -56,6 +56,31 @@ __global__ void writers(gpuvm::array<u64> a, u64 apart, unsigned turns, u64* pro
     }
 }
 
+// The first lanes store rising numbers, in both halves of words of their own, in turns on two pages. The others read these words
+// all the while. Who reads what nobody stored, or what is older than before, says which word, what it read and what before.
+constexpr unsigned RISING = 3;
+__global__ void rising(gpuvm::array<u64> a, gpuvm::array<u64> b, unsigned turns, u64* wrong) {
+    u64 lane = lane_number();
+    if (lane < RISING) {
+        for (u64 turn = 1; turn <= turns && !gpuvm::failed(); ++turn) {
+            a[lane] = turn | turn << 32;
+            b[lane] = turn | turn << 32;
+        }
+        return;
+    }
+    u64 last[2 * RISING] = {};
+    for (u64 turn = lane; turn < lane + 4 * turns && !gpuvm::failed(); ++turn) {
+        unsigned at = turn % (2 * RISING);
+        u64 found = at < RISING ? a[at] : b[at - RISING];
+        if (found >> 32 != (found & 0xffffffff) || found < last[at]) {
+            wrong[0] = at + 1;
+            wrong[1] = found;
+            wrong[2] = last[at];
+        }
+        last[at] = found;
+    }
+}
+
 // Lets time go by.
 __global__ void delay(unsigned ns) {
     u64 end = gpuvm::detail::time_ns() + ns;

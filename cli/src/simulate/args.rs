@@ -21,7 +21,7 @@ pub struct SimulateArgs {
     pub seed: Option<u64>,
 
     /// Workloads, separated by commas, or all: random, counters, linear, stream, transpose, bfs, spans, prefetch, flush,
-    /// never-evicted, direct, large-pages, replicas, returns, checksums.
+    /// never-evicted, direct, large-pages, in-place, linear-in-place, rising, replicas, returns, checksums.
     #[arg(long, value_name = "NAME[,..]", default_value = "all")]
     pub workload: Workloads,
 
@@ -32,7 +32,7 @@ pub struct SimulateArgs {
     pub faults: Option<FaultMix>,
 
     /// Look for data races in the GPU's memory as well, which are failures. Memory is sequentially consistent then, so results say less.
-    /// Without linear, linear-in-place, bfs, in-place and never-evicted, whose lanes race for words on purpose.
+    /// Without linear, linear-in-place, rising, bfs, in-place and never-evicted, whose lanes race for words on purpose.
     #[arg(long)]
     pub races: bool,
 

@@ -168,6 +168,42 @@ fn in_words(history: &[Operation]) -> String {
     history.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// Words of each of the two pages, of which the kernel `rising` stores the first few.
+const RISING: (u64, u64) = (12, 3);
+
+/// Whoever reads a word sees it rise, whole, wherever its page is. Write-backs and reads at home meet much more often than under
+/// `linear`, which must keep a history.
+pub(super) fn rising(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
+    let seed = room.seed();
+    let (turns, pages) = (30u32, ["a", "b"]);
+    let bench = room.open(needs(seed, 1))?;
+    let region = |name| {
+        let region = bench.vm.region::<u64>().name(name).placement(placement);
+        region.home_on_gpu(1).zeroed(RISING.0)
+    };
+    let [a, b] = [region(pages[0])?, region(pages[1])?];
+    let _calm = Calm(&bench.vm);
+    let wrong = bench.vm.buffer::<u64>(3)?;
+    wrong.write(&[0; 3])?;
+    must(
+        &bench,
+        "rising",
+        LaunchConfig::new(2, THREADS as u32),
+        (&a, &b, turns, &wrong),
+    )?;
+    let wrong = wrong.to_vec()?;
+    if let (at @ 1.., found, before) = (wrong[0], wrong[1], wrong[2]) {
+        let (page, word) = (pages[((at - 1) / RISING.1) as usize], (at - 1) % RISING.1);
+        return Err(Wrong::Differs(format!(
+            "word {word} of page `{page}` was read as {found:#x} after {before:#x}"
+        )));
+    }
+    let mut model = vec![0; RISING.0 as usize];
+    model[..RISING.1 as usize].fill(u64::from(turns) << 32 | u64::from(turns));
+    close(&bench, a, &model)?;
+    close(&bench, b, &model)
+}
+
 pub(super) fn flush(room: &mut Room<'_>) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);

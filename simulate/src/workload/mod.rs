@@ -49,6 +49,8 @@ pub enum Workload {
     InPlace,
     /// Like `Linear`, with lanes that copy pages themselves and read words where they live, while others fetch, write and evict them.
     LinearInPlace,
+    /// Words that rise, on short pages that take turns in one frame, read where they live all the while.
+    Rising,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,
     /// Homes are taken away and return beside a kernel that writes.
@@ -86,7 +88,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -101,6 +103,7 @@ impl Workload {
         Self::LargePages,
         Self::InPlace,
         Self::LinearInPlace,
+        Self::Rising,
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
@@ -123,6 +126,7 @@ impl Workload {
             Self::LargePages => "large-pages",
             Self::InPlace => "in-place",
             Self::LinearInPlace => "linear-in-place",
+            Self::Rising => "rising",
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
@@ -135,7 +139,9 @@ impl Workload {
             Self::Random | Self::NeverEvicted | Self::Direct | Self::LargePages | Self::Replicas | Self::Checksums => {
                 (PROGRAM, &[("ELEMENT", "unsigned")])
             }
-            Self::Counters | Self::Linear | Self::LinearInPlace | Self::Flush | Self::Returns => (WORDS, &[]),
+            Self::Counters | Self::Linear | Self::LinearInPlace | Self::Rising | Self::Flush | Self::Returns => {
+                (WORDS, &[])
+            }
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
         };
@@ -154,7 +160,7 @@ impl Workload {
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
-            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::NeverEvicted
+            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::Rising | Self::NeverEvicted
         )
     }
 
@@ -162,7 +168,7 @@ impl Workload {
     pub(crate) fn is_direct(self) -> bool {
         matches!(
             self,
-            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace
+            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace | Self::Rising
         )
     }
 
@@ -193,6 +199,7 @@ impl Workload {
             Self::LargePages => programs::large_pages(room),
             Self::InPlace => sweeps::bfs(room, in_place(room.seed())),
             Self::LinearInPlace => contended::linear(room, in_place(room.seed())),
+            Self::Rising => contended::rising(room, in_place(room.seed())),
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),

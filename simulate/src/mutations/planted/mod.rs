@@ -32,7 +32,7 @@ const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
-const STUCK: &[&str] = &["did not end within", "no frame for page"];
+const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];
 
 /// A replacement of text.
 const fn plant(header: &'static str, from: &'static str, to: &'static str) -> Plant {

@@ -27,8 +27,8 @@ pub(super) static ALL: [Mutation; 9] = [
             "return atom_cas_relaxed_gpu(word, seen, next) == seen;",
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
-        Workload::InPlace,
-        2060,
+        Workload::LinearInPlace,
+        293,
         &["without a claim", "left the count of reads", "left its token"],
     ),
     broken(
@@ -66,9 +66,9 @@ pub(super) static ALL: [Mutation; 9] = [
             "return has_no_frame(second) && !((first ^ second) & layout::VERSION_MASK);",
             "return has_no_frame(first);",
         )],
-        Workload::LinearInPlace,
-        45,
-        NO_ORDER,
+        Workload::Rising,
+        14,
+        NOT_RISEN,
     ),
     broken(
         "count-taken-for-a-version",
@@ -92,9 +92,9 @@ pub(super) static ALL: [Mutation; 9] = [
             "return has_no_frame(second) && !((first ^ second)",
             "return !((first ^ second)",
         )],
-        Workload::LinearInPlace,
-        45,
-        NO_ORDER,
+        Workload::Rising,
+        27,
+        NOT_RISEN,
     ),
     broken(
         "home-that-changes-read-as-one-that-does-not",
@@ -105,9 +105,9 @@ pub(super) static ALL: [Mutation; 9] = [
             "if (array.region & layout::ARRAY_HOME_CHANGES)",
             "if (!array.region)",
         )],
-        Workload::LinearInPlace,
-        24,
-        NO_ORDER,
+        Workload::Rising,
+        2,
+        NOT_RISEN,
     ),
     broken(
         "evicted-before-its-bytes-are-home",
@@ -126,4 +126,4 @@ pub(super) static ALL: [Mutation; 9] = [
 ];
 
 /// How a value that was never, or no longer, in a word shows.
-const NO_ORDER: &[&str] = &["no order of its operations"];
+const NOT_RISEN: &[&str] = &["was read as"];

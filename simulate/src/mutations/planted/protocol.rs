@@ -293,7 +293,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "return;",
         )],
         Workload::Random,
-        27,
+        0,
         STUCK,
     ),
     broken(
