@@ -77,8 +77,15 @@ pub const DRAW_MANY: u32 = 3;
 pub const DRAW_FEW: u32 = 127;
 /// Bits of one of the fields.
 pub const DRAW_BITS: u32 = 8;
-/// Position of the block's size in [`TableHead::sampling`].
+/// Position of the block's size in [`TableHead::sampling`], of eight bits.
 pub const SAMPLING_BLOCK_SHIFT: u32 = 32;
+/// [`TableHead::sampling`]: pages of the sample that fetches follow the rule of the pages in no sample, for a while, since fetching cost
+/// far more.
+pub const SAMPLING_RESTS_BIT: u64 = 1 << 40;
+/// Position of the number of the next decision in [`TableHead::sampling`], of four bits.
+pub const SAMPLING_TURN_SHIFT: u32 = 44;
+/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the last one.
+pub const SAMPLING_TURNS: u32 = 16;
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
 pub const DRAWS_ALIKE: u32 = 0x0101_0101;
 /// The draws while frames are free and reads are scattered: pages are fetched once reads of them have cost as much.

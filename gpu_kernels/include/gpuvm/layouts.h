@@ -303,8 +303,18 @@ constexpr const unsigned int DRAW_FEW = 127;
 /// Bits of one of the fields.
 constexpr const unsigned int DRAW_BITS = 8;
 
-/// Position of the block's size in [`TableHead::sampling`].
+/// Position of the block's size in [`TableHead::sampling`], of eight bits.
 constexpr const unsigned int SAMPLING_BLOCK_SHIFT = 32;
+
+/// [`TableHead::sampling`]: pages of the sample that fetches follow the rule of the pages in no sample, for a while, since fetching cost
+/// far more.
+constexpr const unsigned long long SAMPLING_RESTS_BIT = (1ULL << 40ULL);
+
+/// Position of the number of the next decision in [`TableHead::sampling`], of four bits.
+constexpr const unsigned int SAMPLING_TURN_SHIFT = 44;
+
+/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the last one.
+constexpr const unsigned int SAMPLING_TURNS = 16;
 
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
 constexpr const unsigned int DRAWS_ALIKE = 16843009;

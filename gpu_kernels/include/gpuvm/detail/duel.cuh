@@ -19,10 +19,17 @@ constexpr int kSpreadPages = 8;
 GPUVM_DEVICE layout::TableHead* head_of(u64* words) { return reinterpret_cast<layout::TableHead*>(words) - 1; }
 
 GPUVM_DEVICE u64 sampling_of(const layout::TableHead* head) { return ld_relaxed_gpu(&head->sampling); }
-GPUVM_DEVICE u32 block_shift_of(u64 sampling) { return static_cast<u32>(sampling >> layout::SAMPLING_BLOCK_SHIFT); }
-// The block's size never changes: a lane may store what it read of it.
+GPUVM_DEVICE u32 block_shift_of(u64 sampling) {
+    return static_cast<u32>(sampling >> layout::SAMPLING_BLOCK_SHIFT) & 0xff;
+}
+// The block's size never changes: a lane may store what it read of it. What several lanes store at a time is a hint.
 GPUVM_DEVICE void set_draws(layout::TableHead* head, u64 sampling, u32 draws) {
-    st_relaxed_gpu(&head->sampling, (sampling >> layout::SAMPLING_BLOCK_SHIFT << layout::SAMPLING_BLOCK_SHIFT) | draws);
+    st_relaxed_gpu(&head->sampling, (sampling >> 32 << 32) | draws);
+}
+// The rule that pages of the sample follow now.
+GPUVM_DEVICE u32 rule_of(const layout::TableHead* head, u64 sampling, u32 sample) {
+    bool rests = sample == layout::RULE_FETCH && sampling & layout::SAMPLING_RESTS_BIT;
+    return sample == kNoSample || rests ? ld_relaxed_gpu(&head->rule) : sample;
 }
 
 // The rule whose sample the page is in, or none. Of a block of pages each rule has one, at a place that is drawn by the
@@ -45,13 +52,13 @@ GPUVM_DEVICE bool is_free(u32 draws, u32 page_shift) {
     return draws == draws_free(page_shift) || draws == layout::DRAWS_COUNTED;
 }
 // The head's draws while no frame is free, when pages of no sample follow `rule`.
-GPUVM_DEVICE u32 draws_by(u32 rule, u32 page_shift) {
+GPUVM_DEVICE u32 draws_by(u64 sampling, u32 rule, u32 page_shift) {
     u32 fetch = draw_fetch(page_shift);
     u32 others = rule == layout::RULE_FETCH       ? fetch
                  : rule == layout::RULE_FREQUENCY ? layout::DRAW_MANY
                                                   : layout::DRAW_FEW;
     return layout::DRAW_MANY << layout::RULE_FIRST_COME * layout::DRAW_BITS |
-           fetch << layout::RULE_FETCH * layout::DRAW_BITS |
+           (sampling & layout::SAMPLING_RESTS_BIT ? others : fetch) << layout::RULE_FETCH * layout::DRAW_BITS |
            layout::DRAW_MANY << layout::RULE_FREQUENCY * layout::DRAW_BITS | others << kNoSample * layout::DRAW_BITS;
 }
 // Of the reads of a page, which ones ask: a mask for their times.
@@ -95,27 +102,36 @@ GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
     bool competes = flags & layout::REGION_DUELS;
     if (is_free(static_cast<u32>(sampling), vm->page_shift))
         set_draws(head, sampling,
-                  competes ? draws_by(ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
+                  competes ? draws_by(sampling, ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
     return !competes;
 }
 
 // The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
-// small. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
+// small. A sample that fetches may cost as much as many times its share of all pages: when that is far more than
+// another rule costs it rests until the end of a round, and all begin anew. Several lanes may decide at a time: a cost
+// that changed meanwhile fades another time.
 GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
-    u64 costs[layout::PLACEMENT_RULES];
-    u32 best = layout::RULE_FIRST_COME;
+    u64 costs[layout::PLACEMENT_RULES], sampling = sampling_of(head), rests = sampling & layout::SAMPLING_RESTS_BIT;
+    u32 best = layout::RULE_FIRST_COME, turn = sampling >> layout::SAMPLING_TURN_SHIFT & (layout::SAMPLING_TURNS - 1);
+    bool anew = rests && turn == layout::SAMPLING_TURNS - 1;
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
         u64 cost = costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
-        atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
-        if (cost < costs[best]) best = rule;
+        atom_cas_relaxed_gpu(&head->cost[rule], cost, anew ? 0 : cost - (cost * 5 >> 4));
+        if (cost < costs[best] && !(rests && rule == layout::RULE_FETCH)) best = rule;
     }
+    if (turn && costs[layout::RULE_FETCH] > 2 * costs[best]) rests = layout::SAMPLING_RESTS_BIT;
+    if (anew) rests = 0;
     if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
-    set_draws(head, sampling_of(head), draws_by(best, page_shift));
+    u64 next = (turn + 1) & (layout::SAMPLING_TURNS - 1);
+    sampling = static_cast<u64>(block_shift_of(sampling)) << layout::SAMPLING_BLOCK_SHIFT | rests |
+               next << layout::SAMPLING_TURN_SHIFT;
+    set_draws(head, sampling, draws_by(sampling, best, page_shift));
 }
 
 // A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
 GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_shift) {
+    if (sample == layout::RULE_FETCH && sampling_of(head) & layout::SAMPLING_RESTS_BIT) return;
     atom_add_relaxed_gpu(&head->cost[sample], cost);
     u64 before = atom_add_relaxed_gpu(&head->spent, cost);
     if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head, page_shift);
@@ -131,7 +147,7 @@ GPUVM_NOINLINE bool spend_on_duel(layout::Counters* c, layout::TableHead* head, 
     u32 sample = sample_of(page, block_shift_of(sampling));
     if (sample == kNoSample) return false;
     spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
-    return full && sample != layout::RULE_FREQUENCY;
+    return full && rule_of(head, sampling, sample) != layout::RULE_FREQUENCY;
 }
 
 // A page was fetched by a fault. As `spend_on_duel`.

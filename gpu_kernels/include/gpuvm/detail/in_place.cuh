@@ -12,6 +12,9 @@
 namespace gpuvm {
 namespace detail {
 
+// Chunks that reads of a page cost before it gets a free frame, where pages are larger than that: 8 KiB.
+constexpr u64 kEnoughWhileFree = 512;
+
 GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
 }
@@ -63,6 +66,9 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);
     u64 use = use_of(seen, epoch) + cost, enough = 1ull << (vm->page_shift - kChunkShift);
+    // A free frame costs nothing: a large page need not first have been read for as much as it costs.
+    if (enough > kEnoughWhileFree && is_free(static_cast<u32>(sampling_of(head)), vm->page_shift))
+        enough = kEnoughWhileFree;
     if (use >= enough) {
         // Worth a fetch. Whether it is worth more than a page that has a frame: one that was used of late stays.
         i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
@@ -99,7 +105,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
             rule = draws == layout::DRAWS_COUNTED ? layout::RULE_FREQUENCY : layout::RULE_FETCH;
             sample = kNoSample;
         } else if (competes) {
-            rule = sample == kNoSample ? ld_relaxed_gpu(&head->rule) : sample;
+            rule = rule_of(head, sampling, sample);
         }
         if (rule == layout::RULE_FETCH) {
             // A large page shows its first element early, and is fetched for the second one.
