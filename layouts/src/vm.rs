@@ -84,7 +84,7 @@ pub const SAMPLING_BLOCK_SHIFT: u32 = 32;
 pub const SAMPLING_RESTS_BIT: u64 = 1 << 40;
 /// Position of the number of the next decision in [`TableHead::sampling`], of four bits.
 pub const SAMPLING_TURN_SHIFT: u32 = 44;
-/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the last one.
+/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the first one.
 pub const SAMPLING_TURNS: u32 = 16;
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.
 pub const DRAWS_ALIKE: u32 = 0x0101_0101;

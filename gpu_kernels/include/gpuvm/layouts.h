@@ -313,7 +313,7 @@ constexpr const unsigned long long SAMPLING_RESTS_BIT = (1ULL << 40ULL);
 /// Position of the number of the next decision in [`TableHead::sampling`], of four bits.
 constexpr const unsigned int SAMPLING_TURN_SHIFT = 44;
 
-/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the last one.
+/// Decisions of one round: [`SAMPLING_RESTS_BIT`] goes with the first one.
 constexpr const unsigned int SAMPLING_TURNS = 16;
 
 /// The draws of [`TableHead::sampling`] whose fields are all the same, times that.

@@ -107,20 +107,23 @@ GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
 }
 
 // The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
-// small. A sample that fetches may cost as much as many times its share of all pages: when that is far more than
-// another rule costs it rests until the end of a round, and all begin anew. Several lanes may decide at a time: a cost
-// that changed meanwhile fades another time.
+// small. A sample that fetches may cost many times its share of all pages: when it costs more than twice the best it
+// rests, and keeps its cost, until the next round. That is no less than half of what the samples spent together, more
+// than the best comes to without it: a rule that rests is not the best. Several lanes may decide at a time: a cost that
+// changed meanwhile fades another time.
 GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     u64 costs[layout::PLACEMENT_RULES], sampling = sampling_of(head), rests = sampling & layout::SAMPLING_RESTS_BIT;
     u32 best = layout::RULE_FIRST_COME, turn = sampling >> layout::SAMPLING_TURN_SHIFT & (layout::SAMPLING_TURNS - 1);
-    bool anew = rests && turn == layout::SAMPLING_TURNS - 1;
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
         u64 cost = costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
-        atom_cas_relaxed_gpu(&head->cost[rule], cost, anew ? 0 : cost - (cost * 5 >> 4));
-        if (cost < costs[best] && !(rests && rule == layout::RULE_FETCH)) best = rule;
+        if (!(rests && rule == layout::RULE_FETCH))
+            atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
+        if (cost < costs[best]) best = rule;
     }
-    if (turn && costs[layout::RULE_FETCH] > 2 * costs[best]) rests = layout::SAMPLING_RESTS_BIT;
-    if (anew) rests = 0;
+    if (turn == 0)
+        rests = 0;
+    else if (turn > 1 && costs[layout::RULE_FETCH] > 2 * costs[best])
+        rests = layout::SAMPLING_RESTS_BIT;
     if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
     u64 next = (turn + 1) & (layout::SAMPLING_TURNS - 1);
