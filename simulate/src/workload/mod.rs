@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpuvm::{Launch, LaunchConfig, Placement, Region};
+use gpuvm::{Advice, Launch, LaunchConfig, Placement, Region};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -49,6 +49,8 @@ pub enum Workload {
     InPlace,
     /// Like `Linear`, with lanes that copy pages themselves and read words where they live, while others fetch, write and evict them.
     LinearInPlace,
+    /// Like `LinearInPlace`, with stores where words live as well, and reads there or not.
+    StoresInPlace,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,
     /// Homes are taken away and return beside a kernel that writes.
@@ -86,7 +88,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -101,6 +103,7 @@ impl Workload {
         Self::LargePages,
         Self::InPlace,
         Self::LinearInPlace,
+        Self::StoresInPlace,
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
@@ -123,6 +126,7 @@ impl Workload {
             Self::LargePages => "large-pages",
             Self::InPlace => "in-place",
             Self::LinearInPlace => "linear-in-place",
+            Self::StoresInPlace => "stores-in-place",
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
@@ -135,7 +139,9 @@ impl Workload {
             Self::Random | Self::NeverEvicted | Self::Direct | Self::LargePages | Self::Replicas | Self::Checksums => {
                 (PROGRAM, &[("ELEMENT", "unsigned")])
             }
-            Self::Counters | Self::Linear | Self::LinearInPlace | Self::Flush | Self::Returns => (WORDS, &[]),
+            Self::Counters | Self::Linear | Self::LinearInPlace | Self::StoresInPlace | Self::Flush | Self::Returns => {
+                (WORDS, &[])
+            }
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
         };
@@ -154,7 +160,7 @@ impl Workload {
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
-            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::NeverEvicted
+            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::StoresInPlace | Self::NeverEvicted
         )
     }
 
@@ -162,7 +168,7 @@ impl Workload {
     pub(crate) fn is_direct(self) -> bool {
         matches!(
             self,
-            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace
+            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace | Self::StoresInPlace
         )
     }
 
@@ -181,7 +187,7 @@ impl Workload {
         match self {
             Self::Random => programs::random(room),
             Self::Counters => contended::counters(room),
-            Self::Linear => contended::linear(room, Placement::Fetch),
+            Self::Linear => contended::linear(room, Placement::Fetch, Advice::Normal),
             Self::Stream => sweeps::stream(room),
             Self::Transpose => sweeps::transpose(room),
             Self::Bfs => sweeps::bfs(room, Placement::Fetch),
@@ -192,7 +198,14 @@ impl Workload {
             Self::Direct => programs::direct(room),
             Self::LargePages => programs::large_pages(room),
             Self::InPlace => sweeps::bfs(room, in_place(room.seed())),
-            Self::LinearInPlace => contended::linear(room, in_place(room.seed())),
+            Self::LinearInPlace => contended::linear(room, in_place(room.seed()), Advice::Normal),
+            Self::StoresInPlace => {
+                let placement = match room.seed() % 4 {
+                    0 => Placement::Fetch,
+                    _ => in_place(room.seed()),
+                };
+                contended::linear(room, placement, Advice::WriteOnce)
+            }
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),

@@ -100,7 +100,8 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     }
 }
 
-// Waits until another's fetch of the page has ended, finishing it when its poster has left. False at the limit.
+// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nobody uses the
+// page in place. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_PAGE, id, 0);
@@ -108,9 +109,11 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     bool ended;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
-        ended = state_of(seen) != kFetching;
+        bool fetching = state_of(seen) == kFetching;
+        // Of a page that is used in place: its pins go soon, since who holds them waits for nobody.
+        ended = !fetching && !(kDirect && state_of(seen) == kAbsent && pins_of(seen));
         if (ended) break;
-        u32 token = frame_of(seen);
+        u32 token = fetching ? frame_of(seen) : 0;
         if (is_direct(region_of(vm, id))) {
             if (token) {
                 if (fill_chunk(fill_at(vm, token - 1), id)) continue;
@@ -373,10 +376,17 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
     u64* word = miss->word();
     Source source = miss->source();
     bool large = source.bytes > layout::FILL_PAGE_BYTES;
+    // Stores in place come and go and leave the word as it was: a copy that began before the claim may lack them.
+    bool late = stores_in_place(miss->array), early = !large && !late;
     u32 frame = kNoFrame;
     while (true) {
         u64 seen = miss->look();
         u32 status = look_at_page(word, miss->id(), seen, pins, &miss->frame);
+        // Used in place: those who come from now on see the mark, and wait for the fetch.
+        if (status == kWon && pins_of(seen)) {
+            touch(word, seen);
+            status = kBusy;
+        }
         if (status != kWon && frame != kNoFrame) {
             give_frame_back(miss, frame);
             frame = kNoFrame;
@@ -386,14 +396,14 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
-        if (!large) fetch.begin(source.home, source.bytes);
+        if (early) fetch.begin(source.home, source.bytes);
         bool claimed = try_claim(word, seen);
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
         else if (frame == kNoFrame && !pool_pop(vm, &frame))
             frame = kNoFrame;
         if (!claimed || frame == kNoFrame) {
-            if (!large) fetch.cancel();
+            if (early) fetch.cancel();
             if (!claimed) continue;
             // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
@@ -405,6 +415,9 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         }
         miss->frame = frame;
         miss->token = 0;
+        // Stores in place, which the claim has acquired, come before the copy engine's reads.
+        if (late) fence_proxy();
+        if (late && !large) fetch.begin(source.home, source.bytes);
         if (large)
             miss->token = fill_page(vm, word, miss->id(), source.home, miss->frame_address(), source.bytes);
         else
