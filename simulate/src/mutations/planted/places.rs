@@ -127,7 +127,11 @@ pub(super) static ALL: [Mutation; 12] = [
         "claim-over-a-page-in-use-in-place",
         Places(10),
         "a page is not claimed while lanes store at its home",
-        &[plant(FAULT, "if (status == kWon && pins_of(seen)) {", "if (false) {")],
+        &[plant(
+            FAULT,
+            "if (!kDirect || !pins_of(seen)) return kWon;",
+            "return kWon;",
+        )],
         Workload::StoresInPlace,
         0,
         &["claimed while it is used in place"],
@@ -142,7 +146,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !(old & layout::REFERENCED_BIT)",
         )],
         Workload::StoresInPlace,
-        1,
+        0,
         &["no order of its operations", "its home differ from byte"],
     ),
     broken(
@@ -167,8 +171,8 @@ pub(super) static ALL: [Mutation; 12] = [
             ),
             plant(
                 FAULT,
-                "bool late = stores_in_place(miss->array), early = !large && !late;",
-                "bool late = false, early = !large;",
+                "layout::FILL_PAGE_BYTES || stores_in_place(miss->array);",
+                "layout::FILL_PAGE_BYTES;",
             ),
         ],
         Workload::StoresInPlace,
