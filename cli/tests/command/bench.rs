@@ -244,7 +244,7 @@ fn traces_that_read_each_word_have_the_sum_of_all() {
 
 #[test]
 fn each_word_is_stored_in_place_in_frames_and_by_a_pointer() {
-    let report = report("placement --stores --data 512KiB --reads 3000 --page-size 4KiB,64KiB --repeat 2");
+    let report = report("placement --stores --data 4MiB --reads 3000 --page-size 4KiB,64KiB --repeat 2");
     let rows = rows(&report);
     assert_eq!(rows.len(), 12);
     for row in rows {
