@@ -252,7 +252,7 @@ fn each_word_is_stored_in_place_in_frames_and_by_a_pointer() {
         let words = if parameter(&row, "order") == "scattered" {
             3000
         } else {
-            65_536
+            524_288
         };
         assert_eq!((&row["verified"], &row["unit"]), (&words.into(), &"ms".into()));
         let moved = (more("fetched MB"), more("in place MB"));

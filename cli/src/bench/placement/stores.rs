@@ -123,7 +123,7 @@ impl Stores {
         for round in 1..=u64::from(repeat) {
             // No page is there, and every word gets another value than it has, whatever way was before.
             self.region.evict().map_err(CliError::Bench)?;
-            let value = round << 8 | way as u64 + 1;
+            let value = (round << 8) | (way as u64 + 1);
             let before = self.machine.vm.stats().map_err(CliError::Bench)?;
             let (config, _) = self.machine.many_warps();
             let args = (&self.region, count, bits, value, self.tally.arg());
