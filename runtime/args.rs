@@ -38,11 +38,19 @@ impl<'a> Arg<'a> {
         Self(Kind::Value { element, bytes })
     }
 
+    /// What the kernel gets.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match &self.0 {
+            Kind::Value { bytes, .. } => bytes.to_vec(),
+            Kind::Buffer { inner, .. } => inner.memory.addr().to_ne_bytes().to_vec(),
+            Kind::Region(region) => bytemuck::bytes_of(&region.array()).to_vec(),
+        }
+    }
+
     /// What a launch keeps of it.
     pub(crate) fn give(&self) -> Given {
         match &self.0 {
             Kind::Value { element, bytes } => Given {
-                bytes: bytes.to_vec(),
                 kind: GivenKind::Scalar {
                     element: element.clone(),
                     bytes: bytes.len(),
@@ -52,14 +60,12 @@ impl<'a> Arg<'a> {
                 memory: None,
             },
             Kind::Buffer { gpu, element, inner } => Given {
-                bytes: inner.memory.addr().to_ne_bytes().to_vec(),
                 kind: GivenKind::Pointer((*element).clone()),
                 gpu: Some(Arc::clone(gpu)),
                 region: None,
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Region(region) => Given {
-                bytes: bytemuck::bytes_of(&region.array()).to_vec(),
                 kind: GivenKind::Array {
                     element: region.element.clone(),
                     read_only: region.read_only,

@@ -8,7 +8,6 @@ use crate::{element::ElementType, gpu::PagedGpu, launch::Memory};
 
 /// What a launch keeps of one argument.
 pub(crate) struct Given {
-    pub bytes: Vec<u8>,
     pub kind: GivenKind,
     /// The GPU that it belongs to.
     pub gpu: Option<Arc<PagedGpu>>,

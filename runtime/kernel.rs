@@ -97,14 +97,13 @@ impl Kernel {
         let given: Vec<Given> = args.iter().map(Arg::give).collect();
         self.check(&given)?;
         let label = format!("kernel `{}`", self.info().name);
-        let mut args = Vec::with_capacity(given.len());
+        let args = || args.iter().map(Arg::bytes).collect();
         let mut named = Named::default();
         for argument in given {
-            args.push(argument.bytes);
             named.memories.extend(argument.memory);
             named.regions.extend(argument.region);
         }
-        let in_flight = self.gpu.enqueue(stream, &self.kernel, config, &args, named, &label);
+        let in_flight = self.gpu.enqueue(stream, &self.kernel, config, args, named, &label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }

@@ -36,6 +36,7 @@ pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;
 pub use placement::Placement;
+use placement::reaches;
 
 /// What a region is; its handle and the launches that name it share it.
 pub(crate) struct RegionInner {
@@ -295,7 +296,12 @@ impl RegionInner {
     fn array_flags(&self, advised: Advised) -> u32 {
         let kind = (self.never_evicted, self.read_only);
         let placement = advised.placement.unwrap_or(self.placement);
-        placement.flags_for(kind, self.homes[0].direct_addr(), self.pages.count())
+        let home = self.homes[0].direct_addr();
+        let stores = match advised.stores_in_place() && !self.read_only && !self.never_evicted && reaches(home) {
+            true => layout::ARRAY_STORES_IN_PLACE,
+            false => 0,
+        };
+        placement.flags_for(kind, home, self.pages.count()) | stores
     }
 
     /// Copies bytes of the home out.

@@ -51,6 +51,8 @@ pub struct Stats {
     /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
     /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
     pub bytes_in_place: u64,
+    /// Bytes that were stored at the pages' homes, in place ([`Advice::WriteOnce`](crate::Advice::WriteOnce)).
+    pub bytes_stored_in_place: u64,
     /// Pages of regions with [`Placement::Auto`](crate::Placement::Auto) that a fault fetched while no frame was free: the rule that held
     /// let them in, or a span asked for them. The other pages of such regions came while frames were free.
     pub admissions: u64,
@@ -91,6 +93,7 @@ impl Stats {
             replicas_missed: sum(|c| c.replicas_missed),
             replicas_mended: sum(|c| c.replicas_mended),
             bytes_in_place: sum(|c| c.chunks_in_place) * 16,
+            bytes_stored_in_place: sum(|c| c.bytes_stored_in_place),
             admissions: sum(|c| c.admissions),
             displacements: sum(|c| c.displacements),
             latencies: histogram.buckets,
@@ -138,6 +141,7 @@ impl Stats {
             replicas_missed: self.replicas_missed.saturating_sub(earlier.replicas_missed),
             replicas_mended: self.replicas_mended.saturating_sub(earlier.replicas_mended),
             bytes_in_place: self.bytes_in_place.saturating_sub(earlier.bytes_in_place),
+            bytes_stored_in_place: self.bytes_stored_in_place.saturating_sub(earlier.bytes_stored_in_place),
             admissions: self.admissions.saturating_sub(earlier.admissions),
             displacements: self.displacements.saturating_sub(earlier.displacements),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),

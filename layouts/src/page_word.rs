@@ -2,13 +2,13 @@
 //!
 //! | bits | field |
 //! |---|---|
-//! | 63..44 | pins: lanes that hold the page in its frame |
+//! | 63..44 | pins: lanes that hold the page in its frame, or at its home (ABSENT) |
 //! | 43 | dirty: the frame is newer than the home |
 //! | 42..32 | version: one more at every eviction |
 //! | 31..4 | frame (RESIDENT), request token (FETCHING), fault code (ERROR), count of reads in place (ABSENT) |
 //! | 3..2 | state |
 //! | 1 | write-back in flight |
-//! | 0 | referenced: a hint for the clock |
+//! | 0 | referenced: a hint for the clock; ABSENT: somebody waits to fetch the page |
 
 /// The page has no frame.
 pub const STATE_ABSENT: u64 = 0;

@@ -47,6 +47,9 @@ pub const ARRAY_DUELS: u32 = 0x1000_0000;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
 /// look at the page's word.
 pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
+/// Bit of [`ArrayDesc::region`]: stores to a page without a frame go to its home, which lanes reach by stores and which begins at a
+/// multiple of 16 bytes. All launches that are in flight together agree about it.
+pub const ARRAY_STORES_IN_PLACE: u32 = 0x0400_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
@@ -417,8 +420,10 @@ pub struct Counters {
     pub admissions: u64,
     /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
     pub displacements: u64,
+    /// Bytes that were stored at the pages' homes, in place.
+    pub bytes_stored_in_place: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 10],
+    pub reserved: [u64; 9],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -456,7 +461,8 @@ shared_layout! {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
-        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, reserved: 176,
+        replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
+        reserved: 184,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -31,13 +31,14 @@ struct Spans {
 }
 
 impl PagedGpu {
-    /// Enqueues a launch whose arguments were checked.
+    /// Enqueues a launch whose arguments were checked. They are made while the launches that name the same memory are locked, so that
+    /// advice which waited for those holds for this one.
     pub fn enqueue(
         &self,
         stream: &Arc<dyn Stream>,
         kernel: &Arc<dyn GpuKernel>,
         config: &LaunchConfig,
-        args: &[Vec<u8>],
+        args: impl FnOnce() -> Vec<Vec<u8>>,
         named: Named,
         label: &str,
     ) -> Result<Arc<InFlight>> {
@@ -56,6 +57,7 @@ impl PagedGpu {
         by_address.dedup_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
         let mut guards: Vec<MutexGuard<'_, Vec<Weak<InFlight>>>> =
             by_address.iter().map(|memory| memory.launches().lock()).collect();
+        let args = args();
         let mut in_flight = InFlight::new(kernel, slot, label);
         in_flight.regions = regions;
         in_flight.span_frames = self.spans(config).frames;
@@ -69,7 +71,7 @@ impl PagedGpu {
         self.forget_errors(&mut state, stream)?;
         // Before the first write can be.
         by_address.iter().for_each(|memory| memory.may_be_written());
-        self.put(&mut state, stream, &shape, args, &in_flight)?;
+        self.put(&mut state, stream, &shape, &args, &in_flight)?;
         for launches in &mut guards {
             launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
             launches.push(Arc::downgrade(&in_flight));
@@ -147,7 +149,7 @@ impl PagedGpu {
             continues: true,
             ..Named::default()
         };
-        let in_flight = self.enqueue(stream, kernel, &config, args, named, label);
+        let in_flight = self.enqueue(stream, kernel, &config, || args.to_vec(), named, label);
         let in_flight = self.or_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);

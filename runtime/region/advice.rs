@@ -9,8 +9,9 @@ use crate::error::Result;
 
 /// How kernels will use a region: [`Region::advise`].
 ///
-/// [`Sequential`](Self::Sequential), [`Random`](Self::Random), [`ReadOnce`](Self::ReadOnce) and [`KeepResident`](Self::KeepResident)
-/// replace each other, and so do [`InPlace`](Self::InPlace) and [`Fetch`](Self::Fetch); [`Normal`](Self::Normal) takes both kinds back.
+/// [`Sequential`](Self::Sequential), [`Random`](Self::Random), [`ReadOnce`](Self::ReadOnce), [`KeepResident`](Self::KeepResident) and
+/// [`WriteOnce`](Self::WriteOnce) replace each other, and so do [`InPlace`](Self::InPlace) and [`Fetch`](Self::Fetch);
+/// [`Normal`](Self::Normal) takes both kinds back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Advice {
     /// Nothing is known: whatever was advised before is taken back, and pages are placed as the region was made
@@ -32,6 +33,12 @@ pub enum Advice {
     /// frames, and no page leaves any more. Then they leave as others do, until the clock has gone on as far again and once round at
     /// least.
     KeepResident,
+    /// Elements are stored once, and not used again soon: a store (`a[i] = v`) to a page without a frame goes to the page's home, past
+    /// the frames, which fetches and writes back nothing. All other accesses of the region, and stores to a page that has a frame, are
+    /// what they were. Right for results that are scattered over more pages than there are frames, or stored in full and in order.
+    /// Wrong for elements that are stored again and again. Ignored where reads in place are
+    /// ([`Placement::InPlace`]), and by a region that is [read-only](super::RegionBuilder::read_only).
+    WriteOnce,
     /// Later launches read the elements of pages without a frame where the pages live, as [`Placement::InPlace`] says. Ignored where that
     /// is ignored.
     InPlace,
@@ -72,14 +79,20 @@ impl Advised {
             _ => 0,
         }
     }
+
+    /// Whether elements are stored where pages without a frame live, if lanes can.
+    pub fn stores_in_place(self) -> bool {
+        self.usage == Advice::WriteOnce
+    }
 }
 
 impl<E> Region<E> {
     /// Says how the launches to come will use the region. Results never depend on it. It may be said at any time: launches that run are
-    /// not waited for, and may follow a part of it.
+    /// not waited for, and may follow a part of it. Only [`WriteOnce`](Advice::WriteOnce), and what takes it back, wait for the launches
+    /// that name the region, since they have to agree about where it is written.
     ///
-    /// Returns whether this region follows it; else it is ignored: `InPlace` where reads in place are, and advice on which pages leave
-    /// their frames by a [never-evicted](super::RegionBuilder::never_evicted) region.
+    /// Returns whether this region follows it; else it is ignored: `InPlace` and `WriteOnce` where their text says so, and advice on which
+    /// pages leave their frames by a [never-evicted](super::RegionBuilder::never_evicted) region.
     ///
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost): then what was advised before holds.
@@ -112,10 +125,20 @@ impl<E> Region<E> {
 
 impl RegionInner {
     fn advise(&self, advice: Advice) -> Result<bool> {
-        let mut advised = self.advised.lock();
-        let (before, after) = (*advised, advised.after(advice));
-        let (old, new) = (self.array_flags(before), self.array_flags(after));
-        if old != new {
+        // A lane that fetches a page relies on what others do that store: launches which differ about it never meet.
+        let mut quiet = None;
+        let (mut advised, old, new) = loop {
+            let advised = self.advised.lock();
+            let (old, new) = (self.array_flags(*advised), self.array_flags(advised.after(advice)));
+            if quiet.is_some() || (old ^ new) & layout::ARRAY_STORES_IN_PLACE == 0 {
+                break (advised, old, new);
+            }
+            // The launches are locked first, as where one of them is enqueued.
+            drop(advised);
+            quiet = Some(self.quiesce());
+        };
+        let after = advised.after(advice);
+        if (old ^ new) & !layout::ARRAY_STORES_IN_PLACE != 0 {
             // A launch that runs may store its own count over it; the next advice, or the rules of `Placement::Auto`, correct that.
             self.view
                 .write_draws(&**self.gpu.device(), first_draws(new, self.gpu.page_shift()))?;
@@ -126,6 +149,7 @@ impl RegionInner {
             Advice::Normal | Advice::Random | Advice::Fetch => true,
             Advice::Sequential | Advice::ReadOnce | Advice::KeepResident => !self.never_evicted,
             Advice::InPlace => new & layout::ARRAY_IN_PLACE != 0,
+            Advice::WriteOnce => new & layout::ARRAY_STORES_IN_PLACE != 0,
         })
     }
 }

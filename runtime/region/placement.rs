@@ -16,7 +16,7 @@ use crate::{
 ///
 /// Pages can be read in place where lanes reach their home by loads ([`Transport::Direct`](crate::Transport::Direct)) and the home
 /// begins at a multiple of 16 bytes. In any other region, and in one that is never evicted, each of these fetches. Stores and atomics
-/// fetch their page always. Reads in place go through the L1 cache where the region is
+/// fetch their page always, but for stores under [`Advice::WriteOnce`](super::Advice::WriteOnce). Reads in place go through the L1 cache where the region is
 /// [read-only](super::RegionBuilder::read_only). In one that kernels write each goes to the home, with two looks at the page table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
@@ -41,7 +41,7 @@ impl Placement {
     pub(super) fn flags_for(self, (never_evicted, read_only): (bool, bool), home: u64, pages: u64) -> u32 {
         let rules = match self {
             _ if never_evicted => return layout::ARRAY_NEVER_EVICTED,
-            _ if home == 0 || !home.is_multiple_of(16) => return 0,
+            _ if !reaches(home) => return 0,
             Self::Fetch => return 0,
             Self::InPlace => 0,
             // Samples are drawn by 32 bits of a page's number.
@@ -51,6 +51,11 @@ impl Placement {
         let changes = if read_only { 0 } else { layout::ARRAY_HOME_CHANGES };
         layout::ARRAY_IN_PLACE | rules | changes
     }
+}
+
+/// Whether lanes use elements at a home with that device address, 0 if they do not reach it.
+pub(super) fn reaches(home: u64) -> bool {
+    home != 0 && home.is_multiple_of(16)
 }
 
 /// What reads at the home `home` of such a region cost, where that is weighed, and how its page table begins. `flags`: `ARRAY_*`.

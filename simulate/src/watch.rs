@@ -286,6 +286,11 @@ impl WatchState {
             .is_some_and(|region| region.flags & layout::REGION_NEVER_EVICTED == 0)
     }
 
+    /// Whether lanes copy the page themselves, and may use it where it lives.
+    fn is_copied(&self, page_id: u64) -> bool {
+        self.region_of(page_id).is_some_and(|region| region.home != 0)
+    }
+
     /// Takes everything in anew: after the host ran, which keeps other rules.
     fn rebuild(&mut self) {
         let Some(desc) = self.desc else { return };

@@ -7,12 +7,13 @@ use gpuvm::{
 };
 use gpuvm_nic::wire::mlx5::{Opcode, Syndrome};
 
-const ALL: [Advice; 7] = [
+const ALL: [Advice; 8] = [
     Advice::Normal,
     Advice::Sequential,
     Advice::Random,
     Advice::ReadOnce,
     Advice::KeepResident,
+    Advice::WriteOnce,
     Advice::InPlace,
     Advice::Fetch,
 ];
@@ -109,8 +110,11 @@ fn advice_that_a_region_cannot_follow_is_said_to_be_ignored() {
     for (bench, in_place) in [(&by_nic, false), (&by_lanes, true)] {
         let read_only = bench.vm.region::<u32>().read_only().zeroed(PAGE_WORDS).unwrap();
         let own = bench.vm.region::<u32>().never_evicted().zeroed(PAGE_WORDS).unwrap();
+        let written = bench.vm.region::<u32>().zeroed(PAGE_WORDS).unwrap();
+        assert_eq!(written.advise(Advice::WriteOnce).unwrap(), in_place);
         for advice in ALL {
             let followed = advice != Advice::InPlace || in_place;
+            let followed = followed && advice != Advice::WriteOnce;
             assert_eq!(read_only.advise(advice).unwrap(), followed, "{advice:?}");
             let followed = matches!(advice, Advice::Normal | Advice::Random | Advice::Fetch);
             assert_eq!(own.advise(advice).unwrap(), followed, "{advice:?}");

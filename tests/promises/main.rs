@@ -41,5 +41,6 @@ mod replicas;
 mod scoped_borrows;
 mod seeds;
 mod several_nics;
+mod stores_in_place;
 mod two_gpus;
 mod untyped;

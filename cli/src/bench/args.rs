@@ -378,8 +378,13 @@ pub struct PlacementBenchArgs {
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',')]
     pub frames_share: Vec<Share>,
 
-    /// Random reads of one launch (zipf, zipf-moves, uniform, once). Without it: as many as 64 GiB have pages, and 2^13 on the
-    /// simulated GPU.
+    /// In place of reads: each word is stored once, in order and in a random order, where it lives (the advice `WriteOnce`), in frames,
+    /// and by a plain pointer; frames for 1/4.
+    #[arg(long, conflicts_with_all = ["trace", "placement"])]
+    pub stores: bool,
+
+    /// Random reads or stores of one launch (zipf, zipf-moves, uniform, once, --stores). Without it: as many as 64 GiB have pages, and
+    /// 2^13 on the simulated GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub reads: Option<u64>,
 

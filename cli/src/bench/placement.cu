@@ -1,19 +1,21 @@
-// Traces of reads over a region that is only read. placement.rs says which, and compares sums.
+// Traces of reads over a region that is only read, and stores of each word once. placement.rs says which, and compares.
 #include "bench/common.cuh"
 
 using namespace bench;
 
 using paged = gpuvm::array<const u64>;
 
-// A region's home as plain memory: what a program without paging reads.
+// A region's home as plain memory: what a program without paging uses.
+template <class Array>
+static __device__ __forceinline__ u64* home_of(const Array& data) {
+    // Its one member is at its address.
+    static_assert(__is_standard_layout(Array) && sizeof(Array) == sizeof(gpuvm::layout::ArrayDesc),
+                  "an array is its description");
+    return reinterpret_cast<u64*>(reinterpret_cast<const gpuvm::layout::ArrayDesc*>(&data)->home);
+}
 struct pointer {
     const u64* words;
-    __device__ explicit pointer(const paged& data) {
-        // Its one member is at its address.
-        static_assert(__is_standard_layout(paged) && sizeof(paged) == sizeof(gpuvm::layout::ArrayDesc),
-                      "an array is its description");
-        words = reinterpret_cast<const u64*>(reinterpret_cast<const gpuvm::layout::ArrayDesc*>(&data)->home);
-    }
+    __device__ explicit pointer(const paged& data) : words(home_of(data)) {}
     __device__ u64 operator[](u64 i) const { return words[i]; }
 };
 template <bool Plain>
@@ -115,20 +117,39 @@ __global__ void read_window(paged array, u64 count, u64 page_words, u64 visits, 
     });
 }
 
-// Words in a random order, none twice: each step permutes the numbers of `bits` bits, and those past the end are
-// permuted on.
+// Word n of all of them in a random order, none twice: each step permutes the numbers of `bits` bits, and those past
+// the end are permuted on. placement/stores.rs has the same rule.
+static __device__ __forceinline__ u64 in_random_order(u64 n, u64 words, u32 bits) {
+    u64 x = n, mask = (1ull << bits) - 1;
+    u32 shift = bits / 2 + 1;
+    do {
+        x = (x ^ x >> shift) * 0xbf58476d1ce4e5b9ull & mask;
+        x = (x ^ x >> shift) * 0x94d049bb133111ebull & mask;
+        x = ((x ^ x >> shift) + 0x5bd1e995ull) & mask;
+    } while (x >= words);
+    return x;
+}
+
 template <bool Plain>
 __global__ void read_once(paged array, u64 count, u32 bits, u64* tally) {
     typename data_of<Plain>::type data(array);
-    u64 words = array.size(), mask = (1ull << bits) - 1;
-    u32 shift = bits / 2 + 1;
-    walk(data, count, tally, [=](u64 n) {
-        u64 x = n;
-        do {
-            x = (x ^ x >> shift) * 0xbf58476d1ce4e5b9ull & mask;
-            x = (x ^ x >> shift) * 0x94d049bb133111ebull & mask;
-            x = ((x ^ x >> shift) + 0x5bd1e995ull) & mask;
-        } while (x >= words);
-        return x;
-    });
+    u64 words = array.size();
+    walk(data, count, tally, [=](u64 n) { return in_random_order(n, words, bits); });
+}
+
+// Words in order, or in a random one, each once: a warp stores 4 KiB of neighbours, or 32 that are scattered.
+template <bool Plain, bool Scattered>
+__global__ void store_once(gpuvm::array<u64> array, u64 count, u32 bits, u64 round, u64* tally) {
+    constexpr u32 run = Scattered ? 32 : kRun;
+    u64 done = 0, words = array.size(), *home = home_of(array);
+    for (u64 first = take(tally, run); first < count; first = take(tally, run)) {
+        for (u64 n = first + lane_id(); n < first + run && n < count; n += 32, ++done) {
+            u64 word = Scattered ? in_random_order(n, words, bits) : n, value = pattern(word) + round;
+            if constexpr (Plain)
+                home[word] = value;
+            else
+                array[word] = value;
+        }
+    }
+    add_tally(tally, kDone, done);
 }

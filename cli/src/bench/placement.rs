@@ -1,5 +1,6 @@
 //! Reads in place beside fetches: traces of reads over a region, under each placement.
 
+mod stores;
 mod trial;
 
 use std::cell::OnceCell;
@@ -93,6 +94,14 @@ pub fn measure(args: &PlacementBenchArgs) -> Result<Report, CliError> {
             size(largest)
         )));
     }
+    let reads_of = |page_bytes: u64| {
+        let usual = if cuda { READ_PAGES_BYTES / page_bytes } else { 1 << 13 };
+        args.reads.unwrap_or(usual)
+    };
+    if args.stores {
+        stores::measure(args, &machine_args, (bytes, reads_of), &mut report)?;
+        return Ok(report);
+    }
     let memory = host_words(bytes / 8)?;
     for &page_bytes in &args.page_size {
         let words = bytes / page_bytes * page_bytes / 8;
@@ -100,9 +109,7 @@ pub fn measure(args: &PlacementBenchArgs) -> Result<Report, CliError> {
             args,
             machine: &machine_args,
             words: &bytemuck::cast_slice(&memory)[..words as usize],
-            reads: args
-                .reads
-                .unwrap_or(if cuda { READ_PAGES_BYTES / page_bytes } else { 1 << 13 }),
+            reads: reads_of(page_bytes),
             faults: if cuda { 2000 } else { 64 },
             page_bytes,
             pages: words * 8 / page_bytes,

@@ -32,7 +32,7 @@ pub struct SimulateArgs {
     pub faults: Option<FaultMix>,
 
     /// Look for data races in the GPU's memory as well, which are failures. Memory is sequentially consistent then, so results say less.
-    /// Without linear, linear-in-place, rising, bfs, in-place and never-evicted, whose lanes race for words on purpose.
+    /// Without linear, linear-in-place, rising, stores-in-place, bfs, in-place and never-evicted, whose lanes race for words on purpose.
     #[arg(long)]
     pub races: bool,
 

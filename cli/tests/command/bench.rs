@@ -243,6 +243,30 @@ fn traces_that_read_each_word_have_the_sum_of_all() {
 }
 
 #[test]
+fn each_word_is_stored_in_place_in_frames_and_by_a_pointer() {
+    let report = report("placement --stores --data 4MiB --reads 3000 --page-size 4KiB,64KiB --repeat 2");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 12);
+    for row in rows {
+        let more = |name: &str| row["more"][name].as_f64();
+        let words = if parameter(&row, "order") == "scattered" {
+            3000
+        } else {
+            524_288
+        };
+        assert_eq!((&row["verified"], &row["unit"]), (&words.into(), &"ms".into()));
+        let moved = (more("fetched MB"), more("in place MB"));
+        match parameter(&row, "way").as_str() {
+            "in place" => assert_eq!(moved, (Some(0.0), Some(f64::from(words) * 8e-6)), "{row}"),
+            "paged" => assert!(moved.0 > Some(0.0) && moved.1 == Some(0.0), "{row}"),
+            _ => assert_eq!(moved, (None, None), "{row}"),
+        }
+        assert!(more("times paged") > Some(0.0), "{row}");
+        assert_eq!(row["ceiling_name"] == "plain pointer", moved.0.is_some(), "{row}");
+    }
+}
+
+#[test]
 fn a_window_without_frames_for_it_is_left_out_with_the_reason() {
     let report = report("placement --trace window,once --placement in-place --data 256KiB --repeat 1");
     assert!(rows(&report).iter().all(|row| row["name"] == "once"));

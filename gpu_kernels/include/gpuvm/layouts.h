@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 9;
+constexpr const unsigned int LAYOUT_VERSION = 10;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -259,6 +259,10 @@ constexpr const unsigned int ARRAY_DUELS = 268435456;
 /// Bit of [`ArrayDesc::region`], with [`ARRAY_IN_PLACE`]: kernels write the region, so a read at the home must be followed by a second
 /// look at the page's word.
 constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
+
+/// Bit of [`ArrayDesc::region`]: stores to a page without a frame go to its home, which lanes reach by stores and which begins at a
+/// multiple of 16 bytes. All launches that are in flight together agree about it.
+constexpr const unsigned int ARRAY_STORES_IN_PLACE = 67108864;
 
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
@@ -629,8 +633,10 @@ struct alignas(128) Counters {
     unsigned long long admissions;
     /// Pages of regions with [`REGION_DUELS`] that left their frame for another page of their region.
     unsigned long long displacements;
+    /// Bytes that were stored at the pages' homes, in place.
+    unsigned long long bytes_stored_in_place;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[10];
+    unsigned long long reserved[9];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -968,7 +974,8 @@ static_assert(__builtin_offsetof(Counters, replicas_mended) == 144, "offset of C
 static_assert(__builtin_offsetof(Counters, chunks_in_place) == 152, "offset of Counters::chunks_in_place");
 static_assert(__builtin_offsetof(Counters, admissions) == 160, "offset of Counters::admissions");
 static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Counters::displacements");
-static_assert(__builtin_offsetof(Counters, reserved) == 176, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, bytes_stored_in_place) == 176, "offset of Counters::bytes_stored_in_place");
+static_assert(__builtin_offsetof(Counters, reserved) == 184, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -21,12 +21,13 @@ mod model;
 mod shape;
 
 /// What may be said of a region.
-const ADVICE: [Advice; 7] = [
+const ADVICE: [Advice; 8] = [
     Advice::Normal,
     Advice::Sequential,
     Advice::Random,
     Advice::ReadOnce,
     Advice::KeepResident,
+    Advice::WriteOnce,
     Advice::InPlace,
     Advice::Fetch,
 ];

@@ -40,6 +40,14 @@ impl WatchState {
             );
         }
         match transition {
+            Transition::Claimed if words::pins(old) != 0 && self.is_copied(page_id) => self.find(
+                format!(
+                    "{} was claimed while it is used in place ({})",
+                    page_name(page_id),
+                    words::describe(old)
+                ),
+                page,
+            ),
             Transition::Published => {
                 self.filled(page_id, words::frame(old));
                 self.published(page_id, new);

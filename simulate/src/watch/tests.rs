@@ -274,6 +274,21 @@ fn a_page_that_is_published_before_its_data_is_there() {
 }
 
 #[test]
+fn a_page_that_is_claimed_while_it_is_used_in_place() {
+    let mut fake = Fake::new();
+    fake.regions[0].home = fake.home.as_ptr() as u64;
+    // Takes the region in anew.
+    fake.watcher.step(fake.now_ns, Step::Host);
+    fake.word(1, PIN);
+    fake.word(1, 0);
+    fake.word(1, layout::STATE_FETCHING << layout::STATE_SHIFT);
+    assert_eq!(fake.found(), []);
+    fake.word(2, PIN);
+    fake.word(2, layout::STATE_FETCHING << layout::STATE_SHIFT | PIN);
+    fake.finds("page 2 of region 0 was claimed while it is used in place");
+}
+
+#[test]
 fn two_pages_in_one_frame() {
     let mut fake = Fake::new();
     fake.fetch(1, 0);

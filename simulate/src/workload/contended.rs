@@ -1,6 +1,6 @@
 //! Single words that many lanes change at once, beside write-backs and flushes.
 
-use gpuvm::{LaunchConfig, Placement};
+use gpuvm::{Advice, LaunchConfig, Placement};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -89,25 +89,27 @@ fn drawn(rng: &mut ChaCha8Rng, words: &[u64], short: u64, (lanes, steps): (u64, 
     ops
 }
 
-/// Every word's history must have an order. Fetched, or read where it lives while others fetch, write and evict it.
-pub(super) fn linear(room: &mut Room<'_>, placement: Placement) -> Result<(), Wrong> {
+/// Every word's history must have an order. Fetched, or read and stored where it lives while others fetch, write and evict it.
+pub(super) fn linear(room: &mut Room<'_>, placement: Placement, advice: Advice) -> Result<(), Wrong> {
     let seed = room.seed();
     let mut rng = rng(seed);
     let (steps, lanes) = (14u32, 2 * THREADS);
     let bench = room.open(needs(seed, 1 + seed % 3))?;
     let a = bench.vm.region::<u64>().name("words").placement(placement);
-    let (words, a) = match placement {
-        Placement::Fetch => (places(&mut rng, 5, 2), a.zeroed(5 * PAGE_WORDS)?),
+    let all_fetched = placement == Placement::Fetch && advice == Advice::Normal;
+    let (words, a) = match all_fetched {
+        true => (places(&mut rng, 5, 2), a.zeroed(5 * PAGE_WORDS)?),
         // At a neighbour, where the memory model is in charge of the home too. The last page is short, so that it comes and goes within
         // one read at home.
-        _ => {
+        false => {
             let mut words = places(&mut rng, 3, 2);
             words.extend(3 * PAGE_WORDS..3 * PAGE_WORDS + SHORT.1);
             (words, a.home_on_gpu(1).zeroed(3 * PAGE_WORDS + SHORT.0)?)
         }
     };
     let _calm = Calm(&bench.vm);
-    let short = if placement == Placement::Fetch { 0 } else { SHORT.1 };
+    a.advise(advice)?;
+    let short = if all_fetched { 0 } else { SHORT.1 };
     let ops = drawn(&mut rng, &words, short, (lanes, steps));
     let given = bench.vm.buffer::<u64>(ops.len() as u64)?;
     given.write(&ops)?;

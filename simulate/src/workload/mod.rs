@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gpuvm::{Launch, LaunchConfig, Placement, Region};
+use gpuvm::{Advice, Launch, LaunchConfig, Placement, Region};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -51,6 +51,8 @@ pub enum Workload {
     LinearInPlace,
     /// Words that rise, on short pages that take turns in one frame, read where they live all the while.
     Rising,
+    /// Like `LinearInPlace`, with stores where words live as well, and reads there or not.
+    StoresInPlace,
     /// Random programs whose pages have two homes, which are taken away while they run, and return between launches.
     Replicas,
     /// Homes are taken away and return beside a kernel that writes.
@@ -88,7 +90,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -104,6 +106,7 @@ impl Workload {
         Self::InPlace,
         Self::LinearInPlace,
         Self::Rising,
+        Self::StoresInPlace,
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
@@ -127,6 +130,7 @@ impl Workload {
             Self::InPlace => "in-place",
             Self::LinearInPlace => "linear-in-place",
             Self::Rising => "rising",
+            Self::StoresInPlace => "stores-in-place",
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
@@ -139,9 +143,13 @@ impl Workload {
             Self::Random | Self::NeverEvicted | Self::Direct | Self::LargePages | Self::Replicas | Self::Checksums => {
                 (PROGRAM, &[("ELEMENT", "unsigned")])
             }
-            Self::Counters | Self::Linear | Self::LinearInPlace | Self::Rising | Self::Flush | Self::Returns => {
-                (WORDS, &[])
-            }
+            Self::Counters
+            | Self::Linear
+            | Self::LinearInPlace
+            | Self::Rising
+            | Self::StoresInPlace
+            | Self::Flush
+            | Self::Returns => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
         };
@@ -160,7 +168,13 @@ impl Workload {
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
-            Self::Linear | Self::Bfs | Self::InPlace | Self::LinearInPlace | Self::Rising | Self::NeverEvicted
+            Self::Linear
+                | Self::Bfs
+                | Self::InPlace
+                | Self::LinearInPlace
+                | Self::Rising
+                | Self::StoresInPlace
+                | Self::NeverEvicted
         )
     }
 
@@ -168,7 +182,7 @@ impl Workload {
     pub(crate) fn is_direct(self) -> bool {
         matches!(
             self,
-            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace | Self::Rising
+            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace | Self::Rising | Self::StoresInPlace
         )
     }
 
@@ -187,7 +201,7 @@ impl Workload {
         match self {
             Self::Random => programs::random(room),
             Self::Counters => contended::counters(room),
-            Self::Linear => contended::linear(room, Placement::Fetch),
+            Self::Linear => contended::linear(room, Placement::Fetch, Advice::Normal),
             Self::Stream => sweeps::stream(room),
             Self::Transpose => sweeps::transpose(room),
             Self::Bfs => sweeps::bfs(room, Placement::Fetch),
@@ -198,7 +212,14 @@ impl Workload {
             Self::Direct => programs::direct(room),
             Self::LargePages => programs::large_pages(room),
             Self::InPlace => sweeps::bfs(room, in_place(room.seed())),
-            Self::LinearInPlace => contended::linear(room, in_place(room.seed())),
+            Self::LinearInPlace => contended::linear(room, in_place(room.seed()), Advice::Normal),
+            Self::StoresInPlace => {
+                let placement = match room.seed() % 4 {
+                    0 => Placement::Fetch,
+                    _ => in_place(room.seed()),
+                };
+                contended::linear(room, placement, Advice::WriteOnce)
+            }
             Self::Rising => contended::rising(room, in_place(room.seed())),
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),

@@ -32,6 +32,11 @@ const ZIPF_EXPONENT: f64 = 0.99;
 /// Drawn reads of a page, on average, before those that are timed.
 const WARM_READS: u64 = 16;
 
+/// Those kernels of the traces' file.
+pub fn compile(machine: &Machine, kernels: &[&str]) -> Result<Module, CliError> {
+    machine.compile("bench/placement.cu", SOURCE, kernels)
+}
+
 /// What some launches took, and what they moved.
 #[derive(Clone, Copy, Default)]
 struct Sample {
@@ -69,7 +74,7 @@ impl<'a> Memory<'a> {
         let machine = Machine::open(data.machine, data.page_bytes, frames)?;
         Ok(Self {
             data,
-            module: machine.compile("bench/placement.cu", SOURCE, &KERNELS)?,
+            module: compile(&machine, &KERNELS)?,
             tally: Tally::new(&machine)?,
             draws: machine.vm.buffer(data.reads).map_err(CliError::Bench)?,
             machine,

@@ -66,8 +66,8 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         using B = typename bits_of<sizeof(T)>::type;
         // Asked where there is one transport only, too: without it ptxas 13.0 takes 18 registers more. A page that goes
         // through a staging buffer in several pieces is for the long way.
-        bool fits = array.home != 0 && !never_evicted(array) && array.offset_mask < kStagingBytes &&
-                    !(array.home & (kStagingBytes - 1));
+        bool fits = array.home != 0 && !never_evicted(array) && !stores_in_place(array) &&
+                    array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1));
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =
@@ -133,13 +133,17 @@ GPUVM_DEVICE T read_element(const layout::ArrayDesc& array, u64 index) {
     return read_slow<T>(array, index, seen);
 }
 
-template <class T, class Use>
+template <class T, bool Stores, class Use>
 GPUVM_NOINLINE bool use_faulting(Miss* miss, u32 offset, Use use) {
-    return with_page(miss, offset, true, [&use](u64 address) { use(reinterpret_cast<T*>(address)); });
+    auto at = [&use](u64 address) { use(reinterpret_cast<T*>(address)); };
+    if constexpr (Stores && kDirect)
+        if (stores_in_place(miss->array) && store_at_home(miss->array, miss->page, offset, sizeof(T), at)) return true;
+    return with_page(miss, offset, true, at);
 }
 
-// Runs `use(pointer)` under a pin, with the page marked dirty first.
-template <class T, class Use>
+// Runs `use(pointer)` under a pin, with the page marked dirty first. `Stores`: it does no more than store, which may be
+// done at the page's home.
+template <class T, bool Stores = false, class Use>
 GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use use) {
     if (index >= array.length) {
         report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
@@ -167,7 +171,7 @@ GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use us
         undo_pins(word, 1);
     }
     Miss miss(array, place.page);
-    return use_faulting<T>(&miss, place.offset, use);
+    return use_faulting<T, Stores>(&miss, place.offset, use);
 }
 
 // An element store: strong, since other lanes read by strong loads; the unpin's release orders it.
@@ -185,7 +189,7 @@ GPUVM_DEVICE void store_strong(T* p, const T& value) {
 
 template <class T>
 GPUVM_DEVICE void write_element(const layout::ArrayDesc& array, u64 index, const T& value) {
-    with_element<T>(array, index, [&value](T* p) { store_strong(p, value); });
+    with_element<T, true>(array, index, [&value](T* p) { store_strong(p, value); });
 }
 
 template <class T, class F>

@@ -40,6 +40,8 @@ GPUVM_NOINLINE void copy_plainly(u64 to, u64 from, u64 bytes) {
 
 #define GPUVM_STAGED 0
 
+GPUVM_DEVICE void fence_proxy() {}
+
 // A fetch in two steps, so that the claim and the frame are found while the data is on its way; where copies are
 // synchronous the second does it all.
 class Fetch {

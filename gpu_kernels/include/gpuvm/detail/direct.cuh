@@ -42,8 +42,11 @@ GPUVM_DEVICE layout::FillState* take_fill(const layout::VmDesc* vm, u64 id, u32*
     return nullptr;
 }
 
-// Fills a large page that is ours, with the help of whoever waits for it. Returns the token that its word holds then.
+// Fills a page that is ours, with the help of whoever waits for it: a large one, or one that is stored in place.
+// Returns the token that its word holds then.
 GPUVM_NOINLINE u32 fill_page(const layout::VmDesc* vm, u64* word, u64 id, u64 home, u64 frame, u32 bytes) {
+    // Stores in place, which the claim has acquired, come before the copy engine's reads.
+    fence_proxy();
     u32 place;
     layout::FillState* fill = take_fill(vm, id, &place);
     if (!fill) {

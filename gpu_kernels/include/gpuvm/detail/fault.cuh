@@ -54,7 +54,7 @@ constexpr u32 kRoundFailed = 3;
 constexpr u32 kFollower = 0;
 constexpr u32 kHeld = 1;
 constexpr u32 kWon = 2;     // the page is FETCHING and ours
-constexpr u32 kBusy = 3;    // the page is FETCHING and another's
+constexpr u32 kBusy = 3;    // the page is FETCHING and another's, or used in place
 constexpr u32 kFailed = 4;  // the page is in the error state, or has too many pins
 constexpr u32 kNone = 5;    // nothing to be had now
 
@@ -71,7 +71,8 @@ GPUVM_NOINLINE void report_page_error(u64 id, u32 code, u32 fault_code) {
     report(fault);
 }
 
-// What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent.
+// What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent,
+// and nobody uses it in place.
 GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
     if (is_resident(seen)) {
         u64 old = add_pins(word, pins);
@@ -85,7 +86,12 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame)
         report_wait(layout::FAULT_TOO_MANY_PINS, id, 0, pins_of(old), 0);
         return kFailed;
     }
-    if (state_of(seen) == kAbsent) return kWon;
+    if (state_of(seen) == kAbsent) {
+        if (!kDirect || !pins_of(seen)) return kWon;
+        // Used in place: those who come from now on see the mark, and wait for the fetch.
+        touch(word, seen);
+        return kBusy;
+    }
     if (state_of(seen) == kFetching) return kBusy;
     report_page_error(id, frame_of(seen), layout::FAULT_PAGE_ERROR);
     return kFailed;
@@ -100,7 +106,8 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     }
 }
 
-// Waits until another's fetch of the page has ended, finishing it when its poster has left. False at the limit.
+// Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nobody uses the
+// page in place. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_PAGE, id, 0);
@@ -108,9 +115,11 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
     bool ended;
     while (true) {
         u64 seen = ld_acquire_gpu(word);
-        ended = state_of(seen) != kFetching;
+        bool fetching = state_of(seen) == kFetching;
+        // Of a page that is used in place: its pins go soon, since who holds them waits for nobody.
+        ended = !fetching && !(kDirect && state_of(seen) == kAbsent && pins_of(seen));
         if (ended) break;
-        u32 token = frame_of(seen);
+        u32 token = fetching ? frame_of(seen) : 0;
         if (is_direct(region_of(vm, id))) {
             if (token) {
                 if (fill_chunk(fill_at(vm, token - 1), id)) continue;
@@ -372,7 +381,8 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
     Source source = miss->source();
-    bool large = source.bytes > layout::FILL_PAGE_BYTES;
+    // Stores in place come and go and leave the word as it was: a copy that began before the claim may lack them.
+    bool late = source.bytes > layout::FILL_PAGE_BYTES || stores_in_place(miss->array);
     u32 frame = kNoFrame;
     while (true) {
         u64 seen = miss->look();
@@ -386,14 +396,14 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
-        if (!large) fetch.begin(source.home, source.bytes);
+        if (!late) fetch.begin(source.home, source.bytes);
         bool claimed = try_claim(word, seen);
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
         else if (frame == kNoFrame && !pool_pop(vm, &frame))
             frame = kNoFrame;
         if (!claimed || frame == kNoFrame) {
-            if (!large) fetch.cancel();
+            if (!late) fetch.cancel();
             if (!claimed) continue;
             // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
@@ -405,7 +415,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         }
         miss->frame = frame;
         miss->token = 0;
-        if (large)
+        if (late)
             miss->token = fill_page(vm, word, miss->id(), source.home, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());

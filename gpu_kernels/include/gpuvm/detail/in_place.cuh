@@ -4,6 +4,8 @@
 // the word only tells whether a frame is nearer. So one look will do, and no order is needed. The home of a region that
 // kernels write changes by write-backs, in units that nobody promises: a second look, behind a strong load, shows that
 // none was under way.
+//
+// Stores where pages live: pins on an absent page keep it from being fetched, so that its home may be written.
 #pragma once
 
 #include "clock.cuh"
@@ -163,6 +165,34 @@ GPUVM_DEVICE bool read_at_home(const layout::ArrayDesc& array, Place place, T* v
     if (array.region & layout::ARRAY_HOME_CHANGES)
         return load_between_looks(array.home + byte, words_of(array) + place.page, value);
     *value = load_weak<T>(array.home + byte);
+    return true;
+}
+
+// Runs `store(address)` with the home of an element of `bytes` bytes, whose page is not fetched meanwhile: by one pin a
+// lane, which are added and given back together for all lanes that are here with the page. False when it has a frame,
+// is to get one, or cannot be had. Nobody waits for anything while such a pin is held.
+template <class Store>
+GPUVM_DEVICE bool store_at_home(const layout::ArrayDesc& array, u64 page, u32 offset, u32 bytes, Store store) {
+    u64* word = words_of(array) + page;
+    u32 active, group = match_active(reinterpret_cast<u64>(word), &active);
+    u32 leader = __ffs(group) - 1, lanes = __popc(group);
+    bool leads = lane_id() == leader, held = false;
+    if (leads) {
+        // Acquire: pairs with the eviction, so what its write-back stored at the home comes before these stores.
+        held = holds_at_home(add_pins(word, lanes));
+        if (held)
+            count(&counters(vm_of(array))->bytes_stored_in_place, static_cast<u64>(lanes) * bytes);
+        else
+            undo_pins(word, lanes);
+    }
+    // The leader's acquire comes before the group's stores: a shuffle orders nothing.
+    __syncwarp(group);
+    if (!__shfl_sync(group, static_cast<u32>(held), leader)) return false;
+    store(array.home + (page << array.page_shift) + offset);
+    // The group's stores come before the leader's release. At GPU scope, as after a write-back: the end of the kernel
+    // carries them to the host, or to whom the home belongs.
+    __syncwarp(group);
+    if (leads) unpin(word, lanes);
     return true;
 }
 

@@ -89,7 +89,14 @@ GPUVM_DEVICE u64 add_pins(u64* word, u32 count) { return atom_add_acquire_gpu(wo
 GPUVM_DEVICE bool pins_held(u64 old) { return is_resident(old) && pins_of(old) < layout::PINS_MAX; }
 GPUVM_DEVICE void undo_pins(u64* word, u32 count) { atom_add_relaxed_gpu(word, 0 - count * kPin); }
 
-// Release: the holder's stores to the frame come before the pin is gone, and with it before a cleaner's WRITE.
+// Whether pins that found this word keep the page from being fetched, so that its home may be used in place: it has no
+// frame, and nobody waits to fetch it, which the referenced bit of an absent page says.
+GPUVM_DEVICE bool holds_at_home(u64 old) {
+    return state_of(old) == kAbsent && !(old & layout::REFERENCED_BIT) && pins_of(old) < layout::PINS_MAX;
+}
+
+// Release: the holder's stores to the frame come before the pin is gone, and with it before a cleaner's WRITE. Of a
+// page that was used in place: its stores to the home come before the next fetch.
 GPUVM_DEVICE void unpin(u64* word, u32 count) { atom_add_release_gpu(word, 0 - count * kPin); }
 
 // Marks the page dirty, under a pin and before the first store. `seen` is any word read under the same pin

@@ -29,6 +29,7 @@ const CATCH_UP: &str = "gpuvm/detail/catch_up.cuh";
 const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DUEL: &str = "gpuvm/detail/duel.cuh";
 const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
+const COPY: &str = "gpuvm/detail/copy.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.

@@ -1,10 +1,10 @@
 //! Rules of pages that are read where they live, and of the rules that compete about them.
 
 use super::Origin::Places;
-use super::{CLOCK, DUEL, IN_PLACE, Mutation, WORD, WRITE_BACK, broken, plant};
+use super::{CLOCK, COPY, DUEL, FAULT, IN_PLACE, Mutation, WORD, WRITE_BACK, broken, plant};
 use crate::workload::Workload;
 
-pub(super) static ALL: [Mutation; 9] = [
+pub(super) static ALL: [Mutation; 12] = [
     broken(
         "claim-keeps-the-count",
         Places(1),
@@ -122,6 +122,62 @@ pub(super) static ALL: [Mutation; 9] = [
         Workload::LinearInPlace,
         0,
         &["its home differ from byte"],
+    ),
+    broken(
+        "claim-over-a-page-in-use-in-place",
+        Places(10),
+        "a page is not claimed while lanes store at its home",
+        &[plant(
+            FAULT,
+            "if (!kDirect || !pins_of(seen)) return kWon;",
+            "return kWon;",
+        )],
+        Workload::StoresInPlace,
+        0,
+        &["claimed while it is used in place"],
+    ),
+    broken(
+        "store-in-place-beside-a-dirty-frame",
+        Places(11),
+        "who stores at a home looks whether the page that it pinned has no frame",
+        &[plant(
+            WORD,
+            "return state_of(old) == kAbsent && !(old & layout::REFERENCED_BIT)",
+            "return !(old & layout::REFERENCED_BIT)",
+        )],
+        Workload::StoresInPlace,
+        0,
+        &["no order of its operations", "its home differ from byte"],
+    ),
+    broken(
+        "copied-before-the-claim-past-stores-in-place",
+        Places(12),
+        "a page that is stored in place is claimed before it is copied, since such a store leaves its word as it was",
+        &[
+            // A fetch takes what it can before the claim, as on a GPU.
+            plant(
+                COPY,
+                "        bytes_ = bytes;\n    }\n    GPUVM_DEVICE void cancel() {}\n    \
+                 GPUVM_DEVICE void finish(u64 frame) { copy_plainly<false>(frame, home_, bytes_); }\n\n  private:\n",
+                "        bytes_ = bytes;\n        \
+                 for (u32 at = 0; at < sizeof(early_) && at < bytes; at += 8)\n            \
+                 early_[at / 8] = ld_relaxed_sys(reinterpret_cast<const u64*>(home + at));\n    }\n    \
+                 GPUVM_DEVICE void cancel() {}\n    \
+                 GPUVM_DEVICE void finish(u64 frame) {\n        \
+                 copy_plainly<false>(frame, home_, bytes_);\n        \
+                 for (u32 at = 0; at < sizeof(early_) && at < bytes_; at += 8)\n            \
+                 st_relaxed_gpu(reinterpret_cast<u64*>(frame + at), early_[at / 8]);\n    }\n\n  \
+                 private:\n    u64 early_[32];\n",
+            ),
+            plant(
+                FAULT,
+                "layout::FILL_PAGE_BYTES || stores_in_place(miss->array);",
+                "layout::FILL_PAGE_BYTES;",
+            ),
+        ],
+        Workload::StoresInPlace,
+        0,
+        &["no order of its operations", "its home differ from byte"],
     ),
 ];
 
