@@ -68,7 +68,6 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
     let asked = [
         (true, only),
         (settings.guarded, "GPUVM_GUARDED"),
-        (settings.read_ahead, "GPUVM_READ_AHEAD"),
     ];
     let asked = asked.into_iter().filter(|(asked, _)| *asked);
     options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
