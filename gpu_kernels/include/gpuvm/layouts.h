@@ -270,7 +270,7 @@ constexpr const unsigned int REGION_DUELS = 32;
 constexpr const unsigned int REGION_FETCH_WHILE_FREE = 512;
 
 /// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
-constexpr const unsigned int STREAMS = 512;
+constexpr const unsigned int STREAMS = 256;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 constexpr const unsigned int COST_UNIT = 16;
@@ -819,7 +819,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(TableHead) == 9344, "size of TableHead");
+static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
@@ -910,8 +910,8 @@ static_assert(__builtin_offsetof(TableHead, near_read) == 68, "offset of TableHe
 static_assert(__builtin_offsetof(TableHead, page_chunks) == 72, "offset of TableHead::page_chunks");
 static_assert(__builtin_offsetof(TableHead, granules) == 80, "offset of TableHead::granules");
 static_assert(__builtin_offsetof(TableHead, streams) == 1104, "offset of TableHead::streams");
-static_assert(__builtin_offsetof(TableHead, reserved) == 9296, "offset of TableHead::reserved");
-static_assert(__builtin_offsetof(TableHead, absent) == 9336, "offset of TableHead::absent");
+static_assert(__builtin_offsetof(TableHead, reserved) == 5200, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, absent) == 5240, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(StreamState, walk) == 0, "offset of StreamState::walk");
 static_assert(__builtin_offsetof(StreamState, ended) == 8, "offset of StreamState::ended");
 static_assert(__builtin_offsetof(StreamState, took) == 12, "offset of StreamState::took");

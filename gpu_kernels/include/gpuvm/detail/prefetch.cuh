@@ -31,7 +31,7 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
             if (!prefetch_directly(&miss)) break;
         } else if constexpr (kQueued) {
             if (!never_evicted(array)) pay_back(vm_of(array), 1, page_id(region_of(array), page));
-            if (!post_unawaited<true>(&fetch, page, seen)) break;
+            if (!post_unawaited(&fetch, page, seen)) break;
         }
     }
     if constexpr (kQueued) fetch.ring_last();

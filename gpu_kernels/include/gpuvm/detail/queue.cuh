@@ -29,9 +29,7 @@ GPUVM_DEVICE u32 free_slots(const Queue& q, u64 index, u32 want) {
 }
 
 // Reserves up to `want` neighbouring slots that are free now, and returns how many. It never waits: a slot
-// is looked at before it is reserved, so a reserved slot can be written at once. `Helps`: where none is free the oldest
-// request is finished, if it can be.
-template <bool Helps = true>
+// is looked at before it is reserved, so a reserved slot can be written at once.
 GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
     layout::QueueState* s = q.state();
     if (q.failed()) {
@@ -44,7 +42,7 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
         u32 free = free_slots(q, index, want);
         if (free == 0) {
             u64 now = ld_relaxed_gpu(&s->reserved);
-            if (now == index && (!Helps || index < q.entries() || !reap(q, index - q.entries(), false))) return 0;
+            if (now == index && (index < q.entries() || !reap(q, index - q.entries(), false))) return 0;
             index = ld_relaxed_gpu(&s->reserved);
             continue;
         }
@@ -61,7 +59,6 @@ GPUVM_DEVICE u32 try_reserve(const Queue& q, u32 want, u64* first) {
 
 // Looks through the queues that reach a page, its home queue by multiprocessor first. The queue, or none when all are
 // full, or when a write has to wait.
-template <bool Helps = true>
 GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 id, bool write, u32 want, u32* queue, u64* first) {
     const layout::StripeDesc* stripe = stripe_of(vm, id);
     if (is_lost(stripe)) return 0;
@@ -69,7 +66,7 @@ GPUVM_DEVICE u32 try_reserve_any(const layout::VmDesc* vm, u64 id, bool write, u
     u32 home = (multiprocessor_id() + warp_slot()) % stripe->queue_count;
     for (u32 n = 0; n < stripe->queue_count; ++n) {
         u32 candidate = stripe->queue_first + (home + n) % stripe->queue_count;
-        u32 got = try_reserve<Helps>(Queue(vm, candidate), want, first);
+        u32 got = try_reserve(Queue(vm, candidate), want, first);
         if (got) {
             *queue = candidate;
             return got;

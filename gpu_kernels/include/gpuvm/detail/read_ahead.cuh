@@ -27,14 +27,12 @@ struct Unawaited {
     }
 };
 
-template <bool Helps>
 GPUVM_NOINLINE bool reserve_for(Unawaited* fetch) {
-    return try_reserve_any<Helps>(fetch->vm(), fetch->id, false, 1, &fetch->queue, &fetch->index);
+    return try_reserve_any(fetch->vm(), fetch->id, false, 1, &fetch->queue, &fetch->index);
 }
 
 // Posts a READ for an absent page, whose word was `seen`, with a token in the word so that anyone can finish it. False
-// when no frame, slot or copy is to be had now. `Helps`: as for `try_reserve`.
-template <bool Helps>
+// when no frame, slot or copy is to be had now.
 GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     const layout::VmDesc* vm = fetch->vm();
     fetch->page = page;
@@ -45,7 +43,7 @@ GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     // As if it had been used, so that it is there when somebody comes. A page that is read once would leave at once.
     if (claimed && !is_read_once(region_of(vm, fetch->id))) touch(fetch->word(), seen);
     if (claimed) fetch->id = replica_to_fetch(vm, fetch->id);
-    if (!claimed || !fetch->id || !reserve_for<Helps>(fetch)) {
+    if (!claimed || !fetch->id || !reserve_for(fetch)) {
         if (claimed) revert_claim(fetch->word());
         if (fetch->pooled()) pool_give(fetch->vm(), fetch->frame);
         return !claimed;
@@ -62,8 +60,8 @@ GPUVM_DEVICE bool post_unawaited(Unawaited* fetch, u64 page, u64 seen) {
     return true;
 }
 
-// How far a walk is read ahead at most: in strides, two to the power of its trust, and in bytes, a page at least.
-constexpr u32 kTrustMost = 4;
+// How far a walk is read ahead at most: in strides, which are no more than it has come, and in bytes, a page at least.
+constexpr u32 kStridesMost = 16;
 constexpr u32 kReadAheadBytes = 1 << 20;
 // Strides in a row, after the first, from which on a walk is believed.
 constexpr u32 kTrusted = 2;
@@ -75,7 +73,7 @@ struct Walk {
     u32 page;    // of the last fault: the low half of its number
     int stride;  // in pages; 0: not known
     u32 ahead;   // strides from there for which pages are fetched, or were there
-    u32 trust;   // faults in a row that came where the stride leads, the most at kTrustMost
+    u32 trust;   // faults in a row that came where the stride leads, counted to kStridesMost
 
     GPUVM_DEVICE explicit Walk(u64 bits)
         : page(static_cast<u32>(bits)),
@@ -112,27 +110,26 @@ GPUVM_NOINLINE void follow(const layout::ArrayDesc& array, u64 page, u32 lane, u
     Walk walk(ld_relaxed_gpu(&stream->walk));
     u32 passed = started - ld_relaxed_gpu(&stream->ended), took = ld_relaxed_gpu(&stream->took);
     int way = static_cast<int>(static_cast<u32>(page) - walk.page), most = 1 << kStrideBits;
-    bool near = way < most << kTrustMost && way > -most << kTrustMost;
+    bool near = way < most * static_cast<int>(kStridesMost) && way > -most * static_cast<int>(kStridesMost);
     u32 steps = near && walk.stride ? static_cast<u32>(way / walk.stride) : 0;
     // Where nothing is known yet, as far as may be.
     u64 fetches = ~0ull;
     // Where the stride leads, past no page that was not read ahead.
     if (steps - 1 <= walk.ahead && static_cast<int>(steps) * walk.stride == way) {
         walk.ahead -= steps <= walk.ahead ? steps : walk.ahead;
-        walk.trust += walk.trust < kTrustMost;
+        walk.trust += walk.trust < kStridesMost;
         fetches = static_cast<u64>(took) * steps * 2;
     } else if (way || ascending) {
         bool goes_on = walk.trust >= kTrusted;
         if (!goes_on) walk.stride = way < most && way > -most ? way : 0;
         if (ascending) walk.stride = 1;
-        walk.trust = ascending ? kTrustMost : goes_on;
+        walk.trust = ascending ? kStridesMost : goes_on;
         walk.ahead = 0;
     }
     walk.page = static_cast<u32>(page);
-    u32 strides = 0, bytes = kReadAheadBytes >> array.page_shift;
-    if (walk.trust >= kTrusted) do
-            ++strides;
-        while (strides < 1u << walk.trust && strides < bytes && static_cast<u64>(passed) * strides < fetches);
+    u32 strides = walk.trust >= kTrusted, bytes = kReadAheadBytes >> array.page_shift;
+    while (strides && strides < walk.trust && strides < bytes && static_cast<u64>(passed) * strides < fetches)
+        ++strides;
     ahead->stream = stream;
     // Several at a time, with one doorbell.
     ahead->strides = walk.ahead * 2 > strides ? 0 : strides;
@@ -159,7 +156,7 @@ GPUVM_DEVICE void fetch_ahead(Unawaited* fetch, u64 page, Walk* walk, u32 stride
         if (state_of(seen) != kAbsent) continue;
         u32 want = strides - walk->ahead;
         if (frames == 0) frames = fetch->pooled() ? frames_to_spare(fetch, want) : want;
-        if (frames == 0 || !post_unawaited<false>(fetch, next, seen)) {
+        if (frames == 0 || !post_unawaited(fetch, next, seen)) {
             // It is believed anew, so that not each fault looks for frames in vain.
             walk->trust = 0;
             return;
