@@ -86,16 +86,16 @@ fn pages_in_no_order_are_not_read_ahead() {
 }
 
 /// How often pages were fetched again while a lane walked through 476 pages and used 24 others between any two of them.
-fn fetched_again(advice: Advice, options: &CompileOptions) -> (u64, Stats) {
+fn fetched_again(options: &CompileOptions) -> (u64, Stats) {
     let used = 0..24;
     let order: Vec<u64> = (24..500).flat_map(|page| used.clone().chain([page])).collect();
-    let stats = walk(70, 500, &order, advice, options);
+    let stats = walk(70, 500, &order, Advice::Normal, options);
     (stats.pages_fetched - 500, stats)
 }
 
 #[test]
 fn what_is_read_ahead_takes_no_frame_of_a_page_that_is_used() {
-    let (again, stats) = fetched_again(Advice::Normal, &CompileOptions::default());
+    let (again, stats) = fetched_again(&CompileOptions::default());
     assert!(stats.read_ahead > 300, "{stats:?}");
     // A lane that finds no frame at all may turn the clock round several times, when so few are there.
     assert!(again <= 24, "{again} pages again: {stats:?}");
@@ -109,6 +109,6 @@ fn the_test_above_finds_a_library_that_takes_used_pages() {
             seen &= ~layout::REFERENCED_BIT;
         }";
     let options = planted("gpuvm/detail/clock.cuh", spared, taken);
-    let (again, stats) = fetched_again(Advice::Normal, &options);
+    let (again, stats) = fetched_again(&options);
     assert!(again > 60, "{again} pages were fetched again: {stats:?}");
 }
