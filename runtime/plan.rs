@@ -25,8 +25,6 @@ pub(crate) struct Settings {
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
     pub guarded: bool,
-    /// Whether pages of regions that are used in order are read ahead.
-    pub read_ahead: bool,
     pub support_options: CompileOptions,
 }
 

@@ -23,8 +23,10 @@ pub struct Stats {
     pub bytes_written_back: u64,
     /// Pages that left their frame.
     pub evictions: u64,
-    /// Prefetches posted.
+    /// Prefetches posted because a kernel asked.
     pub prefetches: u64,
+    /// Fetches posted because the faults of a warp came in strides: see [`Advice`](crate::Advice).
+    pub read_ahead: u64,
     /// Doorbells rung by GPU threads.
     pub doorbells: u64,
     /// Doorbell calls that a proxy made for GPU threads: the only processor work on a fault's way. 0 where the NIC sees
@@ -81,6 +83,7 @@ impl Stats {
             bytes_written_back: sum(|c| c.bytes_written_back),
             evictions: sum(|c| c.evictions),
             prefetches: sum(|c| c.prefetches),
+            read_ahead: sum(|c| c.read_ahead),
             doorbells: sum(|c| c.doorbells),
             doorbell_calls: gpu.nics().iter().map(|nic| nic.doorbell_calls()).sum(),
             queue_pairs_mended: gpu.queues().map_or(0, |queues| queues.mended()),
@@ -129,6 +132,7 @@ impl Stats {
             bytes_written_back: self.bytes_written_back.saturating_sub(earlier.bytes_written_back),
             evictions: self.evictions.saturating_sub(earlier.evictions),
             prefetches: self.prefetches.saturating_sub(earlier.prefetches),
+            read_ahead: self.read_ahead.saturating_sub(earlier.read_ahead),
             doorbells: self.doorbells.saturating_sub(earlier.doorbells),
             doorbell_calls: self.doorbell_calls.saturating_sub(earlier.doorbell_calls),
             queue_pairs_mended: self.queue_pairs_mended.saturating_sub(earlier.queue_pairs_mended),

@@ -24,8 +24,10 @@ pub const REGION_CHECKED: u32 = 16;
 pub const REGION_READ_ONCE: u32 = 64;
 /// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
 pub const REGION_KEEP_RESIDENT: u32 = 128;
-/// Bit of [`RegionDesc::flags`]: pages that follow one that is fetched are fetched with it.
-pub const REGION_READ_AHEAD: u32 = 256;
+/// Bit of [`RegionDesc::flags`]: pages are used in ascending order, so that the first fault of a walk reads ahead.
+pub const REGION_ASCENDING: u32 = 256;
+/// Bit of [`RegionDesc::flags`]: nothing is read ahead.
+pub const REGION_RANDOM: u32 = 1024;
 /// Homes that a page of a replicated region has.
 pub const REPLICAS_MAX: u32 = 2;
 /// Bit of [`StripeDesc::flags`]: what the stripe held is gone for good, though its queue pairs may work.
@@ -54,6 +56,9 @@ pub const ARRAY_STORES_IN_PLACE: u32 = 0x0400_0000;
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
 pub const REGION_FETCH_WHILE_FREE: u32 = 512;
+
+/// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
+pub const STREAMS: u32 = 256;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 pub const COST_UNIT: u32 = 16;
@@ -171,6 +176,18 @@ pub struct ArrayDesc {
     pub frame_scale: u32,
 }
 
+/// A walk of one warp through pages of a region, as its faults showed it. Hints: a lost one costs a prefetch.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct StreamState {
+    /// The page of the last fault, the stride and how far was read ahead: see `Walk` in the device library.
+    pub walk: u64,
+    /// When the last fault ended, in the device's ticks.
+    pub ended: u32,
+    /// What the last fetch took, in the device's ticks.
+    pub took: u32,
+}
+
 /// What stands before the words of a region's page table, and keeps them aligned.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -201,6 +218,8 @@ pub struct TableHead {
     pub page_chunks: u64,
     /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
     pub granules: [u32; GRANULES as usize],
+    /// Walks of warps through the region's pages, over queue pairs.
+    pub streams: [StreamState; STREAMS as usize],
     /// Unused, to the end of the line.
     pub reserved: [u64; 5],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
@@ -392,7 +411,7 @@ pub struct Counters {
     pub bytes_written_back: u64,
     /// Pages that left their frame.
     pub evictions: u64,
-    /// Prefetches posted.
+    /// Prefetches posted because a kernel asked.
     pub prefetches: u64,
     /// Doorbells rung.
     pub doorbells: u64,
@@ -422,8 +441,10 @@ pub struct Counters {
     pub displacements: u64,
     /// Bytes that were stored at the pages' homes, in place.
     pub bytes_stored_in_place: u64,
+    /// Prefetches that were posted because the faults of a warp came in strides.
+    pub read_ahead: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 8],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -446,7 +467,8 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 1152 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, reserved: 1104, absent: 1144, }
+    TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, reserved: 5200, absent: 5240, }
+    StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
@@ -462,7 +484,7 @@ shared_layout! {
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
-        reserved: 184,
+        read_ahead: 184, reserved: 192,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -65,11 +65,7 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();
-    let asked = [
-        (true, only),
-        (settings.guarded, "GPUVM_GUARDED"),
-        (settings.read_ahead, "GPUVM_READ_AHEAD"),
-    ];
+    let asked = [(true, only), (settings.guarded, "GPUVM_GUARDED")];
     let asked = asked.into_iter().filter(|(asked, _)| *asked);
     options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
     options

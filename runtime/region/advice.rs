@@ -9,6 +9,12 @@ use crate::error::Result;
 
 /// How kernels will use a region: [`Region::advise`].
 ///
+/// Where queue pairs bring the pages, a warp whose faults come a stride apart, three times in a row and up to 512 pages each, *reads
+/// ahead*: it begins to fetch the pages to which the stride leads, as many as it walks in the time of two fetches, up to 16 and up to
+/// 1 MiB, a page at least. They take free frames and those of pages that were not used since the clock saw them last, and no other.
+/// Over [`Transport::Direct`](crate::Transport::Direct) nothing is read ahead: the warp would copy those pages itself, and wait for
+/// them.
+///
 /// [`Sequential`](Self::Sequential), [`Random`](Self::Random), [`ReadOnce`](Self::ReadOnce), [`KeepResident`](Self::KeepResident) and
 /// [`WriteOnce`](Self::WriteOnce) replace each other, and so do [`InPlace`](Self::InPlace) and [`Fetch`](Self::Fetch);
 /// [`Normal`](Self::Normal) takes both kinds back.
@@ -18,12 +24,10 @@ pub enum Advice {
     /// ([`RegionBuilder::placement`](super::RegionBuilder::placement)).
     #[default]
     Normal,
-    /// Pages are used in ascending order, each for a short time: as [`ReadOnce`](Self::ReadOnce), and with
-    /// [`VmBuilder::read_ahead`](crate::VmBuilder::read_ahead) a fault begins to fetch up to 64 KiB of the pages that follow, one at
-    /// least, as far as frames are free. That is done over queue pairs alone: over [`Transport::Direct`](crate::Transport::Direct) the lane
-    /// that asks would copy those pages itself, and wait for them.
+    /// Pages are used in ascending order, each for a short time: as [`ReadOnce`](Self::ReadOnce), and the first fault of a warp reads
+    /// ahead.
     Sequential,
-    /// Pages are used in no order. Nothing is read ahead; today that is what [`Normal`](Self::Normal) does, too.
+    /// Pages are used in no order: nothing is read ahead.
     Random,
     /// Each page is used for a short time, and not again: its use does not protect it from leaving its frame. The clock takes such pages
     /// as soon as it meets them, and for a page of such a region it takes another of that kind if one is near, so that a stream passes
@@ -73,7 +77,8 @@ impl Advised {
     /// What of it stands in [`layout::RegionDesc::flags`].
     pub fn region_flags(self) -> u32 {
         match self.usage {
-            Advice::Sequential => layout::REGION_READ_ONCE | layout::REGION_READ_AHEAD,
+            Advice::Sequential => layout::REGION_READ_ONCE | layout::REGION_ASCENDING,
+            Advice::Random => layout::REGION_RANDOM,
             Advice::ReadOnce => layout::REGION_READ_ONCE,
             Advice::KeepResident => layout::REGION_KEEP_RESIDENT,
             _ => 0,

@@ -79,7 +79,6 @@ impl Default for VmBuilder {
                 launch_deadline: Duration::from_secs(600),
                 regions_max: 256,
                 guarded: false,
-                read_ahead: false,
                 support_options: CompileOptions::default(),
             },
         }
@@ -149,13 +148,6 @@ impl VmBuilder {
     /// see [`Vm::catch_up`]. Default: false.
     pub fn guarded_regions(mut self, guarded: bool) -> Self {
         self.settings.guarded = guarded;
-        self
-    }
-
-    /// Compiles kernels so that they read ahead in regions with [`Advice::Sequential`](crate::Advice::Sequential), where queue pairs bring
-    /// the pages, at the price of registers. Default: false.
-    pub fn read_ahead(mut self, ahead: bool) -> Self {
-        self.settings.read_ahead = ahead;
         self
     }
 

@@ -249,7 +249,6 @@ impl Room<'_> {
             .wait_limit(WAIT_LIMIT * times)
             .launch_deadline(LAUNCH_DEADLINE * times)
             .guarded_regions(sources.checked)
-            .read_ahead(true)
             .support_options(self.options.compile_support.clone());
         let queues = Queues::new().pairs(needs.queue_pairs).depth(needs.queue_depth);
         let soft = Soft::new()

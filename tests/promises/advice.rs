@@ -124,7 +124,7 @@ fn advice_that_a_region_cannot_follow_is_said_to_be_ignored() {
 
 /// Pages of a region, of 24, that have left their frames after two passes over another one of seven times the frames.
 fn lost(settings: VmBuilder, on_region: Advice, on_stream: Advice) -> u64 {
-    let bench = Bench::new(settings.read_ahead(true), BASIC);
+    let bench = Bench::new(settings, BASIC);
     let (values, others) = (words(3, 24 * PAGE_WORDS), words(4, 500 * PAGE_WORDS));
     let a = bench.vm.region::<u32>().name("worked on").from_slice(&values).unwrap();
     let stream = bench.vm.region::<u32>().name("stream").read_only();
@@ -182,7 +182,7 @@ fn pages_that_are_all_to_stay_leave_all_the_same() {
 #[test]
 fn pages_are_read_ahead_where_a_nic_brings_them() {
     for (settings, ahead) in transports(64).into_iter().zip([false, true]) {
-        let bench = Bench::new(settings.read_ahead(true), BASIC);
+        let bench = Bench::new(settings, BASIC);
         let values = words(6, 200 * PAGE_WORDS);
         let took = |advice| {
             let a = bench.vm.region::<u32>().read_only().from_slice(&values).unwrap();
@@ -191,7 +191,7 @@ fn pages_are_read_ahead_where_a_nic_brings_them() {
         };
         let (random, sequential) = (took(Advice::Random), took(Advice::Sequential));
         assert_eq!(
-            (random.prefetches, sequential.prefetches > 0),
+            (random.read_ahead, sequential.read_ahead > 0),
             (0, ahead),
             "{sequential:?}"
         );

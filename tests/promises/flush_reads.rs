@@ -49,6 +49,8 @@ fn an_error_of_the_read_or_of_its_flush_is_the_page_s() {
             .name("numbered")
             .from_iter(0..N as u32)
             .unwrap();
+        // Each READ is to be one that a lane asked for.
+        a.advise(gpuvm::Advice::Random).unwrap();
         let sink = bench.vm.buffer::<u64>(1).unwrap();
         let plan = soft::FaultPlan::new(soft::Fault::Fail(Syndrome::LocalProtection));
         let fault = bench.soft_nic().inject(plan.opcode(opcode).skip(9));

@@ -37,6 +37,7 @@ mod posted_copies;
 mod prefetch;
 mod profiles;
 mod random_programs;
+mod read_ahead;
 mod replicas;
 mod scoped_borrows;
 mod seeds;

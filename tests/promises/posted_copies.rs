@@ -126,6 +126,8 @@ fn copies_that_fail_are_a_launch_error_that_names_them() {
     bench.must("fill", config(), (&a, 1u32));
     // Clean pages: the copy that fails is a fetch then. A write-back that fails is no fault of the launch.
     a.flush().unwrap();
+    // Each fetch is to be one that a lane asked for.
+    a.advise(gpuvm::Advice::Random).unwrap();
     gpu.fail_copies_after(2);
     let begun = Instant::now();
     let total = bench.vm.buffer::<u64>(1).unwrap();

@@ -66,6 +66,10 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub faults: u64,
 
+    /// Also time walks of so many warps through absent pages, a page or three apart, with read ahead and without.
+    #[arg(long, value_name = "WARPS,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub walks: Vec<u32>,
+
     /// Also time pages that many warps wait for at once.
     #[arg(long, value_name = "WARPS", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub crowd: Option<u32>,

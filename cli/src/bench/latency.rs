@@ -1,6 +1,6 @@
 //! The time of one fault.
 
-use gpuvm::{Buffer, Kernel, LaunchConfig, Module, Region, Stats};
+use gpuvm::{Advice, Buffer, Kernel, LaunchConfig, Module, Region, Stats};
 
 use crate::bench::args::{HomeArg, LatencyArgs};
 use crate::bench::machine::{Machine, Said, Tally, fill, pattern, size};
@@ -9,7 +9,9 @@ use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
 const SOURCE: &str = include_str!("latency.cu");
-const KERNELS: [&str; 2] = ["time_faults", "time_crowd_fault"];
+const KERNELS: [&str; 3] = ["time_faults", "time_crowd_fault", "walk_pages"];
+/// Pages from one that a walk reads to the next.
+const WALK_STRIDES: [u64; 2] = [1, 3];
 /// Pages that a crowd waits for, one after the other.
 const CROWD_PAGES: u64 = 32;
 
@@ -44,6 +46,16 @@ pub fn measure(args: &LatencyArgs) -> Result<Report, CliError> {
                 report.first.insert("faults".to_owned(), faults.into());
             }
             report.rows.push(row.ceiling("one warp copies one page", &ceiling));
+        }
+        for &warps in &args.walks {
+            if faults < u64::from(warps) {
+                report.skip(
+                    &format!("walks of {warps} warps"),
+                    "more warps than pages: see --faults",
+                );
+                continue;
+            }
+            report.rows.extend(bench.walks(warps, args.output.repeat)?);
         }
         if let Some(warps) = args.crowd {
             let row = bench.crowd(warps, clock, args.output.repeat)?;
@@ -98,8 +110,43 @@ impl Latency {
             faults,
             page_bytes,
         };
+        // Each page is to be a fault.
+        bench.data.advise(Advice::Random).map_err(CliError::Bench)?;
         bench.by_lanes(1, WARM_RUNS)?;
         Ok(bench)
+    }
+
+    /// Walks of so many warps through absent pages, a stride apart, with read ahead and without.
+    fn walks(&self, warps: u32, repeat: u32) -> Result<Vec<Row>, CliError> {
+        let kernel = self.module.kernel("walk_pages").map_err(CliError::Bench)?;
+        let part = self.faults / u64::from(warps);
+        let ways = WALK_STRIDES.map(|stride| [(stride, Advice::Normal), (stride, Advice::Random)]);
+        let mut rows = Vec::new();
+        for (stride, advice) in ways.into_iter().flatten() {
+            self.data.advise(advice).map_err(CliError::Bench)?;
+            let pages = part.div_ceil(stride);
+            let (mut times, mut ahead) = (Vec::new(), 0);
+            for _ in 0..repeat {
+                self.data.evict().map_err(CliError::Bench)?;
+                let before = self.machine.vm.stats().map_err(CliError::Bench)?;
+                let args = (&self.data, self.machine.page_words, stride, self.tally.arg());
+                let config = LaunchConfig::new(warps, 32);
+                let (seconds, _) = self.tally.run(&kernel, config, args, pages * u64::from(warps))?;
+                times.push(seconds * 1e6 / pages as f64);
+                let stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
+                ahead = stats.read_ahead;
+            }
+            let row = Row::new("a walk, each page of a warp", Unit::Microseconds, times)
+                .with("page", size(self.page_bytes))
+                .with("stride", stride)
+                .with("warps", warps)
+                .with("advice", format!("{advice:?}").to_lowercase())
+                .and("read ahead", ahead as f64)
+                .verified(pages * u64::from(warps) * 32, "words");
+            rows.push(row);
+        }
+        self.data.advise(Advice::Random).map_err(CliError::Bench)?;
+        Ok(rows)
     }
 
     /// One fault after the other by one warp of so many lanes.

@@ -21,7 +21,7 @@ pub struct SimulateArgs {
     pub seed: Option<u64>,
 
     /// Workloads, separated by commas, or all: random, counters, linear, stream, transpose, bfs, spans, prefetch, flush,
-    /// never-evicted, direct, large-pages, in-place, linear-in-place, rising, replicas, returns, checksums.
+    /// never-evicted, direct, large-pages, in-place, linear-in-place, stores-in-place, rising, replicas, returns, checksums.
     #[arg(long, value_name = "NAME[,..]", default_value = "all")]
     pub workload: Workloads,
 

@@ -227,8 +227,11 @@ constexpr const unsigned int REGION_READ_ONCE = 64;
 /// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
 constexpr const unsigned int REGION_KEEP_RESIDENT = 128;
 
-/// Bit of [`RegionDesc::flags`]: pages that follow one that is fetched are fetched with it.
-constexpr const unsigned int REGION_READ_AHEAD = 256;
+/// Bit of [`RegionDesc::flags`]: pages are used in ascending order, so that the first fault of a walk reads ahead.
+constexpr const unsigned int REGION_ASCENDING = 256;
+
+/// Bit of [`RegionDesc::flags`]: nothing is read ahead.
+constexpr const unsigned int REGION_RANDOM = 1024;
 
 /// Homes that a page of a replicated region has.
 constexpr const unsigned int REPLICAS_MAX = 2;
@@ -269,6 +272,9 @@ constexpr const unsigned int REGION_DUELS = 32;
 
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
 constexpr const unsigned int REGION_FETCH_WHILE_FREE = 512;
+
+/// Walks that a region's page table remembers: more than warps that run through it far apart, or some are forgotten.
+constexpr const unsigned int STREAMS = 256;
 
 /// One chunk that lanes read side by side, in [`TableHead::scattered_read`] and [`TableHead::chunk_cost`].
 constexpr const unsigned int COST_UNIT = 16;
@@ -398,6 +404,16 @@ struct alignas(16) ArrayDesc {
     unsigned int frame_scale;
 };
 
+/// A walk of one warp through pages of a region, as its faults showed it. Hints: a lost one costs a prefetch.
+struct StreamState {
+    /// The page of the last fault, the stride and how far was read ahead: see `Walk` in the device library.
+    unsigned long long walk;
+    /// When the last fault ended, in the device's ticks.
+    unsigned int ended;
+    /// What the last fetch took, in the device's ticks.
+    unsigned int took;
+};
+
 /// What stands before the words of a region's page table, and keeps them aligned.
 struct alignas(128) TableHead {
     /// With [`REGION_DUELS`]: what misses of each rule's sample of the pages have cost of late, in chunks of 16 bytes that go over
@@ -426,6 +442,8 @@ struct alignas(128) TableHead {
     unsigned long long page_chunks;
     /// Where the home was read of late: numbers of granules, plus one, each at its number modulo the length. 0 for none.
     unsigned int granules[GRANULES];
+    /// Walks of warps through the region's pages, over queue pairs.
+    StreamState streams[STREAMS];
     /// Unused, to the end of the line.
     unsigned long long reserved[5];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
@@ -605,7 +623,7 @@ struct alignas(128) Counters {
     unsigned long long bytes_written_back;
     /// Pages that left their frame.
     unsigned long long evictions;
-    /// Prefetches posted.
+    /// Prefetches posted because a kernel asked.
     unsigned long long prefetches;
     /// Doorbells rung.
     unsigned long long doorbells;
@@ -635,8 +653,10 @@ struct alignas(128) Counters {
     unsigned long long displacements;
     /// Bytes that were stored at the pages' homes, in place.
     unsigned long long bytes_stored_in_place;
+    /// Prefetches that were posted because the faults of a warp came in strides.
+    unsigned long long read_ahead;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[9];
+    unsigned long long reserved[8];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -815,7 +835,8 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(TableHead) == 1152, "size of TableHead");
+static_assert(sizeof(TableHead) == 5248, "size of TableHead");
+static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
@@ -904,8 +925,12 @@ static_assert(__builtin_offsetof(TableHead, chunk_cost) == 64, "offset of TableH
 static_assert(__builtin_offsetof(TableHead, near_read) == 68, "offset of TableHead::near_read");
 static_assert(__builtin_offsetof(TableHead, page_chunks) == 72, "offset of TableHead::page_chunks");
 static_assert(__builtin_offsetof(TableHead, granules) == 80, "offset of TableHead::granules");
-static_assert(__builtin_offsetof(TableHead, reserved) == 1104, "offset of TableHead::reserved");
-static_assert(__builtin_offsetof(TableHead, absent) == 1144, "offset of TableHead::absent");
+static_assert(__builtin_offsetof(TableHead, streams) == 1104, "offset of TableHead::streams");
+static_assert(__builtin_offsetof(TableHead, reserved) == 5200, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, absent) == 5240, "offset of TableHead::absent");
+static_assert(__builtin_offsetof(StreamState, walk) == 0, "offset of StreamState::walk");
+static_assert(__builtin_offsetof(StreamState, ended) == 8, "offset of StreamState::ended");
+static_assert(__builtin_offsetof(StreamState, took) == 12, "offset of StreamState::took");
 static_assert(__builtin_offsetof(FillState, head) == 0, "offset of FillState::head");
 static_assert(__builtin_offsetof(FillState, done) == 8, "offset of FillState::done");
 static_assert(__builtin_offsetof(FillState, chunks) == 12, "offset of FillState::chunks");
@@ -975,7 +1000,8 @@ static_assert(__builtin_offsetof(Counters, chunks_in_place) == 152, "offset of C
 static_assert(__builtin_offsetof(Counters, admissions) == 160, "offset of Counters::admissions");
 static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Counters::displacements");
 static_assert(__builtin_offsetof(Counters, bytes_stored_in_place) == 176, "offset of Counters::bytes_stored_in_place");
-static_assert(__builtin_offsetof(Counters, reserved) == 184, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, read_ahead) == 184, "offset of Counters::read_ahead");
+static_assert(__builtin_offsetof(Counters, reserved) == 192, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -79,8 +79,10 @@ GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u3
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
 // another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
-// before this one has none of its kind.
-GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page) {
+// before this one has none of its kind. `idle_alone`: pages that were used stay, and none of them loses its second
+// chance.
+GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page,
+                              bool idle_alone = false) {
     if constexpr (kDirect) {
         if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, kSampleWindow, direct);
     }
@@ -97,6 +99,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame) continue;
+        if (idle_alone && (seen & layout::REFERENCED_BIT) && !is_read_once(region_of(vm, id))) continue;
         u32 what = let_leave(vm, id, word, seen, &rung);
         if (what == kCleaning) ++cleaning;
         if (what != kLeft) continue;

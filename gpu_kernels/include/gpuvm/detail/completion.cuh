@@ -18,8 +18,11 @@ GPUVM_DEVICE u32 error_code(u32 queue, const Completion& c) {
     return queue << 16 | c.syndrome << 8 | c.vendor_syndrome;
 }
 
-// Ends a fetch that brought nothing: its page is absent again, for another request, or in the error state.
+// Ends a fetch that brought nothing: its page is absent again, for another request, or in the error state. A fetch that
+// nobody waits for, which has a token, puts no page there: who needs the page asks for it, and gets an error of its
+// own.
 GPUVM_DEVICE u32 end_failed_fetch(const Queue& q, u64 id, u32 frame, u32 token, const Completion& done, bool repeat) {
+    repeat = repeat || token;
     if (repeat)
         publish_absent(word_of(q.vm, id), token);
     else

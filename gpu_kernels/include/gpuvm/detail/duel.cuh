@@ -13,6 +13,8 @@ namespace detail {
 
 constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
+// Decisions of each round for which no sample rests.
+constexpr u32 kTurnsAwake = 3;
 // Lanes are spread from so many pages on, when half of them have a page for themselves.
 constexpr int kSpreadPages = 8;
 
@@ -107,22 +109,23 @@ GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
 }
 
 // The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
-// small. A sample that fetches may cost many times its share of all pages: when it costs more than twice the best it
-// rests, and keeps its cost, until the next round. That is no less than half of what the samples spent together, more
-// than the best comes to without it: a rule that rests is not the best. Several lanes may decide at a time: a cost that
-// changed meanwhile fades another time.
+// small. A sample that fetches may cost many times its share of all pages: when that is more than twice what the best
+// costs it rests for the other decisions of a round, and goes into the next one with a cost that fades before it can be
+// the best again. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
 GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     u64 costs[layout::PLACEMENT_RULES], sampling = sampling_of(head), rests = sampling & layout::SAMPLING_RESTS_BIT;
     u32 best = layout::RULE_FIRST_COME, turn = sampling >> layout::SAMPLING_TURN_SHIFT & (layout::SAMPLING_TURNS - 1);
     for (u32 rule = 0; rule < layout::PLACEMENT_RULES; ++rule) {
         u64 cost = costs[rule] = ld_relaxed_gpu(&head->cost[rule]);
-        if (!(rests && rule == layout::RULE_FETCH))
-            atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
+        if (rests && rule == layout::RULE_FETCH) continue;
+        atom_cas_relaxed_gpu(&head->cost[rule], cost, cost - (cost * 5 >> 4));
         if (cost < costs[best]) best = rule;
     }
-    if (turn == 0)
+    // Nobody adds to the cost of a sample that rests.
+    if (rests) st_relaxed_gpu(&head->cost[layout::RULE_FETCH], costs[best] * 5 / 2);
+    if (turn < kTurnsAwake)
         rests = 0;
-    else if (turn > 1 && costs[layout::RULE_FETCH] > 2 * costs[best])
+    else if (!rests && costs[layout::RULE_FETCH] > 2 * costs[best])
         rests = layout::SAMPLING_RESTS_BIT;
     if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);

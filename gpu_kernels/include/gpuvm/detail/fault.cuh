@@ -26,6 +26,7 @@ struct Miss {
     bool mixed;      // not all of them are done: they meet again before anyone waits
     u32 parts;       // the round's winners, if they are several parts by what their pages need; else 0
     bool first;      // waits if none of the parts gets anything
+    Ahead ahead;     // what is to be fetched ahead
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
     GPUVM_DEVICE const layout::VmDesc* vm() const { return vm_of(array); }
@@ -188,6 +189,13 @@ GPUVM_DEVICE u32 without_slot(const layout::VmDesc* vm, u64 id) {
     return is_replicated(region_of(vm, id)) && !aborted() ? kRoundRetry : kRoundFailed;
 }
 
+// While the page is on its way, for which `taken` frames were taken: sees where the lane's faults lead, and puts frames
+// back.
+GPUVM_DEVICE void go_on_after(Miss* miss, u32 taken) {
+    follow(miss->array, miss->page, miss->mixed ? lane_id() : 0, static_cast<u32>(miss->started), &miss->ahead);
+    if (taken) pay_back(miss->vm(), taken, miss->id());
+}
+
 // The common case: all gathered lanes miss one page, and the leader does everything alone.
 GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     const layout::VmDesc* vm = miss->vm();
@@ -211,7 +219,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     commit(q, index, 1);
     ring(q);
     count(&counters(vm)->faults, 1);
-    go_on_after(miss->array, miss->page, 1);
+    go_on_after(miss, 1);
     miss->frame = got;
     miss->token = queue;
     miss->fetched_id = id;
@@ -307,7 +315,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
         ring(q);
         count(&counters(vm)->faults, grant.count);
     }
-    go_on_after(miss->array, miss->page, lane_id() == poster ? grant.count : 0);
+    go_on_after(miss, lane_id() == poster ? grant.count : 0);
     miss->frame = got;
     miss->token = grant.queue;
     miss->fetched_id = id;
@@ -477,6 +485,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     // transport. They are as lanes that came one after the other.
     if constexpr (kDirect && kQueued)
         miss->active = __match_any_sync(miss->active, static_cast<u32>(miss->transport()));
+    miss->ahead.stream = nullptr;
     miss->group = group;
     miss->mixed = group != miss->active;
     bool leads = miss->leads(), busy = false;
@@ -489,6 +498,8 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     else
         outcome = kRoundFailed;
     bool waited = busy;
+    if constexpr (kQueued)
+        if (busy && miss->transport() == Transport::kQueued) go_on_after(miss, 0);
     if (busy && !wait_for_page(miss->vm(), miss->word(), id)) outcome = kRoundFailed;
     if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) count_lanes(miss->vm(), lanes, waited);
     u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
@@ -501,6 +512,9 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());
     // A page that is not published yet: the leader's copy comes before its group's accesses.
     if (outcome == kRoundOurs) __syncwarp(group);
+    if constexpr (kQueued)
+        if (miss->ahead.stream)
+            read_ahead(miss->array, miss->page, &miss->ahead, static_cast<u32>(miss->started), !waited);
     return outcome;
 }
 

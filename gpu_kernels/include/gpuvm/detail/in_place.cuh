@@ -16,6 +16,8 @@ namespace detail {
 
 // Chunks that reads of a page cost before it gets a free frame, where pages are larger than that: 8 KiB.
 constexpr u64 kEnoughWhileFree = 512;
+// Chunks of one page that lanes read together from which on each costs as in a stream.
+constexpr u32 kChunksAlike = 4;
 
 GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
@@ -63,7 +65,9 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     // Weak: the host writes it before the launch.
     u64 page_chunks = ld_weak(&head->page_chunks);
     if (page_chunks) count(reinterpret_cast<u64*>(page_chunks) + page, static_cast<u64>(own) * drawn);
-    u64 cost = static_cast<u64>(own) * drawn * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
+    // Half a line and more is what lanes read side by side, whatever other reads of the region are like.
+    u64 cost = static_cast<u64>(own) * drawn;
+    if (own < kChunksAlike) cost = cost * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
     if (sample != kNoSample) spend(head, sample, cost, vm->page_shift);
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);

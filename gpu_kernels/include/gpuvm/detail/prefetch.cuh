@@ -22,7 +22,7 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
         return;
     }
     u64 last = ((first + count_) * element_bytes - 1) >> array.page_shift;
-    u32 rung = kNoFrame;
+    Unawaited fetch(array, &counters(vm_of(array))->prefetches);
     for (u64 page = first * element_bytes >> array.page_shift; page <= last && !aborted(); ++page) {
         u64 seen = ld_acquire_gpu(words_of(array) + page);
         if (state_of(seen) != kAbsent) continue;
@@ -31,11 +31,10 @@ GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, 
             if (!prefetch_directly(&miss)) break;
         } else if constexpr (kQueued) {
             if (!never_evicted(array)) pay_back(vm_of(array), 1, page_id(region_of(array), page));
-            if (!post_unawaited(array, page, seen, &rung)) break;
+            if (!post_unawaited(&fetch, page, seen)) break;
         }
     }
-    if constexpr (kQueued)
-        if (rung != kNoFrame) ring(Queue(vm_of(array), rung));
+    if constexpr (kQueued) fetch.ring_last();
 }
 
 }  // namespace detail

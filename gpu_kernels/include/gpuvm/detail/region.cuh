@@ -24,13 +24,6 @@ constexpr bool kGuarded = kQueued;
 constexpr bool kGuarded = false;
 #endif
 
-// Reading ahead does, too: only programs of a virtual memory that asks for it do it.
-#if defined(GPUVM_READ_AHEAD)
-constexpr bool kReadsAhead = kQueued;
-#else
-constexpr bool kReadsAhead = false;
-#endif
-
 // `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.
 GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
     u64 quotient = multiply_high(value, reciprocal);
