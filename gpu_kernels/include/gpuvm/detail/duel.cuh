@@ -59,8 +59,10 @@ GPUVM_DEVICE u32 draws_by(u64 sampling, u32 rule, u32 page_shift) {
     u32 others = rule == layout::RULE_FETCH       ? fetch
                  : rule == layout::RULE_FREQUENCY ? layout::DRAW_MANY
                                                   : layout::DRAW_FEW;
+    // Few, whatever others do: fields that are all alike stand for free frames.
+    u32 rested = sampling & layout::SAMPLING_RESTS_BIT ? layout::DRAW_FEW : fetch;
     return layout::DRAW_MANY << layout::RULE_FIRST_COME * layout::DRAW_BITS |
-           (sampling & layout::SAMPLING_RESTS_BIT ? others : fetch) << layout::RULE_FETCH * layout::DRAW_BITS |
+           rested << layout::RULE_FETCH * layout::DRAW_BITS |
            layout::DRAW_MANY << layout::RULE_FREQUENCY * layout::DRAW_BITS | others << kNoSample * layout::DRAW_BITS;
 }
 // Of the reads of a page, which ones ask: a mask for their times.
