@@ -109,7 +109,12 @@ pub(super) static ALL: [Mutation; 15] = [
         ],
         Workload::LargePages,
         90,
-        &["its home differ from byte", "instead of", "did not end within"],
+        &[
+            "its home differ from byte",
+            "instead of",
+            "did not end within",
+            "of its",
+        ],
     ),
     broken(
         "place-taken-twice",

@@ -42,7 +42,7 @@ pub(super) static ALL: [Mutation; 12] = [
         )],
         Workload::InPlace,
         11,
-        &["home differ from byte", "which the pool has"],
+        &["home differ from byte", "which the pool has", "was published in frame"],
     ),
     broken(
         "sample-displaced-while-it-comes",
