@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuvm::{Integrity, Kernel, LaunchConfig, Module, Region, Stats, TransportKind};
+use gpuvm::{Advice, Integrity, Kernel, LaunchConfig, Module, Region, Stats, TransportKind};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -201,6 +201,8 @@ impl<'a> Faults<'a> {
         let data = machine::at_home(data, args.home)
             .from_vec(fill(words, pattern)?)
             .map_err(CliError::Bench)?;
+        // Each page is to be a fault.
+        data.advise(Advice::Random).map_err(CliError::Bench)?;
         Ok(Self {
             args,
             module: machine.compile_for("bench/faults.cu", SOURCE, &KERNELS, args.home)?,
