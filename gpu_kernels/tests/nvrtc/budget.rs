@@ -349,7 +349,7 @@ pub const FILES: &[File] = &[
             paged("linear", 224, 240),
             paged("counters", 224, 240),
             paged("writers", 224, 240),
-            paged("rising", 168, 176),
+            paged("rising", 168, 184),
             plain("delay", 32),
         ],
     },
