@@ -108,11 +108,12 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
         unsigned word = kWordALane ? first + lane : first;
         unsigned members = word < words ? frontier[word] : 0;
         unsigned long_rows = 0;
+        unsigned long long begin = 0, end = 0;
         if (word < words && (kWordALane || lane == 0) && previous[word]) previous[word] = 0;
         if (!kWordALane) members &= 1u << lane;
         for (; members && !gpuvm::failed(); members &= members - 1) {
             unsigned member = __ffs(members) - 1;
-            unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
+            begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
             search.accesses += 2;
             if (end - begin < (kWordALane ? kListedRow : kSharedRow)) {
                 search.walk(begin, end);
@@ -123,15 +124,21 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
         for (unsigned owners = __ballot_sync(kWholeWarp, long_rows != 0); owners; owners &= owners - 1) {
             unsigned owner = __ffs(owners) - 1;
             for (unsigned rows = __shfl_sync(kWholeWarp, long_rows, owner); rows; rows &= rows - 1) {
-                unsigned long long vertex = (kWordALane ? first + owner : first) * 32ull + __ffs(rows) - 1;
-                unsigned long long begin = starts[vertex], end = starts[vertex + 1];
-                search.accesses += 2;
+                unsigned long long row, past;
+                if (kWordALane) {
+                    unsigned long long vertex = (first + owner) * 32ull + __ffs(rows) - 1;
+                    row = starts[vertex], past = starts[vertex + 1];
+                    search.accesses += 2;
+                } else {
+                    // The row's one owner has read where it is.
+                    row = __shfl_sync(kWholeWarp, begin, owner), past = __shfl_sync(kWholeWarp, end, owner);
+                }
                 // After a fault lanes may have read zeros, and would diverge here.
                 if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
-                if (end - begin >= kListedRow) {
-                    list_row(list, level, lane, begin, end);
+                if (past - row >= kListedRow) {
+                    list_row(list, level, lane, row, past);
                 } else {
-                    search.walk_together(lane, begin, end);
+                    search.walk_together(lane, row, past);
                 }
             }
         }

@@ -216,7 +216,7 @@ pub const FILES: &[File] = &[
             // A bound of 8 blocks of 256 threads, 4 of compute capability 7.5.
             // Over queue pairs it spills 32 bytes more since rings and completions have rooms of their own.
             // Directly, 520 bytes more since the clock is told for which page it looks.
-            capped("gather_paged", 64, 64, 4300, 5100),
+            capped("gather_paged", 64, 64, 4400, 5100),
             paged("gather_resident", 40, 40),
             plain("rows_raw", 24),
             paged("rows_paged", 200, 184),

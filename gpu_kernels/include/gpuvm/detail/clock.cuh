@@ -132,7 +132,7 @@ GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u
     if constexpr (kQueued) pass_by_a_queue(vm);
     // The last pages that come while frames are free displace none.
     if (kDirect && for_page) {
-        if (note_full(vm, for_page) && available * 2 >= static_cast<i64>(vm->frames_low)) return;
+        if (note_full(vm, for_page, available * 2 >= static_cast<i64>(vm->frames_low))) return;
         // It has displaced a page of its sample, or need not.
         if (in_sample(vm, for_page)) return;
     }
@@ -183,7 +183,7 @@ GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
-    if (kDirect) note_full(vm, id);
+    if (kDirect) note_full(vm, id, false);
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_FRAME, id, 0);
     u32 taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));

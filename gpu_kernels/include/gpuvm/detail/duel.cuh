@@ -15,6 +15,9 @@ constexpr u32 kNoSample = layout::PLACEMENT_RULES;
 constexpr u32 kChunkShift = 4;
 // Decisions of each round for which no sample rests.
 constexpr u32 kTurnsAwake = 3;
+// A rule holds when its sample costs less than so many 32nds of what the sample of first come costs.
+constexpr u64 kLeastByFetching = 29;
+constexpr u64 kLeastByCounting = 22;
 // Lanes are spread from so many pages on, when half of them have a page for themselves.
 constexpr int kSpreadPages = 8;
 
@@ -96,24 +99,25 @@ GPUVM_NOINLINE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 
     if (own) count(&counters(vm)->displacements, 1);
 }
 
-// The page `id` took one of the last frames: from now on none is free for its region. True when its pages displace
-// none.
-GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id) {
+// The page `id` took a frame of a pool that runs low; `enough`: it still has half of what it should have. From the time
+// on when it has not, no frame is free for the page's region. True when the page is to displace none.
+GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id, bool enough) {
     u32 flags = region_of(vm, id)->flags;
     if (!(flags & layout::REGION_FETCH_WHILE_FREE)) return false;
     layout::TableHead* head = head_of(reinterpret_cast<u64*>(region_of(vm, id)->words));
     u64 sampling = sampling_of(head);
-    bool competes = flags & layout::REGION_DUELS;
-    if (is_free(static_cast<u32>(sampling), vm->page_shift))
+    bool competes = flags & layout::REGION_DUELS, free = is_free(static_cast<u32>(sampling), vm->page_shift);
+    if (free && !enough)
         set_draws(head, sampling,
                   competes ? draws_by(sampling, ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
-    return !competes;
+    return enough && (free || !competes);
 }
 
-// The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth, since samples are
-// small. A sample that fetches may cost many times its share of all pages: when that is more than twice what the best
-// costs it rests for the other decisions of a round, and goes into the next one with a cost that fades before it can be
-// the best again. Several lanes may decide at a time: a cost that changed meanwhile fades another time.
+// The samples' costs fade, and the cheapest rule holds if it is cheaper than first come by a tenth or more, since
+// samples are small. A sample that fetches may cost many times its share of all pages: when that is more than twice
+// what the best costs it rests for the other decisions of a round, and goes into the next one with a cost that fades
+// before it can be the best again. Several lanes may decide at a time: a cost that changed meanwhile fades another
+// time.
 GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
     u64 costs[layout::PLACEMENT_RULES], sampling = sampling_of(head), rests = sampling & layout::SAMPLING_RESTS_BIT;
     u32 best = layout::RULE_FIRST_COME, turn = sampling >> layout::SAMPLING_TURN_SHIFT & (layout::SAMPLING_TURNS - 1);
@@ -129,12 +133,16 @@ GPUVM_NOINLINE void decide(layout::TableHead* head, u32 page_shift) {
         rests = 0;
     else if (!rests && costs[layout::RULE_FETCH] > 2 * costs[best])
         rests = layout::SAMPLING_RESTS_BIT;
-    if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * 29) best = layout::RULE_FIRST_COME;
+    // Counting reads takes the lanes' time, too: about a third of what reads in place take.
+    u64 least = best == layout::RULE_FREQUENCY ? kLeastByCounting : kLeastByFetching;
+    if (costs[best] * 32 >= costs[layout::RULE_FIRST_COME] * least) best = layout::RULE_FIRST_COME;
     st_relaxed_gpu(&head->rule, best);
     u64 next = (turn + 1) & (layout::SAMPLING_TURNS - 1);
     sampling = static_cast<u64>(block_shift_of(sampling)) << layout::SAMPLING_BLOCK_SHIFT | rests |
                next << layout::SAMPLING_TURN_SHIFT;
-    set_draws(head, sampling, draws_by(sampling, best, page_shift));
+    // Frames that are free are taken whatever the samples cost.
+    u32 draws = static_cast<u32>(sampling_of(head));
+    set_draws(head, sampling, is_free(draws, page_shift) ? draws : draws_by(sampling, best, page_shift));
 }
 
 // A page of a sample has cost so much. Who passes the end of a period decides: nobody takes a lock.
