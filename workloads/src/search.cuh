@@ -5,16 +5,14 @@
 // keep one warp busy while the others have ended.
 //
 // SEARCH_WORD_A_LANE, which the host defines (`Shape` in bfs.rs), chooses one of two shapes. 0: a warp takes a word of
-// the frontier (32 neighbouring vertices, one for each lane) or a piece. Its lanes read neighbouring edges, so they
-// mostly fetch one page together. 1: a lane takes a word or a piece. The lanes of a warp miss different pages, and
+// the frontier (32 neighbouring vertices) or a piece. Its lanes read neighbouring edges, so they mostly fetch one page
+// together. 1: a lane takes a word or a piece. The lanes of a warp miss different pages, and
 // these are fetched together.
 #pragma once
 
 #include <gpuvm/gpuvm.cuh>
 
 constexpr bool kWordALane = SEARCH_WORD_A_LANE;
-// The lanes of a warp share a row this long and take its edges in turn. Lanes that have a word each share none.
-constexpr unsigned long long kSharedRow = 24;
 // A row this long is listed, in pieces that end at multiples of kPiece in the array of edges. The host defines kPiece
 // and the list's head, because it allocates the list.
 constexpr unsigned long long kPiece = SEARCH_PIECE_EDGES;
@@ -85,6 +83,76 @@ __device__ inline void list_row(unsigned long long* list, int level, unsigned la
     }
 }
 
+// Walks the rows that lanes hold, one or none each, end to end: all lanes take the next 32 edges.
+template <class Neighbours, class Distances>
+__device__ void walk_rows(Search<Neighbours, Distances>& search, unsigned lane, unsigned long long begin,
+                          unsigned length) {
+    // Edges of this lane's row and of those before it.
+    unsigned past = length;
+    for (unsigned apart = 1; apart < 32; apart *= 2) {
+        unsigned before = __shfl_up_sync(kWholeWarp, past, apart);
+        if (lane >= apart) past += before;
+    }
+    // What is added to an edge's number for its place in the array.
+    unsigned long long place = begin - (past - length);
+    unsigned edges = __shfl_sync(kWholeWarp, past, 31);
+    for (unsigned first = 0; first < edges && !__any_sync(kWholeWarp, gpuvm::failed()); first += 32) {
+        // The first lane whose row ends past the edge.
+        unsigned edge = first + lane, owner = 0;
+        for (unsigned half = 16; half; half /= 2)
+            if (__shfl_sync(kWholeWarp, past, owner + half - 1) <= edge) owner += half;
+        unsigned long long from = __shfl_sync(kWholeWarp, place, owner);
+        if (edge < edges) search.step(from + edge);
+    }
+}
+
+// The rows of a word of the frontier, whose vertices the lanes share.
+template <class Starts, class Neighbours, class Distances>
+__device__ void search_word(Starts& starts, Search<Neighbours, Distances>& search, unsigned word, unsigned members,
+                            unsigned long long* list, unsigned lane) {
+    if (!members) return;
+    unsigned long long begin = 0, end = 0;
+    if (members >> lane & 1) {
+        begin = starts[word * 32ull + lane], end = starts[word * 32ull + lane + 1];
+        search.accesses += 2;
+    }
+    // After a fault lanes may have read zeros.
+    if (__any_sync(kWholeWarp, gpuvm::failed())) return;
+    bool listed = end - begin >= kListedRow;
+    walk_rows(search, lane, begin, listed ? 0 : static_cast<unsigned>(end - begin));
+    for (unsigned owners = __ballot_sync(kWholeWarp, listed); owners; owners &= owners - 1) {
+        unsigned owner = __ffs(owners) - 1;
+        list_row(list, search.level, lane, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner));
+    }
+}
+
+// The rows of words of the frontier, one a lane.
+template <class Starts, class Neighbours, class Distances>
+__device__ void search_words(Starts& starts, Search<Neighbours, Distances>& search, unsigned word, unsigned members,
+                             unsigned long long* list, unsigned lane) {
+    unsigned long_rows = 0;
+    for (; members && !gpuvm::failed(); members &= members - 1) {
+        unsigned member = __ffs(members) - 1;
+        unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
+        search.accesses += 2;
+        if (end - begin < kListedRow)
+            search.walk(begin, end);
+        else
+            long_rows |= 1u << member;
+    }
+    for (unsigned owners = __ballot_sync(kWholeWarp, long_rows != 0); owners; owners &= owners - 1) {
+        unsigned owner = __ffs(owners) - 1, first = __shfl_sync(kWholeWarp, word, owner);
+        for (unsigned rows = __shfl_sync(kWholeWarp, long_rows, owner); rows; rows &= rows - 1) {
+            unsigned long long vertex = first * 32ull + __ffs(rows) - 1;
+            unsigned long long begin = starts[vertex], end = starts[vertex + 1];
+            search.accesses += 2;
+            // After a fault lanes may have read zeros, and would diverge here.
+            if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
+            list_row(list, search.level, lane, begin, end);
+        }
+    }
+}
+
 // Walks the rows of the vertices in `frontier`, except long ones. A vertex that is met for the first time gets the
 // distance `level` and goes into `next`. `previous` is the frontier of the level before, which is cleared to become the
 // next `next`. `list` takes the pieces of long rows; its count for the next level is cleared. `totals` counts vertices
@@ -107,41 +175,11 @@ __device__ void search_level(const Offsets& offsets, const Neighbours& neighbour
     for (unsigned first = kWordALane ? thread - lane : thread / 32; first < words; first += stride) {
         unsigned word = kWordALane ? first + lane : first;
         unsigned members = word < words ? frontier[word] : 0;
-        unsigned long_rows = 0;
-        unsigned long long begin = 0, end = 0;
         if (word < words && (kWordALane || lane == 0) && previous[word]) previous[word] = 0;
-        if (!kWordALane) members &= 1u << lane;
-        for (; members && !gpuvm::failed(); members &= members - 1) {
-            unsigned member = __ffs(members) - 1;
-            begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
-            search.accesses += 2;
-            if (end - begin < (kWordALane ? kListedRow : kSharedRow)) {
-                search.walk(begin, end);
-            } else {
-                long_rows |= 1u << member;
-            }
-        }
-        for (unsigned owners = __ballot_sync(kWholeWarp, long_rows != 0); owners; owners &= owners - 1) {
-            unsigned owner = __ffs(owners) - 1;
-            for (unsigned rows = __shfl_sync(kWholeWarp, long_rows, owner); rows; rows &= rows - 1) {
-                unsigned long long row, past;
-                if (kWordALane) {
-                    unsigned long long vertex = (first + owner) * 32ull + __ffs(rows) - 1;
-                    row = starts[vertex], past = starts[vertex + 1];
-                    search.accesses += 2;
-                } else {
-                    // The row's one owner has read where it is.
-                    row = __shfl_sync(kWholeWarp, begin, owner), past = __shfl_sync(kWholeWarp, end, owner);
-                }
-                // After a fault lanes may have read zeros, and would diverge here.
-                if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
-                if (past - row >= kListedRow) {
-                    list_row(list, level, lane, row, past);
-                } else {
-                    search.walk_together(lane, row, past);
-                }
-            }
-        }
+        if (kWordALane)
+            search_words(starts, search, word, members, list, lane);
+        else
+            search_word(starts, search, word, members, list, lane);
     }
     search.add_to(totals);
 }
