@@ -99,15 +99,16 @@ GPUVM_NOINLINE void count_displaced(const layout::VmDesc* vm, u64 for_page, u64 
     if (own) count(&counters(vm)->displacements, 1);
 }
 
-// The page `id` took a frame of a pool that runs low; `enough`: it still has half of what it should have. From the time
-// on when it has not, no frame is free for the page's region. True when the page is to displace none.
+// The page `id` took a frame of a pool that runs low; `enough`: it still has half of what it should have. From now on
+// none is free for the page's region; for one that duels, whose pages may displace others later, when it has not. True
+// when the page is to displace none.
 GPUVM_NOINLINE bool note_full(const layout::VmDesc* vm, u64 id, bool enough) {
     u32 flags = region_of(vm, id)->flags;
     if (!(flags & layout::REGION_FETCH_WHILE_FREE)) return false;
     layout::TableHead* head = head_of(reinterpret_cast<u64*>(region_of(vm, id)->words));
     u64 sampling = sampling_of(head);
     bool competes = flags & layout::REGION_DUELS, free = is_free(static_cast<u32>(sampling), vm->page_shift);
-    if (free && !enough)
+    if (free && !(competes && enough))
         set_draws(head, sampling,
                   competes ? draws_by(sampling, ld_relaxed_gpu(&head->rule), vm->page_shift) : layout::DRAWS_AT_HOME);
     return enough && (free || !competes);
