@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gpuvm_memory_node::protocol::{Accept, ConnectRequest, Message, Reject};
 use gpuvm_nic::soft::{FaultKind, FaultMix};
 use gpuvm_nic::wire::{mlx5, rxe};
-use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
+use gpuvm_workloads::graph::{GraphSpec, LoadOptions, Weights, reference};
 
 #[path = "../../cli/src/sizes.rs"]
 #[allow(dead_code, missing_docs, reason = "the command uses all of it")]
@@ -83,8 +83,15 @@ pub fn rxe_entries(data: &[u8]) {
     assert_eq!(rxe::WorkRequest::parse(&buffer), Ok(first));
 }
 
-/// Graph files: edge lists and Matrix Market, plain or gzip, told apart by their first bytes.
+/// Graph files: edge lists and Matrix Market, plain or gzip, and `.gcsr`, told apart by their first bytes; and GAP's, behind an `s` for
+/// `.sg` or a `w` for `.wsg`, which have nothing in their bytes to be known by.
 pub fn graph_files(data: &[u8]) {
+    let (name, data) = match data {
+        [b's', rest @ ..] => (".sg", rest),
+        [b'w', rest @ ..] => (".wsg", rest),
+        _ => ("", data),
+    };
+    let data = &with_checksum(data);
     // A file's vertices are allocated even when they have no edge, so large numbers of them would only take memory. Numbers that
     // are refused are tried.
     if data.first() == Some(&b'%')
@@ -92,23 +99,51 @@ pub fn graph_files(data: &[u8]) {
     {
         return;
     }
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut file = tempfile::Builder::new()
+        .suffix(name)
+        .tempfile()
+        .expect("a temporary file");
     file.write_all(data).expect("the file takes it");
     let spec = GraphSpec::File(PathBuf::from(file.path()));
     let graph = match spec.load(&LoadOptions::default(), &mut |_| {}) {
         Ok(graph) => graph,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
+    let weighted = LoadOptions {
+        weights: Weights::FromFileOrDrawn,
+        verify: true,
+        ..LoadOptions::default()
+    };
+    match spec.load(&weighted, &mut |_| {}) {
+        Ok(weighted) => {
+            let weights = weighted.weights().expect("they were asked for");
+            assert_eq!(weights.len() as u64, graph.csr().edges());
+            assert!(weights.iter().all(|weight| *weight > 0) && weighted.csr() == graph.csr());
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
     let csr = graph.csr();
     let (vertices, offsets) = (csr.vertices(), csr.offsets());
     assert_eq!(offsets.len() as u64, u64::from(vertices) + 1);
     assert!(offsets.is_sorted() && offsets.last() == Some(&csr.edges()));
     assert_eq!(csr.neighbours().len() as u64, csr.edges());
     assert!(csr.neighbours().iter().all(|vertex| *vertex < vertices));
+    assert!((0..vertices).all(|row| csr.row(row).is_sorted_by(|a, b| a < b) && !csr.row(row).contains(&row)));
     if let Some(source) = csr.first_connected() {
         let levels = reference::bfs(csr, source).expect("the source is a vertex");
         assert_eq!((levels.len(), levels[source as usize]), (vertices as usize, 0));
     }
+}
+
+/// A `.gcsr` file whose header has the checksum that fits: without it nothing behind the checksum would be tried.
+fn with_checksum(data: &[u8]) -> Vec<u8> {
+    const HEADER_BYTES: usize = 112;
+    let mut data = data.to_vec();
+    if data.starts_with(b"\x89gcsr") && data.len() >= HEADER_BYTES {
+        let checksum = crc32c::crc32c(&data[..HEADER_BYTES - 4]);
+        data[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    }
+    data
 }
 
 /// The first number of a Matrix Market file's line of sizes.

@@ -1,17 +1,35 @@
-// Breadth-first search over a graph whose rows and distances are paged. Each level takes two launches.
+// Breadth-first search over a graph whose rows and distances are large arrays. Each level takes two launches.
 #include "search.cuh"
+
+// A warp clears the distances of so many vertices.
+constexpr u64 kCleared = 1024;
+
+// Nothing but the source is reached.
+__global__ void __launch_bounds__(128, 4)
+    bfs_start(inout<int> distances, unsigned* visited, unsigned* frontier, unsigned* next, unsigned* previous,
+              unsigned long long* list, unsigned long long* totals, unsigned vertices, unsigned source) {
+    for (u64 begin = warp() * kCleared; begin < vertices && !stopped(); begin += warps() * kCleared)
+        share(distances, begin, least(kCleared, vertices - begin),
+              [&](u64 vertex, int& distance) { distance = vertex == source ? 0 : -1; });
+    for (u64 word = thread(); word < (vertices + 31ull) / 32; word += threads()) {
+        visited[word] = frontier[word] = word == source / 32 ? 1u << source % 32 : 0;
+        next[word] = previous[word] = 0;
+    }
+    if (thread() < kListHead) list[thread()] = 0;
+    if (thread() < 3) totals[thread()] = thread() == 0;
+}
 
 // Registers for 8 blocks of 64 threads: other warps hide the time of a read, and only a fault needs more registers. 16
 // blocks make a search no faster, and a few large frames are not enough for their warps.
 __global__ void __launch_bounds__(64, 8)
-    bfs_level(gpuvm::array<const unsigned long long> offsets, gpuvm::array<const unsigned> neighbours,
-              gpuvm::array<int> distances, unsigned* visited, const unsigned* frontier, unsigned* next,
-              unsigned* previous, unsigned long long* list, unsigned long long* totals, int level) {
-    search_level(offsets, neighbours, distances, visited, frontier, next, previous, list, totals, level);
+    bfs_level(in<unsigned long long> offsets, in<unsigned> neighbours, inout<int> distances, unsigned* visited,
+              const unsigned* frontier, unsigned* next, unsigned* previous, unsigned long long* list,
+              unsigned long long* totals, unsigned vertices, int level) {
+    search_level(offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, level);
 }
 
 __global__ void __launch_bounds__(64, 8)
-    bfs_pieces(gpuvm::array<const unsigned> neighbours, gpuvm::array<int> distances, unsigned* visited, unsigned* next,
+    bfs_pieces(in<unsigned> neighbours, inout<int> distances, unsigned* visited, unsigned* next,
                const unsigned long long* list, unsigned long long* totals, int level) {
     search_pieces(neighbours, distances, visited, next, list, totals, level);
 }

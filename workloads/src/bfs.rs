@@ -11,6 +11,7 @@ use gpuvm::{
     TransportKind, Vm, VmBuilder,
 };
 
+use crate::apps::rows;
 use crate::graph::Csr;
 use crate::graph::reference::VertexOutOfRange;
 
@@ -19,12 +20,6 @@ pub const SOURCE: &str = include_str!("bfs.cu");
 
 /// The search itself, over arrays of any kind; the kernel's source includes it as `search.cuh`.
 pub const SEARCH: &str = include_str!("search.cuh");
-
-/// Edges of a row's piece: half a page of 4 KiB. A listed row has less than one piece for every `PIECE_EDGES / 2` edges.
-const PIECE_EDGES: u64 = 512;
-
-/// Counts at the head of the list of pieces: one for even levels, one for odd ones.
-const LIST_HEAD: u64 = 2;
 
 /// Threads of a block: whole warps, as the kernels require.
 const BLOCK_THREADS: u32 = 64;
@@ -64,15 +59,12 @@ impl SearchShape {
             Self::WordAWarp => "0",
             Self::WordALane => "1",
         };
-        CompileOptions {
-            headers: vec![("search.cuh".to_owned(), SEARCH.to_owned())],
-            defines: vec![
-                ("SEARCH_WORD_A_LANE".to_owned(), Some(word_a_lane.to_owned())),
-                ("SEARCH_PIECE_EDGES".to_owned(), Some(PIECE_EDGES.to_string())),
-                ("SEARCH_LIST_HEAD".to_owned(), Some(LIST_HEAD.to_string())),
-            ],
-            ..CompileOptions::default()
-        }
+        let mut options = rows::compile_options();
+        options.headers.push(("search.cuh".to_owned(), SEARCH.to_owned()));
+        options
+            .defines
+            .push(("SEARCH_WORD_A_LANE".to_owned(), Some(word_a_lane.to_owned())));
+        options
     }
 
     /// How such a kernel is launched on a GPU, for a graph of that many vertices.
@@ -295,6 +287,7 @@ struct Search {
     neighbours: Region<u32>,
     distances: Region<i32>,
     sets: Sets,
+    vertices: u32,
     config: LaunchConfig,
 }
 
@@ -322,7 +315,7 @@ impl Sets {
         let sets = Self {
             visited: vm.buffer(words)?,
             frontiers: [vm.buffer(words)?, vm.buffer(words)?, vm.buffer(words)?],
-            list: vm.buffer(LIST_HEAD + csr.edges().div_ceil(PIECE_EDGES / 2))?,
+            list: vm.buffer(rows::list_words(csr.edges()))?,
             totals: vm.buffer(3)?,
         };
         sets.visited.write(&start)?;
@@ -368,6 +361,7 @@ impl Search {
                 .from_slice(csr.neighbours())?,
             distances: vm.region().name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr, source)?,
+            vertices: csr.vertices(),
             config: shape.launch_config(&gpu, vertices),
         })
     }
@@ -380,7 +374,17 @@ impl Search {
         } = &self.sets;
         let (offsets, neighbours, distances, number) = (&self.offsets, &self.neighbours, &self.distances, level as i32);
         let rows = (
-            offsets, neighbours, distances, visited, frontier, next, previous, list, totals, number,
+            offsets,
+            neighbours,
+            distances,
+            visited,
+            frontier,
+            next,
+            previous,
+            list,
+            totals,
+            self.vertices,
+            number,
         );
         let pieces = (neighbours, distances, visited, next, list, totals, number);
         let search = || {

@@ -1,8 +1,11 @@
 //! Workloads that gpuvm is shown and measured with.
 //!
-//! [`graph`] holds compressed sparse row graphs: readers for Matrix Market files and SNAP edge
-//! lists (plain or gzip), the GAP benchmark's Kronecker and uniform generators, and a breadth-first
-//! search on the CPU that every paged result is compared with. [`bfs`] is the same search on the GPU, over a paged graph.
+//! [`graph`] holds compressed sparse row graphs, with weights where they are asked for: readers for Matrix Market files, SNAP edge
+//! lists (plain or gzip) and the GAP benchmark's serialized graphs, `.gcsr` files that are mapped, the GAP benchmark's Kronecker and
+//! uniform generators, and a breadth-first search on the CPU that every paged result is compared with. [`bfs`] is the same search on the GPU, over a paged graph.
+//!
+//! [`table`] holds taxi trips as columns, and five queries over them. [`vectors`] holds vectors, their exact nearest neighbours,
+//! and a graph by which near ones are found.
 //!
 //! ```
 //! use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
@@ -15,5 +18,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod apps;
 pub mod bfs;
 pub mod graph;
+mod random;
+pub mod table;
+pub mod vectors;

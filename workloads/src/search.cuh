@@ -1,4 +1,4 @@
-// One level of a breadth-first search over arrays of any kind: gpuvm's, or others with `size`, `[]` and `reader`.
+// One level of a breadth-first search over arrays of any kind: gpuvm's or plain pointers.
 //
 // A set of vertices is a bitmap in plain device memory. A level takes two kernels. `search_level` walks the rows of the
 // frontier and lists the pieces of long rows; `search_pieces` walks these pieces. So a row of a million edges does not
@@ -10,23 +10,14 @@
 // these are fetched together.
 #pragma once
 
-#include <gpuvm/gpuvm.cuh>
+#include "rows.cuh"
 
 constexpr bool kWordALane = SEARCH_WORD_A_LANE;
-// A row this long is listed, in pieces that end at multiples of kPiece in the array of edges. The host defines kPiece
-// and the list's head, because it allocates the list.
-constexpr unsigned long long kPiece = SEARCH_PIECE_EDGES;
-constexpr unsigned long long kListedRow = 4 * kPiece;
-// The list's first words count its pieces at even and odd levels. A piece is its first edge times kPieceUnit plus its
-// length.
-constexpr unsigned kListHead = SEARCH_LIST_HEAD;
-constexpr unsigned long long kPieceUnit = 2 * kPiece;
-constexpr unsigned kWholeWarp = 0xffffffffu;
 
 template <class Neighbours, class Distances>
 struct Search {
     Distances& distances;
-    decltype(static_cast<const Neighbours*>(nullptr)->reader()) neighbours;
+    decltype(walk(*static_cast<const Neighbours*>(nullptr))) neighbours;
     unsigned* visited;
     unsigned* next;
     int level;
@@ -52,13 +43,13 @@ struct Search {
     }
 
     // Edges [begin, end) of a lane that has them to itself.
-    __device__ void walk(unsigned long long begin, unsigned long long end) {
+    __device__ void walk_alone(unsigned long long begin, unsigned long long end) {
         for (; begin < end; ++begin) step(begin);
     }
 
     // This lane's share of edges that a warp walks.
     __device__ void walk_together(unsigned lane, unsigned long long begin, unsigned long long end) {
-        for (begin += lane; begin < end && !gpuvm::failed(); begin += 32) step(begin);
+        for (begin += lane; begin < end && !stopped(); begin += 32) step(begin);
     }
 
     __device__ void add_to(unsigned long long* totals) {
@@ -68,43 +59,6 @@ struct Search {
         atomicAdd(&totals[2], accesses);
     }
 };
-
-// Lists the pieces of a row, by a whole warp.
-__device__ inline void list_row(unsigned long long* list, int level, unsigned lane, unsigned long long begin,
-                                unsigned long long end) {
-    unsigned long long first_piece = begin / kPiece, pieces = (end - 1) / kPiece - first_piece + 1, place = 0;
-    if (lane == 0) place = atomicAdd(&list[level % 2], pieces);
-    place = kListHead + __shfl_sync(kWholeWarp, place, 0);
-    for (unsigned long long piece = lane; piece < pieces; piece += 32) {
-        unsigned long long first = (first_piece + piece) * kPiece, past = first + kPiece;
-        if (first < begin) first = begin;
-        if (past > end) past = end;
-        list[place + piece] = first * kPieceUnit + (past - first);
-    }
-}
-
-// Walks the rows that lanes hold, one or none each, end to end: all lanes take the next 32 edges.
-template <class Neighbours, class Distances>
-__device__ void walk_rows(Search<Neighbours, Distances>& search, unsigned lane, unsigned long long begin,
-                          unsigned length) {
-    // Edges of this lane's row and of those before it.
-    unsigned past = length;
-    for (unsigned apart = 1; apart < 32; apart *= 2) {
-        unsigned before = __shfl_up_sync(kWholeWarp, past, apart);
-        if (lane >= apart) past += before;
-    }
-    // What is added to an edge's number for its place in the array.
-    unsigned long long place = begin - (past - length);
-    unsigned edges = __shfl_sync(kWholeWarp, past, 31);
-    for (unsigned first = 0; first < edges && !__any_sync(kWholeWarp, gpuvm::failed()); first += 32) {
-        // The first lane whose row ends past the edge.
-        unsigned edge = first + lane, owner = 0;
-        for (unsigned half = 16; half; half /= 2)
-            if (__shfl_sync(kWholeWarp, past, owner + half - 1) <= edge) owner += half;
-        unsigned long long from = __shfl_sync(kWholeWarp, place, owner);
-        if (edge < edges) search.step(from + edge);
-    }
-}
 
 // The rows of a word of the frontier, whose vertices the lanes share.
 template <class Starts, class Neighbours, class Distances>
@@ -117,12 +71,14 @@ __device__ void search_word(Starts& starts, Search<Neighbours, Distances>& searc
         search.accesses += 2;
     }
     // After a fault lanes may have read zeros.
-    if (__any_sync(kWholeWarp, gpuvm::failed())) return;
+    if (__any_sync(kWholeWarp, stopped())) return;
     bool listed = end - begin >= kListedRow;
-    walk_rows(search, lane, begin, listed ? 0 : static_cast<unsigned>(end - begin));
+    walk_rows(begin, listed ? 0 : static_cast<unsigned>(end - begin), 0,
+              [&](unsigned long long edge, unsigned) { search.step(edge); });
     for (unsigned owners = __ballot_sync(kWholeWarp, listed); owners; owners &= owners - 1) {
         unsigned owner = __ffs(owners) - 1;
-        list_row(list, search.level, lane, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner));
+        list_row(list, search.level, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner),
+                 [](unsigned long long) {});
     }
 }
 
@@ -131,12 +87,12 @@ template <class Starts, class Neighbours, class Distances>
 __device__ void search_words(Starts& starts, Search<Neighbours, Distances>& search, unsigned word, unsigned members,
                              unsigned long long* list, unsigned lane) {
     unsigned long_rows = 0;
-    for (; members && !gpuvm::failed(); members &= members - 1) {
+    for (; members && !stopped(); members &= members - 1) {
         unsigned member = __ffs(members) - 1;
         unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
         search.accesses += 2;
         if (end - begin < kListedRow)
-            search.walk(begin, end);
+            search.walk_alone(begin, end);
         else
             long_rows |= 1u << member;
     }
@@ -147,8 +103,8 @@ __device__ void search_words(Starts& starts, Search<Neighbours, Distances>& sear
             unsigned long long begin = starts[vertex], end = starts[vertex + 1];
             search.accesses += 2;
             // After a fault lanes may have read zeros, and would diverge here.
-            if (__any_sync(kWholeWarp, gpuvm::failed())) continue;
-            list_row(list, search.level, lane, begin, end);
+            if (__any_sync(kWholeWarp, stopped())) continue;
+            list_row(list, search.level, begin, end, [](unsigned long long) {});
         }
     }
 }
@@ -160,12 +116,12 @@ __device__ void search_words(Starts& starts, Search<Neighbours, Distances>& sear
 template <class Offsets, class Neighbours, class Distances>
 __device__ void search_level(const Offsets& offsets, const Neighbours& neighbours, Distances& distances,
                              unsigned* visited, const unsigned* frontier, unsigned* next, unsigned* previous,
-                             unsigned long long* list, unsigned long long* totals, int level) {
-    unsigned words = static_cast<unsigned>((offsets.size() - 1 + 31) / 32);
+                             unsigned long long* list, unsigned long long* totals, unsigned vertices, int level) {
+    unsigned words = (vertices + 31) / 32;
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned lane = thread % 32;
-    auto starts = offsets.reader();
-    Search<Neighbours, Distances> search{distances, neighbours.reader(), visited, next, level};
+    auto starts = walk(offsets);
+    Search<Neighbours, Distances> search{distances, walk(neighbours), visited, next, level};
     if (thread == 0) list[(level + 1) % 2] = 0;
 
     // A warp takes 32 words at a time, or one. No lane leaves the loop early, since all meet in the collectives; after
@@ -190,14 +146,14 @@ __device__ void search_pieces(const Neighbours& neighbours, Distances& distances
                               const unsigned long long* list, unsigned long long* totals, int level) {
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned lanes = gridDim.x * blockDim.x;
-    Search<Neighbours, Distances> search{distances, neighbours.reader(), visited, next, level};
+    Search<Neighbours, Distances> search{distances, walk(neighbours), visited, next, level};
     unsigned long long pieces = list[level % 2];
     unsigned stride = kWordALane ? lanes : lanes / 32;
-    for (unsigned long long at = kWordALane ? thread : thread / 32; at < pieces && !gpuvm::failed(); at += stride) {
+    for (unsigned long long at = kWordALane ? thread : thread / 32; at < pieces && !stopped(); at += stride) {
         unsigned long long piece = list[kListHead + at];
         unsigned long long begin = piece / kPieceUnit, end = begin + piece % kPieceUnit;
         if (kWordALane) {
-            search.walk(begin, end);
+            search.walk_alone(begin, end);
         } else {
             search.walk_together(thread % 32, begin, end);
         }

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::array::Array;
 use super::error::GraphError;
 use super::{Direction, Progress, ProgressFn, Stage};
 
@@ -13,10 +14,12 @@ pub const MAX_VERTICES: u32 = i32::MAX as u32;
 ///
 /// Offsets are always 64 bits wide: they are an eighth of a typical graph, and one width means one
 /// kernel and no limit at 2^32 edges. Neighbours are 32 bits wide.
+///
+/// Both lie in memory of the graph's own or, for a `.gcsr` file, in the file's map; a clone shares the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Csr {
-    offsets: Vec<u64>,
-    neighbours: Vec<u32>,
+    offsets: Array<u64>,
+    neighbours: Array<u32>,
 }
 
 impl Csr {
@@ -38,7 +41,16 @@ impl Csr {
                 vertices,
             });
         }
-        build(vertices, edges.to_vec(), direction, &mut |_| {})
+        let edges = edges.par_iter().map(|&(u, v)| (u, v, ())).collect();
+        Ok(build(vertices, edges, direction, &mut |_| {})?.0)
+    }
+
+    /// Of parts that are as [`Csr`] says, or that are checked before anybody sees them.
+    pub(super) fn of_parts(offsets: impl Into<Array<u64>>, neighbours: impl Into<Array<u32>>) -> Csr {
+        Csr {
+            offsets: offsets.into(),
+            neighbours: neighbours.into(),
+        }
     }
 
     /// How many vertices the graph has.
@@ -63,8 +75,8 @@ impl Csr {
 
     /// The neighbours of `vertex`; none where there is no such vertex.
     pub fn row(&self, vertex: u32) -> &[u32] {
-        let vertex = vertex as usize;
-        match (self.offsets.get(vertex), self.offsets.get(vertex + 1)) {
+        let (vertex, offsets) = (vertex as usize, self.offsets());
+        match (offsets.get(vertex), offsets.get(vertex + 1)) {
             (Some(&begin), Some(&end)) => &self.neighbours[begin as usize..end as usize],
             _ => &[],
         }
@@ -78,19 +90,20 @@ impl Csr {
             .map(|vertex| vertex as u32)
     }
 
-    /// Takes the offsets and the neighbours out, to move them into paged regions without a copy.
+    /// Takes the offsets and the neighbours out, to move them into paged regions. Only those of a mapped file are copied.
     pub fn into_parts(self) -> (Vec<u64>, Vec<u32>) {
-        (self.offsets, self.neighbours)
+        (self.offsets.into_vec(), self.neighbours.into_vec())
     }
 }
 
-/// Builds rows from edges whose ends were checked to be below `vertices`: mirrors them, sorts them, drops duplicates.
-pub(super) fn build(
+/// Builds rows from edges whose ends were checked to be below `vertices`: mirrors them, sorts them, drops self-loops, and merges
+/// duplicates. With each edge goes a weight, or `()`, which takes no memory; of duplicates the least weight stays.
+pub(super) fn build<W: Copy + Ord + Send + Sync>(
     vertices: u32,
-    mut edges: Vec<(u32, u32)>,
+    mut edges: Vec<(u32, u32, W)>,
     direction: Direction,
     progress: &mut ProgressFn<'_>,
-) -> Result<Csr, GraphError> {
+) -> Result<(Csr, Vec<W>), GraphError> {
     let total = edges.len() as u64;
     let mut report = |done: u64| {
         progress(Progress {
@@ -100,23 +113,25 @@ pub(super) fn build(
         })
     };
     report(0);
-    edges.retain(|(u, v)| u != v);
+    edges.retain(|(u, v, _)| u != v);
     let mirrored = if direction == Direction::Undirected {
         edges.len()
     } else {
         0
     };
-    let stored = (edges.len() + mirrored) as u64;
-    require_memory(u64::from(vertices) * 8 + mirrored as u64 * 8 + stored * 4)?;
+    let stored = edges.len() + mirrored;
+    let kept = stored * (size_of::<u32>() + size_of::<W>());
+    require_memory(u64::from(vertices) * 8 + (mirrored * size_of::<(u32, u32, W)>() + kept) as u64)?;
     edges.reserve_exact(mirrored);
     edges.extend_from_within(..mirrored);
-    edges[stored as usize - mirrored..]
+    edges[stored - mirrored..]
         .par_iter_mut()
-        .for_each(|(u, v)| std::mem::swap(u, v));
-    edges.par_sort_unstable_by_key(|&(u, v)| u64::from(u) << 32 | u64::from(v));
+        .for_each(|(u, v, _)| std::mem::swap(u, v));
+    edges.par_sort_unstable_by_key(|&(u, v, weight)| (u64::from(u) << 32 | u64::from(v), weight));
     report(total / 2);
-    edges.dedup();
+    edges.dedup_by_key(|&mut (u, v, _)| (u, v));
     let neighbours: Vec<u32> = edges.par_iter().map(|edge| edge.1).collect();
+    let weights: Vec<W> = edges.par_iter().map(|edge| edge.2).collect();
     let mut offsets = Vec::with_capacity(vertices as usize + 1);
     let mut end = 0;
     for row in 0..=vertices {
@@ -124,22 +139,29 @@ pub(super) fn build(
         end += edges[end..].iter().take_while(|edge| edge.0 == row).count();
     }
     report(total);
-    Ok(Csr { offsets, neighbours })
+    Ok((Csr::of_parts(offsets, neighbours), weights))
 }
 
-/// Fails where `needed_bytes` are more than the machine has available, by `/proc/meminfo`.
+/// The bytes that the machine has available, where `needed_bytes` are more, by `/proc/meminfo`.
 /// Linux grants more than it has and kills the process later; this says so before.
-pub(super) fn require_memory(needed_bytes: u64) -> Result<(), GraphError> {
+pub(crate) fn short_of_memory(needed_bytes: u64) -> Option<u64> {
     let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
         line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
     });
-    match available.map(|kib| kib * 1024) {
-        Some(available_bytes) if needed_bytes > available_bytes => Err(GraphError::Memory {
+    available
+        .map(|kib| kib * 1024)
+        .filter(|available| needed_bytes > *available)
+}
+
+/// Fails where the machine is [`short_of_memory`].
+pub(super) fn require_memory(needed_bytes: u64) -> Result<(), GraphError> {
+    match short_of_memory(needed_bytes) {
+        Some(available_bytes) => Err(GraphError::Memory {
             needed_bytes,
             available_bytes,
         }),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -107,16 +107,17 @@ impl EdgeList {
             }
         };
         let edges = renumber(self.edges, &ids);
-        let csr = csr::build(vertices, edges, self.direction, progress)?;
+        let (csr, _) = csr::build(vertices, edges, self.direction, progress)?;
         let last = ids.last().copied().unwrap_or(0);
         let counted = last == u64::from(vertices) - 1;
         let ids = if counted {
             VertexIds::Counted { first: 0 }
         } else {
-            VertexIds::Listed(ids)
+            VertexIds::Listed(ids.into())
         };
         Ok(Graph {
             csr,
+            weights: None,
             ids,
             direction: self.direction,
         })
@@ -124,7 +125,7 @@ impl EdgeList {
 }
 
 /// Replaces ids by their place among the sorted `ids`.
-fn renumber(edges: Vec<(u64, u64)>, ids: &[u64]) -> Vec<(u32, u32)> {
+fn renumber(edges: Vec<(u64, u64)>, ids: &[u64]) -> Vec<(u32, u32, ())> {
     let last = ids.last().copied().unwrap_or(0);
     // Ids that are nearly counted need no search.
     if last < ids.len() as u64 * 8 {
@@ -134,9 +135,9 @@ fn renumber(edges: Vec<(u64, u64)>, ids: &[u64]) -> Vec<(u32, u32)> {
         }
         return edges
             .into_iter()
-            .map(|(u, v)| (places[u as usize], places[v as usize]))
+            .map(|(u, v)| (places[u as usize], places[v as usize], ()))
             .collect();
     }
     let places: HashMap<u64, u32> = ids.iter().zip(0..).map(|(id, place)| (*id, place)).collect();
-    edges.into_iter().map(|(u, v)| (places[&u], places[&v])).collect()
+    edges.into_iter().map(|(u, v)| (places[&u], places[&v], ())).collect()
 }

@@ -87,7 +87,7 @@ pub enum GraphError {
         source: io::Error,
     },
     /// Bytes that are no text.
-    #[error("{}:{line}: not UTF-8 text; a graph file is a Matrix Market file or an edge list", path.display())]
+    #[error("{}:{line}: not UTF-8 text; a graph file is text (Matrix Market or an edge list), or its name ends in .gcsr, .sg or .wsg", path.display())]
     NotUtf8 {
         /// The file.
         path: PathBuf,
@@ -191,6 +191,96 @@ pub enum GraphError {
         line: u64,
         /// Vertices.
         vertices: u64,
+    },
+    /// A value of a Matrix Market file that is no weight.
+    #[error("{}:{line}: the value {value} is no weight, which is a whole number from 1 to {}; have weights drawn, or give the file others", path.display(), u32::MAX)]
+    Weight {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The value as written.
+        value: String,
+    },
+    /// Something that has no length and no places, such as a pipe, in the place of a binary file.
+    #[error("{}: a .gcsr, .sg or .wsg graph has to be a regular file", path.display())]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A binary file could not be read.
+    #[error("{}: byte {at}: cannot read on", path.display())]
+    ReadAt {
+        /// The file.
+        path: PathBuf,
+        /// The first byte that was asked for, from 0.
+        at: u64,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A binary file could not be mapped.
+    #[error("{}: cannot map the file into memory", path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A header of a binary file that cannot be.
+    #[error("{}: byte {at}: {what}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// The byte at fault, from 0.
+        at: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A binary file of another length than its header says.
+    #[error(
+        "{}: byte {found}: the file ends here, and with {vertices} vertices and {edges} edges it would end at byte {expected}; fetch it again", path.display()
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Vertices as in the header.
+        vertices: u32,
+        /// Stored neighbours as in the header.
+        edges: u64,
+        /// The length that follows, in bytes.
+        expected: u128,
+        /// The length of the file.
+        found: u64,
+    },
+    /// A row of a binary file that cannot be.
+    #[error("{}: byte {at}: row {row} {what}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The first byte of the element at fault.
+        at: u64,
+        /// The row, from 0.
+        row: u32,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A binary file of an undirected graph that has an edge in one row only, or with two weights.
+    #[error(
+        "{}: the graph is undirected by its header, and not every edge is in the rows of both its ends with one weight; write the file again", path.display()
+    )]
+    NotMirrored {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A section of a `.gcsr` file is not what was written.
+    #[error("{}: byte {at}: the checksum of the {section} does not fit: the file is damaged; convert the graph again", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// Where the section begins.
+        at: u64,
+        /// Its name.
+        section: &'static str,
     },
     /// An edge given to [`super::Csr::from_edges`] names no vertex of the graph.
     #[error("edge {edge} ({from}, {to}) is outside the {vertices} vertices of the graph")]

@@ -49,7 +49,7 @@ pub(super) fn generate(
         Kind::Kronecker => permutation(vertices, seed),
         Kind::Uniform => Vec::new(),
     };
-    let mut edges: Vec<(u32, u32)> = Vec::with_capacity(total as usize);
+    let mut edges: Vec<(u32, u32, ())> = Vec::with_capacity(total as usize);
     let blocks = total.div_ceil(BLOCK_EDGES);
     let mut first = 0;
     while first < blocks {
@@ -61,9 +61,12 @@ pub(super) fn generate(
             (0..count).map(move |_| match kind {
                 Kind::Kronecker => {
                     let (u, v) = kronecker_edge(&mut random, scale);
-                    (names[u as usize], names[v as usize])
+                    (names[u as usize], names[v as usize], ())
                 }
-                Kind::Uniform => uniform_edge(&mut random, scale),
+                Kind::Uniform => {
+                    let (u, v) = uniform_edge(&mut random, scale);
+                    (u, v, ())
+                }
             })
         }));
         first = last;
@@ -74,15 +77,17 @@ pub(super) fn generate(
         });
     }
     drop(names);
-    let csr = csr::build(vertices, edges, direction, progress)?;
+    let (csr, _) = csr::build(vertices, edges, direction, progress)?;
     Ok(Graph {
         csr,
+        weights: None,
         ids: VertexIds::Counted { first: 0 },
         direction,
     })
 }
 
-fn stream(seed: u64, stream: u64) -> ChaCha8Rng {
+/// The random numbers of one of the streams of a seed.
+pub(crate) fn stream(seed: u64, stream: u64) -> ChaCha8Rng {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(stream);
     random
@@ -115,7 +120,7 @@ fn uniform_edge(random: &mut ChaCha8Rng, scale: u32) -> (u32, u32) {
 }
 
 /// Fisher-Yates, so that a vertex's number says nothing about its degree.
-fn permutation(vertices: u32, seed: u64) -> Vec<u32> {
+pub(crate) fn permutation(vertices: u32, seed: u64) -> Vec<u32> {
     let mut random = stream(seed, PERMUTATION_STREAM);
     let mut names: Vec<u32> = (0..vertices).collect();
     for index in (1..vertices).rev() {

@@ -1,5 +1,6 @@
 //! Matrix Market files: <https://math.nist.gov/MatrixMarket/formats.html>, coordinate format.
 
+use super::array::Array;
 use super::csr::{self, push_edge};
 use super::error::GraphError;
 use super::source::{Lines, shown};
@@ -23,16 +24,68 @@ struct Header {
     symmetric: bool,
 }
 
-/// Edges as read, before they are rows.
-pub(super) struct Adjacency {
+/// Edges as read, before they are rows, each with its weight or with `()`.
+pub(super) struct Adjacency<W> {
     vertices: u32,
-    edges: Vec<(u32, u32)>,
+    edges: Vec<(u32, u32, W)>,
     direction: Direction,
 }
 
-/// Reads a whole file; the current line of `lines` is the first one. Values are checked and
-/// dropped: every entry is an edge from its row to its column, also one whose value is 0.
-pub(super) fn read(lines: &mut Lines<'_>, direction: Option<Direction>) -> Result<Adjacency, GraphError> {
+/// What is kept of an entry's value.
+pub(super) trait Kept: Copy + Ord + Send + Sync {
+    /// For an entry without a value, and for a self-loop, which is dropped whatever its value.
+    const NONE: Self;
+    /// Of a value that was found to be a number; `None` for one that cannot be kept.
+    fn of(value: &str) -> Option<Self>;
+    /// What was kept of all, in the order of the neighbours.
+    fn weights(kept: Vec<Self>) -> Option<Array<u32>>;
+}
+
+impl Kept for () {
+    const NONE: () = ();
+
+    fn of(_: &str) -> Option<()> {
+        Some(())
+    }
+
+    fn weights(_: Vec<()>) -> Option<Array<u32>> {
+        None
+    }
+}
+
+impl Kept for u32 {
+    const NONE: u32 = 1;
+
+    /// Also of a real number that is whole, such as `3.0` or `1e2`.
+    fn of(value: &str) -> Option<u32> {
+        let number = value.parse::<f64>().ok()?;
+        let fits = number.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(&number);
+        fits.then_some(number as u32)
+    }
+
+    fn weights(kept: Vec<u32>) -> Option<Array<u32>> {
+        Some(kept.into())
+    }
+}
+
+/// Whether the entries of a file have weights; the current line of `lines` is the first one.
+///
+/// # Errors
+/// [`GraphError::Malformed`] where they have values that are none by their kind.
+pub(super) fn has_weights(lines: &Lines<'_>) -> Result<bool, GraphError> {
+    let field = parse_header(lines)?.field;
+    let skew = lines.text()?.to_ascii_lowercase().ends_with("skew-symmetric");
+    match field {
+        Field::Pattern => Ok(false),
+        Field::Real | Field::Integer if !skew => Ok(true),
+        _ => Err(lines
+            .malformed("weights are positive numbers, which the values of this matrix are not; have weights drawn")),
+    }
+}
+
+/// Reads a whole file; the current line of `lines` is the first one. Values are checked, and dropped where no weights are kept: every
+/// entry is an edge from its row to its column, also one whose value is 0.
+pub(super) fn read<W: Kept>(lines: &mut Lines<'_>, direction: Option<Direction>) -> Result<Adjacency<W>, GraphError> {
     let header = parse_header(lines)?;
     let (vertices, promised) = parse_sizes(lines)?;
     csr::require_memory(u64::from(vertices) * 16)?;
@@ -42,7 +95,7 @@ pub(super) fn read(lines: &mut Lines<'_>, direction: Option<Direction>) -> Resul
             let (path, line) = (lines.path(), lines.number());
             return Err(GraphError::TooManyEntries { path, line, promised });
         }
-        let edge = parse_entry(lines, header.field, vertices)?;
+        let edge = parse_entry::<W>(lines, header.field, vertices)?;
         push_edge(&mut edges, edge)?;
     }
     if (edges.len() as u64) < promised {
@@ -73,12 +126,13 @@ pub(super) fn read(lines: &mut Lines<'_>, direction: Option<Direction>) -> Resul
     })
 }
 
-impl Adjacency {
+impl<W: Kept> Adjacency<W> {
     /// Sorts the edges into rows.
     pub(super) fn build(self, progress: &mut super::ProgressFn<'_>) -> Result<Graph, GraphError> {
-        let csr = csr::build(self.vertices, self.edges, self.direction, progress)?;
+        let (csr, kept) = csr::build(self.vertices, self.edges, self.direction, progress)?;
         Ok(Graph {
             csr,
+            weights: W::weights(kept),
             ids: VertexIds::Counted { first: 1 },
             direction: self.direction,
         })
@@ -180,7 +234,7 @@ fn parse_sizes(lines: &mut Lines<'_>) -> Result<(u32, u64), GraphError> {
     }
 }
 
-fn parse_entry(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u32), GraphError> {
+fn parse_entry<W: Kept>(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u32, W), GraphError> {
     let mut words = lines.text()?.split_ascii_whitespace();
     let mut index = |which: &'static str| {
         let word = words
@@ -200,7 +254,8 @@ fn parse_entry(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u
             }),
         }
     };
-    let edge = (index("row")?, index("column")?);
+    let (u, v) = (index("row")?, index("column")?);
+    let mut kept = W::NONE;
     let values = match field {
         Field::Pattern => 0,
         Field::Real | Field::Integer => 1,
@@ -217,14 +272,21 @@ fn parse_entry(lines: &Lines<'_>, field: Field, vertices: u32) -> Result<(u32, u
         if !number {
             return Err(lines.malformed(format!("the value {} is no number", shown(word))));
         }
+        if u != v {
+            kept = W::of(word).ok_or_else(|| GraphError::Weight {
+                path: lines.path(),
+                line: lines.number(),
+                value: shown(word),
+            })?;
+        }
     }
     match words.next() {
-        None => Ok(edge),
+        None => Ok((u, v, kept)),
         Some(word) => Err(lines.malformed(format!("{} after the entry", shown(word)))),
     }
 }
 
-/// Of any length: the value is not kept.
+/// Of any length: it may not be kept.
 fn is_integer(word: &str) -> bool {
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())

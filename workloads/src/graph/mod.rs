@@ -7,21 +7,36 @@
 //! A graph is directed or not as its file says: a `general` Matrix Market file and an edge list
 //! with SNAP's comment `# Directed graph` are directed; symmetric matrices, edge lists that say
 //! `# Undirected graph` or say nothing, and generated graphs are undirected, so that each edge is
-//! stored in both rows. [`LoadOptions::direction`] overrides it.
+//! stored in both rows. GAP's serialized graphs and `.gcsr` files say it in their headers. [`LoadOptions::direction`] overrides it.
+//!
+//! A graph has weights where [`LoadOptions::weights`] asks for them. Of several edges between the same ends the least weight stays.
+//!
+//! [`Graph::write`] writes a `.gcsr` file, which [`GraphSpec::load`] maps: nothing is parsed, sorted or copied.
 
-mod csr;
+mod array;
+pub(crate) mod csr;
+mod csr_file;
 mod edge_list;
 mod error;
-mod generate;
+mod gap;
+pub(crate) mod generate;
+mod lower;
 mod matrix_market;
 pub mod reference;
-mod source;
+mod rows;
+pub(crate) mod source;
 mod spec;
+mod weights;
+
+use std::io::{self, Write};
 
 pub use csr::{Csr, MAX_VERTICES};
 pub use error::{GraphError, SpecError};
 pub use generate::DEFAULT_SEED;
 pub use spec::{DEFAULT_DEGREE, GraphSpec, LoadOptions, MAX_DEGREE, MAX_SCALE};
+pub use weights::{DRAWN_WEIGHT_MAX, Weights, draw_weights};
+
+use array::Array;
 
 /// Whether an edge can be walked one way or both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +56,10 @@ pub enum Stage {
     Generate,
     /// Sorting edges into rows; the unit is edges.
     Build,
+    /// Looking whether the rows of a binary file are in order; the unit is edges.
+    Check,
+    /// Writing a file; the unit is bytes.
+    Write,
 }
 
 /// How far a loading graph has come.
@@ -63,13 +82,15 @@ enum VertexIds {
     /// Vertex `v` is called `v + first`.
     Counted { first: u64 },
     /// Vertex `v` is called `ids[v]`; ascending.
-    Listed(Vec<u64>),
+    Listed(Array<u64>),
 }
 
 /// A graph and what its source said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
     csr: Csr,
+    /// One for each neighbour.
+    weights: Option<Array<u32>>,
     ids: VertexIds,
     direction: Direction,
 }
@@ -78,6 +99,12 @@ impl Graph {
     /// The rows.
     pub fn csr(&self) -> &Csr {
         &self.csr
+    }
+
+    /// The weight of each edge, none of them 0, in the order of [`Csr::neighbours`]; `None` where [`LoadOptions::weights`] asked for
+    /// none. In an undirected graph an edge weighs as much in both rows.
+    pub fn weights(&self) -> Option<&[u32]> {
+        self.weights.as_deref()
     }
 
     /// Whether each edge is stored once or in both rows.
@@ -106,5 +133,26 @@ impl Graph {
             VertexIds::Counted { first } => Some(u64::from(vertex) + first),
             VertexIds::Listed(ids) => ids.get(vertex as usize).copied(),
         }
+    }
+
+    /// Writes the graph as a `.gcsr` file, from the begin of `out` on: rows, weights where it has some, ids, and checksums of all.
+    /// `docs/GRAPHS.md` has the layout.
+    ///
+    /// # Errors
+    /// Those of `out`; a part of the file may be written then.
+    pub fn write(&self, out: &mut dyn Write, progress: &mut ProgressFn<'_>) -> io::Result<()> {
+        csr_file::write(self, out, progress)
+    }
+
+    /// A directed graph's edges in the rows of both their ends.
+    fn mirrored(self, progress: &mut ProgressFn<'_>) -> Result<Graph, GraphError> {
+        let direction = Direction::Undirected;
+        let (csr, weights) = rows::rebuilt(self.csr, self.weights.as_deref(), direction, progress)?;
+        Ok(Graph {
+            csr,
+            weights: weights.map(Into::into),
+            ids: self.ids,
+            direction,
+        })
     }
 }

@@ -17,7 +17,7 @@ pub(super) const LINE_LIMIT_BYTES: usize = 64 * 1024;
 /// Bytes of the file between two progress reports.
 const REPORT_BYTES: u64 = 1 << 20;
 
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// How UTF-8 text begins where it begins with a byte order mark.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
@@ -39,9 +39,17 @@ impl Read for Counted {
 
 /// Gzip data, in one piece or in several that follow each other. Unlike a decoder of several pieces, it tells other bytes
 /// behind them from data that end too early. Zeros, with which some media fill their blocks, are ignored.
-struct Pieces<R> {
+pub(crate) struct Pieces<R> {
     /// Nothing at the end.
     piece: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Pieces<R> {
+    /// Decodes `raw`, which is at the beginning of the data.
+    pub(crate) fn new(raw: R) -> Pieces<R> {
+        let piece = Some(GzDecoder::new(raw));
+        Pieces { piece }
+    }
 }
 
 impl<R: BufRead> Read for Pieces<R> {
@@ -100,18 +108,13 @@ pub(super) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Opens `path`; gzip is known by its first two bytes, whatever the name says.
-    pub(super) fn open(path: &Path, progress: &'a mut ProgressFn<'a>) -> Result<Lines<'a>, GraphError> {
-        let failed = |source| GraphError::Open {
-            path: path.to_owned(),
-            source,
-        };
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
-        let total_bytes = metadata.len();
+    /// The lines of the open file `path`; gzip is known by its first two bytes, whatever the name says.
+    pub(super) fn of(
+        path: &Path,
+        file: File,
+        total_bytes: u64,
+        progress: &'a mut ProgressFn<'a>,
+    ) -> Result<Lines<'a>, GraphError> {
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = Counted {
             file,
@@ -125,8 +128,7 @@ impl<'a> Lines<'a> {
         };
         let gzip = raw.fill_buf().map_err(read)?.starts_with(&GZIP_MAGIC);
         let input: Box<dyn BufRead> = if gzip {
-            let piece = Some(GzDecoder::new(raw));
-            Box::new(BufReader::with_capacity(1 << 18, Pieces { piece }))
+            Box::new(BufReader::with_capacity(1 << 18, Pieces::new(raw)))
         } else {
             Box::new(raw)
         };
@@ -260,7 +262,7 @@ impl<'a> Lines<'a> {
 }
 
 /// `word` cut to a length that fits into a message. Control characters are escaped: the file may come from anywhere.
-pub(super) fn shown(word: &str) -> String {
+pub(crate) fn shown(word: &str) -> String {
     const LIMIT: usize = 40;
     let mut text = String::from("'");
     for letter in word.chars().take(LIMIT) {

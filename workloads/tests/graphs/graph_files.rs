@@ -7,6 +7,8 @@ use flate2::{Compression, write::GzEncoder};
 use gpuvm_workloads::graph::{Direction, Graph, GraphError, GraphSpec, LoadOptions, Progress, Stage};
 use tempfile::TempDir;
 
+use crate::common::{self, rows};
+
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes).unwrap();
@@ -14,33 +16,19 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn load_bytes(name: &str, bytes: &[u8], direction: Option<Direction>) -> (Result<Graph, GraphError>, PathBuf, TempDir) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join(name);
-    std::fs::write(&path, bytes).unwrap();
     let options = LoadOptions {
         direction,
         ..LoadOptions::default()
     };
-    let result = GraphSpec::File(path.clone()).load(&options, &mut |_| {});
-    (result, path, folder)
+    common::load(name, bytes, &options)
 }
 
 fn load(name: &str, text: &str) -> Graph {
     load_bytes(name, text.as_bytes(), None).0.unwrap()
 }
 
-/// The message for a bad file, which must begin with the file's name, without that name.
 fn refusal(name: &str, bytes: &[u8]) -> String {
-    let (result, path, _folder) = load_bytes(name, bytes, None);
-    let message = result.unwrap_err().to_string();
-    let rest = message.strip_prefix(&format!("{}:", path.display()));
-    rest.unwrap_or_else(|| panic!("{message} does not name the file first"))
-        .to_owned()
-}
-
-fn rows(graph: &Graph) -> Vec<Vec<u32>> {
-    let csr = graph.csr();
-    (0..csr.vertices()).map(|vertex| csr.row(vertex).to_vec()).collect()
+    common::refusal(name, bytes, &LoadOptions::default())
 }
 
 #[test]
@@ -284,7 +272,8 @@ fn bad_edge_lists_are_refused_with_their_line() {
 
 #[test]
 fn bytes_that_are_no_text_are_refused() {
-    let text = "not UTF-8 text; a graph file is a Matrix Market file or an edge list";
+    let text =
+        "not UTF-8 text; a graph file is text (Matrix Market or an edge list), or its name ends in .gcsr, .sg or .wsg";
     assert_eq!(refusal("a", b"1 2\n3 4\n\xff\xfe 5\n"), format!("3: {text}"));
     assert_eq!(refusal("a", b"# caf\xe9\n1 2\n"), format!("1: {text}"));
     let message = refusal("a", &[b'7'; 100_000]);

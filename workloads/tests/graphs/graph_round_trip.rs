@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use flate2::{Compression, write::GzEncoder};
-use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference};
+use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, Weights, reference};
 use proptest::prelude::*;
+
+use crate::common::{self, csr_file, gap_file, weighted_rows};
 
 fn load(name: &str, text: &str, gzip: bool, direction: Direction) -> Graph {
     let folder = tempfile::tempdir().unwrap();
@@ -52,6 +54,30 @@ fn agree(graph: &Graph, rows: &[BTreeSet<u32>]) {
 
 fn direction() -> impl Strategy<Value = Direction> {
     prop_oneof![Just(Direction::Directed), Just(Direction::Undirected)]
+}
+
+/// Weights as a `.gcsr` or `.wsg` file has them.
+const FROM_FILE: LoadOptions = LoadOptions {
+    direction: None,
+    seed: 1,
+    weights: Weights::FromFileOrDrawn,
+    verify: true,
+};
+
+/// Rows with the least weight of each edge, kept the simple way.
+fn weighted_model(vertices: usize, edges: &[(usize, usize, u32)], direction: Direction) -> Vec<BTreeMap<u32, u32>> {
+    let mut rows = vec![BTreeMap::new(); vertices];
+    let mut put = |u: usize, v: usize, weight: u32| {
+        let least: &mut u32 = rows[u].entry(v as u32).or_insert(weight);
+        *least = weight.min(*least);
+    };
+    for &(u, v, weight) in edges.iter().filter(|(u, v, _)| u != v) {
+        put(u, v, weight);
+        if direction == Direction::Undirected {
+            put(v, u, weight);
+        }
+    }
+    rows
 }
 
 /// Distances by relaxing every edge until nothing changes.
@@ -118,6 +144,71 @@ proptest! {
         for (id, place) in places {
             prop_assert_eq!(graph.vertex_of(id), Some(place as u32));
             prop_assert_eq!(graph.id_of(place as u32), Some(id));
+        }
+    }
+
+    /// From a matrix through GAP's formats and ours, each of which is written from what the one before it gave.
+    #[test]
+    fn weighted_graphs_come_back_from_every_format(
+        size in 1_usize..60,
+        entries in prop::collection::vec((0_usize..60, 0_usize..60, 1_u32..=255), 0..200),
+        direction in direction(),
+    ) {
+        let edges: Vec<_> = entries.iter().map(|(u, v, weight)| (u % size, v % size, *weight)).collect();
+        let mut text = format!("%%MatrixMarket matrix coordinate integer general\n{size} {size} {}\n", edges.len());
+        for (u, v, weight) in &edges {
+            writeln!(text, "{} {} {weight}", u + 1, v + 1).unwrap();
+        }
+        let options = LoadOptions { direction: Some(direction), ..FROM_FILE };
+        let matrix = common::load("m.mtx", text.as_bytes(), &options).0.unwrap();
+        let rows: Vec<Vec<(u32, u32)>> = weighted_model(size, &edges, direction)
+            .into_iter()
+            .map(|row| row.into_iter().collect())
+            .collect();
+        prop_assert_eq!(&weighted_rows(&matrix), &rows);
+        let mapped = common::load("g.gcsr", &csr_file(&matrix), &FROM_FILE).0.unwrap();
+        prop_assert_eq!(&mapped, &matrix);
+        let serialized = gap_file(&weighted_rows(&mapped), direction == Direction::Directed, true);
+        let read = common::load("g.wsg", &serialized, &FROM_FILE).0.unwrap();
+        prop_assert_eq!((&weighted_rows(&read), read.direction()), (&rows, direction));
+        let again = common::load("g.gcsr", &csr_file(&read), &FROM_FILE).0.unwrap();
+        prop_assert_eq!(again, read);
+    }
+
+    /// Rows in any order, with self-loops and duplicates, and ids with gaps.
+    #[test]
+    fn rows_in_disorder_are_read_as_the_graph_that_they_mean(
+        size in 1_usize..40,
+        entries in prop::collection::vec((0_usize..40, 0_usize..40, 1_u32..=9), 0..150),
+        direction in direction(),
+        weighted: bool,
+    ) {
+        let edges: Vec<_> = entries.iter().map(|(u, v, weight)| (u % size, v % size, *weight)).collect();
+        let mut rows = vec![Vec::new(); size];
+        for &(u, v, weight) in &edges {
+            rows[u].push((v as u32, weight));
+        }
+        let name = if weighted { "g.wsg" } else { "g.sg" };
+        let options = LoadOptions { direction: Some(direction), ..LoadOptions::default() };
+        let bytes = gap_file(&rows, true, weighted);
+        let plain: Vec<_> = edges.iter().map(|(u, v, _)| (*u, *v)).collect();
+        agree(&common::load(name, &bytes, &options).0.unwrap(), &model(size, &plain, direction));
+        if weighted {
+            let graph = common::load(name, &bytes, &LoadOptions { direction: Some(direction), ..FROM_FILE }).0.unwrap();
+            let model = weighted_model(size, &edges, direction);
+            let rows: Vec<BTreeMap<u32, u32>> = weighted_rows(&graph).into_iter().map(|row| row.into_iter().collect()).collect();
+            prop_assert_eq!(rows, model);
+        }
+    }
+
+    #[test]
+    fn ids_come_back(edges in prop::collection::vec((any::<u64>(), any::<u64>()), 1..50), direction in direction()) {
+        let text: String = edges.iter().map(|(u, v)| format!("{u} {v}\n")).collect();
+        let graph = load("a.txt", &text, false, direction);
+        let mapped = common::load("g.gcsr", &csr_file(&graph), &LoadOptions::default()).0.unwrap();
+        prop_assert_eq!(&mapped, &graph);
+        for (u, _) in edges {
+            prop_assert_eq!(mapped.vertex_of(u), graph.vertex_of(u));
         }
     }
 

@@ -1,4 +1,14 @@
-//! Breadth-first search on the CPU, and the comparison of another result with it.
+//! What searches and sums over graphs come to, on the CPU, and the comparison of a breadth-first search with it.
+
+mod components;
+mod paths;
+mod ranks;
+mod triangles;
+
+pub use components::components;
+pub use paths::sssp;
+pub use ranks::{DAMPING, pagerank};
+pub use triangles::triangles;
 
 use super::Csr;
 

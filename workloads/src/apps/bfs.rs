@@ -1,0 +1,146 @@
+//! Breadth-first search, as an application: the kernels of [`crate::bfs`].
+
+use std::sync::{Arc, OnceLock};
+
+use gpuvm::{Kernel, LaunchConfig};
+
+use super::error::{AppError, Step, compare};
+use super::rows::{self, Rows, ran};
+use super::space::{Space, Use, Way};
+use super::{App, Array, Loaded};
+use crate::bfs::{SOURCE, SearchShape, Sets, levels};
+use crate::graph::Graph;
+use crate::graph::reference::{self, VertexOutOfRange};
+
+/// Blocks of 128 threads of a multiprocessor, by the bounds of the kernel that clears the distances.
+const BLOCKS: u32 = 4;
+
+/// Edges from a vertex to all others on shortest paths.
+///
+/// Row offsets, neighbours and distances are large arrays; each distance is written once. The sets of vertices are in plain device memory,
+/// and so is the list of long rows' pieces.
+pub struct Bfs {
+    graph: Arc<Graph>,
+    source: u32,
+    expected: OnceLock<Vec<i32>>,
+}
+
+impl Bfs {
+    /// From `source` on.
+    ///
+    /// # Errors
+    /// [`AppError::Input`] for a graph without edges, and a source that it does not have.
+    pub fn new(graph: &Arc<Graph>, source: u32) -> Result<Self, AppError> {
+        let graph = rows::with_edges(graph, "bfs")?;
+        let (vertex, vertices) = (source, graph.csr().vertices());
+        if vertex >= vertices {
+            let what = VertexOutOfRange { vertex, vertices }.to_string();
+            return Err(AppError::Input { what });
+        }
+        Ok(Self {
+            graph,
+            source,
+            expected: OnceLock::new(),
+        })
+    }
+}
+
+impl App for Bfs {
+    fn name(&self) -> &'static str {
+        "bfs"
+    }
+
+    fn input(&self) -> String {
+        format!("{}, from {}", rows::in_words(self.graph.csr()), self.source)
+    }
+
+    fn array_bytes(&self) -> Vec<u64> {
+        let mut bytes = rows::row_bytes(self.graph.csr());
+        bytes.push(u64::from(self.graph.csr().vertices()) * 4);
+        bytes
+    }
+
+    fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
+        if space.way() == Way::Chunked {
+            return Err(AppError::Way {
+                way: space.way(),
+                reason: "a level walks a few rows anywhere, and chunks would bring all of them in each level"
+                    .to_owned(),
+            });
+        }
+        let (csr, shape) = (self.graph.csr(), SearchShape::of(&space.gpu()));
+        let names = ["bfs_start", "bfs_level", "bfs_pieces"];
+        let distances = vec![-1; csr.vertices() as usize];
+        Ok(Box::new(Work {
+            app: self,
+            space,
+            kernels: space.kernels_with("bfs.cu", SOURCE, names, shape.compile_options())?,
+            rows: Rows::new(space, csr)?,
+            distances: space.array("distances", Use::ReadWrite, &distances)?,
+            sets: Sets::new(space.vm(), csr, self.source).map_err(AppError::vm(Step::Memory))?,
+            config: shape.launch_config(&space.gpu(), csr.vertices().into()),
+        }))
+    }
+}
+
+struct Work<'a> {
+    app: &'a Bfs,
+    space: &'a Space,
+    kernels: [Kernel; 3],
+    rows: Rows,
+    distances: Array<i32>,
+    sets: Sets,
+    config: LaunchConfig,
+}
+
+impl Work<'_> {
+    fn start(&self) -> Result<(), AppError> {
+        let [frontier, next, previous] = self.sets.frontiers(1);
+        let Sets {
+            visited, list, totals, ..
+        } = &self.sets;
+        let (distances, vertices, source) = (self.distances.arg()?, self.rows.vertices, self.app.source);
+        let args = (
+            distances, visited, frontier, next, previous, list, totals, vertices, source,
+        );
+        let started = self.kernels[0].launch(self.space.whole_gpu(BLOCKS, 1), args);
+        ran(ran(started)?.sync()).map(|_| ())
+    }
+
+    /// Searches one level; the totals so far.
+    fn level(&self, level: u32) -> Result<[u64; 3], AppError> {
+        let [frontier, next, previous] = self.sets.frontiers(level);
+        let Sets {
+            visited, list, totals, ..
+        } = &self.sets;
+        let (rows, vertices, number) = (&self.rows, self.rows.vertices, level as i32);
+        let (offsets, neighbours) = (rows.offsets.arg()?, rows.neighbours.arg()?);
+        let distances = self.distances.arg()?;
+        let args = (
+            offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, number,
+        );
+        let walked = ran(self.kernels[1].launch(self.config.clone(), args))?;
+        let (neighbours, distances) = (rows.neighbours.arg()?, self.distances.arg()?);
+        let args = (neighbours, distances, visited, next, list, totals, number);
+        let pieces = ran(self.kernels[2].launch(self.config.clone(), args))?;
+        // First: its error is the cause of the other's.
+        ran(walked.sync())?;
+        ran(pieces.sync())?;
+        self.sets.totals().map_err(AppError::vm(Step::ReadBack))
+    }
+}
+
+impl Loaded for Work<'_> {
+    fn run(&mut self) -> Result<(), AppError> {
+        self.rows.prefetch()?;
+        self.distances.prefetch()?;
+        self.start()?;
+        levels(self.rows.vertices, &mut |_| {}, |level| self.level(level)).map(|_| ())
+    }
+
+    fn check(&self) -> Result<u64, AppError> {
+        let search = || reference::bfs(self.app.graph.csr(), self.app.source).unwrap_or_default();
+        let expected = self.app.expected.get_or_init(search);
+        compare("distance of vertex", &self.distances.to_vec()?, expected)
+    }
+}

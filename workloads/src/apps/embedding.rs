@@ -1,0 +1,219 @@
+//! Bags of an embedding table: sums of rows by ids, few of which are popular.
+//!
+//! Ids follow Zipf's law with the exponent 0.99, as key-value stores and recommendation models are measured (Cooper et al., Benchmarking
+//! Cloud Serving Systems with YCSB, 2010). The k-th popular row lies anywhere, so that popular rows share no pages. Values are small whole
+//! numbers: sums have one result in any order.
+
+use std::sync::OnceLock;
+
+use gpuvm::{Buffer, Kernel};
+use rand_chacha::rand_core::Rng;
+use rayon::prelude::*;
+
+use super::error::{AppError, Step, compare, require_memory};
+use super::space::{Space, Use, Way, finish};
+use super::{App, Array, Loaded};
+use crate::graph::generate::stream;
+
+/// Blocks of 128 threads of a multiprocessor, by the kernel's bounds.
+const BLOCKS: u32 = 4;
+/// How fast the rows' popularity falls.
+const EXPONENT: f64 = 0.99;
+/// A prime above all numbers of rows, so that multiples of it name each row once.
+const APART: u64 = 4_294_967_311;
+/// A sum of so many values is exact as a float.
+const BAG_MAX: u64 = 1 << 16;
+
+/// Four neighbouring columns of a row, which a lane reads at once.
+type Quad = [f32; 4];
+
+/// What a table and its bags are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingShape {
+    /// Rows of the table: 1 to 2^32.
+    pub rows: u64,
+    /// Columns, each a float of 4 bytes: a multiple of 4.
+    pub columns: u64,
+    /// Bags, of which each is one result of a row's length.
+    pub bags: u64,
+    /// Ids of a bag: 1 to 65 536.
+    pub bag_ids: u64,
+}
+
+impl EmbeddingShape {
+    /// Bags of 32 rows of 128 columns (512 bytes), `bags` in all.
+    pub fn of_rows(rows: u64, bags: u64) -> Self {
+        Self {
+            rows,
+            columns: 128,
+            bags,
+            bag_ids: 32,
+        }
+    }
+
+    /// Why there is no such table.
+    fn fault(&self) -> Option<&'static str> {
+        let quads = (self.columns / 4).checked_mul(self.rows.max(self.bags));
+        match self {
+            _ if self.rows == 0 || self.rows > 1 << 32 => Some("rows are 1 to 2^32"),
+            _ if self.columns == 0 || !self.columns.is_multiple_of(4) => Some("columns are a multiple of 4, and not 0"),
+            _ if self.bags == 0 => Some("there is one bag at least"),
+            _ if self.bag_ids == 0 || self.bag_ids > BAG_MAX => Some("ids of a bag are 1 to 65536"),
+            _ if quads.is_none_or(|quads| quads > 1 << 40) => Some("a table and its results have at most 2^42 values"),
+            _ if self.bags.checked_mul(self.bag_ids).is_none_or(|ids| ids > 1 << 40) => {
+                Some("all bags have at most 2^40 ids")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A table, with bags of its rows.
+pub struct Embedding {
+    shape: EmbeddingShape,
+    table: Vec<Quad>,
+    ids: Vec<u32>,
+    expected: OnceLock<Vec<Quad>>,
+}
+
+impl Embedding {
+    /// With its values and ids, which the seed names.
+    ///
+    /// # Errors
+    /// [`AppError::Input`] for a shape past its limits or this machine's memory.
+    pub fn new(shape: EmbeddingShape, seed: u64) -> Result<Self, AppError> {
+        if let Some(fault) = shape.fault() {
+            let what = format!("an embedding table of {shape:?}: {fault}");
+            return Err(AppError::Input { what });
+        }
+        require_memory(4 * (shape.rows * shape.columns + shape.bags * shape.bag_ids))?;
+        let quads = shape.columns / 4;
+        let value = |row: u64, column: u64| ((row * 2_654_435_761 + column * 40_503) >> 13 & 0xff) as f32;
+        let quad = |at: u64| [0, 1, 2, 3].map(|k| value(at / quads, at % quads * 4 + k));
+        Ok(Self {
+            shape,
+            table: (0..shape.rows * quads).into_par_iter().map(quad).collect(),
+            ids: popular_ids(shape, seed),
+            expected: OnceLock::new(),
+        })
+    }
+
+    /// The bags' sums, by the processor.
+    fn expected(&self) -> &[Quad] {
+        self.expected.get_or_init(|| {
+            let quads = (self.shape.columns / 4) as usize;
+            let mut sums = vec![[0.0; 4]; self.shape.bags as usize * quads];
+            let bags = self.ids.par_chunks(self.shape.bag_ids as usize);
+            sums.par_chunks_mut(quads).zip(bags).for_each(|(sum, bag)| {
+                for &id in bag {
+                    let row = &self.table[id as usize * quads..][..quads];
+                    let values = row.as_flattened().iter();
+                    sum.as_flattened_mut()
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(sum, value)| *sum += value);
+                }
+            });
+            sums
+        })
+    }
+}
+
+/// The ids of all bags. A bag has its own random numbers, so that the number of cores does not matter.
+fn popular_ids(shape: EmbeddingShape, seed: u64) -> Vec<u32> {
+    // Ranks by the inverse of the law's integral, from 1 to `rows` + 1.
+    let rest = 1.0 - EXPONENT;
+    let all = ((shape.rows + 1) as f64).powf(rest) - 1.0;
+    let mut ids = vec![0; (shape.bags * shape.bag_ids) as usize];
+    let bags = ids.par_chunks_mut(shape.bag_ids as usize).enumerate();
+    bags.for_each(|(bag, ids)| {
+        let mut random = stream(seed, bag as u64);
+        ids.fill_with(|| {
+            let uniform = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+            let rank = (uniform * all + 1.0).powf(rest.recip()) as u64;
+            let rank = rank.clamp(1, shape.rows);
+            (u128::from(rank) * u128::from(APART) % u128::from(shape.rows)) as u32
+        });
+    });
+    ids
+}
+
+impl App for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn input(&self) -> String {
+        let EmbeddingShape {
+            rows,
+            columns,
+            bags,
+            bag_ids,
+        } = self.shape;
+        format!("{rows} rows of {columns} floats, {bags} bags of {bag_ids}")
+    }
+
+    fn array_bytes(&self) -> Vec<u64> {
+        vec![self.shape.rows * self.shape.columns * 4]
+    }
+
+    fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
+        if space.way() == Way::Chunked {
+            return Err(AppError::Way {
+                way: Way::Chunked,
+                reason: "a bag's rows lie anywhere in the table".to_owned(),
+            });
+        }
+        let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
+        Ok(Box::new(Work {
+            app: self,
+            space,
+            kernel,
+            table: space.array("table", Use::Read, &self.table)?,
+            ids: space.upload(&self.ids)?,
+            sums: space.buffer(self.shape.bags * self.shape.columns / 4)?,
+        }))
+    }
+}
+
+struct Work<'a> {
+    app: &'a Embedding,
+    space: &'a Space,
+    kernel: Kernel,
+    table: Array<Quad>,
+    ids: Buffer<u32>,
+    sums: Buffer<Quad>,
+}
+
+impl Loaded for Work<'_> {
+    fn run(&mut self) -> Result<(), AppError> {
+        self.table.prefetch()?;
+        let EmbeddingShape {
+            columns, bags, bag_ids, ..
+        } = self.app.shape;
+        let args = (self.table.arg()?, &self.ids, &self.sums, columns / 4, bag_ids, bags);
+        let launched = self.kernel.launch(self.space.whole_gpu(BLOCKS, 0), args);
+        finish(launched.map_err(AppError::vm(Step::Run))?)
+    }
+
+    fn check(&self) -> Result<u64, AppError> {
+        let found = self.sums.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        compare("quad of sums", &found, self.app.expected())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_are_popular() {
+        let ids = popular_ids(EmbeddingShape::of_rows(10_000, 1_000), 5);
+        let mut counts = vec![0; 10_000];
+        ids.iter().for_each(|id| counts[*id as usize] += 1);
+        counts.sort_unstable();
+        // The first hundred of 10^4 ranks have (101^0.01 - 1) / (10001^0.01 - 1) = 49 % of the draws.
+        let top: usize = counts[9_900..].iter().sum();
+        assert!((15_000..17_500).contains(&top), "{top} of 32000");
+    }
+}

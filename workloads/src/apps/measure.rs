@@ -1,0 +1,66 @@
+//! One application in one way: cold, then warm, with both results compared.
+
+use std::time::{Duration, Instant};
+
+use gpuvm::{Stats, Vm};
+
+use super::error::AppError;
+use super::space::{Space, Way};
+use super::{App, Loaded};
+
+/// What a run took.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The first run: no page is there, and prefetches and copies are part of it.
+    pub cold: Duration,
+    /// The second one: what has stayed is there.
+    pub warm: Duration,
+    /// Values that were compared, of each run.
+    pub verified: u64,
+    /// What paging did in the first run.
+    pub stats: Stats,
+    /// Bytes that copies in chunks moved in the first run.
+    pub copied: u64,
+}
+
+impl Measured {
+    /// Bytes that are known to have crossed the link in the first run.
+    pub fn bytes_moved(&self, page_bytes: u64) -> u64 {
+        let Stats {
+            bytes_fetched,
+            bytes_in_place,
+            pages_written_back,
+            ..
+        } = &self.stats;
+        bytes_fetched + bytes_in_place + pages_written_back * page_bytes + self.copied
+    }
+}
+
+/// Runs an application twice in that way beside the frames of `vm`, and compares both results. `ordinal`: the CUDA device, for managed
+/// memory.
+///
+/// # Errors
+/// [`AppError`]; [`AppError::Way`] when it does not run in that way.
+pub fn measure(app: &dyn App, vm: &Vm, way: Way, ordinal: &str) -> Result<Measured, AppError> {
+    let space = Space::new(vm, way, ordinal)?;
+    let mut loaded = app.load(&space)?;
+    let before = space.stats()?;
+    let (cold, verified) = timed(&mut *loaded)?;
+    // Reading a result may write pages home: they count as the run's.
+    let stats = space.stats()?.difference(&before);
+    let copied = space.copied_bytes();
+    let (warm, again) = timed(&mut *loaded)?;
+    Ok(Measured {
+        cold,
+        warm,
+        verified: verified.min(again),
+        stats,
+        copied,
+    })
+}
+
+fn timed(loaded: &mut dyn Loaded) -> Result<(Duration, u64), AppError> {
+    let started = Instant::now();
+    loaded.run()?;
+    Ok((started.elapsed(), loaded.check()?))
+}

@@ -1,0 +1,175 @@
+//! The five queries over a table of trips ([`queries`]): one column is scanned, the others are read where a row qualifies.
+
+use std::sync::{Arc, OnceLock};
+
+use gpuvm::{Buffer, Kernel};
+
+use super::error::{AppError, Step, compare};
+use super::space::{Space, Stream, Use};
+use super::{App, Array, Loaded};
+use crate::table::{Answer, Cell, Column, Filter, Grouping, Query, Trips, queries};
+
+/// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
+const BLOCKS: u32 = 4;
+/// The queries' names on the command line.
+const NAMES: [&str; 5] = ["query0", "query1", "query2", "query3", "query4"];
+
+/// One query over a table.
+pub struct TableQuery {
+    name: &'static str,
+    trips: Arc<Trips>,
+    query: Query,
+    expected: OnceLock<Answer>,
+}
+
+impl TableQuery {
+    /// The five queries over a table.
+    ///
+    /// # Errors
+    /// [`AppError::Input`] for a table without rows.
+    pub fn all(trips: Trips) -> Result<[Self; 5], AppError> {
+        if trips.rows() == 0 {
+            return Err(AppError::Input {
+                what: "a table without rows: queries need one trip at least".to_owned(),
+            });
+        }
+        let (trips, mut names) = (Arc::new(trips), NAMES.into_iter());
+        Ok(queries(&trips).map(|query| Self {
+            name: names.next().unwrap_or(query.name),
+            trips: Arc::clone(&trips),
+            query,
+            expected: OnceLock::new(),
+        }))
+    }
+
+    /// The columns that it reads, once each.
+    fn columns(&self) -> Vec<Column> {
+        let filtered = self.query.filters.iter().map(|filter| &filter.column);
+        let all = filtered.chain(self.query.grouping.columns()).chain(&self.query.sums);
+        let mut columns = Vec::new();
+        for &column in all {
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+        }
+        columns
+    }
+}
+
+impl App for TableQuery {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn input(&self) -> String {
+        format!("{} trips, {}", self.trips.rows(), self.query)
+    }
+
+    fn array_bytes(&self) -> Vec<u64> {
+        vec![self.trips.rows() as u64 * 4; self.columns().len()]
+    }
+
+    fn load<'a>(&'a self, space: &'a Space) -> Result<Box<dyn Loaded + 'a>, AppError> {
+        // All of them by one compilation, which the five queries share.
+        let names = ["sum_taken", "sum_taken_twice", "sum_groups"];
+        let [taken, twice, groups] = space.kernels("queries.cu", include_str!("queries.cu"), names, &[])?;
+        let kernel = match (self.query.grouping, self.query.filters.len()) {
+            (Grouping::PickupZoneHour, _) => groups,
+            (Grouping::One, 1) => taken,
+            (Grouping::One, _) => twice,
+        };
+        let column = |column: Column| -> Result<_, AppError> {
+            let array = space.array(column.name(), Use::Read, self.trips.cells(column))?;
+            Ok((column, array))
+        };
+        let ranges: Vec<u32> = self.query.filters.iter().flat_map(range).collect();
+        Ok(Box::new(Work {
+            app: self,
+            space,
+            kernel,
+            ranges: space.upload(&ranges)?,
+            columns: self.columns().into_iter().map(column).collect::<Result<_, _>>()?,
+            totals: space.buffer(3 * self.query.grouping.groups() as u64)?,
+        }))
+    }
+}
+
+struct Work<'a> {
+    app: &'a TableQuery,
+    space: &'a Space,
+    kernel: Kernel,
+    columns: Vec<(Column, Array<u32>)>,
+    ranges: Buffer<u32>,
+    totals: Buffer<u64>,
+}
+
+impl Work<'_> {
+    fn column(&self, wanted: Column) -> &Array<u32> {
+        match self.columns.iter().find(|(column, _)| *column == wanted) {
+            Some((_, array)) => array,
+            None => unreachable!("every column of the query was made"),
+        }
+    }
+
+    fn launch(&self, first: u64, count: u64) -> Result<gpuvm::Launch, AppError> {
+        let query = &self.app.query;
+        let arg = |column: Column| self.column(column).arg();
+        let sums = query.sums.len() as u32;
+        // A query with one sum has no second column: the kernel looks at it for two alone.
+        let (one, other) = (query.sums[0], query.sums[query.sums.len() - 1]);
+        let (one, other) = (arg(one)?, arg(other)?);
+        let (config, ranges, totals) = (self.space.whole_gpu(BLOCKS, 1), &self.ranges, &self.totals);
+        let column = arg(query.filters[0].column)?;
+        let launched = match (&query.filters[1..], query.grouping.columns()) {
+            ([], [zones, times]) => {
+                let (zones, times) = (arg(*zones)?, arg(*times)?);
+                let args = (column, zones, times, one, other, sums, ranges, totals, first, count);
+                self.kernel.launch(config, args)
+            }
+            ([second], _) => {
+                let second = arg(second.column)?;
+                let args = (column, second, one, other, sums, ranges, totals, first, count);
+                self.kernel.launch(config, args)
+            }
+            _ => {
+                let args = (column, one, other, sums, ranges, totals, first, count);
+                self.kernel.launch(config, args)
+            }
+        };
+        launched.map_err(AppError::vm(Step::Run))
+    }
+}
+
+/// A filter as kernels take it: how its cells are ordered, the lowest and the highest key.
+fn range(filter: &Filter) -> [u32; 3] {
+    let cell = match filter.column.cell() {
+        Cell::U32 => 0,
+        Cell::I32 => 1,
+        Cell::F32 => 2,
+    };
+    [cell, filter.min, filter.max]
+}
+
+impl Loaded for Work<'_> {
+    fn run(&mut self) -> Result<(), AppError> {
+        self.columns.iter().try_for_each(|(_, array)| array.prefetch())?;
+        let zeros = vec![0_u64; self.totals.len() as usize];
+        self.totals.write(&zeros).map_err(AppError::vm(Step::Memory))?;
+        let rows = |row| row;
+        let streams: Vec<Stream<'_>> = self.columns.iter().map(|(_, array)| array.by_rows(&rows)).collect();
+        let all = self.app.trips.rows() as u64;
+        self.space
+            .sweep(all, &streams, &mut |first, count| self.launch(first, count))
+    }
+
+    fn check(&self) -> Result<u64, AppError> {
+        let app = self.app;
+        let expected = app.expected.get_or_init(|| app.query.answer(&app.trips));
+        let groups = expected.groups.iter();
+        let expected: Vec<i64> = groups
+            .flat_map(|group| [group.count as i64, group.sums[0], group.sums[1]])
+            .collect();
+        let found = self.totals.to_vec().map_err(AppError::vm(Step::ReadBack))?;
+        compare("total", bytemuck::cast_slice(&found), &expected)
+    }
+}

@@ -1,0 +1,502 @@
+//! Where an application's large arrays lie, and how its kernels get to them: one text of kernels and of launches for all.
+
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+use gpuvm::{Buffer, Capabilities, CompileOptions, Kernel, Launch, LaunchConfig, Placement, Region, Stats, Vm};
+use gpuvm_gpu::cuda::{Advice as ManagedAdvice, CudaGpu, Managed, Side};
+use gpuvm_gpu::{Copier, CopySpan, DeviceMemory};
+
+use super::array::{Array, Store, Streamed};
+use super::error::{AppError, Step};
+
+/// The device header that every application's kernels include.
+pub const ACCESS: &str = include_str!("access.cuh");
+
+/// Bytes of the streamed arrays' parts that one chunk brings, where they are copied in chunks.
+pub const CHUNK_BYTES: u64 = 64 << 20;
+
+/// How long the host rests between two looks at a copy.
+const COPY_LOOK: Duration = Duration::from_micros(5);
+
+/// Where large arrays lie, and who brings them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Paged by gpuvm, with that placement.
+    Paged(Placement),
+    /// In device memory: the kernels as they would be if everything fitted.
+    Raw,
+    /// In pinned host memory, read and written in place (EMOGI's way).
+    InPlace,
+    /// In managed memory, the driver told nothing.
+    Managed,
+    /// In managed memory whose read-only arrays are `ReadMostly` and others `AccessedBy` the GPU.
+    Advised,
+    /// In managed memory that is prefetched in one piece at the start of each run.
+    Prefetched,
+    /// In pinned host memory, copied to the GPU in chunks, of which one travels while another one is worked on.
+    Chunked,
+}
+
+impl Way {
+    /// Every way that is not gpuvm's.
+    pub const PEERS: [Self; 6] = [
+        Self::Raw,
+        Self::InPlace,
+        Self::Managed,
+        Self::Advised,
+        Self::Prefetched,
+        Self::Chunked,
+    ];
+
+    /// Whether kernels take plain pointers.
+    fn plain(self) -> bool {
+        !matches!(self, Self::Paged(_))
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paged(placement) => write!(f, "{placement}"),
+            Self::Raw => f.write_str("raw"),
+            Self::InPlace => f.write_str("host"),
+            Self::Managed => f.write_str("managed"),
+            Self::Advised => f.write_str("advised"),
+            Self::Prefetched => f.write_str("prefetched"),
+            Self::Chunked => f.write_str("chunked"),
+        }
+    }
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(placement) = text.parse() {
+            return Ok(Self::Paged(placement));
+        }
+        let found = Self::PEERS.into_iter().find(|way| way.to_string() == text);
+        found.ok_or_else(|| {
+            format!("`{text}` is none of auto, fetch, in-place, while-free, raw, host, managed, advised, prefetched, chunked")
+        })
+    }
+}
+
+/// What kernels do with an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// They read it alone.
+    Read,
+    /// They read and write it.
+    ReadWrite,
+}
+
+/// One GPU, with arrays in one of the ways.
+pub struct Space {
+    vm: Vm,
+    way: Way,
+    /// The GPU once more, for what only CUDA has.
+    cuda: Option<CudaGpu>,
+    /// To the GPU, and back from it.
+    copiers: Option<[Line; 2]>,
+    /// Bytes that copies in chunks have moved.
+    copied: Cell<u64>,
+}
+
+impl Space {
+    /// Arrays in that way, beside the frames of `vm`. `ordinal`: the CUDA device, for managed memory.
+    ///
+    /// # Errors
+    /// [`AppError::Way`] for managed memory on a GPU that has none, the driver's.
+    pub fn new(vm: &Vm, way: Way, ordinal: &str) -> Result<Self, AppError> {
+        let managed = matches!(way, Way::Managed | Way::Advised | Way::Prefetched);
+        if managed && vm.device().capabilities().compute_capability.is_none() {
+            return Err(AppError::Way {
+                way,
+                reason: format!("{} has no managed memory", vm.gpu_name()),
+            });
+        }
+        let open = |step| move |source| AppError::Device { step, source };
+        let cuda = match managed {
+            true => Some(CudaGpu::open(ordinal.to_owned()).map_err(open(Step::Open))?),
+            false => None,
+        };
+        let copiers = match way {
+            Way::Chunked => {
+                let line = || -> Result<Line, AppError> {
+                    Ok(Line {
+                        copier: vm.device().copier().map_err(open(Step::Open))?,
+                        submitted: Cell::new(0),
+                    })
+                };
+                Some([line()?, line()?])
+            }
+            _ => None,
+        };
+        Ok(Self {
+            vm: vm.clone(),
+            way,
+            cuda,
+            copiers,
+            copied: Cell::new(0),
+        })
+    }
+
+    /// The way.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// The virtual memory, whose GPU runs the kernels in every way.
+    pub fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    /// What its GPU can do.
+    pub fn gpu(&self) -> Capabilities {
+        self.vm.device().capabilities()
+    }
+
+    /// What paging has done so far.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn stats(&self) -> Result<Stats, AppError> {
+        self.vm.stats().map_err(AppError::vm(Step::Stats))
+    }
+
+    /// Bytes that chunks have moved so far, both ways.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied.get()
+    }
+
+    /// Kernels of an application's source.
+    ///
+    /// # Errors
+    /// The compiler's.
+    pub fn kernels<const N: usize>(
+        &self,
+        file: &str,
+        source: &str,
+        names: [&str; N],
+        headers: &[(&str, &str)],
+    ) -> Result<[Kernel; N], AppError> {
+        let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
+        let options = CompileOptions {
+            headers: headers.iter().chain(&[("access.cuh", ACCESS)]).map(owned).collect(),
+            ..CompileOptions::default()
+        };
+        self.kernels_with(file, source, names, options)
+    }
+
+    /// [`kernels`](Self::kernels) of a source with options of its own, whose headers have `access.cuh`.
+    ///
+    /// # Errors
+    /// The compiler's.
+    pub fn kernels_with<const N: usize>(
+        &self,
+        file: &str,
+        source: &str,
+        names: [&str; N],
+        mut options: CompileOptions,
+    ) -> Result<[Kernel; N], AppError> {
+        let plain = if self.way.plain() { "1" } else { "0" };
+        options
+            .defines
+            .push(("ACCESS_PLAIN".to_owned(), Some(plain.to_owned())));
+        self.vm
+            .kernels(file, source, names, &options)
+            .map_err(AppError::vm(Step::Compile))
+    }
+
+    /// A launch that fills the GPU with warps that share out work by their numbers, for kernels with bounds of 128 threads and
+    /// `blocks` blocks of a multiprocessor. A warp holds so many spans at once. With few frames there are fewer warps.
+    pub fn whole_gpu(&self, blocks: u32, spans: u64) -> LaunchConfig {
+        let gpu = self.gpu();
+        let (blocks, threads) = match gpu.compute_capability {
+            Some(_) => (gpu.sm_count * blocks, 128),
+            // The simulated GPU runs a lane at a time: few warps keep few pages.
+            None => (2, 64),
+        };
+        let Way::Paged(_) = self.way else {
+            return LaunchConfig::new(blocks, threads);
+        };
+        // A warp that waits for a page may hold others: one frame more than all can hold lets somebody go on.
+        let held = u64::from(threads / 32) * spans;
+        let most = (self.vm.frames().saturating_sub(1) / held.max(1)).max(1);
+        LaunchConfig::new(u64::from(blocks).min(most) as u32, threads).warp_spans(spans)
+    }
+
+    /// Plain device memory for what is small, in every way.
+    ///
+    /// # Errors
+    /// Device memory is short.
+    pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>, AppError> {
+        self.vm.buffer(length.max(1)).map_err(AppError::vm(Step::Memory))
+    }
+
+    /// [`buffer`](Self::buffer) with these values.
+    ///
+    /// # Errors
+    /// Device memory is short.
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Buffer<T>, AppError> {
+        let buffer = self.buffer(values.len() as u64)?;
+        buffer.write(values).map_err(AppError::vm(Step::Memory))?;
+        Ok(buffer)
+    }
+
+    /// A large array that holds `values`.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn array<T: Pod>(&self, name: &'static str, usage: Use, values: &[T]) -> Result<Array<T>, AppError> {
+        let bytes = std::mem::size_of_val(values) as u64;
+        let store = match self.way {
+            Way::Paged(placement) => Store::Region(self.region(name, usage, placement, values)?),
+            Way::Raw => {
+                let memory = self.device_memory(bytes)?;
+                self.write(memory.addr(), values)?;
+                Store::Device(memory)
+            }
+            Way::InPlace | Way::Chunked => {
+                let home = self.vm.device().allocate_host(bytes.max(1));
+                let home = home.map_err(AppError::device(Step::Memory))?;
+                self.write(home.device_addr(), values)?;
+                Store::Host(home)
+            }
+            Way::Managed | Way::Advised | Way::Prefetched => Store::Managed(self.managed(usage, values)?),
+        };
+        Ok(Array::new(
+            store,
+            self.vm.device(),
+            self.way,
+            usage,
+            values.len() as u64,
+        ))
+    }
+
+    fn region<T: Pod>(
+        &self,
+        name: &'static str,
+        usage: Use,
+        placement: Placement,
+        values: &[T],
+    ) -> Result<Region<T>, AppError> {
+        let builder = self.vm.region::<T>().name(name);
+        let builder = match usage {
+            Use::Read => builder.read_only().placement(placement),
+            Use::ReadWrite => builder,
+        };
+        builder.from_slice(values).map_err(AppError::vm(Step::Memory))
+    }
+
+    fn device_memory(&self, bytes: u64) -> Result<DeviceMemory, AppError> {
+        let memory = self.vm.device().allocate(bytes.max(1), 256);
+        memory.map_err(AppError::device(Step::Memory))
+    }
+
+    fn write<T: Pod>(&self, address: u64, values: &[T]) -> Result<(), AppError> {
+        let written = self.vm.device().write(address, bytemuck::cast_slice(values));
+        written.map_err(AppError::device(Step::Memory))
+    }
+
+    fn managed<T: Pod>(&self, usage: Use, values: &[T]) -> Result<Managed, AppError> {
+        let Some(cuda) = &self.cuda else {
+            unreachable!("managed memory is of CUDA's ways")
+        };
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let failed = AppError::device(Step::Memory);
+        let memory = cuda.managed((bytes.len() as u64).max(1)).map_err(&failed)?;
+        memory.write(0, bytes).map_err(&failed)?;
+        if self.way == Way::Advised {
+            let advice = match usage {
+                Use::Read => ManagedAdvice::ReadMostly,
+                Use::ReadWrite => ManagedAdvice::AccessedBy(Side::Gpu),
+            };
+            memory.advise(advice).map_err(&failed)?;
+        }
+        Ok(memory)
+    }
+}
+
+/// An array of which a sweep's rows need one part each.
+pub struct Stream<'a> {
+    /// The array.
+    pub array: &'a dyn Streamed,
+    /// The first element that a row needs; it ascends with the row.
+    pub first: &'a dyn Fn(u64) -> u64,
+    /// Past the last element that the rows before this one need; it ascends with the row.
+    pub past: &'a dyn Fn(u64) -> u64,
+}
+
+/// A copier, and what it was given.
+struct Line {
+    copier: Arc<dyn Copier>,
+    submitted: Cell<u64>,
+}
+
+impl Line {
+    fn submit(&self, spans: &[CopySpan]) -> Result<(), AppError> {
+        if spans.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: slots and homes are memory of arrays that outlive the sweep, which waits for its copies. Kernels that use a
+        // slot have ended, and the host reaches neither meanwhile.
+        unsafe { self.copier.submit(spans, &[]) }.map_err(AppError::device(Step::Copy))?;
+        self.submitted.set(self.submitted.get() + 1);
+        Ok(())
+    }
+
+    /// Waits until all of it has arrived.
+    fn arrive(&self) -> Result<(), AppError> {
+        let failed = AppError::device(Step::Copy);
+        while self.copier.completed().map_err(&failed)? < self.submitted.get() {
+            std::thread::sleep(COPY_LOOK);
+        }
+        Ok(())
+    }
+}
+
+/// Rows that are worked on together, and what they need of each stream: first element and past the last one.
+struct Chunk {
+    rows: (u64, u64),
+    parts: Vec<(u64, u64)>,
+}
+
+impl Space {
+    /// Runs a kernel over `rows` rows: `launch(first, count)` launches it for some of them. All at once, but for
+    /// [`Way::Chunked`]: there rows follow each other in chunks, whose parts of `streams` are copied beforehand, and back where
+    /// they are written.
+    ///
+    /// # Errors
+    /// The launch's, the copies'.
+    pub fn sweep(
+        &self,
+        rows: u64,
+        streams: &[Stream<'_>],
+        launch: &mut dyn FnMut(u64, u64) -> Result<Launch, AppError>,
+    ) -> Result<(), AppError> {
+        let Some(lines) = &self.copiers else {
+            return finish(launch(0, rows)?);
+        };
+        let swept = self.sweep_chunks(&chunks(rows, streams), streams, lines, launch);
+        streams.iter().for_each(|stream| stream.array.shift(None));
+        swept
+    }
+
+    fn sweep_chunks(
+        &self,
+        chunks: &[Chunk],
+        streams: &[Stream<'_>],
+        [to, back]: &[Line; 2],
+        launch: &mut dyn FnMut(u64, u64) -> Result<Launch, AppError>,
+    ) -> Result<(), AppError> {
+        let mut rooms = Vec::new();
+        for (place, stream) in streams.iter().enumerate() {
+            let longest = chunks
+                .iter()
+                .map(|chunk| chunk.parts[place].1 - chunk.parts[place].0)
+                .max();
+            rooms.push(
+                stream
+                    .array
+                    .slots(longest.unwrap_or(0) * stream.array.element_bytes())?,
+            );
+        }
+        let spans = |number: usize, out: bool| self.spans(&chunks[number], streams, &rooms, number % 2, out);
+        let mut running: Option<Launch> = None;
+        if !chunks.is_empty() {
+            to.submit(&spans(0, false))?;
+        }
+        for (number, chunk) in chunks.iter().enumerate() {
+            // The chunk before this one has left its slot when the next one comes there.
+            if let Some(before) = running.take() {
+                finish(before)?;
+                back.submit(&spans(number - 1, true))?;
+            }
+            to.arrive()?;
+            if number + 1 < chunks.len() {
+                back.arrive()?;
+                to.submit(&spans(number + 1, false))?;
+            }
+            for (place, stream) in streams.iter().enumerate() {
+                let before = chunk.parts[place].0 * stream.array.element_bytes();
+                stream.array.shift(Some(rooms[place][number % 2].wrapping_sub(before)));
+            }
+            running = Some(launch(chunk.rows.0, chunk.rows.1 - chunk.rows.0)?);
+        }
+        if let Some(last) = running {
+            finish(last)?;
+            back.submit(&spans(chunks.len() - 1, true))?;
+        }
+        back.arrive()
+    }
+
+    /// The copies of a chunk to its slot, or of what was written there back.
+    fn spans(
+        &self,
+        chunk: &Chunk,
+        streams: &[Stream<'_>],
+        rooms: &[[u64; 2]],
+        slot: usize,
+        out: bool,
+    ) -> Vec<CopySpan> {
+        let mut spans = Vec::new();
+        for ((stream, &(first, past)), room) in streams.iter().zip(&chunk.parts).zip(rooms) {
+            let (bytes, element) = (
+                (past - first) * stream.array.element_bytes(),
+                stream.array.element_bytes(),
+            );
+            let Some(home) = stream.array.home() else { continue };
+            let (home, room) = (home + first * element, room[slot]);
+            let (to, from) = if out { (home, room) } else { (room, home) };
+            if bytes > 0 && (!out || stream.array.usage() == Use::ReadWrite) {
+                spans.push(CopySpan { to, from, bytes });
+                self.copied.set(self.copied.get() + bytes);
+            }
+        }
+        spans
+    }
+}
+
+/// Splits rows so that the parts of each chunk fit into [`CHUNK_BYTES`], or are one row.
+fn chunks(rows: u64, streams: &[Stream<'_>]) -> Vec<Chunk> {
+    let parts = |first: u64, past: u64| -> Vec<(u64, u64)> {
+        let part = |stream: &Stream<'_>| ((stream.first)(first), (stream.past)(past));
+        streams.iter().map(part).collect()
+    };
+    let bytes = |first: u64, past: u64| -> u64 {
+        let sizes = parts(first, past).into_iter().zip(streams);
+        sizes
+            .map(|((from, to), stream)| (to - from) * stream.array.element_bytes())
+            .sum()
+    };
+    let (mut chunks, mut first) = (Vec::new(), 0);
+    while first < rows {
+        // The most rows that fit, by bisection.
+        let (mut fits, mut beyond) = (first + 1, rows + 1);
+        while fits + 1 < beyond {
+            let middle = fits + (beyond - fits) / 2;
+            match bytes(first, middle) <= CHUNK_BYTES {
+                true => fits = middle,
+                false => beyond = middle,
+            }
+        }
+        chunks.push(Chunk {
+            rows: (first, fits),
+            parts: parts(first, fits),
+        });
+        first = fits;
+    }
+    chunks
+}
+
+/// Waits for a launch.
+pub(super) fn finish(launch: Launch) -> Result<(), AppError> {
+    launch.sync().map(|_| ()).map_err(AppError::vm(Step::Run))
+}
