@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use gpuvm::Placement;
 use gpuvm_memory_node::Network;
-use gpuvm_workloads::graph::{DEFAULT_SEED, GraphSpec};
+use gpuvm_workloads::apps::Way;
+use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
 
 use crate::bench::args::Bench;
 use crate::doctor::args::DoctorArgs;
@@ -45,6 +46,10 @@ pub enum Command {
     /// Measures what paging costs on this machine. Everything that is read is compared with what it has to be.
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    /// Writes a graph as a .gcsr file, which every command that takes a graph maps into memory: it is neither parsed nor sorted nor copied.
+    ///
+    /// An input that is a .gcsr file is compared with its checksums. The output appears when it is whole.
+    Convert(ConvertArgs),
     /// Serves memory of this machine to gpuvm programs on others, over RDMA, until Ctrl-C.
     ///
     /// Clients are told apart by protection domains and may be asked for a secret, but nothing is encrypted: serve on a
@@ -64,6 +69,77 @@ pub enum Command {
     /// Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options, 130 after Ctrl-C,
     /// with a line that says how far it came.
     Simulate(SimulateArgs),
+}
+
+/// A graph that is converted.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr, or kron:SCALE[:DEGREE] or
+    /// urand:SCALE[:DEGREE].
+    pub input: GraphSpec,
+
+    /// The .gcsr file.
+    pub output: PathBuf,
+
+    /// Store weights: those of the file where it has some, else ones from 1 to 255 that are drawn by --graph-seed. With --weights=drawn:
+    /// drawn ones, whatever the file has. Without it a file's weights are left out.
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "file")]
+    pub weights: Option<WeightsArg>,
+
+    /// The direction.
+    #[command(flatten)]
+    pub direction: DirectionArgs,
+
+    /// The seed of a generated graph and of drawn weights.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
+    pub graph_seed: u64,
+
+    /// Replace an output that is there already.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Weights that are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WeightsArg {
+    /// Those of the file where it has some, else drawn ones.
+    File,
+    /// Drawn ones.
+    Drawn,
+}
+
+impl From<WeightsArg> for Weights {
+    fn from(which: WeightsArg) -> Weights {
+        match which {
+            WeightsArg::File => Weights::FromFileOrDrawn,
+            WeightsArg::Drawn => Weights::Drawn,
+        }
+    }
+}
+
+/// Whether edges can be walked one way or both ways.
+#[derive(Debug, Args)]
+pub struct DirectionArgs {
+    /// Edges lead from their first to their second end only. Without it a graph is directed as its file says: general
+    /// matrices and edge lists with SNAP's "# Directed graph" are, binary files by their header, all others are not. A symmetric matrix
+    /// and an undirected binary file stay undirected: they stand for both directions of each edge.
+    #[arg(long, conflicts_with = "undirected")]
+    directed: bool,
+
+    /// Edges lead both ways, whatever the file says.
+    #[arg(long)]
+    undirected: bool,
+}
+
+impl DirectionArgs {
+    /// What was asked for, if anything was.
+    pub fn direction(&self) -> Option<Direction> {
+        match (self.directed, self.undirected) {
+            (true, _) => Some(Direction::Directed),
+            (_, true) => Some(Direction::Undirected),
+            _ => None,
+        }
+    }
 }
 
 /// A memory node.
@@ -119,6 +195,102 @@ pub struct ServeArgs {
 pub enum Workload {
     /// Breadth-first search over a graph whose rows and distances are paged.
     Bfs(RunBfsArgs),
+    /// c = a + b; the input is N, for N^2 elements.
+    VectorAdd(RunAppArgs),
+    /// Matrix times vector and transposed matrix times vector (PolyBench); the input is N, for a matrix of N x N.
+    Mvt(RunAppArgs),
+    /// Transposed matrix times matrix times vector (PolyBench); the input is N, for a matrix of N x N.
+    Atax(RunAppArgs),
+    /// The kernel of the biconjugate gradient method (PolyBench); the input is N, for a matrix of N x N.
+    Bicg(RunAppArgs),
+    /// Two matrices times a vector (PolyBench); the input is N, for matrices of N x N.
+    Gesummv(RunAppArgs),
+    /// One step of a stencil of five points; the input is N, for a grid of N x N.
+    Stencil(RunAppArgs),
+    /// Shortest paths over weighted edges from the first vertex that has one; the input is a graph, as for bfs. Without weights in its
+    /// file they are drawn.
+    Sssp(RunAppArgs),
+    /// Connected components; the input is a graph, as for bfs.
+    Cc(RunAppArgs),
+    /// 20 iterations of PageRank; the input is an undirected graph, as for bfs.
+    Pagerank(RunAppArgs),
+    /// Counts triangles; the input is an undirected graph, as for bfs.
+    Tc(RunAppArgs),
+    /// Totals of the longest 0.01 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query0(RunAppArgs),
+    /// Fares and tips of the longest 1 % of trips; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query1(RunAppArgs),
+    /// Totals and tips of the latest trips that were paid by card, 10 % of all; the input is a CSV or Parquet file of taxi trips, or
+    /// trips:ROWS.
+    Query2(RunAppArgs),
+    /// Fares and tips of the longer trips with one or two passengers, 50 % of all; the input is a CSV or Parquet file of taxi trips, or
+    /// trips:ROWS.
+    Query3(RunAppArgs),
+    /// Fares and tips of the longest 10 % of trips by pickup zone and hour; the input is a CSV or Parquet file of taxi trips, or trips:ROWS.
+    Query4(RunAppArgs),
+    /// Sums of rows of an embedding table by ids, few of which are popular; the input is ROWS or ROWSxCOLUMNS, the latter a multiple of 4.
+    Embedding(RunAppArgs),
+    /// Out-of-core sort of random keys of 32 bits; the input is COUNT, the number of keys.
+    Sort(RunAppArgs),
+    /// Nearest neighbours by a beam search along a graph; the input is a .fvecs or .bvecs file, the last of whose vectors are the queries,
+    /// or clusters:COUNT:DIM[:CLUSTERS].
+    Knn(RunAppArgs),
+}
+
+impl Workload {
+    /// The application by its name, where it is one of `gpuvm_workloads::apps`.
+    pub fn app(&self) -> Option<(&'static str, &RunAppArgs)> {
+        Some(match self {
+            Self::Bfs(_) => return None,
+            Self::VectorAdd(args) => ("vector-add", args),
+            Self::Mvt(args) => ("mvt", args),
+            Self::Atax(args) => ("atax", args),
+            Self::Bicg(args) => ("bicg", args),
+            Self::Gesummv(args) => ("gesummv", args),
+            Self::Stencil(args) => ("stencil", args),
+            Self::Sssp(args) => ("sssp", args),
+            Self::Cc(args) => ("cc", args),
+            Self::Pagerank(args) => ("pagerank", args),
+            Self::Tc(args) => ("tc", args),
+            Self::Query0(args) => ("query0", args),
+            Self::Query1(args) => ("query1", args),
+            Self::Query2(args) => ("query2", args),
+            Self::Query3(args) => ("query3", args),
+            Self::Query4(args) => ("query4", args),
+            Self::Embedding(args) => ("embedding", args),
+            Self::Sort(args) => ("sort", args),
+            Self::Knn(args) => ("knn", args),
+        })
+    }
+}
+
+/// An application that is run twice: cold and warm.
+#[derive(Debug, Args)]
+pub struct RunAppArgs {
+    /// Its input. Without it: a small one.
+    pub input: Option<String>,
+
+    /// Frame memory: a share of its arrays (25%), or bytes (2GiB, 64M). A share gives at least 16 pages.
+    #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
+    pub memory: MemorySize,
+
+    /// Bytes of a page: a power of two from 4KiB to 2MiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
+    /// What reads do with a page that has no frame (auto, fetch, in-place, while-free); or what a user would run instead of paging, over
+    /// plain pointers: raw (all in device memory), host (in pinned host memory, in place), managed, advised and prefetched (CUDA's
+    /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered).
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub placement: Way,
+
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A workload with a profile.
@@ -171,8 +343,13 @@ pub struct ProfileArgs {
 /// Breadth-first search over a graph whose rows and distances are paged.
 #[derive(Debug, Args)]
 pub struct BfsArgs {
-    /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
+    /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     pub graph: GraphSpec,
+
+    /// Compare a .gcsr file with its checksums before it is searched.
+    #[arg(long)]
+    pub verify: bool,
 
     /// Frame memory: a share of the graph's row offsets, neighbours and distances (25%), or bytes (2GiB, 64M). A share gives
     /// at least 16 pages.
@@ -184,15 +361,9 @@ pub struct BfsArgs {
     #[arg(long, value_name = "ID", value_parser = parse_vertex, allow_hyphen_values = true)]
     pub source: Option<u64>,
 
-    /// Walk edges from their first to their second end only. Without it a graph is directed as its file says: general
-    /// matrices and edge lists with SNAP's "# Directed graph" are, all others are not. A symmetric matrix stays
-    /// undirected: it stands for both directions of each edge.
-    #[arg(long, conflicts_with = "undirected")]
-    pub directed: bool,
-
-    /// Walk edges both ways, whatever the file says.
-    #[arg(long)]
-    pub undirected: bool,
+    /// The direction.
+    #[command(flatten)]
+    pub direction: DirectionArgs,
 
     /// Bytes of a page: a power of two from 4KiB to 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]

@@ -43,7 +43,7 @@ pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
 pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
     let ProfileBfsArgs { search, profile } = args;
     for path in profile.json.iter().chain(&profile.svg) {
-        refuse_graph(search, path)?;
+        refuse_graph(&search.graph, path)?;
     }
     probe(search)?;
     let output = create_output(search)?;
@@ -146,9 +146,17 @@ impl<'a> Task<'a> {
     }
 }
 
+/// Whether a graph is directed, in a word.
+pub fn direction_name(graph: &Graph) -> &'static str {
+    match graph.direction() {
+        Direction::Directed => "directed",
+        Direction::Undirected => "undirected",
+    }
+}
+
 /// Nothing is written over the graph.
-fn refuse_graph(args: &BfsArgs, path: &Path) -> Result<(), CliError> {
-    match &args.graph {
+pub fn refuse_graph(graph: &GraphSpec, path: &Path) -> Result<(), CliError> {
+    match graph {
         GraphSpec::File(graph) if same_file(graph, path) => Err(CliError::OutputIsGraph { path: path.to_owned() }),
         _ => Ok(()),
     }
@@ -157,7 +165,7 @@ fn refuse_graph(args: &BfsArgs, path: &Path) -> Result<(), CliError> {
 /// Begins the file of distances, which must not be the graph.
 fn create_output(args: &BfsArgs) -> Result<Option<Output>, CliError> {
     let Some(path) = &args.output else { return Ok(None) };
-    refuse_graph(args, path)?;
+    refuse_graph(&args.graph, path)?;
     Output::create(path).map(Some).map_err(|source| unwritten(path, source))
 }
 
@@ -176,21 +184,22 @@ fn probe(args: &BfsArgs) -> Result<(), CliError> {
 }
 
 fn load(args: &BfsArgs, bars: &mut Bars) -> Result<Graph, CliError> {
-    let direction = match (args.directed, args.undirected) {
-        (true, _) => Some(Direction::Directed),
-        (_, true) => Some(Direction::Undirected),
-        _ => None,
-    };
     let options = LoadOptions {
-        direction,
+        direction: args.direction.direction(),
         seed: args.seed.unwrap_or(args.graph_seed),
+        verify: args.verify,
+        ..LoadOptions::default()
     };
-    args.graph
-        .load(&options, &mut |progress| bars.loading(progress))
-        .map_err(|source| CliError::Graph {
-            graph: args.graph.to_string(),
-            source,
-        })
+    load_graph(&args.graph, &options, bars)
+}
+
+/// Loads a graph, and shows how far that is.
+pub fn load_graph(graph: &GraphSpec, options: &LoadOptions, bars: &mut Bars) -> Result<Graph, CliError> {
+    let loaded = graph.load(options, &mut |progress| bars.loading(progress));
+    loaded.map_err(|source| CliError::Graph {
+        graph: graph.to_string(),
+        source,
+    })
 }
 
 fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
@@ -250,10 +259,7 @@ fn report(
     let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
     BfsReport {
         graph: args.graph.to_string(),
-        direction: match graph.direction() {
-            Direction::Directed => "directed",
-            Direction::Undirected => "undirected",
-        },
+        direction: direction_name(graph),
         gpu: outcome.gpu.clone(),
         transport: outcome.transport.to_string(),
         vertices: u64::from(graph.csr().vertices()),

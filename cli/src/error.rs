@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use gpuvm_memory_node::NodeError;
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
+use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
 use gpuvm_workloads::graph::reference::{Mismatch, VertexOutOfRange};
@@ -106,6 +107,14 @@ pub enum CliError {
         /// Why.
         source: BfsError,
     },
+    /// An application could not be run, or came to a wrong result.
+    #[error("the application {app} failed")]
+    App {
+        /// Its name.
+        app: String,
+        /// Why.
+        source: AppError,
+    },
     /// The search on the CPU has no start.
     #[error("the search on the CPU failed")]
     Reference(#[from] VertexOutOfRange),
@@ -200,6 +209,20 @@ pub enum CliError {
     /// Writing would destroy what is read.
     #[error("{} is the graph itself, which writing would destroy; name another file", path.display())]
     OutputIsGraph {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The converted graph could not be written.
+    #[error("cannot write the graph to {}", path.display())]
+    Convert {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A conversion would replace a file, which was not asked for.
+    #[error("{} is there already; name another file, or replace it with --force", path.display())]
+    OutputExists {
         /// The file.
         path: PathBuf,
     },

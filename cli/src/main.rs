@@ -1,8 +1,10 @@
 //! The command `gpuvm`.
 
+mod apps;
 mod args;
 mod bench;
 mod bfs;
+mod convert;
 mod doctor;
 mod error;
 mod machine;
@@ -96,14 +98,23 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         output::end_on_signals().map_err(CliError::Signals)?;
     }
     match &cli.command {
-        Command::Run(Workload::Bfs(args)) => bfs::run(args),
+        Command::Run(workload) => run(workload),
         Command::Profile(Profiled::Bfs(args)) => bfs::profile(args),
         Command::Bench(bench) => bench::run(bench),
+        Command::Convert(args) => convert::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn run(workload: &Workload) -> Result<(), CliError> {
+    match (workload, workload.app()) {
+        (Workload::Bfs(args), _) => bfs::run(args),
+        (_, Some((name, args))) => apps::run(name, args),
+        (_, None) => unreachable!("each other workload is an application"),
+    }
 }
 
 /// This program's file, also after another one has taken its name.

@@ -110,13 +110,38 @@ pub struct Output {
 
 #[derive(Debug)]
 enum Target {
-    /// A regular file, or none yet: written beside and renamed.
-    Beside { file: NamedTempFile, path: PathBuf },
+    /// A regular file, or none yet: written beside and renamed. A file that has come meanwhile is replaced or not.
+    Beside {
+        file: NamedTempFile,
+        path: PathBuf,
+        replaces: bool,
+    },
     /// A device, a pipe or what this process has open already, which must not be replaced by a file.
     Direct(File),
 }
 
 impl Output {
+    /// Begins an output that has to be a regular file; one that is there already is replaced or not.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`], also from [`Output::finish`] for a file that has come meanwhile;
+    /// [`io::ErrorKind::InvalidInput`] for a device, a pipe or an open file; else what the operating system says.
+    pub fn create_file(path: &Path, replace: bool) -> io::Result<Output> {
+        let known = std::fs::metadata(path);
+        if known.is_ok_and(|known| !known.is_file() && !known.is_dir()) || descriptor(path).is_some() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        // A link that leads nowhere is there too.
+        if !replace && std::fs::symlink_metadata(path).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let mut output = Output::create(path)?;
+        if let Target::Beside { replaces, .. } = &mut output.target {
+            *replaces = replace;
+        }
+        Ok(output)
+    }
+
     /// Begins the output, so that a folder that cannot be written is known before the work is done.
     ///
     /// # Errors
@@ -162,7 +187,11 @@ impl Output {
             file.as_file().set_permissions(kept)?;
         }
         Ok(Output {
-            target: Target::Beside { file, path },
+            target: Target::Beside {
+                file,
+                path,
+                replaces: true,
+            },
         })
     }
 
@@ -190,11 +219,14 @@ impl Output {
         write(&mut out)?;
         out.flush()?;
         drop(out);
-        if let Target::Beside { file, path } = self.target {
+        if let Target::Beside { file, path, replaces } = self.target {
             file.as_file().sync_all()?;
             let mut unfinished = UNFINISHED.lock();
             let written = file.path().to_owned();
-            let renamed = file.persist(path);
+            let renamed = match replaces {
+                true => file.persist(path),
+                false => file.persist_noclobber(path),
+            };
             unfinished.retain(|path| *path != written);
             renamed.map_err(|error| error.error)?;
         }

@@ -26,7 +26,7 @@ impl Bars {
         }
     }
 
-    /// Shows how far a loading graph has come.
+    /// Shows how far a graph has come that is loaded or written.
     pub fn loading(&mut self, progress: Progress) {
         if !self.shown {
             return;
@@ -36,6 +36,8 @@ impl Bars {
                 Stage::Read => ("reading", "{binary_bytes}/{binary_total_bytes}"),
                 Stage::Generate => ("generating", "{human_pos}/{human_len} edges"),
                 Stage::Build => ("sorting", "{human_pos}/{human_len} edges"),
+                Stage::Check => ("checking", "{human_pos}/{human_len} edges"),
+                Stage::Write => ("writing", "{binary_bytes}/{binary_total_bytes}"),
             };
             let template = match progress.total {
                 0 => format!("{text:>10} {{spinner}} {{binary_bytes}}"),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use gpuvm::Placement;
 
+use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::GraphSpec;
 
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
@@ -27,7 +28,10 @@ pub enum Bench {
     Bfs(BfsBenchArgs),
     /// What reads of a page without a frame do (--placement): fetch it, read in place, or let the GPU decide, by traces of reads.
     Placement(PlacementBenchArgs),
-    /// All of them, one file each.
+    /// Applications, paged and in the ways that a user would run them instead: in device memory, in host memory in place, managed
+    /// memory, copies in chunks. Each result is compared with the processor's.
+    Apps(AppsBenchArgs),
+    /// All of them but apps, which takes longer and has a time limit of its own; one file each.
     All(AllArgs),
 }
 
@@ -308,7 +312,8 @@ pub struct BfsBenchArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// A Matrix Market file or a SNAP edge list (either may be gzip), or kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
+    /// A file or a generator: Matrix Market or a SNAP edge list (either may be gzip), GAP's .sg or .wsg, .gcsr (see `gpuvm convert`), or
+    /// kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE].
     #[arg(long, value_name = "GRAPH", default_value = "kron:16")]
     pub graph: GraphSpec,
 
@@ -391,6 +396,58 @@ pub struct PlacementBenchArgs {
     /// 2^13 on the simulated GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub reads: Option<u64>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Applications beside their peers.
+#[derive(Debug, Args)]
+pub struct AppsBenchArgs {
+    /// GPU, transport and queues.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Applications as NAME or NAME:INPUT, with commas between; `gpuvm run --help` lists them. Without it: all of them, with inputs of
+    /// about 1 GiB, and small ones on the simulated GPU.
+    #[arg(long, value_name = "APP,..", value_delimiter = ',')]
+    pub apps: Vec<String>,
+
+    /// Page sizes, with commas between.
+    #[arg(long, value_name = "SIZE,..", default_value = "4KiB,64KiB", value_delimiter = ',', value_parser = parse_page_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// Frames, as shares of the arrays' pages, with commas between.
+    #[arg(
+        long,
+        value_name = "SHARE,..",
+        default_value = "1,1/2,1/4,1/8",
+        value_delimiter = ','
+    )]
+    pub frames_share: Vec<Share>,
+
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
+    #[arg(long, value_name = "HOW,..", default_value = "auto", value_delimiter = ',')]
+    pub placement: Vec<Placement>,
+
+    /// What to compare with, with commas between. Managed memory and device memory are not limited to the frames' share: all of the
+    /// card is theirs.
+    #[arg(
+        long,
+        value_name = "WAY,..",
+        default_value = "raw,host,managed,advised,prefetched,chunked",
+        value_delimiter = ','
+    )]
+    pub peers: Vec<Way>,
+
+    /// Keep the report in this file, after each row. Rows that are there already are not measured again.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Seconds after which no row begins; --out lets another run go on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub limit: u64,
 
     /// Repetitions and output.
     #[command(flatten)]

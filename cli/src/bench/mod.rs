@@ -1,6 +1,7 @@
 //! `gpuvm bench`: what paging costs, measured, verified, and beside what the machine allows.
 
 mod all;
+mod apps;
 pub mod args;
 mod bfs;
 mod door;
@@ -40,6 +41,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Uvm(args) => &args.output,
         Bench::Bfs(args) => &args.output,
         Bench::Placement(args) => &args.output,
+        Bench::Apps(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
@@ -64,6 +66,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Uvm(args) => uvm::measure(args),
         Bench::Bfs(args) => bfs::measure(args),
         Bench::Placement(args) => placement::measure(args),
+        Bench::Apps(args) => apps::measure_all(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

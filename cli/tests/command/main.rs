@@ -3,9 +3,11 @@
 mod common;
 
 mod bench;
+mod convert;
 mod doctor;
 mod profile;
 mod refusals;
+mod run_apps;
 mod run_bfs;
 mod serve;
 mod shell;

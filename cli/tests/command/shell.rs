@@ -162,6 +162,48 @@ fn a_profile_that_is_ended_leaves_none_of_its_files() {
     assert_eq!(left, ["graph"]);
 }
 
+#[test]
+fn a_conversion_that_is_ended_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("out.gcsr"), "as it was").unwrap();
+    let (mut run, _) = waiting(folder.path(), "", "convert graph out.gcsr --force", 2);
+    kill("-INT", run.id());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let mut left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["graph", "out.gcsr"]);
+    assert_eq!(std::fs::read(folder.path().join("out.gcsr")).unwrap(), b"as it was");
+}
+
+#[test]
+fn a_file_that_comes_during_a_conversion_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut run, _) = waiting(folder.path(), "", "convert graph out.gcsr", 1);
+    std::fs::write(folder.path().join("out.gcsr"), "of another").unwrap();
+    std::fs::write(folder.path().join("graph"), "1 2\n2 3\n").unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(1));
+    assert_eq!(std::fs::read(folder.path().join("out.gcsr")).unwrap(), b"of another");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_conversion_that_the_disk_does_not_hold_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // A limit of what a file may hold, which stands for a disk that is full.
+    let mut command = shell("trap '' XFSZ; ulimit -f 64;", "convert kron:12 out.gcsr");
+    command.current_dir(folder.path());
+    let (status, out, err) = finish(command);
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(
+        err.starts_with("error: cannot write the graph to out.gcsr\n  caused by: File too large"),
+        "{err}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// A command that waits for its graph, with so many unfinished outputs; and how many files its folder has.
 fn waiting(folder: &Path, before: &str, after: &str, outputs: usize) -> (std::process::Child, usize) {
     let files = outputs + 1;

@@ -1,0 +1,184 @@
+//! `gpuvm run NAME` for the applications of `gpuvm_workloads::apps`.
+
+use std::fmt;
+
+use bytesize::ByteSize;
+use gpuvm::Vm;
+use gpuvm_workloads::apps::{App, Measured, Way, catalogue, measure, paged_bytes};
+use serde::Serialize;
+
+use crate::args::{MachineArgs, MemorySize, RunAppArgs};
+use crate::error::CliError;
+use crate::progress::Bars;
+use crate::stdout;
+
+/// The fewest frames that a share of small data is rounded up to.
+const FRAMES_MIN: u64 = 16;
+
+/// What a run tells its user; the field names are the keys of the JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct AppReport {
+    /// The application.
+    pub app: String,
+    /// Its input.
+    pub input: String,
+    /// The GPU that ran it.
+    pub gpu: String,
+    /// What moved the pages.
+    pub transport: String,
+    /// Where the arrays were, and who brought them.
+    pub way: String,
+    /// Bytes of the arrays, in whole pages.
+    pub data_bytes: u64,
+    /// Bytes of frames.
+    pub memory_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// The first run, with no page there.
+    pub cold_seconds: f64,
+    /// The second run.
+    pub warm_seconds: f64,
+    /// Demand fetches of the first run.
+    pub faults: u64,
+    /// Bytes that were fetched in the first run.
+    pub bytes_fetched: u64,
+    /// Bytes that were read in place in the first run, estimated from a sample.
+    pub bytes_in_place: u64,
+    /// Pages that the first run, and reading its result, wrote home.
+    pub pages_written_back: u64,
+    /// Bytes that were copied in chunks in the first run.
+    pub bytes_copied: u64,
+    /// Pages of regions with placement `auto` that a fault fetched while no frame was free.
+    pub admissions: u64,
+    /// Pages of such regions that left their frame for another page of their region.
+    pub displacements: u64,
+    /// Values that were compared with the processor's, of each run.
+    pub verified: u64,
+}
+
+impl fmt::Display for AppReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: u64| ByteSize::b(bytes).display().iec();
+        let share = self.memory_bytes as f64 / self.data_bytes.max(1) as f64 * 100.0;
+        writeln!(
+            out,
+            "app        {} ({}), {} of arrays",
+            self.app,
+            self.input,
+            size(self.data_bytes)
+        )?;
+        writeln!(
+            out,
+            "memory     {} of frames ({share:.1} %), pages of {}, {}, transport {}, way {}",
+            size(self.memory_bytes),
+            size(self.page_bytes),
+            self.gpu,
+            self.transport,
+            self.way
+        )?;
+        writeln!(
+            out,
+            "time       {:.3} ms cold, {:.3} ms warm",
+            self.cold_seconds * 1e3,
+            self.warm_seconds * 1e3
+        )?;
+        writeln!(
+            out,
+            "bytes      {} fetched by {} faults, {} read in place, {} pages written back, {} copied in chunks",
+            size(self.bytes_fetched),
+            self.faults,
+            size(self.bytes_in_place),
+            self.pages_written_back,
+            size(self.bytes_copied)
+        )?;
+        writeln!(
+            out,
+            "placement  {} pages admitted while no frame was free, {} displaced by pages of their region",
+            self.admissions, self.displacements
+        )?;
+        write!(
+            out,
+            "verified   {} values equal those of the processor, twice",
+            self.verified
+        )
+    }
+}
+
+/// Makes the application's input, runs it twice, compares and reports.
+pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
+    let Some(entry) = catalogue::find(name) else {
+        return Err(CliError::Options(format!("there is no application `{name}`")));
+    };
+    let failed = |source| CliError::App {
+        app: name.to_owned(),
+        source,
+    };
+    let mut bars = Bars::new(!args.json);
+    bars.working("input");
+    let app = entry
+        .make(args.input.as_deref().unwrap_or(entry.small))
+        .map_err(failed)?;
+    bars.working("starting");
+    let (vm, memory_bytes) = machine(&args.machine, &*app, args.page_size, args.memory)?;
+    bars.working("running");
+    let measured = measure(&*app, &vm, args.placement, &ordinal(&args.machine)).map_err(failed)?;
+    bars.clear();
+    let report = report(&*app, &vm, args.placement, memory_bytes, &measured);
+    Ok(match args.json {
+        true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
+        false => stdout::print_line(report),
+    }?)
+}
+
+/// A virtual memory with that much memory for an application; and the bytes of its frames.
+pub fn machine(
+    machine: &MachineArgs,
+    app: &dyn App,
+    page_bytes: u64,
+    memory: MemorySize,
+) -> Result<(Vm, u64), CliError> {
+    let data_bytes = paged_bytes(app, page_bytes);
+    let bytes = memory.bytes_of(data_bytes);
+    let frames = match memory {
+        MemorySize::Percent(_) => bytes.div_ceil(page_bytes).max(FRAMES_MIN),
+        MemorySize::Bytes(_) => bytes / page_bytes,
+    };
+    if frames == 0 {
+        return Err(CliError::TooLittleMemory { bytes, page_bytes });
+    }
+    let builder = machine.builder(page_bytes, None)?;
+    let built = builder.frame_memory(frames.saturating_mul(page_bytes)).build();
+    Ok((built.map_err(CliError::BackEnd)?, frames * page_bytes))
+}
+
+/// The CUDA device by its number or UUID.
+pub fn ordinal(machine: &MachineArgs) -> String {
+    match &machine.gpu {
+        gpuvm::Gpu::Cuda(which) => which.to_string(),
+        _ => "0".to_owned(),
+    }
+}
+
+fn report(app: &dyn App, vm: &Vm, way: Way, memory_bytes: u64, measured: &Measured) -> AppReport {
+    let stats = &measured.stats;
+    AppReport {
+        app: app.name().to_owned(),
+        input: app.input(),
+        gpu: vm.gpu_name(),
+        transport: vm.transport().to_string(),
+        way: way.to_string(),
+        data_bytes: paged_bytes(app, vm.page_size()),
+        memory_bytes,
+        page_bytes: vm.page_size(),
+        cold_seconds: measured.cold.as_secs_f64(),
+        warm_seconds: measured.warm.as_secs_f64(),
+        faults: stats.faults,
+        bytes_fetched: stats.bytes_fetched,
+        bytes_in_place: stats.bytes_in_place,
+        pages_written_back: stats.pages_written_back,
+        bytes_copied: measured.copied,
+        admissions: stats.admissions,
+        displacements: stats.displacements,
+        verified: measured.verified,
+    }
+}

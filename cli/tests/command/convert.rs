@@ -1,0 +1,246 @@
+//! Graphs that are converted, and searched in their new form.
+
+use std::path::Path;
+
+use crate::common::{bfs, finish, gpuvm, report};
+
+/// 1 - 2 - 3 - 4 and 1 - 4, 5 alone; with weights.
+const MATRIX: &str = "%%MatrixMarket matrix coordinate integer symmetric\n5 5 4\n2 1 7\n3 2 300\n4 3 2\n4 1 9\n";
+
+/// What a conversion prints that must succeed.
+fn convert(folder: &Path, arguments: &str) -> String {
+    let (status, out, err) = finish(gpuvm(folder, &format!("convert {arguments}")));
+    assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
+    out
+}
+
+/// The message of a conversion that must fail and leave the folder as it is.
+fn refusal(folder: &Path, arguments: &str, status: i32) -> String {
+    let files = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = files(folder);
+    let (code, out, err) = finish(gpuvm(folder, &format!("convert {arguments}")));
+    assert_eq!((code, out.as_str()), (status, ""), "{arguments}: {err}");
+    assert!(err.starts_with("error: ") && !err.contains("panicked"), "{err}");
+    assert_eq!(files(folder), before, "{arguments}");
+    err
+}
+
+#[test]
+fn a_converted_graph_is_searched_as_the_graph_is() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.mtx"), MATRIX).unwrap();
+    std::fs::write(
+        folder.path().join("a.txt"),
+        "# Directed graph: a\n900 70\n70 800\n3 900\n",
+    )
+    .unwrap();
+    for (graph, flags) in [
+        ("kron:9", ""),
+        ("a.mtx", "--source 3"),
+        ("a.txt", "--source 900"),
+        ("a.txt", "--source 900 --undirected"),
+    ] {
+        let direction = if flags.ends_with("--undirected") {
+            "--undirected"
+        } else {
+            ""
+        };
+        convert(folder.path(), &format!("{graph} out.gcsr --force {direction}"));
+        let search = |graph: &str, flags: &str| {
+            let report = report(folder.path(), &format!("{graph} {flags} --output distances"));
+            let keys = ["vertices", "edges", "source", "direction", "vertices_reached", "levels"];
+            let facts = keys.map(|key| report[key].clone());
+            (facts, std::fs::read_to_string(folder.path().join("distances")).unwrap())
+        };
+        let expected = search(graph, flags);
+        // The file says the direction by itself.
+        assert_eq!(
+            search("out.gcsr", &flags.replace("--undirected", "--verify")),
+            expected,
+            "{graph} {flags}"
+        );
+        assert_eq!(search("out.gcsr", flags), expected, "{graph} {flags}");
+    }
+}
+
+#[test]
+fn what_was_written_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.mtx"), MATRIX).unwrap();
+    let out = convert(folder.path(), "a.mtx out.gcsr");
+    assert_eq!(
+        out,
+        "out.gcsr: 5 vertices, 8 stored edges, undirected, without weights\n"
+    );
+    let out = convert(folder.path(), "urand:6:2 other.gcsr --weights --directed");
+    assert!(
+        out.starts_with("other.gcsr: 64 vertices, ") && out.ends_with(" stored edges, directed, with weights\n"),
+        "{out}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn weights_are_stored_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.mtx"), MATRIX).unwrap();
+    let file = |arguments: &str| {
+        convert(folder.path(), &format!("{arguments} out.gcsr --force"));
+        std::fs::read(folder.path().join("out.gcsr")).unwrap()
+    };
+    // The third section; the header says where it is.
+    let weights = |file: &[u8]| -> Vec<u32> {
+        let at = u64::from_le_bytes(file[72..80].try_into().unwrap()) as usize;
+        let words = file[at..at + 32].chunks_exact(4);
+        words.map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    };
+    assert_eq!(file("a.mtx")[72..80], [0; 8]);
+    assert_eq!(weights(&file("a.mtx --weights")), [7, 9, 7, 300, 300, 2, 9, 2]);
+    assert_eq!(file("a.mtx --weights"), file("a.mtx --weights=file"));
+    let drawn = file("a.mtx --weights=drawn");
+    assert!(weights(&drawn).iter().all(|weight| (1..=255).contains(weight)));
+    assert_eq!(file("a.mtx --weights=drawn --graph-seed 1"), drawn);
+    assert_ne!(file("a.mtx --weights=drawn --graph-seed 2"), drawn);
+    // Through another file, with its weights and without.
+    for (flags, expected) in [("--weights", file("a.mtx --weights")), ("", file("a.mtx"))] {
+        convert(folder.path(), "a.mtx between.gcsr --weights --force");
+        assert_eq!(file(&format!("between.gcsr {flags}")), expected);
+    }
+}
+
+#[test]
+fn an_output_that_is_there_is_replaced_only_by_force() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("out.gcsr"), "as it was").unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+    for name in ["out.gcsr", "link"] {
+        // The graph does not exist: the output is looked at first.
+        let err = refusal(folder.path(), &format!("not_here {name}"), 1);
+        assert_eq!(
+            err,
+            format!("error: {name} is there already; name another file, or replace it with --force\n")
+        );
+    }
+    refusal(folder.path(), "not_here out.gcsr --force", 1);
+    assert_eq!(std::fs::read(folder.path().join("out.gcsr")).unwrap(), b"as it was");
+    convert(folder.path(), "kron:4 out.gcsr --force");
+    assert_eq!(report(folder.path(), "out.gcsr")["vertices"], 16);
+}
+
+#[test]
+fn outputs_that_cannot_be_are_refused_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.mtx"), MATRIX).unwrap();
+    std::os::unix::fs::symlink("a.mtx", folder.path().join("link")).unwrap();
+    for output in ["a.mtx", "./a.mtx", "link", "link --force"] {
+        let err = refusal(folder.path(), &format!("a.mtx {output}"), 1);
+        assert!(
+            err.contains("is the graph itself, which writing would destroy"),
+            "{err}"
+        );
+    }
+    assert_eq!(std::fs::read_to_string(folder.path().join("a.mtx")).unwrap(), MATRIX);
+    for (output, cause) in [
+        ("no/folder/out.gcsr", "No such file or directory"),
+        ("a.mtx/out.gcsr", "Not a directory"),
+        (". --force", "is a directory"),
+        // Nobody makes files there.
+        ("/proc/out.gcsr", "No such file or directory"),
+        ("/dev/null", "it is no regular file"),
+        ("/dev/stdout --force", "it is no regular file"),
+    ] {
+        let err = refusal(folder.path(), &format!("not_here {output}"), 1);
+        let path = output.trim_end_matches(" --force");
+        assert!(
+            err.starts_with(&format!(
+                "error: cannot write the graph to {path}\n  caused by: {cause}"
+            )),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn broken_graphs_leave_no_output() {
+    let folder = tempfile::tempdir().unwrap();
+    convert(folder.path(), "kron:6 good.gcsr");
+    let mut damaged = std::fs::read(folder.path().join("good.gcsr")).unwrap();
+    // The padding is nobody's; the neighbours are at the end.
+    *damaged.last_mut().unwrap() ^= 1;
+    for (name, bytes, flags, reason) in [
+        (
+            "a.mtx",
+            MATRIX.replace("300", "-3").into_bytes(),
+            "--weights",
+            "a.mtx:4: the value '-3' is no weight",
+        ),
+        (
+            "a.mtx",
+            MATRIX.replace("4 1 9\n", "").into_bytes(),
+            "",
+            "a.mtx:5: the file is truncated: 4 entries are promised",
+        ),
+        (
+            "a.gcsr",
+            damaged.clone(),
+            "",
+            "a.gcsr: byte 8192: the checksum of the neighbours does not fit",
+        ),
+        (
+            "a.gcsr",
+            damaged[..5000].to_vec(),
+            "",
+            "a.gcsr: byte 56: the neighbours end at byte",
+        ),
+        (
+            "a.gcsr",
+            b"1 2\n".to_vec(),
+            "",
+            "a.gcsr: byte 4: the file ends within the header",
+        ),
+        (
+            "a.sg",
+            b"1 2\n".to_vec(),
+            "",
+            "a.sg: byte 4: the file ends within the header of 17 bytes",
+        ),
+        (
+            "a.wsg",
+            vec![0; 17],
+            "",
+            "a.wsg: byte 17: the file ends here, and with 0 vertices and 0 edges it would end at byte 25",
+        ),
+    ] {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let err = refusal(folder.path(), &format!("{name} out.gcsr {flags}"), 1);
+        let expected = format!("error: cannot load the graph {name}\n  caused by: {reason}");
+        assert!(err.starts_with(&expected), "{err}");
+    }
+    // A search looks at the checksums only where it is asked to.
+    std::fs::write(folder.path().join("a.gcsr"), damaged).unwrap();
+    let (status, _, err) = finish(bfs(folder.path(), "a.gcsr --verify"));
+    assert!(
+        status == 1 && err.contains("the checksum of the neighbours does not fit"),
+        "{err}"
+    );
+}
+
+#[test]
+fn wrong_flags_end_with_status_2() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, reason) in [
+        ("kron:4", "<OUTPUT>"),
+        ("kron:44 out", "the scale '44' is not a whole number from 1 to 30"),
+        ("kron:4 out --weights=some", "invalid value 'some'"),
+        ("kron:4 out --directed --undirected", "cannot be used with"),
+        ("kron:4 out --graph-seed x", "invalid digit"),
+    ] {
+        let err = refusal(folder.path(), arguments, 2);
+        assert!(err.contains(reason), "{arguments}: {err}");
+    }
+}
