@@ -30,6 +30,10 @@ enum Kind<'a> {
         inner: &'a Arc<BufferInner>,
     },
     Region(&'a Arc<RegionInner>),
+    Address {
+        element: ElementType,
+        address: u64,
+    },
 }
 
 impl<'a> Arg<'a> {
@@ -38,12 +42,23 @@ impl<'a> Arg<'a> {
         Self(Kind::Value { element, bytes })
     }
 
+    /// An address that the kernel takes as a pointer to `element`: memory that gpuvm does not know, such as another library's device
+    /// memory, host memory that the GPU reaches, or managed memory.
+    ///
+    /// # Safety
+    /// Kernels of this GPU reach what lies there, as the kernel uses it, until the launch has ended. Nobody holds a Rust reference to
+    /// what the kernel writes meanwhile, nor one to what it reads that lets it change otherwise than by atomics.
+    pub unsafe fn address(element: ElementType, address: u64) -> Self {
+        Self(Kind::Address { element, address })
+    }
+
     /// What the kernel gets.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match &self.0 {
             Kind::Value { bytes, .. } => bytes.to_vec(),
             Kind::Buffer { inner, .. } => inner.memory.addr().to_ne_bytes().to_vec(),
             Kind::Region(region) => bytemuck::bytes_of(&region.array()).to_vec(),
+            Kind::Address { address, .. } => address.to_ne_bytes().to_vec(),
         }
     }
 
@@ -75,6 +90,12 @@ impl<'a> Arg<'a> {
                 region: Some((region.view.id(), region.name.clone())),
                 memory: Some(Arc::clone(region) as _),
             },
+            Kind::Address { element, .. } => Given {
+                kind: GivenKind::Pointer(element.clone()),
+                gpu: None,
+                region: None,
+                memory: None,
+            },
         }
     }
 }
@@ -95,7 +116,7 @@ impl<'a, E> From<&'a Region<E>> for Arg<'a> {
     }
 }
 
-/// One argument of a kernel: a number, a [`Value`], a [`Region`] or a [`Buffer`].
+/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], or an [`Arg`] that is any of these.
 ///
 /// Numbers must have exactly the parameter's type: `5u32` for `unsigned`, `5u64` for `unsigned long long`.
 pub trait KernelArg: private::Sealed {}
@@ -157,6 +178,13 @@ impl<T: Pod> private::Sealed for &ScopedRegion<'_, T> {
     fn arg(&self) -> Arg<'_> {
         let region: &Region<T> = self;
         Arg::from(region)
+    }
+}
+
+impl KernelArg for Arg<'_> {}
+impl private::Sealed for Arg<'_> {
+    fn arg(&self) -> Arg<'_> {
+        self.clone()
     }
 }
 

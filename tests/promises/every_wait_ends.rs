@@ -43,7 +43,7 @@ fn the_evictor_does_not_wait_for_a_busy_page() {
     let bench = Bench::new(small_soft(4).workers(1), HOLDING);
     let mut home: Vec<u32> = (0..64 * PAGE_WORDS as u32).collect();
     let page = home.as_ptr() as u64;
-    let delay = soft::Fault::Delay { ns: 400_000_000 };
+    let delay = soft::Fault::Delay { ns: 1_500_000_000 };
     let slow = soft::FaultPlan::new(delay).opcode(Opcode::Read).remote(page..page + 1);
     let fault = bench.soft_nic().inject(slow);
     let done_at = bench.vm.buffer::<u64>(2).unwrap();

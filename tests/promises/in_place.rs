@@ -64,6 +64,14 @@ __global__ void read_written(gpuvm::array<unsigned> a, unsigned* out, unsigned s
         for (auto i = lane; i < a.size(); i += lanes) a[i] += step;
     for (auto i = lane; i < a.size(); i += lanes) out[i] = a[i];
 }
+// All elements by spans, a warp a page.
+__global__ void copy_by_spans(gpuvm::array<const unsigned> a, unsigned* out) {
+    for (auto first = blockIdx.x * 1024ull; first < a.size(); first += gridDim.x * 1024ull) {
+        auto held = a.pin(first);
+        if (!held) return;
+        for (unsigned k = threadIdx.x; k < held.size(); k += 32) out[first + k] = held[k];
+    }
+}
 // A span and a prefetch beside reads.
 __global__ void pin_and_read(gpuvm::array<const unsigned> a, unsigned* out) {
     if (threadIdx.x == 0 && blockIdx.x == 0) a.prefetch(0, a.size());
@@ -327,7 +335,40 @@ fn memory_that_does_not_begin_at_16_bytes_is_fetched() {
 }
 
 #[test]
-fn spans_and_prefetches_fetch_beside_reads_in_place() {
+fn a_span_lies_where_its_page_lives() {
+    let bench = Bench::new(direct(6), SOURCE);
+    let words: Vec<u32> = (1..=40 * PAGE_WORDS as u32 + 5).collect();
+    let out = bench.vm.buffer::<u32>(words.len() as u64).unwrap();
+    let spans = |a: &gpuvm::Region<u32>| {
+        let before = bench.vm.stats().unwrap();
+        out.write(&vec![0; words.len()]).unwrap();
+        bench.must("copy_by_spans", LaunchConfig::new(3, 32).warp_spans(1), (a, &out));
+        compare(&out.to_vec().unwrap(), &words).unwrap();
+        bench.vm.stats().unwrap().difference(&before)
+    };
+    let region = |placement| bench.vm.region::<u32>().placement(placement);
+    let a = region(Placement::InPlace).read_only().from_slice(&words).unwrap();
+    let took = spans(&a);
+    assert_eq!(took.pages_fetched, 0, "{took:?}");
+    // In whole pages: spans say how much they are, not how much of them is read.
+    assert_eq!(took.bytes_in_place, 41 * PAGE, "{took:?}");
+    // Frames that are free are filled, and almost nothing leaves them: three warps may be on their way when they are full.
+    let a = region(Placement::WhileFree).read_only().from_slice(&words).unwrap();
+    let took = spans(&a);
+    assert!((1..=9).contains(&took.pages_fetched) && took.evictions <= 3, "{took:?}");
+    // The home changes.
+    let a = region(Placement::InPlace).from_slice(&words).unwrap();
+    let took = spans(&a);
+    assert_eq!((took.pages_fetched, took.bytes_in_place), (41, 0), "{took:?}");
+    // The GPU decides: not all pages come again, and the sums are right.
+    let a = region(Placement::Auto).read_only().from_slice(&words).unwrap();
+    for _ in 0..20 {
+        spans(&a);
+    }
+}
+
+#[test]
+fn prefetches_fetch_beside_reads_in_place() {
     let bench = Bench::new(direct(16), SOURCE);
     let words: Vec<u32> = (1..=8 * PAGE_WORDS as u32).collect();
     let a = bench.vm.region::<u32>().read_only().placement(Placement::InPlace);

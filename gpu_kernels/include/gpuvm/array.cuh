@@ -221,8 +221,9 @@ class array<const T> {
   public:
     __device__ unsigned long long size() const { return desc_.length; }
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
-    __device__ span<const T> pin(unsigned long long i) const {
-        return span<const T>(desc_, i, detail::pin_element<T>(desc_, i, false));
+    // `most`: how many elements are read, which is weighed where the page has no frame.
+    __device__ span<const T> pin(unsigned long long i, unsigned long long most = 1ull << 32) const {
+        return span<const T>(desc_, i, detail::span_element<T>(desc_, i, most));
     }
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
     __device__ gpuvm::cursor<const T> cursor() const { return gpuvm::cursor<const T>(desc_); }

@@ -1,4 +1,5 @@
-// gpuvm::span<T>: raw elements of one page, held in its frame until the span is destroyed.
+// gpuvm::span<T>: raw elements of one page, held in its frame until the span is destroyed. A span of a read-only region
+// may lie where the page lives, as its placement says.
 #pragma once
 
 #include "detail/access.cuh"
@@ -16,7 +17,8 @@ class span {
         unsigned long long to_page_end = (page_bytes - (index * sizeof(T) & (page_bytes - 1))) / sizeof(T);
         unsigned long long to_array_end = array.length - index;
         size_ = to_page_end < to_array_end ? to_page_end : to_array_end;
-        if (!detail::never_evicted(array)) word_ = detail::words_of(array) + (index * sizeof(T) >> array.page_shift);
+        if (!detail::never_evicted(array) && !detail::is_at_home_address(array, address))
+            word_ = detail::words_of(array) + (index * sizeof(T) >> array.page_shift);
     }
     __device__ span(span&& other) : data_(other.data_), first_(other.first_), size_(other.size_), word_(other.word_) {
         other.word_ = nullptr;

@@ -21,6 +21,12 @@ pub struct File {
 }
 
 impl File {
+    /// Whether it is compiled for the architecture that is measured on alone: tests, which run there, and applications. Others
+    /// beside them have every way to an element, and are compiled for all.
+    pub fn is_for_one_architecture(&self) -> bool {
+        TESTS_ALONE.contains(&self.path) || self.path.starts_with("workloads/src/apps/")
+    }
+
     /// Whether its pages have their home at a neighbour GPU: only lanes reach them.
     pub fn is_for_neighbours(&self) -> bool {
         self.defines.iter().any(|(name, _)| *name == "BENCH_NEIGHBOUR")
@@ -88,9 +94,8 @@ pub const SIMULATED_ALONE: &[&str] = &[
     "simulate/kernels/words.cu",
 ];
 
-/// Files of tests: compiled for the architecture on which they run. One beside them, which has every way to an element,
-/// is compiled for all.
-pub const TESTS_ALONE: &[&str] = &["tests/kernels/faulty.cu", "tests/kernels/holding.cu"];
+/// Files of tests that are compiled for one architecture.
+const TESTS_ALONE: &[&str] = &["tests/kernels/faulty.cu", "tests/kernels/holding.cu"];
 
 /// All files.
 pub const FILES: &[File] = &[
@@ -140,8 +145,97 @@ pub const FILES: &[File] = &[
         defines: SEARCH,
         // A bound of 8 blocks of 64 threads.
         kernels: &[
+            capped("bfs_start", 128, 128, 1700, 2400),
             capped("bfs_level", 128, 128, 1700, 2400),
             capped("bfs_pieces", 128, 128, 1400, 2200),
+        ],
+    },
+    // Applications: bounds of 4 blocks of 128 threads.
+    File {
+        path: "workloads/src/apps/vector_add.cu",
+        defines: &[],
+        kernels: &[capped("vector_add", 128, 128, 400, 640)],
+    },
+    File {
+        path: "workloads/src/apps/matrix_vector.cu",
+        defines: &[],
+        kernels: &[
+            capped("row_products", 128, 128, 64, 220),
+            capped("column_products", 128, 128, 3200, 4100),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/gesummv.cu",
+        defines: &[],
+        kernels: &[capped("gesummv", 128, 128, 160, 500)],
+    },
+    File {
+        path: "workloads/src/apps/stencil.cu",
+        defines: &[],
+        kernels: &[capped("stencil", 128, 128, 1200, 1450)],
+    },
+    File {
+        path: "workloads/src/apps/knn.cu",
+        defines: &[],
+        kernels: &[capped("search", 128, 128, 1000, 1400)],
+    },
+    File {
+        path: "workloads/src/apps/queries.cu",
+        defines: &[],
+        kernels: &[
+            capped("sum_taken", 128, 128, 650, 960),
+            capped("sum_taken_twice", 128, 128, 720, 1060),
+            capped("sum_groups", 128, 128, 560, 920),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/embedding.cu",
+        defines: &[],
+        kernels: &[capped("sum_bags", 128, 128, 150, 400)],
+    },
+    File {
+        path: "workloads/src/apps/sort.cu",
+        defines: &[],
+        kernels: &[
+            capped("exchange", 128, 128, 280, 640),
+            plain("count_digits", 24),
+            plain("add_counts", 64),
+            plain("place_keys", 32),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/components.cu",
+        defines: ROWS,
+        kernels: &[
+            plain("components_start", 16),
+            capped("components_join", 128, 128, 1700, 2400),
+            plain("components_flatten", 24),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/pagerank.cu",
+        defines: ROWS,
+        kernels: &[
+            capped("pagerank_start", 128, 128, 1700, 2400),
+            capped("pagerank_pull", 128, 128, 1700, 2400),
+            capped("pagerank_rank", 128, 128, 1700, 2400),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/sssp.cu",
+        defines: ROWS,
+        kernels: &[
+            plain("sssp_start", 16),
+            capped("sssp_round", 128, 128, 1700, 2400),
+            capped("sssp_pieces", 128, 128, 1700, 2400),
+        ],
+    },
+    File {
+        path: "workloads/src/apps/triangles.cu",
+        defines: ROWS,
+        kernels: &[
+            plain("triangles_start", 16),
+            capped("triangles_count", 128, 128, 1700, 2400),
         ],
     },
     File {
@@ -213,18 +307,17 @@ pub const FILES: &[File] = &[
             plain("fill_values", 16),
             paged("warm_pages", 184, 184),
             plain("gather_raw", 40),
-            // A bound of 8 blocks of 256 threads, 4 of compute capability 7.5.
-            // Over queue pairs it spills 32 bytes more since rings and completions have rooms of their own.
-            // Directly, 520 bytes more since the clock is told for which page it looks.
-            capped("gather_paged", 64, 64, 4400, 5100),
+            // A bound of 4 blocks of 256 threads.
+            capped("gather_paged", 64, 64, 1700, 4100),
             paged("gather_resident", 40, 40),
             plain("rows_raw", 24),
-            paged("rows_paged", 200, 184),
-            paged("rows_span", 160, 168),
-            paged("rows_reader", 184, 192),
-            paged("rows_cursor", 192, 200),
+            // A bound of 2 blocks of 256 threads, here and below.
+            capped("rows_paged", 128, 128, 300, 1100),
+            capped("rows_span", 128, 128, 64, 160),
+            capped("rows_reader", 128, 128, 450, 1050),
+            capped("rows_cursor", 128, 128, 280, 1050),
             plain("stream_raw", 64),
-            paged("stream_paged", 192, 184),
+            capped("stream_paged", 128, 128, 112, 350),
         ],
     },
     File {
@@ -358,9 +451,12 @@ pub const FILES: &[File] = &[
 /// As `workloads::bfs` defines them for a GPU.
 const SEARCH: &[(&str, &str)] = &[
     ("SEARCH_WORD_A_LANE", "0"),
-    ("SEARCH_PIECE_EDGES", "512"),
-    ("SEARCH_LIST_HEAD", "2"),
+    ("ROW_PIECE_EDGES", "512"),
+    ("ROW_LIST_HEAD", "2"),
 ];
+
+/// As `workloads::apps` defines them.
+const ROWS: &[(&str, &str)] = &[("ROW_PIECE_EDGES", "512"), ("ROW_LIST_HEAD", "2")];
 
 /// Kernels in the form for regions with replicas and checksums: what the code for both adds to a thread that may fault.
 pub const GUARDED: &[File] = &[File {

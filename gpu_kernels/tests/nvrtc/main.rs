@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use budget::{FILES, File, GUARDED, Limit, SIMULATED_ALONE, TESTS_ALONE};
+use budget::{FILES, File, GUARDED, Limit, SIMULATED_ALONE};
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
 use gpuvm_gpu::{CompileOptions, GpuError, Source};
 
@@ -67,10 +67,12 @@ fn nvrtc() -> bool {
 
 fn options(form: Form, file: &File) -> CompileOptions {
     let mut options = CompileOptions {
-        // The headers of `gpuvm bench`; others do not include it.
+        // Headers of `gpuvm bench` and of workloads; others do not include them.
         headers: vec![
             ("bench/common.cuh".to_owned(), text("cli/src/bench/common.cuh")),
             ("search.cuh".to_owned(), text("workloads/src/search.cuh")),
+            ("rows.cuh".to_owned(), text("workloads/src/rows.cuh")),
+            ("access.cuh".to_owned(), text("workloads/src/apps/access.cuh")),
         ],
         defines: form.defines().iter().map(|name| ((*name).to_owned(), None)).collect(),
         ..CompileOptions::default()
@@ -162,7 +164,7 @@ fn every_kernel_compiles_for_nvidia_gpus_within_its_budget() {
                 let once = (Form::Queued, 90);
                 let all = architectures.iter().filter(|architecture| {
                     (!SIMULATED_ALONE.contains(&file.path) || (form, **architecture) == once)
-                        && (!TESTS_ALONE.contains(&file.path) || **architecture == 90)
+                        && (!file.is_for_one_architecture() || **architecture == MEASURED)
                 });
                 jobs.extend(all.map(|architecture| (file, form, *architecture)));
             }
@@ -187,7 +189,7 @@ fn within_budgets(jobs: &[(&File, Form, u32)]) {
     let quick = std::env::var_os("GPUVM_TEST_QUICK").is_some();
     let jobs: Vec<_> = jobs
         .iter()
-        .filter(|job| !quick || job.2 == MEASURED && !TESTS_ALONE.contains(&job.0.path))
+        .filter(|job| !quick || job.2 == MEASURED && !job.0.is_for_one_architecture())
         .collect();
     let (next, used, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -247,7 +249,9 @@ fn kernel_files(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
         let path = entry.expect("a folder's entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
+        // A program to port has its host code beside its kernels.
+        let is_program = path.ends_with("tests/ports");
+        if path.is_dir() && !is_program && name != "target" && !name.starts_with('.') {
             kernel_files(&path, found);
         } else if path.extension().is_some_and(|ending| ending == "cu") {
             let path = path.strip_prefix(root()).expect("below the root");

@@ -356,5 +356,14 @@ GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool wri
     return address;
 }
 
+// Address of element `index` for a span that is only read, of `most` elements: at the page's home, without a pin, or as
+// `pin_element` has it.
+template <class T>
+GPUVM_DEVICE u64 span_element(const layout::ArrayDesc& array, u64 index, u64 most) {
+    if (index < array.length && is_span_at_home(array, place_of<T>(array, index), most * sizeof(T)))
+        return array.home + index * sizeof(T);
+    return pin_element<T>(array, index, false);
+}
+
 }  // namespace detail
 }  // namespace gpuvm

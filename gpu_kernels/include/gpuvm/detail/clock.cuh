@@ -54,7 +54,7 @@ constexpr u32 kSampleWindow = 128;
 // A page of the sample that the page `id` is in leaves its frame, which goes to `*direct` where that is given, else to
 // the pool. The clock of a sample goes over its pages, since few frames are its own. False when none of a window can
 // leave.
-GPUVM_NOINLINE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
+GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* words = reinterpret_cast<u64*>(region->words);
     u32 shift = block_shift_of(region), sample = sample_of(page_of(id), shift), rung = kNoFrame;
@@ -179,7 +179,7 @@ GPUVM_NOINLINE void end_sparing(const layout::VmDesc* vm) {
     st_relaxed_gpu(&pool->spared_until,
                    ld_relaxed_gpu(&pool->hand) + (searched < vm->frame_count ? vm->frame_count : searched));
 }
-GPUVM_NOINLINE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
+GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);

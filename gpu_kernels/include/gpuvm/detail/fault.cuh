@@ -437,7 +437,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
 }
 
 // The same round for pages that lanes copy themselves: the leaders take turns at the block's copy engine.
-GPUVM_NOINLINE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool* busy) {
+GPUVM_DEVICE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool* busy) {
     u32 status = kFollower;
     if (!miss->mixed) {
         if (leads) status = aborted() ? kFailed : open_directly(miss, lanes, keep, true);
@@ -509,7 +509,8 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
         if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
     // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
     // publication itself, so that its accesses to the frame come after the fill.
-    if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());
+    // What it reads is looked at, since ptxas 13.0 would drop the load, and with it the memory descriptor of others.
+    if (!leads && outcome == kRoundHeld && state_of(ld_acquire_gpu(miss->word())) == kError) outcome = kRoundFailed;
     // A page that is not published yet: the leader's copy comes before its group's accesses.
     if (outcome == kRoundOurs) __syncwarp(group);
     if constexpr (kQueued)

@@ -18,6 +18,8 @@ namespace detail {
 constexpr u64 kEnoughWhileFree = 512;
 // Chunks of one page that lanes read together from which on each costs as in a stream.
 constexpr u32 kChunksAlike = 4;
+// In the place of a draw: the read is one of a whole page, which costs as a stream does.
+constexpr u32 kStream = 1u << 31;
 
 GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
@@ -53,6 +55,8 @@ GPUVM_DEVICE void note_spread(const layout::VmDesc* vm, layout::TableHead* head,
 // this lane.
 GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* word, u64 id, u64 seen, u64 chunk,
                         u32 drawn, u32 rule, u32 sample) {
+    bool stream = drawn & kStream;
+    drawn &= ~kStream;
     u32 here, sharing = match_active(chunk, &here), lane = lane_id();
     u64 page = page_of(id);
     u32 neighbours = __match_any_sync(here, static_cast<u32>(page)), first = __ffs(neighbours) - 1;
@@ -67,11 +71,12 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
     if (page_chunks) count(reinterpret_cast<u64*>(page_chunks) + page, static_cast<u64>(own) * drawn);
     // Half a line and more is what lanes read side by side, whatever other reads of the region are like.
     u64 cost = static_cast<u64>(own) * drawn;
-    if (own < kChunksAlike) cost = cost * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
+    if (own < kChunksAlike && !stream) cost = cost * ld_relaxed_gpu(&head->chunk_cost) / layout::COST_UNIT;
     if (sample != kNoSample) spend(head, sample, cost, vm->page_shift);
     if (rule != layout::RULE_FREQUENCY || state_of(seen) != kAbsent) return true;
     u32 epoch = epoch_of(head);
-    u64 use = use_of(seen, epoch) + cost, enough = 1ull << (vm->page_shift - kChunkShift);
+    // A span reads as much as a fetch brings: what pays is that it comes again.
+    u64 use = use_of(seen, epoch) + (stream ? cost / 2 : cost), enough = 1ull << (vm->page_shift - kChunkShift);
     // A free frame costs nothing: a large page need not first have been read for as much as it costs.
     if (enough > kEnoughWhileFree && is_free(static_cast<u32>(sampling_of(head)), vm->page_shift))
         enough = kEnoughWhileFree;
@@ -115,7 +120,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
         }
         if (rule == layout::RULE_FETCH) {
             // A large page shows its first element early, and is fetched for the second one.
-            if (!competes || vm->page_shift <= layout::SMALL_PAGE_SHIFT) return false;
+            if (!competes || vm->page_shift <= layout::SMALL_PAGE_SHIFT || draw & kStream) return false;
             if (state_of(seen) == kFetching) return true;
             return !(seen & layout::FRAME_MASK) && note_use(words + page, seen, 1, epoch_of(head));
         }
@@ -157,6 +162,30 @@ GPUVM_DEVICE bool is_at_home(const layout::ArrayDesc& array, u64 page, u64 at) {
     if (drawn & (draw == layout::DRAW_FETCH ? layout::DRAW_FEW : draw)) return draw != layout::DRAW_FETCH;
     return stays_at_home(vm_of(array), words_of(array), page, seen, (array.home + at) / Bytes, array.region,
                          (draw + 1) * chunks - 1, !(drawn & layout::DRAW_FEW));
+}
+
+// Whether a span lies at the home of its page now, which nobody writes. `bytes`: how much of it is read there, at most.
+// One lane asks for all that are here with the page, each time: a span stands for many reads.
+GPUVM_DEVICE bool is_span_at_home(const layout::ArrayDesc& array, Place place, u64 bytes) {
+    if (!reads_in_place(array) || array.region & layout::ARRAY_HOME_CHANGES) return false;
+    u64* words = words_of(array);
+    u64* word = words + place.page;
+    u32 active, group = match_active(reinterpret_cast<u64>(word), &active), leader = __ffs(group) - 1;
+    bool stays = false;
+    if (lane_id() == leader) {
+        u64 seen = ld_relaxed_gpu(word), sampling = sampling_of(head_of(words));
+        u32 draw = draw_of(static_cast<u32>(sampling), sample_of(place.page, block_shift_of(sampling)));
+        u64 to_end = (1ull << array.page_shift) - place.offset;
+        u32 chunks = static_cast<u32>(((bytes < to_end ? bytes : to_end) + (1 << kChunkShift) - 1) >> kChunkShift);
+        u64 chunk = (array.home + (place.page << array.page_shift) + place.offset) >> kChunkShift;
+        if (has_no_frame(seen) && draw != layout::DRAW_FETCH)
+            stays = stays_at_home(vm_of(array), words, place.page, seen, chunk, array.region, kStream | (chunks - 1),
+                                  false);
+    }
+    return __shfl_sync(group, static_cast<u32>(stays), leader);
+}
+GPUVM_DEVICE bool is_at_home_address(const layout::ArrayDesc& array, u64 address) {
+    return kDirect && address - array.home < array.bytes;
 }
 
 // Reads an element at its page's home. False when that is not the place to read it.

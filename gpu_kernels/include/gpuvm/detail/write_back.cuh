@@ -31,7 +31,7 @@ GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
 }
 
 // Writes a page home whose write-back mark is ours, and takes the mark away.
-GPUVM_NOINLINE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
+GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
     Source source = source_of(vm, id);
     copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
     // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
