@@ -438,6 +438,6 @@ fn race_a_doorbell_without_its_fences() {
 
 #[test]
 fn race_a_follower_that_does_not_acquire() {
-    let acquire = "if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());";
-    races(FAULT, acquire, "", 40, &spans);
+    let acquire = "state_of(ld_acquire_gpu(miss->word())) == kError) outcome = kRoundFailed;";
+    races(FAULT, acquire, &acquire.replace("acquire", "relaxed"), 40, &spans);
 }

@@ -200,8 +200,8 @@ pub(super) static ALL: [Mutation; 15] = [
         "every lane of a group acquires the page that its leader got",
         &[plant(
             FAULT,
-            "    if (!leads && outcome == kRoundHeld) ld_acquire_gpu(miss->word());\n",
-            "",
+            "if (!leads && outcome == kRoundHeld && state_of(ld_acquire_gpu(",
+            "if (!leads && outcome == kRoundHeld && state_of(ld_relaxed_gpu(",
         )],
         Workload::Spans,
         17,

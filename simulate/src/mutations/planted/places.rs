@@ -29,7 +29,12 @@ pub(super) static ALL: [Mutation; 12] = [
         )],
         Workload::LinearInPlace,
         293,
-        &["without a claim", "left the count of reads", "left its token"],
+        &[
+            "without a claim",
+            "left the count of reads",
+            "left its token",
+            "a dirty page was evicted",
+        ],
     ),
     broken(
         "frame-of-a-sample-given-twice",
