@@ -55,6 +55,8 @@ pub struct Stats {
     pub bytes_in_place: u64,
     /// Bytes that were stored at the pages' homes, in place ([`Advice::WriteOnce`](crate::Advice::WriteOnce)).
     pub bytes_stored_in_place: u64,
+    /// Pages that lanes overwrote whole by `array::overwrite`, so that they came to a frame without a fetch.
+    pub pages_overwritten: u64,
     /// Pages of regions with [`Placement::Auto`](crate::Placement::Auto) that a fault fetched while no frame was free: the rule that held
     /// let them in, or a span asked for them. The other pages of such regions came while frames were free.
     pub admissions: u64,
@@ -97,6 +99,7 @@ impl Stats {
             replicas_mended: sum(|c| c.replicas_mended),
             bytes_in_place: sum(|c| c.chunks_in_place) * 16,
             bytes_stored_in_place: sum(|c| c.bytes_stored_in_place),
+            pages_overwritten: sum(|c| c.pages_overwritten),
             admissions: sum(|c| c.admissions),
             displacements: sum(|c| c.displacements),
             latencies: histogram.buckets,
@@ -146,6 +149,7 @@ impl Stats {
             replicas_mended: self.replicas_mended.saturating_sub(earlier.replicas_mended),
             bytes_in_place: self.bytes_in_place.saturating_sub(earlier.bytes_in_place),
             bytes_stored_in_place: self.bytes_stored_in_place.saturating_sub(earlier.bytes_stored_in_place),
+            pages_overwritten: self.pages_overwritten.saturating_sub(earlier.pages_overwritten),
             admissions: self.admissions.saturating_sub(earlier.admissions),
             displacements: self.displacements.saturating_sub(earlier.displacements),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),

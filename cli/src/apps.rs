@@ -44,6 +44,8 @@ pub struct AppReport {
     pub bytes_fetched: u64,
     /// Bytes that were read in place in the first run, estimated from a sample.
     pub bytes_in_place: u64,
+    /// Pages that the first run overwrote whole, so that they were not fetched.
+    pub pages_overwritten: u64,
     /// Pages that the first run, and reading its result, wrote home.
     pub pages_written_back: u64,
     /// Bytes that were copied in chunks in the first run.
@@ -84,10 +86,12 @@ impl fmt::Display for AppReport {
         )?;
         writeln!(
             out,
-            "bytes      {} fetched by {} faults, {} read in place, {} pages written back, {} copied in chunks",
+            "bytes      {} fetched by {} faults, {} read in place, {} pages overwritten unfetched, {} written back, {} copied in \
+             chunks",
             size(self.bytes_fetched),
             self.faults,
             size(self.bytes_in_place),
+            self.pages_overwritten,
             self.pages_written_back,
             size(self.bytes_copied)
         )?;
@@ -175,6 +179,7 @@ fn report(app: &dyn App, vm: &Vm, way: Way, memory_bytes: u64, measured: &Measur
         faults: stats.faults,
         bytes_fetched: stats.bytes_fetched,
         bytes_in_place: stats.bytes_in_place,
+        pages_overwritten: stats.pages_overwritten,
         pages_written_back: stats.pages_written_back,
         bytes_copied: measured.copied,
         admissions: stats.admissions,

@@ -443,8 +443,10 @@ pub struct Counters {
     pub bytes_stored_in_place: u64,
     /// Prefetches that were posted because the faults of a warp came in strides.
     pub read_ahead: u64,
+    /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
+    pub pages_overwritten: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 7],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -484,7 +486,7 @@ shared_layout! {
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
-        read_ahead: 184, reserved: 192,
+        read_ahead: 184, pages_overwritten: 192, reserved: 200,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

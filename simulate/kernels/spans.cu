@@ -66,3 +66,15 @@ __global__ void write_cursors(gpuvm::array<u64> a, const u64* where, unsigned st
         }
     }
 }
+
+// Each warp writes a stretch of words: pages that the stretch covers come to frames that hold anything.
+__global__ void overwrite_stretches(gpuvm::array<u64> a, const u64* stretches, u64 factor) {
+    u64 warp = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x) / 32;
+    for (u64 at = stretches[2 * warp], end = stretches[2 * warp + 1]; at < end;) {
+        auto held = a.overwrite(at, end - at);
+        if (!held) return;
+        u64 count = held.size() < end - at ? held.size() : end - at;
+        for (u64 k = threadIdx.x % 32; k < count; k += 32) held[k] = (at + k) * factor;
+        at += count;
+    }
+}

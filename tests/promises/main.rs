@@ -32,6 +32,7 @@ mod memory_node;
 mod misuse_does_not_compile;
 mod never_evicted;
 mod no_lost_write;
+mod overwrite;
 mod planted_bugs;
 mod posted_copies;
 mod prefetch;

@@ -9,8 +9,8 @@ __global__ void __launch_bounds__(128, 4)
     bfs_start(inout<int> distances, unsigned* visited, unsigned* frontier, unsigned* next, unsigned* previous,
               unsigned long long* list, unsigned long long* totals, unsigned vertices, unsigned source) {
     for (u64 begin = warp() * kCleared; begin < vertices && !stopped(); begin += warps() * kCleared)
-        share(distances, begin, least(kCleared, vertices - begin),
-              [&](u64 vertex, int& distance) { distance = vertex == source ? 0 : -1; });
+        fill(distances, begin, least(kCleared, vertices - begin),
+             [&](u64 vertex) { return vertex == source ? 0 : -1; });
     for (u64 word = thread(); word < (vertices + 31ull) / 32; word += threads()) {
         visited[word] = frontier[word] = word == source / 32 ? 1u << source % 32 : 0;
         next[word] = previous[word] = 0;

@@ -185,6 +185,14 @@ class array {
         return span<T>(desc_, i, detail::pin_element<T>(desc_, i, true));
     }
 
+    // The same where elements [i, i + count) are written, as far as their page has them, before it is let go, by this
+    // lane or by those that come here with the same i and count. All lanes of `together` come, to any pages.
+    // A page of which these are all elements is not fetched: until they are written they have any value, also where
+    // the launch fails before. Other elements stay as they are.
+    __device__ span<T> overwrite(unsigned long long i, unsigned long long count, unsigned together = ~0u) const {
+        return span<T>(desc_, i, detail::overwritten_element<T>(desc_, i, count, together));
+    }
+
     // For a lane that walks neighbouring elements.
     __device__ gpuvm::reader<T> reader() const { return gpuvm::reader<T>(desc_); }
 

@@ -655,8 +655,10 @@ struct alignas(128) Counters {
     unsigned long long bytes_stored_in_place;
     /// Prefetches that were posted because the faults of a warp came in strides.
     unsigned long long read_ahead;
+    /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
+    unsigned long long pages_overwritten;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[8];
+    unsigned long long reserved[7];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -1001,7 +1003,8 @@ static_assert(__builtin_offsetof(Counters, admissions) == 160, "offset of Counte
 static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Counters::displacements");
 static_assert(__builtin_offsetof(Counters, bytes_stored_in_place) == 176, "offset of Counters::bytes_stored_in_place");
 static_assert(__builtin_offsetof(Counters, read_ahead) == 184, "offset of Counters::read_ahead");
-static_assert(__builtin_offsetof(Counters, reserved) == 192, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of Counters::pages_overwritten");
+static_assert(__builtin_offsetof(Counters, reserved) == 200, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

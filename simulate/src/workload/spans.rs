@@ -58,6 +58,7 @@ fn lanes_write(room: &mut Room<'_>) -> Result<(), Wrong> {
         *word = word.wrapping_mul(7).wrapping_add(n / u64::from(steps) + 1);
     }
     write_by_cursors(&bench, &mut rng, holders, &a, &mut model)?;
+    overwrite(&bench, &mut rng, declared, &a, &mut model)?;
     close(&bench, a, &model)
 }
 
@@ -95,6 +96,7 @@ fn warps_write(room: &mut Room<'_>) -> Result<(), Wrong> {
     must(&bench, "warp_spans", config, (&a, &buffer, steps, &out))?;
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     write_by_cursors(&bench, &mut rng, frames, &a, &mut model)?;
+    overwrite(&bench, &mut rng, declared, &a, &mut model)?;
     close(&bench, a, &model)
 }
 
@@ -144,6 +146,42 @@ fn warps_read(room: &mut Room<'_>, warps: u64, steps: u32) -> Result<(), Wrong> 
     compare(&out.to_vec()?, &sums).map_err(|wrong| format!("what lanes read: {wrong}"))?;
     read_by_cursors(&bench, &mut rng, frames, &a, &model)?;
     close(&bench, a, &model)
+}
+
+/// Warps that overwrite.
+const OVERWRITERS: u64 = 2;
+
+/// Warps that overwrite a stretch each, some of which begin or end within a page: what lies beside them stays. The pages between are not
+/// fetched, and their frames had other pages before.
+fn overwrite(
+    bench: &Bench,
+    rng: &mut ChaCha8Rng,
+    declared: u64,
+    a: &Region<u64>,
+    model: &mut [u64],
+) -> Result<(), Wrong> {
+    let share = model.len() as u64 / OVERWRITERS;
+    for _ in 0..2 {
+        let factor = rng.random::<u64>() | 1;
+        let mut given = Vec::new();
+        for first in (0..OVERWRITERS).map(|n| n * share) {
+            // Every other one begins with a page.
+            let begin = match rng.random() {
+                true => first.next_multiple_of(PAGE_WORDS),
+                false => first + rng.random_range(0..share / 2),
+            };
+            let end = rng.random_range(begin..=first + share);
+            given.extend([begin, end]);
+            for i in begin..end {
+                model[i as usize] = i.wrapping_mul(factor);
+            }
+        }
+        let stretches = bench.vm.buffer::<u64>(given.len() as u64)?;
+        stretches.write(&given)?;
+        let config = LaunchConfig::new(OVERWRITERS as u32, ROW as u32).warp_spans(declared);
+        must(bench, "overwrite_stretches", config, (a, &stretches, factor))?;
+    }
+    Ok(())
 }
 
 /// Where stretches begin, and the same for a kernel.

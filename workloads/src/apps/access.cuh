@@ -68,9 +68,16 @@ template <class T>
 __device__ auto hold(const gpuvm::array<const T>& a, u64 i, u64 most) {
     return a.pin(i, most);
 }
+
+// The same for a warp whose lanes all come here, and that writes the next `count` of these elements, without a look at
+// what they were, before it lets them go: a page of which they are all need not be fetched.
 template <class T>
-__device__ auto hold(const gpuvm::array<T>& a, u64 i, u64) {
-    return a.pin(i);
+__device__ held<T> overwrite(T* a, u64 i, u64) {
+    return held<T>{a + i};
+}
+template <class T>
+__device__ auto overwrite(const gpuvm::array<T>& a, u64 i, u64 count) {
+    return a.overwrite(i, count);
 }
 
 __device__ inline u64 least(u64 one) { return one; }
@@ -90,6 +97,18 @@ __device__ void share(const Array& a, u64 first, u64 count, Use use) {
         u64 here = least(part.size(), end - at);
 #pragma unroll 8
         for (u64 k = lane(); k < here; k += 32) use(at + k, part[k]);
+        at += here;
+    }
+}
+
+// Elements [first, first + count) become `make(i)`, by a warp whose lanes all come here. It holds one page at a time.
+template <class Array, class Make>
+__device__ void fill(const Array& a, u64 first, u64 count, Make make) {
+    for (u64 at = first, end = first + count; at < end;) {
+        auto part = overwrite(a, at, end - at);
+        if (!part) return;
+        u64 here = least(part.size(), end - at);
+        for (u64 k = lane(); k < here; k += 32) part[k] = make(at + k);
         at += here;
     }
 }

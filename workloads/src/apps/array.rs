@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use gpuvm::{Advice, Arg, ElementType, Region};
+use gpuvm::{Arg, ElementType, Region};
 use gpuvm_gpu::cuda::{Managed, Side};
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 
@@ -128,21 +128,6 @@ impl<T: Pod> Array<T> {
             array: self,
             first: starts,
             past: starts,
-        }
-    }
-
-    /// Says that kernels store each element once, in order, and leave it alone for long: paging does not fetch what is only written, where
-    /// it can store past the frames ([`Advice::WriteOnce`]).
-    ///
-    /// # Errors
-    /// The GPU's.
-    pub fn store_once(&self) -> Result<(), AppError> {
-        match &self.store {
-            Store::Region(region) => {
-                let advised = region.advise(Advice::WriteOnce);
-                advised.map(|_| ()).map_err(AppError::vm(Step::Memory))
-            }
-            _ => Ok(()),
         }
     }
 

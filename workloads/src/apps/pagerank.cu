@@ -42,10 +42,11 @@ constexpr u64 kRanks = 1024;
 __global__ void __launch_bounds__(128, 4) pagerank_rank(inout<float> ranks, const float* share_of, float* contributions,
                                                         float* sums, float base, float damping, unsigned vertices) {
     for (u64 begin = warp() * kRanks; begin < vertices && !stopped(); begin += warps() * kRanks) {
-        share(ranks, begin, least(kRanks, vertices - begin), [&](u64 v, float& rank) {
-            rank = base + damping * sums[v];
+        fill(ranks, begin, least(kRanks, vertices - begin), [&](u64 v) {
+            float rank = base + damping * sums[v];
             contributions[v] = rank * share_of[v];
             sums[v] = 0;
+            return rank;
         });
     }
 }

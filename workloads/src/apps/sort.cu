@@ -6,14 +6,14 @@
 // all digits that differ. So either pass reads and writes every key once, in runs of many pages.
 #include "access.cuh"
 
-constexpr u64 kPiece = 4096;
+constexpr u64 kPiece = 16384;
 constexpr u32 kDigits = 256;
 // Warps of a block of the kernels that sort.
 constexpr u32 kWarps = 4;
 
 // Brings pieces of `from`: the k-th is `places[3 * k]` of the first key, of its place in `incoming`, and how many keys
 // follow. Meanwhile stores `outgoing` to elements [first, first + keys) of `to`. Every other warp brings, the others
-// store; there is an even number of them. Stores are `a[i]`, so that pages which are only written need not be fetched.
+// store; there is an even number of them.
 __global__ void __launch_bounds__(128, 4)
     exchange(in<unsigned> from, const unsigned long long* places, unsigned long long pieces, unsigned* incoming,
              inout<unsigned> to, unsigned long long first, unsigned long long keys, const unsigned* outgoing) {
@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(128, 4)
         }
     } else {
         for (u64 piece = warp() / 2 * kPiece; piece < keys && !stopped(); piece += half * kPiece)
-            for (u64 k = piece + lane(), past = least(piece + kPiece, keys); k < past; k += 32)
-                to[first + k] = outgoing[k];
+            fill(to, first + piece, least(kPiece, keys - piece), [&](u64 i) { return outgoing[i - first]; });
     }
 }
 

@@ -189,18 +189,13 @@ impl App for Sort {
         }
         let names = ["exchange", "count_digits", "add_counts", "place_keys"];
         let empty = vec![0; self.keys.len()];
-        let written = |name| -> Result<_, AppError> {
-            let array = space.array(name, Use::ReadWrite, &empty)?;
-            array.store_once()?;
-            Ok(array)
-        };
         Ok(Box::new(Work {
             app: self,
             space,
             kernels: space.kernels("sort.cu", include_str!("sort.cu"), names, &[])?,
             input: space.array("keys", Use::Read, &self.keys)?,
-            buckets: written("buckets")?,
-            sorted: written("sorted")?,
+            buckets: space.array("buckets", Use::ReadWrite, &empty)?,
+            sorted: space.array("sorted", Use::ReadWrite, &empty)?,
             exchanges: space.vm().stream().map_err(AppError::vm(Step::Open))?,
             totals: space.buffer(DIGITS as u64)?,
             room: None,

@@ -14,12 +14,14 @@ __global__ void __launch_bounds__(128, 4)
         bool inside = row > 0 && row + 1 < rows;
         for (u64 column = begin; column < end;) {
             u64 at = row * width + column;
-            auto out = hold(to, at, end - column);
             auto up = hold(from, inside ? at - width : at, end - column);
             auto here = hold(from, at, end - column);
             auto down = hold(from, inside ? at + width : at, end - column);
-            if (!out || !up || !here || !down) return;
-            u64 points = least(out.size(), up.size(), here.size(), down.size(), end - column);
+            if (!up || !here || !down) return;
+            u64 points = least(up.size(), here.size(), down.size(), end - column);
+            auto out = overwrite(to, at, points);
+            if (!out) return;
+            points = least(points, out.size());
             for (u64 k = lane(); k < points; k += 32) {
                 u64 x = column + k;
                 if (!inside || x == 0 || x + 1 == width) {

@@ -1,7 +1,7 @@
-// c = a + b. A warp takes a piece of the vectors.
+// c = a + b. A warp takes a piece of the vectors, of whole pages up to 64 KiB.
 #include "access.cuh"
 
-constexpr u64 kPiece = 4096;
+constexpr u64 kPiece = 16384;
 
 // Elements [first, first + count).
 __global__ void __launch_bounds__(128, 4)
@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(128, 4)
         for (u64 at = piece; at < past;) {
             auto x = hold(a, at, past - at);
             auto y = hold(b, at, past - at);
-            auto z = hold(c, at, past - at);
+            auto z = overwrite(c, at, past - at);
             if (!x || !y || !z) return;
             u64 here = least(x.size(), y.size(), z.size(), past - at);
 #pragma unroll 4

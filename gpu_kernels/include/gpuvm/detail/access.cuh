@@ -4,6 +4,7 @@
 
 #include "../kernel_param.cuh"
 #include "in_place.cuh"
+#include "overwrite.cuh"
 #include "quick_read.cuh"
 
 namespace gpuvm {
@@ -363,6 +364,24 @@ GPUVM_DEVICE u64 span_element(const layout::ArrayDesc& array, u64 index, u64 mos
     if (index < array.length && is_span_at_home(array, place_of<T>(array, index), most * sizeof(T)))
         return array.home + index * sizeof(T);
     return pin_element<T>(array, index, false);
+}
+
+// Address of element `index` for a span whose holders, all of `together`, write elements [index, index + count) of its
+// page.
+template <class T>
+GPUVM_DEVICE u64 overwritten_element(const layout::ArrayDesc& array, u64 index, u64 count, u32 together) {
+    Place place = place_of<T>(array, index);
+    u64* word = words_of(array) + place.page;
+    bool whole = is_whole_page<T>(array, index, count, place);
+    if (never_evicted(array)) whole = whole && !is_in_own_frame(array, place.page);
+    // Those who do not overwrite a whole page are a group that nobody looks at.
+    u32 group = __match_any_sync(together, whole ? reinterpret_cast<u64>(word) : 0);
+    if (!whole) return pin_element<T>(array, index, true);
+    Miss miss(array, place.page);
+    miss.group = group;
+    u64 address = pin_blank(&miss, place.offset);
+    if (address && never_evicted(array)) unpin(word, 1);
+    return address;
 }
 
 }  // namespace detail

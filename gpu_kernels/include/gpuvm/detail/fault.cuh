@@ -476,6 +476,24 @@ GPUVM_NOINLINE void count_lanes(const layout::VmDesc* vm, u32 lanes, bool waited
     count(&c->coalesced, waited ? lanes : lanes - 1);
 }
 
+// Waits where the leader found a page `busy`, and tells the group how its round ended.
+GPUVM_DEVICE u32 end_round(Miss* miss, bool leads, u32 lanes, bool busy, u32 outcome) {
+    if (busy && !wait_for_page(miss->vm(), miss->word(), miss->id())) outcome = kRoundFailed;
+    if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) count_lanes(miss->vm(), lanes, busy);
+    u64 result = __shfl_sync(miss->group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
+    miss->frame = static_cast<u32>(result >> 2);
+    outcome = result & 3;
+    if constexpr (kGuarded)
+        if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
+    // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
+    // publication itself, so that its accesses to the frame come after the fill.
+    // What it reads is looked at, since ptxas 13.0 would drop the load, and with it the memory descriptor of others.
+    if (!leads && outcome == kRoundHeld && state_of(ld_acquire_gpu(miss->word())) == kError) outcome = kRoundFailed;
+    // A page that is not published yet: the leader's copy comes before its group's accesses.
+    if (outcome == kRoundOurs) __syncwarp(miss->group);
+    return outcome;
+}
+
 // One round for every lane that comes here together. Each returns with one pin on its page, with a page that is its
 // group's own (not with `keep`), or with the reason why not.
 GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
@@ -500,19 +518,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     bool waited = busy;
     if constexpr (kQueued)
         if (busy && miss->transport() == Transport::kQueued) go_on_after(miss, 0);
-    if (busy && !wait_for_page(miss->vm(), miss->word(), id)) outcome = kRoundFailed;
-    if (leads && (outcome == kRoundHeld || outcome == kRoundOurs)) count_lanes(miss->vm(), lanes, waited);
-    u64 result = __shfl_sync(group, static_cast<u64>(miss->frame) << 2 | outcome, miss->leader());
-    miss->frame = static_cast<u32>(result >> 2);
-    outcome = result & 3;
-    if constexpr (kGuarded)
-        if (outcome == kRoundOurs && miss->transport() == Transport::kQueued) outcome = check_arrived(miss);
-    // Only the leader has acquired the page so far, and a shuffle orders nothing: each follower pairs with the
-    // publication itself, so that its accesses to the frame come after the fill.
-    // What it reads is looked at, since ptxas 13.0 would drop the load, and with it the memory descriptor of others.
-    if (!leads && outcome == kRoundHeld && state_of(ld_acquire_gpu(miss->word())) == kError) outcome = kRoundFailed;
-    // A page that is not published yet: the leader's copy comes before its group's accesses.
-    if (outcome == kRoundOurs) __syncwarp(group);
+    outcome = end_round(miss, leads, lanes, busy, outcome);
     if constexpr (kQueued)
         if (miss->ahead.stream)
             read_ahead(miss->array, miss->page, &miss->ahead, static_cast<u32>(miss->started), !waited);

@@ -1,13 +1,13 @@
 //! Rules of copies: large pages that all lanes fill that wait for them, groups of lanes of which one fetches, and the exact ends of regions.
 
 use super::Origin::Copies;
-use super::{DIRECT, FAULT, Mutation, QUEUE, WRITE_BACK, broken, plant};
+use super::{ACCESS, DIRECT, FAULT, Mutation, OVERWRITE, QUEUE, WRITE_BACK, broken, plant};
 use crate::workload::Workload;
 
 /// How what a frame or a home has not got shows: to the watcher, or to whoever reads it.
 const NOT_COPIED: &[&str] = &["its home differ from byte", "instead of", "of its"];
 
-pub(super) static ALL: [Mutation; 15] = [
+pub(super) static ALL: [Mutation; 21] = [
     broken(
         "chunk-counted-before-its-bytes",
         Copies(1),
@@ -206,5 +206,83 @@ pub(super) static ALL: [Mutation; 15] = [
         Workload::Spans,
         17,
         &["elements are wrong"],
+    ),
+    broken(
+        "blank-page-published-clean",
+        Copies(8),
+        "a page that is not fetched is dirty from its publication on",
+        &[plant(
+            OVERWRITE,
+            "publish_dirty(word, 0, frame, pins);",
+            "publish(word, 0, frame, pins);",
+        )],
+        Workload::Spans,
+        0,
+        NOT_COPIED,
+    ),
+    broken(
+        "blank-page-without-pins",
+        Copies(8),
+        "a page that is not fetched stays until its group has written it",
+        &[plant(
+            OVERWRITE,
+            "publish_dirty(word, 0, frame, pins);",
+            "publish_dirty(word, 0, frame, 0);",
+        )],
+        Workload::Spans,
+        0,
+        &["pins"],
+    ),
+    broken(
+        "overwritten-from-its-middle-on",
+        Copies(9),
+        "a page whose first elements are not overwritten is fetched",
+        &[plant(
+            OVERWRITE,
+            "if (place.offset || index >= array.length) return false;",
+            "if (index >= array.length) return false;",
+        )],
+        Workload::Spans,
+        4,
+        &["its home", "instead of"],
+    ),
+    broken(
+        "overwritten-but-for-its-end",
+        Copies(9),
+        "a page whose last elements are not overwritten is fetched",
+        &[plant(
+            OVERWRITE,
+            "return (count < left ? count : left) * sizeof(T) >= page_length(",
+            "return left * sizeof(T) >= page_length(",
+        )],
+        Workload::Spans,
+        0,
+        &["its home", "instead of"],
+    ),
+    broken(
+        "overwritten-where-it-was-clean",
+        Copies(8),
+        "a page that is there already is dirty before it is overwritten",
+        &[plant(
+            OVERWRITE,
+            "            if (status == kHeld) mark_dirty(word, 0);\n",
+            "",
+        )],
+        Workload::Spans,
+        7,
+        NOT_COPIED,
+    ),
+    broken(
+        "overwriters-come-apart",
+        Copies(10),
+        "lanes that overwrite a page together come to it together",
+        &[plant(
+            ACCESS,
+            "u32 group = __match_any_sync(together, whole ?",
+            "u32 group = __match_any_sync(__activemask(), whole ?",
+        )],
+        Workload::Spans,
+        28,
+        &["instead of"],
     ),
 ];

@@ -30,6 +30,7 @@ const MLX5: &str = "gpuvm/detail/mlx5.cuh";
 const DUEL: &str = "gpuvm/detail/duel.cuh";
 const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const COPY: &str = "gpuvm/detail/copy.cuh";
+const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
