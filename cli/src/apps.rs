@@ -9,11 +9,9 @@ use serde::Serialize;
 
 use crate::args::{MachineArgs, MemorySize, RunAppArgs};
 use crate::error::CliError;
+use crate::machine::FRAMES_MIN;
 use crate::progress::Bars;
 use crate::stdout;
-
-/// The fewest frames that a share of small data is rounded up to.
-const FRAMES_MIN: u64 = 16;
 
 /// What a run tells its user; the field names are the keys of the JSON object.
 #[derive(Clone, Debug, Serialize)]
@@ -117,6 +115,10 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
         app: name.to_owned(),
         source,
     };
+    // What cannot be is refused before an input is made for nothing.
+    let way = args.placement;
+    way.beside_nodes(&args.machine.memory_node).map_err(failed)?;
+    way.fits(&args.machine.probe(args.page_size, None)?).map_err(failed)?;
     let mut bars = Bars::new(!args.json);
     bars.working("input");
     let app = entry
@@ -125,9 +127,9 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
     bars.working("starting");
     let (vm, memory_bytes) = machine(&args.machine, &*app, args.page_size, args.memory)?;
     bars.working("running");
-    let measured = measure(&*app, &vm, args.placement, &ordinal(&args.machine)).map_err(failed)?;
+    let measured = measure(&*app, &vm, way, &ordinal(&args.machine)).map_err(failed)?;
     bars.clear();
-    let report = report(&*app, &vm, args.placement, memory_bytes, &measured);
+    let report = report(&*app, &vm, way, memory_bytes, &measured);
     Ok(match args.json {
         true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
         false => stdout::print_line(report),

@@ -280,7 +280,8 @@ pub struct RunAppArgs {
 
     /// What reads do with a page that has no frame (auto, fetch, in-place, while-free); or what a user would run instead of paging, over
     /// plain pointers: raw (all in device memory), host (in pinned host memory, in place), managed, advised and prefetched (CUDA's
-    /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered).
+    /// managed memory without and with advice, and prefetched in one piece), chunked (explicit copies, double buffered). With --memory-node:
+    /// auto or fetch.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub placement: Way,
 

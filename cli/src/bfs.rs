@@ -10,21 +10,19 @@ use gpuvm_workloads::graph::{Direction, Graph, GraphSpec, LoadOptions, reference
 
 use crate::args::{BfsArgs, MemorySize, ProfileBfsArgs, RunBfsArgs};
 use crate::error::CliError;
+use crate::machine::FRAMES_MIN;
 use crate::output::{Output, same_file};
 use crate::profile::Files;
 use crate::profile::report::ProfileReport;
 use crate::progress::Bars;
 use crate::report::BfsReport;
 
-/// The fewest frames that a share of a small graph is rounded up to.
-const FRAMES_MIN: u64 = 16;
-
 /// More frames than a page table can name.
 const FRAMES_BEYOND: u64 = 1 << 28;
 
 /// Loads the graph, searches it, compares, writes and reports.
 pub fn run(args: &RunBfsArgs) -> Result<(), CliError> {
-    probe(&args.search)?;
+    args.search.machine.probe(args.search.page_size, args.search.seed)?;
     let output = create_output(&args.search)?;
     let mut bars = Bars::new(!args.json);
     let task = Task::load(&args.search, &mut bars)?;
@@ -45,7 +43,7 @@ pub fn profile(args: &ProfileBfsArgs) -> Result<(), CliError> {
     for path in profile.json.iter().chain(&profile.svg) {
         refuse_graph(&search.graph, path)?;
     }
-    probe(search)?;
+    search.machine.probe(search.page_size, search.seed)?;
     let output = create_output(search)?;
     let files = Files::create(profile)?;
     let mut bars = Bars::new(!files.prints_json());
@@ -174,13 +172,6 @@ fn unwritten(path: &Path, source: io::Error) -> CliError {
         path: path.to_owned(),
         source,
     }
-}
-
-/// Starts the machine once, small, so that settings that cannot be are known before a graph is loaded for nothing.
-fn probe(args: &BfsArgs) -> Result<(), CliError> {
-    let builder = args.machine.builder(args.page_size, args.seed)?;
-    let built = builder.frame_memory(FRAMES_MIN * args.page_size).build();
-    built.map(drop).map_err(CliError::BackEnd)
 }
 
 fn load(args: &BfsArgs, bars: &mut Bars) -> Result<Graph, CliError> {

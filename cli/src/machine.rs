@@ -14,6 +14,9 @@ use crate::error::CliError;
 use crate::secret::read_secret;
 use crate::sizes::{parse_mtu, parse_node, parse_queue_depth};
 
+/// The fewest frames that a share of small data is rounded up to.
+pub const FRAMES_MIN: u64 = 16;
+
 /// The GPU, what moves its pages, and the queues between them.
 #[derive(Clone, Debug, Args)]
 pub struct MachineArgs {
@@ -155,6 +158,16 @@ impl MachineArgs {
     pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
         let builder = Vm::builder().page_size(page_bytes);
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
+    }
+
+    /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
+    ///
+    /// # Errors
+    /// As [`builder`](Self::builder); a GPU, a transport or a memory node that cannot be had.
+    pub fn probe(&self, page_bytes: u64, seed: Option<u64>) -> Result<Vm, CliError> {
+        let builder = self.builder(page_bytes, seed)?;
+        let built = builder.frame_memory(FRAMES_MIN * page_bytes).build();
+        built.map_err(CliError::BackEnd)
     }
 
     fn gpu(&self, seed: Option<u64>) -> Result<Gpu, CliError> {

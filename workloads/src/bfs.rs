@@ -150,7 +150,7 @@ pub enum BfsError {
         /// Why it failed.
         source: gpuvm::Error,
     },
-    /// Rows are to be read in place over a transport whose lanes do not reach their homes.
+    /// Pages are to be read in place over a transport whose lanes do not reach their homes.
     #[error(
         "placement {placement} is for the transport direct: over {transport} a NIC fetches every page; choose --transport direct, or --placement fetch"
     )]
@@ -196,14 +196,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         step: "starting the GPU and its transport",
         source,
     })?;
-    // Left to the GPU, pages that only a NIC reaches are fetched.
-    let asks = matches!(options.placement, Placement::InPlace | Placement::WhileFree);
-    if asks && vm.transport() != TransportKind::Direct {
-        return Err(BfsError::Placement {
-            placement: options.placement,
-            transport: vm.transport(),
-        });
-    }
+    check_placement(options.placement, vm.transport())?;
     let search = Search::new(&vm, csr, source, options).map_err(|source| BfsError::Vm {
         step: "preparing the search",
         source,
@@ -271,6 +264,19 @@ pub fn levels<E: From<BfsError>>(
         level: vertices,
         vertices,
     }))
+}
+
+/// Whether reads can follow that placement where `transport` moves the pages.
+///
+/// # Errors
+/// [`BfsError::Placement`] where it asks for reads in place and lanes do not reach the homes. Left to the GPU
+/// ([`Placement::Auto`]), pages that only a NIC reaches are fetched.
+pub fn check_placement(placement: Placement, transport: TransportKind) -> Result<(), BfsError> {
+    let asks = matches!(placement, Placement::InPlace | Placement::WhileFree);
+    match asks && transport != TransportKind::Direct {
+        true => Err(BfsError::Placement { placement, transport }),
+        false => Ok(()),
+    }
 }
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {

@@ -1,6 +1,6 @@
 //! Applications from the command line to their report.
 
-use gpuvm_workloads::apps::catalogue;
+use gpuvm_workloads::apps::{Way, catalogue};
 
 use crate::common::{finish, gpuvm};
 
@@ -44,4 +44,32 @@ fn inputs_that_are_none_are_explained() {
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
         assert!(err.contains(expected), "{arguments}: {err}");
     }
+}
+
+#[test]
+fn ways_that_cannot_be_are_refused_before_the_input_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    const NODE: &str = "--memory-node 192.0.2.9:7471";
+    let refused = |arguments: &str, expected: &str| {
+        // The graph does not exist either.
+        let (status, out, err) = finish(gpuvm(folder.path(), &format!("run pagerank not_here {arguments}")));
+        assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
+        assert!(err.contains(expected), "{arguments}: {err}");
+        assert!(!err.contains("not_here"), "{arguments}: {err}");
+    };
+    for way in Way::PEERS {
+        let expected =
+            format!("it does not run {way}: its arrays lie on this machine, and the memory nodes (192.0.2.9:7471)");
+        refused(&format!("--placement {way} {NODE}"), &expected);
+    }
+    refused("--placement in-place --transport soft", "is for the transport direct");
+    refused("--placement managed --gpu sim", "has no managed memory");
+    refused(
+        &format!("--transport soft {NODE}"),
+        "memory nodes is 192.0.2.9:7471: transport soft has none",
+    );
+    refused(
+        "--transport soft --rdma-retries 1",
+        "RDMA retries is 1: transport soft has none",
+    );
 }

@@ -13,6 +13,7 @@ use gpuvm_gpu::{Copier, CopySpan, DeviceMemory};
 
 use super::array::{Array, Store, Streamed};
 use super::error::{AppError, Step};
+use crate::bfs::check_placement;
 
 /// The device header that every application's kernels include.
 pub const ACCESS: &str = include_str!("access.cuh");
@@ -56,6 +57,44 @@ impl Way {
     /// Whether kernels take plain pointers.
     fn plain(self) -> bool {
         !matches!(self, Self::Paged(_))
+    }
+
+    /// Whether arrays are in CUDA's managed memory.
+    fn managed(self) -> bool {
+        matches!(self, Self::Managed | Self::Advised | Self::Prefetched)
+    }
+
+    /// Whether arrays can be had in that way beside these memory nodes, if there are any: paged ones lie there, and others on this machine.
+    ///
+    /// # Errors
+    /// [`AppError::Way`] for a way that would leave the nodes unused.
+    pub fn beside_nodes<S: AsRef<str>>(self, nodes: &[S]) -> Result<(), AppError> {
+        if !self.plain() || nodes.is_empty() {
+            return Ok(());
+        }
+        let nodes: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
+        let reason = format!(
+            "its arrays lie on this machine, and the memory nodes ({}) would stay unused; leave --memory-node out, or choose --placement auto or fetch",
+            nodes.join(", ")
+        );
+        Err(AppError::Way { way: self, reason })
+    }
+
+    /// Whether arrays can be had in that way beside the frames of `vm`.
+    ///
+    /// # Errors
+    /// [`AppError::Way`]: for managed memory on a GPU that has none, as [`beside_nodes`](Self::beside_nodes), and for reads in place over
+    /// a transport whose lanes do not reach the pages' homes.
+    pub fn fits(self, vm: &Vm) -> Result<(), AppError> {
+        self.beside_nodes(&vm.memory_nodes())?;
+        let refused = |reason| Err(AppError::Way { way: self, reason });
+        if let Self::Paged(placement) = self {
+            return check_placement(placement, vm.transport()).or_else(|unreached| refused(unreached.to_string()));
+        }
+        match self.managed() && vm.device().capabilities().compute_capability.is_none() {
+            true => refused(format!("{} has no managed memory", vm.gpu_name())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -112,17 +151,11 @@ impl Space {
     /// Arrays in that way, beside the frames of `vm`. `ordinal`: the CUDA device, for managed memory.
     ///
     /// # Errors
-    /// [`AppError::Way`] for managed memory on a GPU that has none, the driver's.
+    /// [`Way::fits`]'s, the driver's.
     pub fn new(vm: &Vm, way: Way, ordinal: &str) -> Result<Self, AppError> {
-        let managed = matches!(way, Way::Managed | Way::Advised | Way::Prefetched);
-        if managed && vm.device().capabilities().compute_capability.is_none() {
-            return Err(AppError::Way {
-                way,
-                reason: format!("{} has no managed memory", vm.gpu_name()),
-            });
-        }
+        way.fits(vm)?;
         let open = |step| move |source| AppError::Device { step, source };
-        let cuda = match managed {
+        let cuda = match way.managed() {
             true => Some(CudaGpu::open(ordinal.to_owned()).map_err(open(Step::Open))?),
             false => None,
         };

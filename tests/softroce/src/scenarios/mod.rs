@@ -5,6 +5,7 @@
 //! `machine.run(&format!("{} --nocapture", program.display()), limit)?.success()?`. Standard output of C programs is
 //! held back in a pipe; `stdbuf -oL` before them makes each line come at once.
 
+mod apps;
 mod device;
 mod independent;
 mod loss;
@@ -108,6 +109,12 @@ fn programs() -> Vec<Scenario> {
             what: "a search pages from memory nodes on another machine, and only with their secret",
             limit: minutes(5),
             run: Run::Two(node::bfs),
+        },
+        Scenario {
+            name: "apps_two_machines",
+            what: "applications page from memory nodes on another machine: a graph, a stencil that writes, an embedding table",
+            limit: minutes(3),
+            run: Run::Two(apps::at_nodes),
         },
         Scenario {
             name: "device_suite_at_a_node",
