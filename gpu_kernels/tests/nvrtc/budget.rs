@@ -177,7 +177,7 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/knn.cu",
         defines: &[],
-        kernels: &[capped("search", 128, 128, 1000, 1400)],
+        kernels: &[capped("search", 128, 128, 1100, 1400)],
     },
     File {
         path: "workloads/src/apps/queries.cu",
@@ -197,7 +197,7 @@ pub const FILES: &[File] = &[
         path: "workloads/src/apps/sort.cu",
         defines: &[],
         kernels: &[
-            capped("exchange", 128, 128, 280, 640),
+            capped("exchange", 128, 128, 320, 720),
             plain("count_digits", 24),
             plain("add_counts", 64),
             plain("place_keys", 32),
@@ -421,6 +421,7 @@ pub const FILES: &[File] = &[
             paged("lane_spans", 224, 240),
             paged("read_cursors", 224, 240),
             paged("write_cursors", 224, 240),
+            paged("overwrite_stretches", 224, 240),
         ],
     },
     File {

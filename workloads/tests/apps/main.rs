@@ -30,8 +30,8 @@ fn run(app: &dyn App, transport: gpuvm::Transport, way: Way) -> Result<(), AppEr
     }
     if let Way::Paged(_) = way {
         let stats = space.stats()?;
-        // Arrays that are only read may stay where they live.
-        let paged = stats.faults + stats.bytes_in_place;
+        // Arrays that are only read may stay where they live, and pages that are overwritten are not fetched.
+        let paged = stats.faults + stats.bytes_in_place + stats.pages_overwritten;
         assert!(paged > 0, "{}: nothing was paged", app.name());
     }
     Ok(())
