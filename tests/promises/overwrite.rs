@@ -136,7 +136,7 @@ fn never_evicted_pages_need_no_fetch_either() {
 
 #[test]
 fn large_pages_are_overwritten() {
-    let large = |builder: VmBuilder| Bench::new(builder.page_size(64 << 10).frame_memory(6 * 64 << 10), SOURCE);
+    let large = |builder: VmBuilder| Bench::new(builder.page_size(64 << 10).frame_memory((6 * 64) << 10), SOURCE);
     for bench in [
         large(simulated(6 * 16).transport(Transport::Direct)),
         large(simulated_soft(6 * 16)),
