@@ -68,8 +68,9 @@ pub(super) static ALL: [Mutation; 6] = [
                 "return layout::OUTCOME_FLUSHED;",
             )],
             Workload::Replicas,
-            62,
-            &["did not complete", "did not end within"],
+            134,
+            // The end of a region whose flush has failed drops what is dirty.
+            &["did not complete", "did not end within", "a dirty page was evicted"],
         ),
         "lost:1/200,qp-error:1/100,aborted:1/100",
         Setting::Usual,
