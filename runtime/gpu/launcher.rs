@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
+use gpuvm_nic::{SoftNic, soft};
 use parking_lot::MutexGuard;
 
 use super::{GpuState, PagedGpu, RegionView};
@@ -165,7 +166,16 @@ impl PagedGpu {
             let holder = self.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
             if fault.is_of_transport() {
-                fault.mover_failure = self.soft_nics.iter().find_map(|nic| nic.mover_failure());
+                // The queue pair may have been mended by now.
+                let named = fault.vendor_syndrome == soft::vendor::MOVER;
+                let failure = |nic: &Arc<SoftNic>| {
+                    if named {
+                        nic.last_mover_failure()
+                    } else {
+                        nic.mover_failure()
+                    }
+                };
+                fault.mover_failure = self.soft_nics.iter().find_map(failure);
             }
             return Err(Error::Fault {
                 kernel: launch.label.clone(),

@@ -104,8 +104,16 @@ struct Shared {
     watches: bool,
     /// Completion queues go on where they are when their queue pair is reset.
     completions_go_on: bool,
-    /// The first failure of the mover since a queue pair was last reset.
-    mover_failure: Mutex<Option<String>>,
+    mover_failure: Mutex<MoverFailure>,
+}
+
+/// How the mover failed.
+#[derive(Default)]
+struct MoverFailure {
+    /// The first failure since a queue pair was last reset; else the one before.
+    what: Option<String>,
+    /// A queue pair was reset since.
+    over: bool,
 }
 
 /// The software NIC. Dropping it stops its engines after the request they execute, and touches no memory afterwards.
@@ -159,7 +167,7 @@ impl SoftNic {
             moved: mover.is_some(),
             watches: settings.watches,
             completions_go_on: settings.completions_go_on,
-            mover_failure: Mutex::new(None),
+            mover_failure: Mutex::default(),
         });
         let mut nic = SoftNic {
             shared,
@@ -241,7 +249,14 @@ impl SoftNic {
     /// What the mover said when it first failed since a queue pair was last reset: requests since then failed with
     /// [`vendor::MOVER`], were flushed, or never complete.
     pub fn mover_failure(&self) -> Option<String> {
-        self.shared.mover_failure.lock().clone()
+        let failure = self.shared.mover_failure.lock();
+        failure.what.clone().filter(|_| !failure.over)
+    }
+
+    /// What the mover said when it failed, also where a queue pair was reset since: for a request that failed with
+    /// [`vendor::MOVER`], which may be looked at later.
+    pub fn last_mover_failure(&self) -> Option<String> {
+        self.shared.mover_failure.lock().what.clone()
     }
 
     /// When the next request in flight completes, in the NIC's clock, if nothing is to be done before: where a
@@ -503,7 +518,7 @@ impl Nic for SoftNic {
         core.queue_pairs[place].land_adrift(&self.shared.engines[index].context(&self.shared));
         core.queue_pairs[place].reset();
         let memory = *core.queue_pairs[place].memory();
-        *self.shared.mover_failure.lock() = None;
+        self.shared.mover_failure.lock().over = true;
         self.invalidate(what, index, &mut core, &memory)
     }
 

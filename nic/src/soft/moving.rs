@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::completion_queue::{INVALID, bytes_of, word};
 use super::engine::Context;
 use super::queue_pair::QueuePairEngine;
+use super::{MoverFailure, Shared};
 use crate::wire::mlx5::{CQE_BYTES, Completion, Opcode};
 use crate::{Move, MoverError, MoverLane, QueueMemory};
 
@@ -290,8 +290,12 @@ impl Shared {
     #[cold]
     pub(super) fn mover_failed(&self, error: &MoverError) {
         tracing::error!(%error, "the software NIC's mover failed");
-        self.mover_failure
-            .lock()
-            .get_or_insert_with(|| crate::with_causes(&**error));
+        let mut failure = self.mover_failure.lock();
+        if failure.what.is_none() || failure.over {
+            *failure = MoverFailure {
+                what: Some(crate::with_causes(&**error)),
+                over: false,
+            };
+        }
     }
 }

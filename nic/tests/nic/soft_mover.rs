@@ -392,6 +392,12 @@ fn a_batch_that_is_refused_fails_its_requests_and_says_why() {
     assert!(bed.run(&mut other, read, &segments).is_success());
     poster.reset().unwrap();
     assert_eq!(bed.nic.mover_failure(), None);
+    assert!(
+        bed.nic
+            .last_mover_failure()
+            .expect("it failed once")
+            .contains("too thin")
+    );
     bed.nic.connect(poster.number(), poster.number()).unwrap();
     assert!(bed.run(&mut poster, read, &segments).is_success());
 }
