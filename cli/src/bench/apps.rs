@@ -33,30 +33,38 @@ pub fn measure_all(args: &AppsBenchArgs) -> Result<Report, CliError> {
     };
     let all = || catalogue::ALL.iter().map(|entry| entry.name.to_owned()).collect();
     let apps: Vec<String> = if args.apps.is_empty() { all() } else { args.apps.clone() };
-    for asked in &apps {
-        let (name, input) = match asked.split_once(':') {
-            Some((name, input)) => (name, Some(input)),
-            None => (asked.as_str(), None),
-        };
-        let Some(entry) = catalogue::find(name) else {
-            let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
-            let known = names.join(", ");
-            return Err(CliError::Options(format!(
-                "there is no application `{name}`; there are {known}"
-            )));
-        };
+    // All names first: a wrong one is told before anything is measured.
+    let asked: Vec<_> = apps.iter().map(|asked| named(asked)).collect::<Result<_, _>>()?;
+    for (entry, input) in asked {
+        let name = entry.name;
         let input = input.unwrap_or(if large { entry.large } else { entry.small });
         let failed = |source| CliError::App {
             app: name.to_owned(),
             source,
         };
-        if !bench.has_time(asked) {
+        if !bench.has_time(&format!("{name}:{input}")) {
             continue;
         }
         let app = entry.make(input).map_err(failed)?;
         bench.app(&*app, input)?;
     }
     Ok(bench.report)
+}
+
+/// The application that NAME or NAME:INPUT names, and its input.
+fn named(asked: &str) -> Result<(&'static catalogue::Entry, Option<&str>), CliError> {
+    let (name, input) = match asked.split_once(':') {
+        Some((name, input)) => (name, Some(input)),
+        None => (asked, None),
+    };
+    let unknown = || {
+        let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
+        CliError::Options(format!(
+            "there is no application `{name}`; there are {}",
+            names.join(", ")
+        ))
+    };
+    Ok((catalogue::find(name).ok_or_else(unknown)?, input))
 }
 
 struct Bench<'a> {

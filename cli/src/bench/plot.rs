@@ -62,7 +62,13 @@ fn draw(report: &Report) -> Document {
     );
     document = document.add(text(8.0, 20.0, &heading).set("font-weight", "bold"));
     let mut y = TOP;
-    for unit in [Unit::MegaPages, Unit::GigaBytes, Unit::GigaAccesses, Unit::Microseconds] {
+    let mut units: Vec<Unit> = Vec::new();
+    for row in &report.rows {
+        if !units.contains(&row.unit) {
+            units.push(row.unit);
+        }
+    }
+    for unit in units {
         let rows: Vec<&Row> = report.rows.iter().filter(|row| row.unit == unit).collect();
         let longest = rows
             .iter()

@@ -73,3 +73,47 @@ fn ways_that_cannot_be_are_refused_before_the_input_is_made() {
         "RDMA retries is 1: transport soft has none",
     );
 }
+
+#[test]
+fn applications_beside_their_peers_go_on_where_they_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = |apps: &str| {
+        let arguments = format!(
+            "bench apps --gpu sim --apps {apps} --page-size 4KiB --frames-share 1/4 --peers host,managed --repeat 1 --out out.json \
+             --plot bars.svg"
+        );
+        finish(gpuvm(folder.path(), &arguments))
+    };
+    // Told before anything is measured.
+    let (status, _, err) = bench("vector-add:64,nosuch");
+    assert_eq!(status, 1, "{err}");
+    assert!(
+        err.contains("there is no application `nosuch`") && err.contains("pagerank"),
+        "{err}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let report = || -> serde_json::Value {
+        let text = std::fs::read_to_string(folder.path().join("out.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let (status, out, err) = bench("vector-add:64");
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("no managed memory"), "{out}");
+    let first = report();
+    let rows = first["rows"].as_array().unwrap().clone();
+    assert_eq!(rows.len(), 2, "{first}");
+    assert!(rows.iter().all(|row| row["verified"] == 64 * 64), "{first}");
+    assert_eq!(rows[1]["ceiling_name"], "host");
+    let drawn = std::fs::read_to_string(folder.path().join("bars.svg")).unwrap();
+    assert!(drawn.matches("<rect").count() >= 2, "{drawn}");
+    // What is there is not measured again.
+    let (status, _, err) = bench("vector-add:64,mvt:64");
+    assert_eq!(status, 0, "{err}");
+    assert!(
+        !err.contains("vector-add, input 64, way host") && err.contains("mvt, input 64, way host"),
+        "{err}"
+    );
+    let second = report();
+    assert_eq!(second["rows"].as_array().unwrap()[..2], rows[..]);
+    assert_eq!(second["rows"].as_array().unwrap().len(), 4);
+}

@@ -92,7 +92,10 @@ impl Way {
             return check_placement(placement, vm.transport()).or_else(|unreached| refused(unreached.to_string()));
         }
         match self.managed() && vm.device().capabilities().compute_capability.is_none() {
-            true => refused(format!("{} has no managed memory", vm.gpu_name())),
+            true => refused(format!(
+                "{} has no managed memory; name an NVIDIA GPU, or another way",
+                vm.gpu_name()
+            )),
             false => Ok(()),
         }
     }
