@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytesize::ByteSize;
 use gpuvm::Vm;
-use gpuvm_workloads::apps::{App, Measured, Way, catalogue, measure, paged_bytes};
+use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure, paged_bytes};
 use serde::Serialize;
 
 use crate::args::{MachineArgs, MemorySize, RunAppArgs};
@@ -125,24 +125,35 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
         .make(args.input.as_deref().unwrap_or(entry.small))
         .map_err(failed)?;
     bars.working("starting");
-    let (vm, memory_bytes) = machine(&args.machine, &*app, args.page_size, args.memory)?;
+    let started = machine(&args.machine, &*app, args.page_size, args.memory, way)?;
     bars.working("running");
-    let measured = measure(&*app, &vm, way, &ordinal(&args.machine)).map_err(failed)?;
+    let measured = measure(&*app, &started.vm, started.way, &ordinal(&args.machine)).map_err(failed)?;
     bars.clear();
-    let report = report(&*app, &vm, way, memory_bytes, &measured);
+    let report = report(&*app, &started, &measured);
     Ok(match args.json {
         true => stdout::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?),
         false => stdout::print_line(report),
     }?)
 }
 
-/// A virtual memory with that much memory for an application; and the bytes of its frames.
+/// A virtual memory for an application.
+pub struct Started {
+    /// It.
+    pub vm: Vm,
+    /// Bytes of frames, those of the arrays' own among them.
+    pub memory_bytes: u64,
+    /// How the arrays are reached with that much memory.
+    pub way: Way,
+}
+
+/// A virtual memory with that much memory for an application, whose arrays are to be reached in the way `asked`.
 pub fn machine(
     machine: &MachineArgs,
     app: &dyn App,
     page_bytes: u64,
     memory: MemorySize,
-) -> Result<(Vm, u64), CliError> {
+    asked: Way,
+) -> Result<Started, CliError> {
     let data_bytes = paged_bytes(app, page_bytes);
     let bytes = memory.bytes_of(data_bytes);
     let frames = match memory {
@@ -152,9 +163,27 @@ pub fn machine(
     if frames == 0 {
         return Err(CliError::TooLittleMemory { bytes, page_bytes });
     }
-    let builder = machine.builder(page_bytes, None)?;
-    let built = builder.frame_memory(frames.saturating_mul(page_bytes)).build();
-    Ok((built.map_err(CliError::BackEnd)?, frames * page_bytes))
+    let way = asked.where_memory(bytes >= data_bytes);
+    let (pool, own) = match way {
+        Way::Resident if bytes < data_bytes => {
+            let reason = format!(
+                "its arrays have {data_bytes} bytes in whole pages, and {bytes} bytes of frames cannot hold them; give more --memory, or choose \
+                 --placement auto"
+            );
+            let source = AppError::Way { way, reason };
+            let app = app.name().to_owned();
+            return Err(CliError::App { app, source });
+        }
+        // Arrays bring frames of their own.
+        Way::Resident => (FRAMES_MIN * page_bytes, data_bytes),
+        _ => (frames.saturating_mul(page_bytes), 0),
+    };
+    let built = machine.builder(page_bytes, None)?.frame_memory(pool).build();
+    Ok(Started {
+        vm: built.map_err(CliError::BackEnd)?,
+        memory_bytes: pool + own,
+        way,
+    })
 }
 
 /// The CUDA device by its number or UUID.
@@ -165,16 +194,16 @@ pub fn ordinal(machine: &MachineArgs) -> String {
     }
 }
 
-fn report(app: &dyn App, vm: &Vm, way: Way, memory_bytes: u64, measured: &Measured) -> AppReport {
-    let stats = &measured.stats;
+fn report(app: &dyn App, started: &Started, measured: &Measured) -> AppReport {
+    let (stats, vm) = (&measured.stats, &started.vm);
     AppReport {
         app: app.name().to_owned(),
         input: app.input(),
         gpu: vm.gpu_name(),
         transport: vm.transport().to_string(),
-        way: way.to_string(),
+        way: started.way.to_string(),
         data_bytes: paged_bytes(app, vm.page_size()),
-        memory_bytes,
+        memory_bytes: started.memory_bytes,
         page_bytes: vm.page_size(),
         cold_seconds: measured.cold.as_secs_f64(),
         warm_seconds: measured.warm.as_secs_f64(),

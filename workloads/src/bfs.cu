@@ -25,11 +25,17 @@ __global__ void __launch_bounds__(64, 8)
     bfs_level(in<unsigned long long> offsets, in<unsigned> neighbours, inout<int> distances, unsigned* visited,
               const unsigned* frontier, unsigned* next, unsigned* previous, unsigned long long* list,
               unsigned long long* totals, unsigned vertices, int level) {
-    search_level(offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, level);
+    auto search = [&](const auto& offsets, const auto& neighbours) {
+        search_level(offsets, neighbours, distances, visited, frontier, next, previous, list, totals, vertices, level);
+    };
+    nearest(search, offsets, neighbours);
 }
 
 __global__ void __launch_bounds__(64, 8)
     bfs_pieces(in<unsigned> neighbours, inout<int> distances, unsigned* visited, unsigned* next,
                const unsigned long long* list, unsigned long long* totals, int level) {
-    search_pieces(neighbours, distances, visited, next, list, totals, level);
+    auto search = [&](const auto& neighbours) {
+        search_pieces(neighbours, distances, visited, next, list, totals, level);
+    };
+    nearest(search, neighbours);
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpuvm::Vm;
 use gpuvm_workloads::apps::{App, AppError, Measured, Way, catalogue, measure};
 
 use crate::apps::{machine, ordinal};
@@ -99,8 +98,8 @@ impl Bench<'_> {
             let shares = args.frames_share.iter();
             shares.flat_map(move |&share| args.placement.iter().map(move |&how| (page, share, how)))
         });
-        for (page_bytes, share, placement) in kinds {
-            let way = Way::Paged(placement);
+        for (page_bytes, share, asked) in kinds {
+            let way = asked.where_memory(share.0 >= 1.0);
             let row = Row::new(app.name(), Unit::Milliseconds, Vec::new())
                 .with("input", input)
                 .with("way", way)
@@ -146,14 +145,12 @@ impl Bench<'_> {
     ) -> Result<Result<Measured, AppError>, CliError> {
         // Peers need no frames.
         let (page_bytes, share) = paged.unwrap_or((4096, Share(0.0001)));
-        let vm: Vm = machine(
-            &self.args.machine,
-            app,
-            page_bytes,
-            MemorySize::Percent(share.0 * 100.0),
-        )?
-        .0;
-        Ok(measure(app, &vm, way, &ordinal(&self.args.machine)))
+        let memory = MemorySize::Percent(share.0 * 100.0);
+        match machine(&self.args.machine, app, page_bytes, memory, way) {
+            Ok(started) => Ok(measure(app, &started.vm, started.way, &ordinal(&self.args.machine))),
+            Err(CliError::App { source, .. }) => Ok(Err(source)),
+            Err(other) => Err(other),
+        }
     }
 
     /// The row with its figures, beside the fastest peer that is there.

@@ -427,9 +427,10 @@ pub struct AppsBenchArgs {
     )]
     pub frames_share: Vec<Share>,
 
-    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free.
-    #[arg(long, value_name = "HOW,..", default_value = "auto", value_delimiter = ',')]
-    pub placement: Vec<Placement>,
+    /// What reads do with a page that has no frame, with commas between: auto, fetch, in-place, while-free, resident (memory for all:
+    /// arrays have frames of their own, which auto then gives them, too).
+    #[arg(long, value_name = "HOW,..", default_value = "auto", value_delimiter = ',', value_parser = parse_paged)]
+    pub placement: Vec<Way>,
 
     /// What to compare with, with commas between. Managed memory and device memory are not limited to the frames' share: all of the
     /// card is theirs.
@@ -483,6 +484,13 @@ pub struct AllArgs {
 }
 
 /// At least a page, in whole pages of 4 KiB.
+fn parse_paged(text: &str) -> Result<Way, String> {
+    match text.parse()? {
+        way @ (Way::Paged(_) | Way::Resident) => Ok(way),
+        peer => Err(format!("`{peer}` is no paging; name it among --peers")),
+    }
+}
+
 fn parse_data(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         bytes if bytes < 4096 => Err(format!("{bytes} bytes; give at least one page of 4096 bytes")),

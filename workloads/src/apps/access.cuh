@@ -39,6 +39,19 @@ __device__ inline u64 warps() { return threads() / 32; }
 // Whether the launch has met a fault: reads give zero then, and long loops are to end.
 __device__ inline bool stopped() { return !ACCESS_PLAIN && gpuvm::failed(); }
 
+// Runs `use` with plain pointers in place of the arrays when all their pages are there for good, else with the arrays.
+// By a warp whose lanes all come here, so that they go one way.
+template <class Use, class... Arrays>
+__device__ void nearest(Use use, const Arrays&... arrays) {
+#if !ACCESS_PLAIN
+    if (__all_sync(kWholeWarp, (... && (arrays.resident() != nullptr)))) {
+        use(arrays.resident()...);
+        return;
+    }
+#endif
+    use(arrays...);
+}
+
 // For a lane that walks neighbouring elements.
 template <class T>
 __device__ const T* walk(const T* a) {

@@ -39,13 +39,16 @@ __global__ void __launch_bounds__(128, 4)
                     unsigned vertices, unsigned long long edges, unsigned both, unsigned long long first,
                     unsigned long long count) {
     for (u64 piece = first + warp(); piece < first + count && !stopped(); piece += warps()) {
-        auto ends = walk(neighbours);
-        walk_piece(offsets, vertices, owners[piece], piece, edges, [&](bool there, u32 row, u64 edge) {
-            if (!there) return;
-            u32 vertex = ends[edge];
-            // After a fault it is 0, which is a vertex, too.
-            if (!both || vertex < row) join(parents, row, vertex);
-        });
+        auto join_all = [&](const auto& offsets, const auto& neighbours) {
+            auto ends = walk(neighbours);
+            walk_piece(offsets, vertices, owners[piece], piece, edges, [&](bool there, u32 row, u64 edge) {
+                if (!there) return;
+                u32 vertex = ends[edge];
+                // After a fault it is 0, which is a vertex, too.
+                if (!both || vertex < row) join(parents, row, vertex);
+            });
+        };
+        nearest(join_all, offsets, neighbours);
     }
 }
 

@@ -8,14 +8,17 @@
 __global__ void __launch_bounds__(128, 4)
     sum_bags(in<float4> table, const unsigned* ids, float4* sums, unsigned long long quads, unsigned long long each,
              unsigned long long bags) {
-    for (u64 at = thread(); at < bags * quads && !stopped(); at += threads()) {
-        u64 column = at % quads;
-        const u32* bag = ids + at / quads * each;
-        float4 sum = make_float4(0, 0, 0, 0);
-        for (u64 k = 0; k < each; ++k) {
-            float4 part = table[bag[k] * quads + column];
-            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    auto sum_all = [&](const auto& table) {
+        for (u64 at = thread(); at < bags * quads && !stopped(); at += threads()) {
+            u64 column = at % quads;
+            const u32* bag = ids + at / quads * each;
+            float4 sum = make_float4(0, 0, 0, 0);
+            for (u64 k = 0; k < each; ++k) {
+                float4 part = table[bag[k] * quads + column];
+                sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+            }
+            sums[at] = sum;
         }
-        sums[at] = sum;
-    }
+    };
+    nearest(sum_all, table);
 }

@@ -68,7 +68,8 @@ __device__ inline void add_square(float& sum, float one, float other) {
 // The squared distance of a query and a vector, by a team of lanes that all come here, as do the other teams with
 // theirs. Sum l of 32 is over the components l, l + 32, ...; four sums are a lane's. Nothing is fused, so that the
 // processor, which adds in the same order, gets the same. Zero for no vector.
-__device__ inline float distance(const in<float4>& vectors, const float4* query, u64 quads, u32 id) {
+template <class Vectors>
+__device__ float distance(const Vectors& vectors, const float4* query, u64 quads, u32 id) {
     float4 sum = make_float4(0, 0, 0, 0);
     for (u64 k = lane() % kTeam; id != kNone && k < quads; k += kTeam) {
         float4 one = vectors[id * quads + k], other = query[k];
@@ -91,7 +92,8 @@ __device__ inline u32 lane_of(u32 mask, u32 rank) {
 }
 
 // Meets the vectors whose ids the lanes have, one or none each.
-__device__ inline void meet(Beam& beam, u32* met, const in<float4>& vectors, const float4* query, u64 quads, u32 id) {
+template <class Vectors>
+__device__ void meet(Beam& beam, u32* met, const Vectors& vectors, const float4* query, u64 quads, u32 id) {
     bool fresh = id != kNone && atomicExch(&met[(id * 2654435761u >> 16) % kMet], id) != id;
     u32 all = __ballot_sync(kWholeWarp, fresh), rank = __popc(all & ((1u << lane()) - 1));
     u64 own = ~0ull;
@@ -105,6 +107,24 @@ __device__ inline void meet(Beam& beam, u32* met, const in<float4>& vectors, con
     for (; near; near &= near - 1) beam.offer(__shfl_sync(kWholeWarp, own, __ffs(near) - 1));
 }
 
+// One query: from the entries along links until no vector is left whose links were not followed.
+template <class Vectors, class Links>
+__device__ void search_beam(Beam& beam, u32* met, const Vectors& vectors, const Links& links, const float4* query,
+                            const u32* entries, u64 quads, u32 degree, u32 entry_count) {
+    for (u32 place = lane(); place < kMet; place += 32) met[place] = kNone;
+    __syncwarp();
+    for (u32 first = 0; first < entry_count; first += 32)
+        meet(beam, met, vectors, query, quads, first + lane() < entry_count ? entries[first + lane()] : kNone);
+    for (u32 from = beam.follow(); from != kNone && !__any_sync(kWholeWarp, stopped()); from = beam.follow()) {
+        for (u32 first = 0; first < degree; first += 32) {
+            u32 id = kNone;
+            if (first + lane() < degree) id = links[from * static_cast<u64>(degree) + first + lane()];
+            __syncwarp();
+            meet(beam, met, vectors, query, quads, id);
+        }
+    }
+}
+
 // The `k` nearest of each query, the nearest first. Vectors and queries are of `quads` times four components, rows of
 // links of `degree` ids, which kNone fills up.
 __global__ void __launch_bounds__(128, 4)
@@ -114,19 +134,11 @@ __global__ void __launch_bounds__(128, 4)
     u32* met = met_by_warp[threadIdx.x / 32];
     for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped()); at += warps()) {
         const float4* query = queries + at * quads;
-        for (u32 place = lane(); place < kMet; place += 32) met[place] = kNone;
-        __syncwarp();
         Beam beam;
-        for (u32 first = 0; first < entry_count; first += 32)
-            meet(beam, met, vectors, query, quads, first + lane() < entry_count ? entries[first + lane()] : kNone);
-        for (u32 from = beam.follow(); from != kNone && !__any_sync(kWholeWarp, stopped()); from = beam.follow()) {
-            for (u32 first = 0; first < degree; first += 32) {
-                u32 id = kNone;
-                if (first + lane() < degree) id = links[from * static_cast<u64>(degree) + first + lane()];
-                __syncwarp();
-                meet(beam, met, vectors, query, quads, id);
-            }
-        }
+        auto walk_from_entries = [&](const auto& vectors, const auto& links) {
+            search_beam(beam, met, vectors, links, query, entries, quads, degree, entry_count);
+        };
+        nearest(walk_from_entries, vectors, links);
         for (u32 part = 0; part < kBeam / 32; ++part)
             if (part * 32 + lane() < k) found[at * k + part * 32 + lane()] = id_of(beam.own[part]);
         __syncwarp();

@@ -6,7 +6,10 @@ __global__ void __launch_bounds__(128, 4) row_products(in<float> matrix, const f
                                                        unsigned long long first, unsigned long long count) {
     for (u64 row = first + warp(); row < first + count && !stopped(); row += warps()) {
         float sum = 0;
-        share(matrix, row * n, n, [&](u64 i, float value) { sum += value * x[i - row * n]; });
+        auto multiply = [&](const auto& matrix) {
+            share(matrix, row * n, n, [&](u64 i, float value) { sum += value * x[i - row * n]; });
+        };
+        nearest(multiply, matrix);
         sum = sum_of_warp(sum);
         if (lane() == 0) y[row] += sum;
     }
@@ -25,18 +28,21 @@ __global__ void __launch_bounds__(128, 4)
         u64 column = tile % across * kColumns, top = first + tile / across * kRows;
         u64 width = least(kColumns, n - column), bottom = least(top + kRows, first + count);
         float sums[kColumns / 32] = {};
-        for (u64 row = top; row < bottom; ++row) {
-            auto part = hold(matrix, row * n + column, width);
-            if (!part) return;
-            bool whole = part.size() >= width;
+        auto add_rows = [&](const auto& matrix) {
+            for (u64 row = top; row < bottom; ++row) {
+                auto part = hold(matrix, row * n + column, width);
+                if (!part) return;
+                bool whole = part.size() >= width;
 #pragma unroll
-            for (u32 k = 0; k < kColumns / 32; ++k) {
-                u64 at = lane() + k * 32;
-                // A row that begins within a page may end in the next one.
-                if (at < width)
-                    sums[k] += x[row] * (whole || at < part.size() ? part[at] : matrix[row * n + column + at]);
+                for (u32 k = 0; k < kColumns / 32; ++k) {
+                    u64 at = lane() + k * 32;
+                    // A row that begins within a page may end in the next one.
+                    if (at < width)
+                        sums[k] += x[row] * (whole || at < part.size() ? part[at] : matrix[row * n + column + at]);
+                }
             }
-        }
+        };
+        nearest(add_rows, matrix);
 #pragma unroll
         for (u32 k = 0; k < kColumns / 32; ++k)
             if (lane() + k * 32 < width) atomicAdd(&y[column + lane() + k * 32], sums[k]);

@@ -20,18 +20,21 @@ __global__ void __launch_bounds__(128, 4)
                   const float* contributions, float* sums, unsigned vertices, unsigned long long edges,
                   unsigned long long first, unsigned long long count) {
     for (u64 piece = first + warp(); piece < first + count && !stopped(); piece += warps()) {
-        auto ends = walk(neighbours);
         // A lane adds up as long as its edges are of one row.
         u32 summed = 0;
         float sum = 0;
-        walk_piece(offsets, vertices, owners[piece], piece, edges, [&](bool there, u32 row, u64 edge) {
-            if (!there) return;
-            if (row != summed) {
-                if (sum != 0) atomicAdd(&sums[summed], sum);
-                summed = row, sum = 0;
-            }
-            sum += contributions[ends[edge]];
-        });
+        auto pull = [&](const auto& offsets, const auto& neighbours) {
+            auto ends = walk(neighbours);
+            walk_piece(offsets, vertices, owners[piece], piece, edges, [&](bool there, u32 row, u64 edge) {
+                if (!there) return;
+                if (row != summed) {
+                    if (sum != 0) atomicAdd(&sums[summed], sum);
+                    summed = row, sum = 0;
+                }
+                sum += contributions[ends[edge]];
+            });
+        };
+        nearest(pull, offsets, neighbours);
         if (sum != 0) atomicAdd(&sums[summed], sum);
     }
 }

@@ -11,6 +11,8 @@ use crate::table::{Answer, Cell, Column, Filter, Grouping, Query, Trips, queries
 
 /// Blocks of 128 threads of a multiprocessor, by the kernels' bounds.
 const BLOCKS: u32 = 4;
+/// Pages that a warp holds: one of the scanned column, and one of another.
+const SPANS: u64 = 2;
 /// The queries' names on the command line.
 const NAMES: [&str; 5] = ["query0", "query1", "query2", "query3", "query4"];
 
@@ -118,7 +120,7 @@ impl Work<'_> {
         // A query with one sum has no second column: the kernel looks at it for two alone.
         let (one, other) = (query.sums[0], query.sums[query.sums.len() - 1]);
         let (one, other) = (arg(one)?, arg(other)?);
-        let (config, ranges, totals) = (self.space.whole_gpu(BLOCKS, 1), &self.ranges, &self.totals);
+        let (config, ranges, totals) = (self.space.whole_gpu(BLOCKS, SPANS), &self.ranges, &self.totals);
         let column = arg(query.filters[0].column)?;
         let launched = match (&query.filters[1..], query.grouping.columns()) {
             ([], [zones, times]) => {

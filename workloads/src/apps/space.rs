@@ -29,6 +29,8 @@ const COPY_LOOK: Duration = Duration::from_micros(5);
 pub enum Way {
     /// Paged by gpuvm, with that placement.
     Paged(Placement),
+    /// Paged by gpuvm, each array with frames of its own, which it keeps: for memory that holds all arrays.
+    Resident,
     /// In device memory: the kernels as they would be if everything fitted.
     Raw,
     /// In pinned host memory, read and written in place (EMOGI's way).
@@ -56,7 +58,16 @@ impl Way {
 
     /// Whether kernels take plain pointers.
     fn plain(self) -> bool {
-        !matches!(self, Self::Paged(_))
+        !matches!(self, Self::Paged(_) | Self::Resident)
+    }
+
+    /// What this way is where memory `holds_all` arrays: a GPU that may decide keeps them.
+    #[must_use]
+    pub fn where_memory(self, holds_all: bool) -> Self {
+        match self {
+            Self::Paged(Placement::Auto) if holds_all => Self::Resident,
+            way => way,
+        }
     }
 
     /// Whether arrays are in CUDA's managed memory.
@@ -105,6 +116,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paged(placement) => write!(f, "{placement}"),
+            Self::Resident => f.write_str("resident"),
             Self::Raw => f.write_str("raw"),
             Self::InPlace => f.write_str("host"),
             Self::Managed => f.write_str("managed"),
@@ -122,9 +134,12 @@ impl FromStr for Way {
         if let Ok(placement) = text.parse() {
             return Ok(Self::Paged(placement));
         }
-        let found = Self::PEERS.into_iter().find(|way| way.to_string() == text);
+        let found = Self::PEERS
+            .into_iter()
+            .chain([Self::Resident])
+            .find(|way| way.to_string() == text);
         found.ok_or_else(|| {
-            format!("`{text}` is none of auto, fetch, in-place, while-free, raw, host, managed, advised, prefetched, chunked")
+            format!("`{text}` is none of auto, fetch, in-place, while-free, resident, raw, host, managed, advised, prefetched, chunked")
         })
     }
 }
@@ -251,7 +266,8 @@ impl Space {
     }
 
     /// A launch that fills the GPU with warps that share out work by their numbers, for kernels with bounds of 128 threads and
-    /// `blocks` blocks of a multiprocessor. A warp holds so many spans at once. With few frames there are fewer warps.
+    /// `blocks` blocks of a multiprocessor. A warp holds so many spans at once. With few frames there are fewer warps; spans of arrays
+    /// with frames of their own hold none of them.
     pub fn whole_gpu(&self, blocks: u32, spans: u64) -> LaunchConfig {
         let gpu = self.gpu();
         let (blocks, threads) = match gpu.compute_capability {
@@ -293,7 +309,7 @@ impl Space {
     pub fn array<T: Pod>(&self, name: &'static str, usage: Use, values: &[T]) -> Result<Array<T>, AppError> {
         let bytes = std::mem::size_of_val(values) as u64;
         let store = match self.way {
-            Way::Paged(placement) => Store::Region(self.region(name, usage, placement, values)?),
+            Way::Paged(_) | Way::Resident => Store::Region(self.region(name, usage, values)?),
             Way::Raw => {
                 let memory = self.device_memory(bytes)?;
                 self.write(memory.addr(), values)?;
@@ -316,17 +332,16 @@ impl Space {
         ))
     }
 
-    fn region<T: Pod>(
-        &self,
-        name: &'static str,
-        usage: Use,
-        placement: Placement,
-        values: &[T],
-    ) -> Result<Region<T>, AppError> {
+    fn region<T: Pod>(&self, name: &'static str, usage: Use, values: &[T]) -> Result<Region<T>, AppError> {
         let builder = self.vm.region::<T>().name(name);
         let builder = match usage {
-            Use::Read => builder.read_only().placement(placement),
+            Use::Read => builder.read_only(),
             Use::ReadWrite => builder,
+        };
+        let builder = match (self.way, usage) {
+            (Way::Resident, _) => builder.never_evicted(),
+            (Way::Paged(placement), Use::Read) => builder.placement(placement),
+            _ => builder,
         };
         builder.from_slice(values).map_err(AppError::vm(Step::Memory))
     }

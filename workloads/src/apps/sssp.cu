@@ -64,12 +64,18 @@ __global__ void __launch_bounds__(128, 4)
             // A distance that falls from now on sets the bit again.
             __threadfence();
             __syncwarp();
-            if (near) begins = now(&distances[vertex]), begin = offsets[vertex], end = offsets[vertex + 1];
-            // After a fault lanes may have read zeros.
+            if (near) begins = now(&distances[vertex]);
+            bool listed = false;
+            auto walk_word = [&](const auto& offsets, const auto& neighbours, const auto& weights) {
+                if (near) begin = offsets[vertex], end = offsets[vertex + 1];
+                // After a fault lanes may have read zeros.
+                if (__any_sync(kWholeWarp, stopped())) return;
+                listed = end - begin >= kListedRow;
+                walk_rows(begin, listed ? 0 : static_cast<u32>(end - begin), begins,
+                          [&](u64 edge, u32 from) { relax(neighbours[edge], from, weights[edge]); });
+            };
+            nearest(walk_word, offsets, neighbours, weights);
             if (__any_sync(kWholeWarp, stopped())) return;
-            bool listed = end - begin >= kListedRow;
-            walk_rows(begin, listed ? 0 : static_cast<u32>(end - begin), begins,
-                      [&](u64 edge, u32 from) { relax(neighbours[edge], from, weights[edge]); });
             for (u32 owners = __ballot_sync(kWholeWarp, listed); owners; owners &= owners - 1) {
                 u32 owner = __ffs(owners) - 1, row = static_cast<u32>(word * 32 + owner);
                 list_row(list, round, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner),
@@ -90,8 +96,11 @@ __global__ void __launch_bounds__(128, 4)
         u64 begin = list[at] / kPieceUnit, end = begin + list[at] % kPieceUnit;
         u32 from = now(&distances[listed_rows[at]]);
         // From a multiple of 128 bytes on.
-        for (u64 edge = begin / 32 * 32 + lane(); edge < end && !stopped(); edge += 32)
-            if (edge >= begin) relax(neighbours[edge], from, weights[edge]);
+        auto walk_piece_of_row = [&](const auto& neighbours, const auto& weights) {
+            for (u64 edge = begin / 32 * 32 + lane(); edge < end && !stopped(); edge += 32)
+                if (edge >= begin) relax(neighbours[edge], from, weights[edge]);
+        };
+        nearest(walk_piece_of_row, neighbours, weights);
     }
     relax.tell(&least[round % 2]);
 }
