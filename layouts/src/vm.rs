@@ -220,8 +220,11 @@ pub struct TableHead {
     pub granules: [u32; GRANULES as usize],
     /// Walks of warps through the region's pages, over queue pairs.
     pub streams: [StreamState; STREAMS as usize],
+    /// How far pages that are worth a fetch have looked for one to displace: in the high half an epoch, in the low half looks in it. One
+    /// word for pages of the frequency rule's sample, and one for those of none.
+    pub looks: [u64; 2],
     /// Unused, to the end of the line.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 3],
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     pub absent: u64,
 }
@@ -469,7 +472,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, reserved_tail: 112, }
-    TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, reserved: 5200, absent: 5240, }
+    TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }

@@ -444,8 +444,11 @@ struct alignas(128) TableHead {
     unsigned int granules[GRANULES];
     /// Walks of warps through the region's pages, over queue pairs.
     StreamState streams[STREAMS];
+    /// How far pages that are worth a fetch have looked for one to displace: in the high half an epoch, in the low half looks in it. One
+    /// word for pages of the frequency rule's sample, and one for those of none.
+    unsigned long long looks[2];
     /// Unused, to the end of the line.
-    unsigned long long reserved[5];
+    unsigned long long reserved[3];
     /// Pages of a never-evicted region that are not resident: at 0 no access needs to look at a page's word.
     unsigned long long absent;
 };
@@ -928,7 +931,8 @@ static_assert(__builtin_offsetof(TableHead, near_read) == 68, "offset of TableHe
 static_assert(__builtin_offsetof(TableHead, page_chunks) == 72, "offset of TableHead::page_chunks");
 static_assert(__builtin_offsetof(TableHead, granules) == 80, "offset of TableHead::granules");
 static_assert(__builtin_offsetof(TableHead, streams) == 1104, "offset of TableHead::streams");
-static_assert(__builtin_offsetof(TableHead, reserved) == 5200, "offset of TableHead::reserved");
+static_assert(__builtin_offsetof(TableHead, looks) == 5200, "offset of TableHead::looks");
+static_assert(__builtin_offsetof(TableHead, reserved) == 5216, "offset of TableHead::reserved");
 static_assert(__builtin_offsetof(TableHead, absent) == 5240, "offset of TableHead::absent");
 static_assert(__builtin_offsetof(StreamState, walk) == 0, "offset of StreamState::walk");
 static_assert(__builtin_offsetof(StreamState, ended) == 8, "offset of StreamState::ended");

@@ -118,6 +118,8 @@ impl<'a> Request<'a> {
         let mut flags = vec![
             format!("--gpu-architecture={kind}_{base}"),
             "--std=c++17".to_owned(),
+            // NVRTC knows no functions for the host, and takes a lambda with `auto` parameters for one without this.
+            "-default-device".to_owned(),
             if options.debug {
                 "--device-debug"
             } else {

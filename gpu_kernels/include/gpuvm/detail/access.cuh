@@ -68,7 +68,8 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         // Asked where there is one transport only, too: without it ptxas 13.0 takes 18 registers more. A page that goes
         // through a staging buffer in several pieces is for the long way.
         bool fits = array.home != 0 && !never_evicted(array) && !stores_in_place(array) &&
-                    array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1));
+                    array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1)) &&
+                    !is_in_sample(array, place.page);
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =

@@ -23,10 +23,11 @@ constexpr u32 kCleaning = 2;  // its frame reaches the pool when its WRITE ends
 
 // Lets a page leave its frame: a referenced one gets its second chance, but for one that is read once; pinned and busy
 // ones are passed over, a dirty one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
-GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung) {
+// `even_used`: there is no second chance.
+GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung, bool even_used = false) {
     u32 frame = frame_of(seen);
     if (pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) return kStays;
-    if (seen & layout::REFERENCED_BIT) {
+    if (!even_used && seen & layout::REFERENCED_BIT) {
         atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
         if (!is_read_once(region_of(vm, id))) return kStays;
         seen &= ~layout::REFERENCED_BIT;
@@ -53,19 +54,22 @@ GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen
 constexpr u32 kSampleWindow = 128;
 // A page of the sample that the page `id` is in leaves its frame, which goes to `*direct` where that is given, else to
 // the pool. The clock of a sample goes over its pages, since few frames are its own. False when none of a window can
-// leave.
-GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct) {
+// leave. `idle_alone`: a page that was used stays. Else one leaves although all were: a sample that grew whenever its
+// pages are hot would have all of them in the end, and look cheap.
+GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32* direct, bool idle_alone = false) {
     const layout::RegionDesc* region = region_of(vm, id);
     u64* words = reinterpret_cast<u64*>(region->words);
     u32 shift = block_shift_of(region), sample = sample_of(page_of(id), shift), rung = kNoFrame;
     u32 blocks = static_cast<u32>((region->pages + (1u << shift) - 1) >> shift);
     u32 block = atom_add_relaxed_gpu(&head_of(words)->hands[sample], window) % blocks;
-    for (u32 n = 0; n < window && n < blocks; ++n, block = block + 1 < blocks ? block + 1 : 0) {
+    if (window > blocks) window = blocks;
+    for (u32 n = 0; n < (idle_alone ? window : 2 * window); ++n, block = block + 1 < blocks ? block + 1 : 0) {
+        if (n == window) block = (block + blocks - window) % blocks;
         u64 page = page_of_sample(block, sample, shift);
         if (page >= region->pages) continue;
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
-        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung) != kLeft) continue;
+        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
@@ -84,7 +88,10 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page,
                               bool idle_alone = false) {
     if constexpr (kDirect) {
-        if (for_page && in_sample(vm, for_page)) return turn_sample(vm, for_page, kSampleWindow, direct);
+        if (for_page && in_sample(vm, for_page)) {
+            bool idle = window < kClockWindow;
+            return turn_sample(vm, for_page, idle ? window : kSampleWindow, direct, idle);
+        }
     }
     if (window > vm->frame_count) window = vm->frame_count;
     u32 n = 0, frame, found = 0, cleaning = 0, rung = kNoFrame;
@@ -130,12 +137,10 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 // very low.
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
     if constexpr (kQueued) pass_by_a_queue(vm);
-    // The last pages that come while frames are free displace none.
-    if (kDirect && for_page) {
-        if (note_full(vm, for_page, available * 2 >= static_cast<i64>(vm->frames_low))) return;
-        // It has displaced a page of its sample, or need not.
-        if (in_sample(vm, for_page)) return;
-    }
+    // The last pages that come while frames are free displace none, and one of a sample has displaced another before.
+    if (kDirect && for_page &&
+        (note_full(vm, for_page, available * 2 >= static_cast<i64>(vm->frames_low)) || in_sample(vm, for_page)))
+        return;
     turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr, for_page);
 }
 // After a fault, or while its page is on the way.

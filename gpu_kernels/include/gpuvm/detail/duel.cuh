@@ -82,14 +82,23 @@ GPUVM_DEVICE bool in_sample(const layout::VmDesc* vm, u64 id) {
     return duels(region) && sample_of(page_of(id), block_shift_of(region)) != kNoSample;
 }
 
-// Pages of a region that duels displace those of their own sample alone, so that each rule keeps its part of the
-// frames. Whether the page `for_page`, or 0, may take the frame of the page `id`.
+// Each sample keeps its part of the frames: its pages are displaced by those of their own sample alone. Whether the
+// page `for_page`, which is in none, or 0 for any, may take the frame of the page `id`.
 GPUVM_DEVICE bool may_displace(const layout::VmDesc* vm, u64 for_page, u64 id) {
-    if (!kDirect || !for_page || region_number(for_page) != region_number(id)) return true;
+    return !kDirect || !for_page || !in_sample(vm, id);
+}
+
+// Whether the page `id`, which is to be fetched, takes the frame of another page of its sample first. If it did so
+// afterwards a sample of pages that many lanes want would have a frame for each of them. One that follows the frequency
+// rule has displaced a page before.
+GPUVM_DEVICE bool swaps(const layout::VmDesc* vm, u64 id) {
     const layout::RegionDesc* region = region_of(vm, id);
-    if (!duels(region)) return true;
-    u32 shift = block_shift_of(region);
-    return sample_of(page_of(id), shift) == sample_of(page_of(for_page), shift);
+    if (!kDirect || !duels(region)) return false;
+    layout::TableHead* head = head_of(reinterpret_cast<u64*>(region->words));
+    u64 sampling = sampling_of(head);
+    u32 sample = sample_of(page_of(id), block_shift_of(sampling));
+    return sample != kNoSample && !is_free(static_cast<u32>(sampling), vm->page_shift) &&
+           rule_of(head, sampling, sample) != layout::RULE_FREQUENCY;
 }
 
 // The page `id` has left its frame for the page `for_page`, or 0 for any. A function of its own: in the clock's loop it
@@ -154,25 +163,19 @@ GPUVM_DEVICE void spend(layout::TableHead* head, u32 sample, u64 cost, u32 page_
     if ((before ^ (before + cost)) >> ld_weak(&head->period_shift)) decide(head, page_shift);
 }
 
-// A page of a region that duels was fetched by a fault. True when it is to displace a page of its sample, whether
-// frames are free or not: a sample that took what other pages gave back would grow until it has all its pages. One that
-// follows the frequency rule has displaced before.
-GPUVM_NOINLINE bool spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
+GPUVM_NOINLINE void spend_on_duel(layout::Counters* c, layout::TableHead* head, u64 page, u32 page_shift) {
     u64 sampling = sampling_of(head);
-    bool full = !is_free(static_cast<u32>(sampling), page_shift);
-    if (full) count(&c->admissions, 1);
+    if (!is_free(static_cast<u32>(sampling), page_shift)) count(&c->admissions, 1);
     u32 sample = sample_of(page, block_shift_of(sampling));
-    if (sample == kNoSample) return false;
-    spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
-    return full && rule_of(head, sampling, sample) != layout::RULE_FREQUENCY;
+    if (sample != kNoSample) spend(head, sample, 1ull << (page_shift - kChunkShift), page_shift);
 }
 
-// A page was fetched by a fault. As `spend_on_duel`.
-GPUVM_DEVICE bool spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
-    if (!kDirect) return false;
+// A page was fetched by a fault.
+GPUVM_DEVICE void spend_on_fetch(layout::Counters* c, u64* word, u64 page, u32 page_shift) {
+    if (!kDirect) return;
     layout::TableHead* head = head_of(word - page);
     // No blocks: the region does not duel.
-    return block_shift_of(sampling_of(head)) && spend_on_duel(c, head, page, page_shift);
+    if (block_shift_of(sampling_of(head))) spend_on_duel(c, head, page, page_shift);
 }
 
 // The frame field of an absent page's word counts what reads at its home have cost: 20 bits of chunks, and in which of

@@ -377,10 +377,8 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     count(&counters(vm)->faults, 1);
     count_fetched(vm, miss->source().bytes);
     if (!miss->pooled()) return;
-    if (spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift))
-        turn_sample(vm, miss->id(), kSampleWindow, nullptr);
-    else
-        pay_back(vm, 1, miss->id());
+    spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift);
+    pay_back(vm, 1, miss->id());
 }
 
 // Claims an absent page and copies it into a frame, all by one lane. The data is on its way while the claim is made and
@@ -401,6 +399,8 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         }
         if (status == kNone) continue;
         if (status != kWon) return status;
+        if (miss->pooled() && frame == kNoFrame && swaps(vm, miss->id()))
+            turn_sample(vm, miss->id(), kSampleWindow, &frame);
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.

@@ -18,11 +18,19 @@ namespace detail {
 constexpr u64 kEnoughWhileFree = 512;
 // Chunks of one page that lanes read together from which on each costs as in a stream.
 constexpr u32 kChunksAlike = 4;
+// Frames that a page which is worth a fetch looks at, for one that is not used.
+constexpr u32 kIdleWindow = 8;
 // In the place of a draw: the read is one of a whole page, which costs as a stream does.
 constexpr u32 kStream = 1u << 31;
 
 GPUVM_DEVICE bool reads_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_IN_PLACE;
+}
+
+// Whether the page is in a sample of a region that duels: whatever fetches it may have to displace another one first.
+GPUVM_DEVICE bool is_in_sample(const layout::ArrayDesc& array, u64 page) {
+    return array.region & layout::ARRAY_DUELS &&
+           sample_of(page, block_shift_of(sampling_of(head_of(words_of(array))))) != kNoSample;
 }
 
 // What a chunk costs, learned from lanes that read together: those that are spread over many pages each need a request
@@ -49,6 +57,20 @@ GPUVM_DEVICE void note_spread(const layout::VmDesc* vm, layout::TableHead* head,
     bool counted = cost > 2 * static_cast<int>(layout::COST_UNIT);
     if (counted ? draws == when_free : draws == layout::DRAWS_COUNTED)
         set_draws(head, sampling, counted ? layout::DRAWS_COUNTED : when_free);
+}
+
+// Whether the page `id`, which is worth a fetch, finds one to displace that was not used for an epoch: each frame is
+// looked at once in one. If every such page might look, the clock would go round in microseconds, and find pages idle
+// that are as hot as any.
+GPUVM_DEVICE bool displaces_idle(const layout::VmDesc* vm, layout::TableHead* head, u64 id, u32 epoch, u32 sample,
+                                 u32* frame) {
+    u64* looks = head->looks + (sample == kNoSample);
+    u64 seen = ld_relaxed_gpu(looks), first = static_cast<u64>(epoch) << 32;
+    u64 number = seen >> 32 == epoch ? seen - first : 0;
+    u64 over = sample == kNoSample ? vm->frame_count : region_of(vm, id)->pages >> block_shift_of(sampling_of(head));
+    // A look that another lane counted instead is that lane's.
+    if (number * kIdleWindow >= over || atom_cas_relaxed_gpu(looks, seen, first + number + 1) != seen) return false;
+    return turn_clock(vm, kIdleWindow, 1, frame, id);
 }
 
 // Counts what reads at the home stand for, one of `drawn` of which is weighed. False when the page is to be fetched, by
@@ -86,7 +108,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
         u32 frame;
         bool enough_free = available > 0 && available * 2 >= static_cast<i64>(vm->frames_low);
         if (sample == kNoSample && enough_free) return false;
-        if (turn_clock(vm, kClockWindow, 1, &frame, id)) {
+        if (displaces_idle(vm, head, id, epoch, sample, &frame)) {
             pool_give(vm, frame);
             return false;
         }

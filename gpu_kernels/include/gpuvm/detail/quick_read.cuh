@@ -53,7 +53,6 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u32 frame = kNoFrame, phase = 0;
     i64 available = 0;
     u32 low = 0;
-    bool displaces = false;
     u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
@@ -73,7 +72,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count(&c->faults, 1);
             count(&c->pages_fetched, 1);
             count(&c->bytes_fetched, bytes);
-            displaces = spend_on_fetch(c, word, page_of(id), page_shift);
+            spend_on_fetch(c, word, page_of(id), page_shift);
         } else {
             if (claimed) revert_claim(word);
             fetch.cancel();
@@ -102,10 +101,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if (!together) Fetch::emptied();
         publish(word, 0, frame, 0);
         count_latency(histogram, ticks() - started);
-        if (displaces)
-            turn_sample(vm, id, kSampleWindow, nullptr);
-        else if (available <= low)
-            refill(vm, 1, available, id);
+        if (available <= low) refill(vm, 1, available, id);
     }
     __syncwarp(group);
     return result;
