@@ -308,9 +308,9 @@ fn explore(gpus: usize, on_a_stream: usize, broken: Option<Broken>) -> Result<us
 
 #[test]
 fn no_order_of_events_shows_a_launch_or_the_host_other_than_what_was_written_last() {
-    for (gpus, on_a_stream) in [(1, 2), (2, 3), (3, 2)] {
+    for (gpus, on_a_stream) in [(1, 2), (2, 3), (3, 2), (4, 2)] {
         let states = explore(gpus, on_a_stream, None).unwrap_or_else(|story| panic!("{gpus} GPUs:\n{story}"));
-        assert!(gpus == 1 || states > 1000, "{states} states of {gpus} GPUs");
+        assert!(gpus == 1 || states > 500, "{states} states of {gpus} GPUs");
     }
 }
 
