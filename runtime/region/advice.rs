@@ -143,7 +143,7 @@ impl RegionInner {
             quiet = Some(self.quiesce());
         };
         let after = advised.after(advice);
-        for on in self.everywhere() {
+        for on in self.where_it_goes_on() {
             if (old ^ new) & !layout::ARRAY_STORES_IN_PLACE != 0 {
                 // A launch that runs may store its own count over it; the next advice, or the rules of `Placement::Auto`, correct that.
                 self.begin_draws(&on, after)?;

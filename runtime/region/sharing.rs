@@ -112,6 +112,15 @@ impl RegionInner {
         own.chain(self.others.lock().iter()).cloned().collect()
     }
 
+    /// The same without GPUs that are lost, if it goes on without them.
+    pub(super) fn where_it_goes_on(&self) -> Vec<Arc<OnGpu>> {
+        let mut places = self.everywhere();
+        if places.len() > 1 {
+            places.retain(|on| on.gpu.device().lost().is_none());
+        }
+        places
+    }
+
     /// Whether kernels of more than one GPU were launched with it.
     fn is_shared(&self) -> bool {
         !self.others.lock().is_empty()

@@ -184,7 +184,6 @@ fn readers_run_side_by_side_also_with_the_gpu_that_wrote() {
             let first = good(nodes[0].read_on.launch(config(), (&region,)));
             let second = good(nodes[1].read_on.launch(config(), (&region,)));
             assert_eq!(nodes[2].sum(&region), total(&model));
-            assert_eq!(nodes[1].sum.info().params.len(), 2);
             assert!(
                 !first.is_done() && !second.is_done(),
                 "a reader waited for another one's end"
