@@ -57,12 +57,10 @@ pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Vec<
 fn visit(distances: &mut [i32], next: &mut [u32], level: i32) -> bool {
     let mut any = false;
     for (word, distances) in next.iter_mut().zip(distances.chunks_mut(32)) {
-        for (bit, distance) in distances
-            .iter_mut()
-            .enumerate()
-            .filter(|(bit, _)| *word >> bit & 1 != 0)
-        {
+        let asked = *word;
+        for (bit, distance) in distances.iter_mut().enumerate() {
             match *distance {
+                _ if asked >> bit & 1 == 0 => {}
                 -1 => (*distance, any) = (level, true),
                 _ => *word &= !(1 << bit),
             }
