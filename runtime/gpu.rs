@@ -1,5 +1,5 @@
 //! One GPU of a virtual memory: its frames, its queue pairs, its page tables, and the launches on it. GPUs of one virtual memory
-//! know nothing of each other: what becomes of one is nothing to the others.
+//! know nothing of each other: regions that several of them use keep them in step (`region/sharing.rs`).
 
 use std::{
     sync::{Arc, OnceLock, Weak, atomic::AtomicBool},

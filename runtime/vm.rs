@@ -125,7 +125,11 @@ impl Vm {
 
 /// One GPU of a virtual memory: regions are made on it, and kernels for it are compiled. A handle as [`Vm`] is.
 ///
-/// A region belongs to the GPU that it was made on. A kernel of another GPU does not take it: [`Error::OtherGpu`].
+/// A kernel of any GPU takes the regions of all, whichever they were made on. A region comes to another GPU with the first launch there
+/// that names it, which takes memory for its page table, and for all of its pages if it is
+/// [never evicted](crate::RegionBuilder::never_evicted). Launches that read it run side by side on all GPUs; one that may write it, as its
+/// parameter `gpuvm::array<T>` says, runs when those on other GPUs have ended, and [`Kernel::launch`] waits for them. Regions with checksums
+/// or replicas, at memory nodes or at a neighbour GPU keep to the GPU that they were made on, as buffers do: [`Error::OtherGpu`].
 #[derive(Clone)]
 pub struct VmGpu {
     place: RegionPlace,

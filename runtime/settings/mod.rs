@@ -92,8 +92,8 @@ impl VmBuilder {
         self.gpus([gpu])
     }
 
-    /// The GPUs of one virtual memory, instead of one: see [`Vm::gpu`]. Each has frames, queue pairs and page tables of its own,
-    /// and runs kernels over regions of its own.
+    /// The GPUs of one virtual memory, instead of one: see [`Vm::gpu`]. Each has frames, queue pairs and page tables of its own.
+    /// Kernels of all of them take the regions of the virtual memory, as [`VmGpu`](crate::VmGpu) says.
     pub fn gpus(mut self, gpus: impl IntoIterator<Item = impl Into<Gpu>>) -> Self {
         self.gpus = gpus.into_iter().map(Into::into).collect();
         self
