@@ -1,6 +1,6 @@
 //! What can go wrong, typed.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use gpuvm_gpu::GpuError;
@@ -246,6 +246,18 @@ pub enum Error {
         page: u64,
         /// The first home whose copy is damaged.
         home: String,
+    },
+    /// Borrowed memory cannot be given back yet: lanes that copied pages there have not ended.
+    #[error(
+        "{writers} lanes still copy pages to the neighbour's memory after {} s; wait for the launches of this GPU, or let them be stopped, and \
+         give it back again",
+        waited.as_secs_f64()
+    )]
+    StillWritten {
+        /// Lanes.
+        writers: u32,
+        /// How long they were waited for.
+        waited: Duration,
     },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]

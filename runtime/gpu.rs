@@ -37,6 +37,7 @@ mod recovery;
 mod region_table;
 mod service;
 mod support;
+mod victims;
 mod view;
 
 pub(crate) use guards::{GuardAddresses, Guards};
@@ -48,6 +49,7 @@ use pool::FramePool;
 pub use read_costs::ReadCosts;
 use region_table::RegionTable;
 use support::Support;
+pub(crate) use victims::Victims;
 pub(crate) use view::{RegionTables, RegionView};
 
 /// What changes while the GPU is used.
@@ -113,6 +115,8 @@ pub(crate) struct PagedGpu {
     nics: Vec<Arc<dyn Nic>>,
     soft_nics: Vec<Arc<SoftNic>>,
     pool: FramePool,
+    /// None where nothing is borrowed of neighbours.
+    victims: Option<Victims>,
     regions: RegionTable,
     meters: Meters,
     launch_states: Arc<StatePool>,
@@ -185,6 +189,11 @@ impl PagedGpu {
 
     pub fn frame_count(&self) -> u32 {
         self.pool.count()
+    }
+
+    /// Where clean pages go that leave their frames; none where they are dropped.
+    pub fn victims(&self) -> Option<&Victims> {
+        self.victims.as_ref()
     }
 
     /// The stream of launches that name none.

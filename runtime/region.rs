@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     element::ElementType,
     error::{Error, Result},
-    gpu::PagedGpu,
+    gpu::{PagedGpu, Victims},
     home::Home,
     launch::Naming,
     pages::Pages,
@@ -210,7 +210,8 @@ impl RegionInner {
             checksums: on.guards.checksums,
             pad: 0,
             homes_reciprocal: layout::reciprocal(stripes.len() as u32),
-            reserved_tail: [0; 4],
+            victims: self.victims_on(on).map_or(0, Victims::desc_addr),
+            reserved_tail: [0; 2],
         }
     }
 
@@ -231,8 +232,18 @@ impl RegionInner {
             )
     }
 
+    /// Where its clean pages go that leave their frames on that GPU. Absent pages' words name slots there, and count nothing: such a region
+    /// is not used in place, whatever it is advised.
+    fn victims_on<'a>(&self, on: &'a OnGpu) -> Option<&'a Victims> {
+        let fits = self.placement == Placement::Fetch && !self.never_evicted && on.direct_addr() != 0;
+        on.gpu.victims().filter(|_| fits)
+    }
+
     /// `ARRAY_*` of the kernel argument on a GPU under such advice.
     fn array_flags(&self, on: &OnGpu, advised: Advised) -> u32 {
+        if self.victims_on(on).is_some() {
+            return 0;
+        }
         let kind = (self.never_evicted, self.read_only);
         let placement = advised.placement.unwrap_or(self.placement);
         let home = on.direct_addr();

@@ -159,6 +159,36 @@ impl VmGpu {
         RegionBuilder::new(self.place.clone(), ElementType::of::<T>())
     }
 
+    /// Gives `bytes` bytes of borrowed memory back, in whole chunks of 16 MiB, at once, also while launches run: how many those were. What
+    /// was there is fetched from its home from now on. When this returns no lane writes there any more; the memory itself is freed with
+    /// the virtual memory. It waits for single page copies, not for a launch, and no longer than the wait limit.
+    ///
+    /// # Errors
+    /// [`Error::StillWritten`] when such a copy has not ended by then; [`Error::Gpu`].
+    pub fn give_back_borrowed(&self, bytes: u64) -> Result<u64> {
+        let gpu = self.paged();
+        match gpu.victims() {
+            Some(victims) => gpu.or_lost(victims.take_back(&**gpu.device(), bytes, gpu.settings().wait_limit)),
+            None => Ok(0),
+        }
+    }
+
+    /// What a neighbour may do with memory that it was given back, for tests: fills it with a byte.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    #[doc(hidden)]
+    pub fn scribble_given_back(&self, byte: u8) -> Result<()> {
+        let gpu = self.paged();
+        gpu.victims()
+            .map_or(Ok(()), |victims| victims.scribble(&**gpu.device(), byte))
+    }
+
+    /// Bytes that neighbour GPUs lend to this one now ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)).
+    pub fn borrowed_bytes(&self) -> u64 {
+        self.paged().victims().map_or(0, |victims| victims.lent_bytes())
+    }
+
     /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.
     ///
     /// # Errors

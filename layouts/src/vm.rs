@@ -283,26 +283,17 @@ pub struct RegionDesc {
 pub struct VictimsDesc {
     /// The slots that are free, as a pool of frames: `pool`, `pool_ring`, `frame_count` and `frame_reciprocal` alone are used.
     pub free: VmDesc,
-    /// Address of the [`LentChunk`]s.
+    /// Slots lie in chunks, each in one neighbour's memory, which takes it back as a whole. Address of the address of each chunk's first
+    /// slot.
     pub chunks: u64,
+    /// Address of 32 bits a chunk: 1 while it is lent. The host alone writes them: 0 at any time, 1 while no launch runs.
+    pub lent: u64,
+    /// Address of 32 bits a chunk: the lanes that copy pages there. The lender waits for 0 after it has written 0 to `lent`.
+    pub writers: u64,
     /// Base-two logarithm of the slots of a chunk.
     pub chunk_shift: u32,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 29],
-}
-
-/// Slots that lie beside each other in one neighbour's memory, which it takes back together.
-#[repr(C, align(64))]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct LentChunk {
-    /// Address of the first slot.
-    pub slots: u64,
-    /// 1 while the memory is lent. The host alone writes it: to 0 at any time, to 1 while no launch runs.
-    pub lent: u32,
-    /// Lanes that copy pages there. The lender waits for 0 after it has written 0 to `lent`.
-    pub writers: u32,
-    /// Unused, to 64 bytes.
-    pub reserved: [u64; 6],
+    pub reserved: [u32; 25],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -509,8 +500,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved_tail: 120, }
-    VictimsDesc: 256 { free: 0, chunks: 128, chunk_shift: 136, reserved: 140, }
-    LentChunk: 64 { slots: 0, lent: 8, writers: 12, reserved: 16, }
+    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, reserved: 156, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }

@@ -47,3 +47,4 @@ mod shared_regions;
 mod stores_in_place;
 mod two_gpus;
 mod untyped;
+mod victims;

@@ -17,19 +17,22 @@ namespace detail {
 GPUVM_DEVICE const layout::VictimsDesc* victims_of(const layout::RegionDesc* region) {
     return reinterpret_cast<const layout::VictimsDesc*>(region->victims);
 }
-GPUVM_DEVICE layout::LentChunk* chunk_of(const layout::VictimsDesc* victims, u32 slot) {
-    return reinterpret_cast<layout::LentChunk*>(victims->chunks) + (slot >> victims->chunk_shift);
+GPUVM_DEVICE u32 chunk_of(const layout::VictimsDesc* victims, u32 slot) { return slot >> victims->chunk_shift; }
+GPUVM_DEVICE u32* writers_of(const layout::VictimsDesc* victims, u32 slot) {
+    return reinterpret_cast<u32*>(victims->writers) + chunk_of(victims, slot);
 }
 GPUVM_DEVICE u64 slot_address(const layout::VmDesc* vm, const layout::VictimsDesc* victims, u32 slot) {
-    return chunk_of(victims, slot)->slots +
-           (static_cast<u64>(slot & ((1u << victims->chunk_shift) - 1)) << vm->page_shift);
+    u64 first = reinterpret_cast<const u64*>(victims->chunks)[chunk_of(victims, slot)];
+    return first + (static_cast<u64>(slot & ((1u << victims->chunk_shift) - 1)) << vm->page_shift);
 }
 // Relaxed: what it is to come before or after is said by a fence or an atomic beside each use.
-GPUVM_DEVICE bool is_lent(const layout::LentChunk* chunk) { return ld_relaxed_gpu(&chunk->lent) != 0; }
+GPUVM_DEVICE bool is_lent(const layout::VictimsDesc* victims, u32 slot) {
+    return ld_relaxed_gpu(reinterpret_cast<const u32*>(victims->lent) + chunk_of(victims, slot)) != 0;
+}
 
 // A slot that nobody's word names any more. One whose memory was taken back is nobody's from now on.
 GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
-    if (is_lent(chunk_of(victims, slot))) pool_give(&victims->free, slot);
+    if (is_lent(victims, slot)) pool_give(&victims->free, slot);
 }
 
 // The slot that an absent page's word names, plus one; 0 for none.
@@ -60,18 +63,17 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
     if (!pool_pop(&victims->free, &slot)) return try_evict(word, seen);
-    layout::LentChunk* chunk = chunk_of(victims, slot);
     // Acquire: the look at the loan comes after it. So the lender, who looks at the writers after it has ended the
     // loan, sees this one, or this one sees the end.
-    atom_add_acquire_gpu(&chunk->writers, 1u);
+    atom_add_acquire_gpu(writers_of(victims, slot), 1u);
     // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
-    bool lent = is_lent(chunk), marked = lent && try_clean(word, seen);
+    bool lent = is_lent(victims, slot), marked = lent && try_clean(word, seen);
     if (marked) {
         u32 frame = frame_of(seen), bytes = source_of(vm, id).bytes;
         copy_to_home(slot_address(vm, victims, slot), frame_address(vm, region, frame), bytes);
     }
     // Release: the copy comes before what the lender does there.
-    atom_add_release_gpu(&chunk->writers, ~0u);
+    atom_add_release_gpu(writers_of(victims, slot), ~0u);
     if (!lent) return try_evict(word, seen);
     if (!marked) {
         give_slot(victims, slot);
@@ -108,7 +110,7 @@ GPUVM_DEVICE bool leave_cleaned(const layout::VmDesc* vm, u64 id, u64* word, u32
 GPUVM_NOINLINE bool was_lent(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 victim) {
     // The copy's loads come before the look at the loan: a lender ends it before it stores anything.
     fence_acq_rel_gpu();
-    bool lent = is_lent(chunk_of(victims_of(region), victim - 1));
+    bool lent = is_lent(victims_of(region), victim - 1);
     count(lent ? &counters(vm)->victims_fetched : &counters(vm)->victims_lost, 1);
     return lent;
 }
