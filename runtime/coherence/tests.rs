@@ -98,7 +98,7 @@ impl World {
         most + 1
     }
 
-    /// The same with the least numbers, so that there are finitely many.
+    /// Renames the values to the least numbers, so that there are finitely many worlds.
     fn renamed(mut self) -> Self {
         let mut names = HashMap::new();
         let mut rename = |value: &mut u8| {

@@ -112,7 +112,7 @@ impl RegionInner {
         own.chain(self.others.lock().iter()).cloned().collect()
     }
 
-    /// The same without GPUs that are lost, if it goes on without them.
+    /// What it is on each of its GPUs but those that are lost, if it goes on without them.
     pub(super) fn where_it_goes_on(&self) -> Vec<Arc<OnGpu>> {
         let mut places = self.everywhere();
         if places.len() > 1 {
@@ -180,7 +180,7 @@ impl RegionInner {
         flushed
     }
 
-    /// The same while the launches are locked and none that names the region runs: then the home holds everything. The first error is
+    /// Writes all dirty pages home while the launches are locked and none that names the region runs: then the home holds everything. The first error is
     /// returned; what could be written is home all the same.
     pub(super) fn flush_quiet(&self, launches: &mut Naming) -> Result<()> {
         self.flush_those(launches, |_| true)
