@@ -7,9 +7,10 @@ use bytemuck::Pod;
 use crate::{
     buffer::{Buffer, BufferInner},
     element::ElementType,
+    error::Result,
     given::{Given, GivenKind},
     gpu::PagedGpu,
-    region::{Region, RegionInner},
+    region::{OnGpu, Region, RegionInner},
     scope::ScopedRegion,
 };
 
@@ -36,6 +37,30 @@ enum Kind<'a> {
     },
 }
 
+/// An argument as the kernels of one GPU have it.
+pub(crate) enum Placed<'a> {
+    Bytes(Vec<u8>),
+    Region(&'a RegionInner, Arc<OnGpu>),
+}
+
+impl Placed<'_> {
+    /// What the kernel gets. A region is described as advice has it at this moment.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes.clone(),
+            Self::Region(region, on) => bytemuck::bytes_of(&region.array(on)).to_vec(),
+        }
+    }
+
+    /// Index and name, when it is a region.
+    pub fn region(&self) -> Option<(u32, String)> {
+        match self {
+            Self::Bytes(_) => None,
+            Self::Region(region, on) => Some((on.view.id(), region.name.clone())),
+        }
+    }
+}
+
 impl<'a> Arg<'a> {
     /// A value that the kernel takes by value: its bytes, in this machine's order.
     pub fn value(element: ElementType, bytes: &'a [u8]) -> Self {
@@ -52,14 +77,17 @@ impl<'a> Arg<'a> {
         Self(Kind::Address { element, address })
     }
 
-    /// What the kernel gets.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        match &self.0 {
-            Kind::Value { bytes, .. } => bytes.to_vec(),
-            Kind::Buffer { inner, .. } => inner.memory.addr().to_ne_bytes().to_vec(),
-            Kind::Region(region) => bytemuck::bytes_of(&region.array()).to_vec(),
-            Kind::Address { address, .. } => address.to_ne_bytes().to_vec(),
-        }
+    /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
+    ///
+    /// # Errors
+    /// As for a region that is made there.
+    pub(crate) fn place_on(&self, gpu: &Arc<PagedGpu>) -> Result<Placed<'a>> {
+        Ok(match &self.0 {
+            Kind::Value { bytes, .. } => Placed::Bytes(bytes.to_vec()),
+            Kind::Buffer { inner, .. } => Placed::Bytes(inner.memory.addr().to_ne_bytes().to_vec()),
+            Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
+            Kind::Address { address, .. } => Placed::Bytes(address.to_ne_bytes().to_vec()),
+        })
     }
 
     /// What a launch keeps of it.
@@ -71,13 +99,11 @@ impl<'a> Arg<'a> {
                     bytes: bytes.len(),
                 },
                 gpu: None,
-                region: None,
                 memory: None,
             },
             Kind::Buffer { gpu, element, inner } => Given {
                 kind: GivenKind::Pointer((*element).clone()),
                 gpu: Some(Arc::clone(gpu)),
-                region: None,
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Region(region) => Given {
@@ -85,15 +111,14 @@ impl<'a> Arg<'a> {
                     element: region.element.clone(),
                     read_only: region.read_only,
                     region: region.name.clone(),
+                    one_gpu: region.keeps_to_one_gpu(),
                 },
-                gpu: Some(Arc::clone(&region.gpu)),
-                region: Some((region.view.id(), region.name.clone())),
+                gpu: Some(Arc::clone(&region.own.gpu)),
                 memory: Some(Arc::clone(region) as _),
             },
             Kind::Address { element, .. } => Given {
                 kind: GivenKind::Pointer(element.clone()),
                 gpu: None,
-                region: None,
                 memory: None,
             },
         }

@@ -1,9 +1,6 @@
 //! Plain device memory: a kernel's `T*`.
 
-use std::{
-    marker::PhantomData,
-    sync::{Arc, Weak},
-};
+use std::{marker::PhantomData, sync::Arc};
 
 use bytemuck::Pod;
 use parking_lot::{Mutex, MutexGuard};
@@ -13,21 +10,26 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     gpu::PagedGpu,
-    launch::{InFlight, Memory},
+    launch::{LaunchKind, Memory, Naming},
 };
 
 /// Shared by the handle and the launches that name it.
 pub(crate) struct BufferInner {
     pub memory: DeviceArray<u8>,
-    pub launches: Mutex<Vec<Weak<InFlight>>>,
+    pub launches: Mutex<Naming>,
 }
 
 impl Memory for BufferInner {
-    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>> {
+    fn launches(&self) -> &Mutex<Naming> {
         &self.launches
     }
 
-    fn may_be_written(&self) {
+    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+        // It lies on one GPU.
+        Ok(())
+    }
+
+    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
         // It has no home that would be behind.
     }
 }
@@ -110,11 +112,9 @@ impl<E> Buffer<E> {
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
-    fn quiesce(&self) -> MutexGuard<'_, Vec<Weak<InFlight>>> {
+    fn quiesce(&self) -> MutexGuard<'_, Naming> {
         let mut launches = self.inner.launches.lock();
-        for launch in launches.drain(..).filter_map(|launch| launch.upgrade()) {
-            launch.settle();
-        }
+        launches.settle();
         launches
     }
 }

@@ -138,7 +138,7 @@ impl Catching<'_> {
             let _launches = region.lock();
             if !region.has_ended() && region.pages.count() != 0 && !region.is_at_nodes() {
                 let (at, pages) = (place as u32, 0..region.pages.count());
-                self.gpu.age(&region.view, at, pages)?;
+                self.gpu.age(&region.own.view, at, pages)?;
             }
         }
         queues.reopen_local(&**self.gpu.device(), place, epoch)
@@ -192,7 +192,7 @@ impl Catching<'_> {
             let regions = self.regions.lock();
             let asked = |weak: &Weak<RegionInner>| memory.iter().any(|(known, _)| known.ptr_eq(weak));
             let new = regions.iter().find(|weak| {
-                let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.gpu, self.gpu));
+                let region = live(weak).filter(|region| std::ptr::eq(&raw const *region.own.gpu, self.gpu));
                 region.is_some_and(|region| region.is_replicated() && region.is_at_nodes()) && !asked(weak)
             });
             if new.is_none() {
@@ -276,8 +276,11 @@ impl RegionInner {
             if self.has_ended() {
                 return Ok(());
             }
-            self.expect_writes();
-            let mended = self.gpu.mend_copies(&self.view, &self.array(), page..end);
+            self.own.view.expect_writes();
+            let mended = self
+                .own
+                .gpu
+                .mend_copies(&self.own.view, &self.array(&self.own), page..end);
             // A page that cannot be read keeps no other from being mended.
             let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
             keep_first(&mut first, mended);

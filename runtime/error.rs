@@ -1,6 +1,6 @@
 //! What can go wrong, typed.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use gpuvm_gpu::GpuError;
@@ -117,10 +117,10 @@ pub enum Error {
         /// Which argument, what was given, what is wanted.
         reason: String,
     },
-    /// A kernel on one GPU of a virtual memory was given memory of another.
+    /// A kernel on one GPU of a virtual memory was given memory that belongs to another: a buffer, or a region that cannot be shared.
     #[error(
-        "kernel `{kernel}` runs on GPU {gpu} of the Vm, and {argument} belongs to GPU {of}: GPUs do not share regions in this \
-         version; make it by Vm::gpu({gpu}), or launch a kernel of Vm::gpu({of})"
+        "kernel `{kernel}` runs on GPU {gpu} of the Vm, and {argument} belongs to GPU {of}: {reason}; make it by Vm::gpu({gpu}), or \
+         launch a kernel of Vm::gpu({of})"
     )]
     OtherGpu {
         /// The kernel.
@@ -131,6 +131,23 @@ pub enum Error {
         argument: String,
         /// The place of the argument's GPU.
         of: usize,
+        /// Why one GPU alone has it.
+        reason: &'static str,
+    },
+    /// A GPU of the virtual memory is lost, and with it what its kernels had written to a region that other GPUs use as well. Told once,
+    /// by the first launch or host access that would have needed those writes; from then on the region is what its home holds.
+    #[error(
+        "GPU {gpu} of the Vm is lost, and writes of its kernels to region `{region}` since the region's last flush may be lost with it; \
+         the other GPUs go on with what the home holds: write the region anew, or compute it again"
+    )]
+    WritesLost {
+        /// The region's name.
+        region: String,
+        /// The place of the GPU in the virtual memory.
+        gpu: usize,
+        /// What happened to the GPU.
+        #[source]
+        source: GpuError,
     },
     /// The launch declares more spans than the frames can carry: it could end with every frame pinned.
     #[error(
@@ -229,6 +246,18 @@ pub enum Error {
         page: u64,
         /// The first home whose copy is damaged.
         home: String,
+    },
+    /// Borrowed memory cannot be given back yet: lanes that copied pages there have not ended.
+    #[error(
+        "{writers} lanes still copy pages to the neighbour's memory after {} s; wait for the launches of this GPU, or let them be stopped, and \
+         give it back again",
+        waited.as_secs_f64()
+    )]
+    StillWritten {
+        /// Lanes.
+        writers: u32,
+        /// How long they were waited for.
+        waited: Duration,
     },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]

@@ -11,8 +11,6 @@ pub(crate) struct Given {
     pub kind: GivenKind,
     /// The GPU that it belongs to.
     pub gpu: Option<Arc<PagedGpu>>,
-    /// Index and name, when it is a region.
-    pub region: Option<(u32, String)>,
     /// Keeps the memory behind it alive and tells it of the launch.
     pub memory: Option<Arc<dyn Memory>>,
 }
@@ -29,6 +27,8 @@ pub(crate) enum GivenKind {
         element: ElementType,
         read_only: bool,
         region: String,
+        /// Why kernels of other GPUs do not take it, if so.
+        one_gpu: Option<&'static str>,
     },
 }
 
@@ -42,10 +42,20 @@ impl GivenKind {
                 element,
                 region,
                 read_only,
+                ..
             } => {
                 let kind = if *read_only { "read-only " } else { "" };
                 format!("the {kind}region `{region}` of {}", element.name())
             }
+        }
+    }
+
+    /// Why a kernel of another GPU does not take it, if so.
+    pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
+        match self {
+            Self::Scalar { .. } => None,
+            Self::Pointer(_) => Some("plain memory lies on one GPU"),
+            Self::Array { one_gpu, .. } => *one_gpu,
         }
     }
 

@@ -1,5 +1,5 @@
 //! One GPU of a virtual memory: its frames, its queue pairs, its page tables, and the launches on it. GPUs of one virtual memory
-//! know nothing of each other: what becomes of one is nothing to the others.
+//! know nothing of each other: regions that several of them use keep them in step (`region/sharing.rs`).
 
 use std::{
     sync::{Arc, OnceLock, Weak, atomic::AtomicBool},
@@ -37,6 +37,7 @@ mod recovery;
 mod region_table;
 mod service;
 mod support;
+mod victims;
 mod view;
 
 pub(crate) use guards::{GuardAddresses, Guards};
@@ -48,6 +49,7 @@ use pool::FramePool;
 pub use read_costs::ReadCosts;
 use region_table::RegionTable;
 use support::Support;
+pub(crate) use victims::Victims;
 pub(crate) use view::{RegionTables, RegionView};
 
 /// What changes while the GPU is used.
@@ -113,6 +115,8 @@ pub(crate) struct PagedGpu {
     nics: Vec<Arc<dyn Nic>>,
     soft_nics: Vec<Arc<SoftNic>>,
     pool: FramePool,
+    /// None where nothing is borrowed of neighbours.
+    victims: Option<Victims>,
     regions: RegionTable,
     meters: Meters,
     launch_states: Arc<StatePool>,
@@ -185,6 +189,11 @@ impl PagedGpu {
 
     pub fn frame_count(&self) -> u32 {
         self.pool.count()
+    }
+
+    /// Where clean pages go that leave their frames; none where they are dropped.
+    pub fn victims(&self) -> Option<&Victims> {
+        self.victims.as_ref()
     }
 
     /// The stream of launches that name none.

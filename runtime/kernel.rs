@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use gpuvm_gpu::{KernelInfo, Stream};
+use gpuvm_gpu::{KernelInfo, ParamKind, Stream};
 
 use crate::{
-    args::{Arg, KernelArgs},
+    args::{Arg, KernelArgs, Placed},
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Named, PagedGpu},
@@ -54,11 +54,16 @@ impl Kernel {
         self.kernel.info()
     }
 
-    /// Enqueues a launch on the default stream of the kernel's GPU and returns at once.
+    /// Enqueues a launch on the default stream of the kernel's GPU and returns at once, unless it names a region that launches on another
+    /// GPU use: before it reads what may have been written there, and before it writes what is used there, it waits until those launches
+    /// have ended, at their deadlines at the latest, and has their dirty pages written home. Launches that only read wait for no other
+    /// readers. Whoever uses one of its regions meanwhile from another thread waits as well.
     ///
     /// # Errors
-    /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory of another GPU, [`crate::Error::Spans`],
-    /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch.
+    /// [`crate::Error::Arguments`], [`crate::Error::OtherGpu`] for memory that belongs to another GPU, [`crate::Error::Spans`],
+    /// [`crate::Error::Gpu`] for a shape that the GPU cannot launch. For regions of other GPUs also: as for a region that is made on this
+    /// GPU; [`crate::Error::Fault`] when another GPU's dirty pages cannot be written home, and [`crate::Error::WritesLost`] when that GPU
+    /// is lost.
     pub fn launch(&self, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch> {
         self.launch_raw(config, &args.args())
     }
@@ -97,12 +102,15 @@ impl Kernel {
         let given: Vec<Given> = args.iter().map(Arg::give).collect();
         self.check(&given)?;
         let label = format!("kernel `{}`", self.info().name);
-        let args = || args.iter().map(Arg::bytes).collect();
+        let placed = args.iter().map(|argument| argument.place_on(&self.gpu));
+        let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
         let mut named = Named::default();
-        for argument in given {
-            named.memories.extend(argument.memory);
-            named.regions.extend(argument.region);
+        for ((given, placed), param) in given.into_iter().zip(&placed).zip(&self.info().params) {
+            let writes = param.kind != ParamKind::PagedArrayConst;
+            named.memories.extend(given.memory.map(|memory| (memory, writes)));
+            named.regions.extend(placed.region());
         }
+        let args = || placed.iter().map(Placed::bytes).collect();
         let in_flight = self.gpu.enqueue(stream, &self.kernel, config, args, named, &label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
@@ -134,12 +142,15 @@ impl Kernel {
             if !gpu.is_beside(&self.gpu) {
                 return refuse(format!("argument {position} belongs to another Vm than the kernel"));
             }
-            return Err(Error::OtherGpu {
-                kernel: info.name.clone(),
-                gpu: self.gpu.place(),
-                argument: given.kind.what(),
-                of: gpu.place(),
-            });
+            if let Some(reason) = given.kind.keeps_to_one_gpu() {
+                return Err(Error::OtherGpu {
+                    kernel: info.name.clone(),
+                    gpu: self.gpu.place(),
+                    argument: given.kind.what(),
+                    of: gpu.place(),
+                    reason,
+                });
+            }
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 mod config;
 mod flight;
+mod naming;
 
 pub use config::LaunchConfig;
-pub(crate) use flight::{InFlight, Memory, Peers, stop_peers};
+pub(crate) use flight::{InFlight, Peers, stop_peers};
+pub(crate) use naming::{LaunchKind, Memory, Naming};

@@ -57,6 +57,7 @@ mod background;
 mod backoff;
 mod buffer;
 mod catch_up;
+mod coherence;
 mod device;
 mod element;
 mod error;

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
     pub guarded: bool,
+    /// Memory of neighbour GPUs for clean pages that leave their frames: ordinals and bytes.
+    pub borrowed: Vec<(u32, u64)>,
     pub support_options: CompileOptions,
 }
 

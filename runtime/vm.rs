@@ -125,7 +125,11 @@ impl Vm {
 
 /// One GPU of a virtual memory: regions are made on it, and kernels for it are compiled. A handle as [`Vm`] is.
 ///
-/// A region belongs to the GPU that it was made on. A kernel of another GPU does not take it: [`Error::OtherGpu`].
+/// A kernel of any GPU takes the regions of all, whichever they were made on. A region comes to another GPU with the first launch there
+/// that names it, which takes memory for its page table, and for all of its pages if it is
+/// [never evicted](crate::RegionBuilder::never_evicted). Launches that read it run side by side on all GPUs; one that may write it, as its
+/// parameter `gpuvm::array<T>` says, runs when those on other GPUs have ended, and [`Kernel::launch`] waits for them. Regions with checksums
+/// or replicas, at memory nodes or at a neighbour GPU keep to the GPU that they were made on, as buffers do: [`Error::OtherGpu`].
 #[derive(Clone)]
 pub struct VmGpu {
     place: RegionPlace,
@@ -153,6 +157,36 @@ impl VmGpu {
     /// [`map_file`](RegionBuilder::map_file), [`map_file_mut`](RegionBuilder::map_file_mut).
     pub fn region<T: Pod>(&self) -> RegionBuilder<T> {
         RegionBuilder::new(self.place.clone(), ElementType::of::<T>())
+    }
+
+    /// Gives `bytes` bytes of borrowed memory back, in whole chunks of 16 MiB, at once, also while launches run: how many those were. What
+    /// was there is fetched from its home from now on. When this returns no lane writes there any more; the memory itself is freed with
+    /// the virtual memory. It waits for single page copies, not for a launch, and no longer than the wait limit.
+    ///
+    /// # Errors
+    /// [`Error::StillWritten`] when such a copy has not ended by then; [`Error::Gpu`].
+    pub fn give_back_borrowed(&self, bytes: u64) -> Result<u64> {
+        let gpu = self.paged();
+        match gpu.victims() {
+            Some(victims) => gpu.or_lost(victims.take_back(&**gpu.device(), bytes, gpu.settings().wait_limit)),
+            None => Ok(0),
+        }
+    }
+
+    /// What a neighbour may do with memory that it was given back, for tests: fills it with a byte.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    #[doc(hidden)]
+    pub fn scribble_given_back(&self, byte: u8) -> Result<()> {
+        let gpu = self.paged();
+        gpu.victims()
+            .map_or(Ok(()), |victims| victims.scribble(&**gpu.device(), byte))
+    }
+
+    /// Bytes that neighbour GPUs lend to this one now ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)).
+    pub fn borrowed_bytes(&self) -> u64 {
+        self.paged().victims().map_or(0, |victims| victims.lent_bytes())
     }
 
     /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.

@@ -111,6 +111,11 @@ pub fn run(name: &str, args: &RunAppArgs) -> Result<(), CliError> {
     let Some(entry) = catalogue::find(name) else {
         return Err(CliError::Options(format!("there is no application `{name}`")));
     };
+    if !args.gpus.is_empty() {
+        return Err(CliError::Options(format!(
+            "{name} runs on one GPU: use --gpu; bfs and pagerank run on several"
+        )));
+    }
     let failed = |source| CliError::App {
         app: name.to_owned(),
         source,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use gpuvm::Placement;
+use gpuvm::{Gpu, Placement};
 use gpuvm_memory_node::Network;
 use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::{DEFAULT_SEED, Direction, GraphSpec, Weights};
@@ -290,6 +290,10 @@ pub struct RunAppArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
+    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1. For pagerank.
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers"])]
+    pub gpus: Vec<Gpu>,
+
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -308,6 +312,10 @@ pub struct RunBfsArgs {
     /// The search.
     #[command(flatten)]
     pub search: BfsArgs,
+
+    /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1.
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers"])]
+    pub gpus: Vec<Gpu>,
 
     /// Print the report as one JSON object.
     #[arg(long)]

@@ -193,7 +193,8 @@ pub fn load_graph(graph: &GraphSpec, options: &LoadOptions, bars: &mut Bars) -> 
     })
 }
 
-fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
+/// The vertex to start from.
+pub fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
     let name = args.graph.to_string();
     let Some(id) = args.source else {
         return graph.csr().first_connected().ok_or(CliError::NoEdges { graph: name });
@@ -218,7 +219,7 @@ fn source_vertex(args: &BfsArgs, graph: &Graph) -> Result<u32, CliError> {
 }
 
 /// The frame memory in whole pages. A share of a small graph is rounded up to a number of frames that can work.
-fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
+pub fn frame_bytes(args: &BfsArgs, graph: &Graph) -> Result<u64, CliError> {
     let page_bytes = args.page_size;
     let data_bytes = bfs::paged_bytes(graph.csr(), args.page_size);
     let bytes = args.memory.bytes_of(data_bytes);

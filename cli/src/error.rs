@@ -115,6 +115,19 @@ pub enum CliError {
         /// Why.
         source: AppError,
     },
+    /// Kernels on several GPUs did not end well.
+    #[error("the run on several GPUs failed")]
+    Run(#[source] gpuvm::Error),
+    /// A rank is not what the processor comes to.
+    #[error("the rank of vertex {vertex} is {found}, on the CPU {expected}; this is a defect of gpuvm")]
+    WrongRank {
+        /// The vertex.
+        vertex: usize,
+        /// What the GPUs came to.
+        found: f32,
+        /// What the processor came to.
+        expected: f64,
+    },
     /// The search on the CPU has no start.
     #[error("the search on the CPU failed")]
     Reference(#[from] VertexOutOfRange),

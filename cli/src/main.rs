@@ -16,6 +16,7 @@ mod progress;
 mod report;
 mod secret;
 mod serve;
+mod several;
 mod simulate;
 mod sizes;
 mod stdout;
@@ -111,7 +112,9 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
 
 fn run(workload: &Workload) -> Result<(), CliError> {
     match (workload, workload.app()) {
+        (Workload::Bfs(args), _) if !args.gpus.is_empty() => several::run_bfs(args, &args.gpus),
         (Workload::Bfs(args), _) => bfs::run(args),
+        (Workload::Pagerank(args), _) if !args.gpus.is_empty() => several::run_pagerank(args, &args.gpus),
         (_, Some((name, args))) => apps::run(name, args),
         (_, None) => unreachable!("each other workload is an application"),
     }

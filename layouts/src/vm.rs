@@ -270,8 +270,30 @@ pub struct RegionDesc {
     pub pad: u32,
     /// [`reciprocal`] of `homes`.
     pub homes_reciprocal: u64,
+    /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
+    pub victims: u64,
     /// Unused, to 128 bytes.
-    pub reserved_tail: [u32; 4],
+    pub reserved_tail: [u32; 2],
+}
+
+/// Slots in memory that neighbour GPUs lend, each for one page that has left its frame. The word of such a page has the slot's number plus
+/// one in its frame field.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct VictimsDesc {
+    /// The slots that are free, as a pool of frames: `pool`, `pool_ring`, `frame_count` and `frame_reciprocal` alone are used.
+    pub free: VmDesc,
+    /// Slots lie in chunks, each in one neighbour's memory, which takes it back as a whole. Address of the address of each chunk's first
+    /// slot.
+    pub chunks: u64,
+    /// Address of 32 bits a chunk: 1 while it is lent. The host alone writes them: 0 at any time, 1 while no launch runs.
+    pub lent: u64,
+    /// Address of 32 bits a chunk: the lanes that copy pages there. The lender waits for 0 after it has written 0 to `lent`.
+    pub writers: u64,
+    /// Base-two logarithm of the slots of a chunk.
+    pub chunk_shift: u32,
+    /// Unused, to the end of the line.
+    pub reserved: [u32; 25],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -448,8 +470,14 @@ pub struct Counters {
     pub read_ahead: u64,
     /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
     pub pages_overwritten: u64,
+    /// Clean pages that left their frames for a slot of a neighbour GPU.
+    pub victims_kept: u64,
+    /// Pages that were fetched from such slots; `pages_fetched` and `bytes_fetched` have them, too.
+    pub victims_fetched: u64,
+    /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
+    pub victims_lost: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 4],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -471,7 +499,8 @@ shared_layout! {
         offset_mask: 56, frame_scale: 60, }
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
-        homes_reciprocal: 104, reserved_tail: 112, }
+        homes_reciprocal: 104, victims: 112, reserved_tail: 120, }
+    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, reserved: 156, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
@@ -489,7 +518,7 @@ shared_layout! {
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
-        read_ahead: 184, pages_overwritten: 192, reserved: 200,
+        read_ahead: 184, pages_overwritten: 192, victims_kept: 200, victims_fetched: 208, victims_lost: 216, reserved: 224,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -14,6 +14,7 @@ use super::{
     pool::FramePool,
     region_table::RegionTable,
     support::{self, Support},
+    victims::Victims,
 };
 use crate::{
     arena::RingArena,
@@ -61,6 +62,7 @@ impl PagedGpu {
         let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
         let meters = Meters::new(&*gpu).doing(doing)?;
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
+        let victims = Victims::new(&*gpu, transport, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
         let gpu = Arc::new(Self {
             place,
@@ -71,6 +73,7 @@ impl PagedGpu {
             nics,
             soft_nics,
             pool,
+            victims,
             regions,
             meters,
             launch_states: StatePool::new(),
@@ -157,8 +160,8 @@ fn describe(
         frame_count: pool.count(),
         frames_low: 0,
         frame_pages: pool.frame_pages.addr(),
-        pool_ring: pool.ring.addr(),
-        pool: pool.state.addr(),
+        pool_ring: pool.free.ring(),
+        pool: pool.free.state(),
         regions: regions.addr(),
         region_count: settings.regions_max,
         queue_count: queues.map_or(0, Queues::count),

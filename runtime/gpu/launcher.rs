@@ -1,6 +1,6 @@
 //! Puts launches on streams, and says how they ended.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
 use gpuvm_nic::{SoftNic, soft};
@@ -10,14 +10,15 @@ use super::{GpuState, PagedGpu, RegionView};
 use crate::{
     error::{Doing, Error, Result},
     fault::Fault,
-    launch::{InFlight, LaunchConfig, Memory, stop_peers},
+    launch::{InFlight, LaunchConfig, LaunchKind, Memory, Naming, stop_peers},
     launch_state::StateSlot,
 };
 
 /// The memory that a launch names: what must live until it has ended, and its regions' names for reports.
 #[derive(Default)]
 pub(crate) struct Named {
-    pub memories: Vec<Arc<dyn Memory>>,
+    /// Each with whether the launch may write it.
+    pub memories: Vec<(Arc<dyn Memory>, bool)>,
     pub regions: Vec<(u32, String)>,
     /// A fault ends nothing but what met it: of the runtime's own kernels.
     pub continues: bool,
@@ -29,6 +30,18 @@ struct Spans {
     warps: u64,
     by_lane: bool,
     frames: u64,
+}
+
+/// Each memory once, in the order of their addresses; written, if any of its mentions says so.
+fn by_address(mut memories: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory>, bool)> {
+    let address = |memory: &Arc<dyn Memory>| Arc::as_ptr(memory).cast::<()>() as usize;
+    memories.sort_by_key(|(memory, _)| address(memory));
+    memories.dedup_by(|(later, later_writes), (memory, writes)| {
+        let same = address(later) == address(memory);
+        *writes |= same && *later_writes;
+        same
+    });
+    memories
 }
 
 impl PagedGpu {
@@ -51,18 +64,23 @@ impl PagedGpu {
         let mut shape = config.shape.clone();
         shape.deadline.get_or_insert(self.settings.launch_deadline);
         let slot = self.state_for(label, continues)?;
-        // Host accesses to this memory wait until the launch is on its stream. In one order, so that two launches
-        // that name the same memory do not wait for each other.
-        let mut by_address: Vec<_> = memories.iter().collect();
-        by_address.sort_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
-        by_address.dedup_by_key(|memory| Arc::as_ptr(memory).cast::<()>() as usize);
-        let mut guards: Vec<MutexGuard<'_, Vec<Weak<InFlight>>>> =
-            by_address.iter().map(|memory| memory.launches().lock()).collect();
+        // Host accesses to this memory, and other launches with it, wait until the launch is on its stream. In one order, so that two
+        // launches that name the same memory do not wait for each other.
+        let memories = by_address(memories);
+        let mut guards: Vec<MutexGuard<'_, Naming>> =
+            memories.iter().map(|(memory, _)| memory.launches().lock()).collect();
+        let kind = |writes| LaunchKind {
+            gpu: self.place,
+            writes,
+        };
+        for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
+            memory.make_coherent(launches, kind(*writes))?;
+        }
         let args = args();
         let mut in_flight = InFlight::new(kernel, slot, label);
         in_flight.regions = regions;
         in_flight.span_frames = self.spans(config).frames;
-        in_flight.memories = memories.clone();
+        in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
         self.make_ready(&mut state)?;
@@ -71,11 +89,12 @@ impl PagedGpu {
         self.check_spans(&kernel.info().name, config, others)?;
         self.forget_errors(&mut state, stream)?;
         // Before the first write can be.
-        by_address.iter().for_each(|memory| memory.may_be_written());
+        for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
+            memory.expect(launches, kind(*writes));
+        }
         self.put(&mut state, stream, &shape, &args, &in_flight)?;
-        for launches in &mut guards {
-            launches.retain(|earlier| earlier.upgrade().is_some_and(|earlier| !earlier.is_done()));
-            launches.push(Arc::downgrade(&in_flight));
+        for ((_, writes), launches) in memories.iter().zip(&mut guards) {
+            launches.push(kind(*writes), &in_flight);
         }
         Ok(in_flight)
     }

@@ -1,6 +1,6 @@
 //! The frames of a GPU, and the pool of those that are free.
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, FillState, PoolState};
 
 use crate::{
@@ -27,8 +27,7 @@ pub(super) struct FramePool {
     /// Frames that the pool is kept above while there are more pages than frames.
     low_water: u32,
     pub frame_pages: DeviceArray<u64>,
-    pub ring: DeviceArray<u64>,
-    pub state: DeviceArray<PoolState>,
+    pub free: FreeList,
     /// Where warps fill a large page together.
     fills: Option<DeviceArray<FillState>>,
 }
@@ -48,11 +47,10 @@ impl FramePool {
             count,
             low_water: (count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
             frame_pages: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
-            ring: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
-            state: DeviceArray::zeroed(gpu, 1).doing(doing)?,
+            free: FreeList::new(gpu, count).doing(doing)?,
             fills,
         };
-        pool.write_free(gpu, &(0..count).collect::<Vec<_>>())?;
+        pool.free.fill(gpu, 0..count).doing(filling)?;
         Ok(pool)
     }
 
@@ -90,21 +88,52 @@ impl FramePool {
             .write(gpu, 0, frame_pages)
             .doing(|| "rebuilding the table of frames".into())?;
         let free = (0..self.count).filter(|&frame| frame_pages[frame as usize] == 0);
-        self.write_free(gpu, &free.collect::<Vec<_>>())
+        self.free.fill(gpu, free).doing(filling)
+    }
+}
+
+fn filling() -> String {
+    "filling the frame pool".into()
+}
+
+/// Numbers below a count that are free: frames, or slots at neighbours. The device library's `pool.cuh` takes and gives them.
+pub(super) struct FreeList {
+    count: u32,
+    ring: DeviceArray<u64>,
+    state: DeviceArray<PoolState>,
+}
+
+impl FreeList {
+    /// With none.
+    pub fn new(gpu: &dyn Gpu, count: u32) -> Result<Self, GpuError> {
+        Ok(Self {
+            count,
+            ring: DeviceArray::zeroed(gpu, u64::from(count))?,
+            state: DeviceArray::zeroed(gpu, 1)?,
+        })
     }
 
-    /// Fills the pool with `free`, in lap 0.
-    fn write_free(&self, gpu: &dyn Gpu, free: &[u32]) -> Result<()> {
-        let doing = || "filling the frame pool".to_owned();
-        let slots: Vec<u64> = (0..self.count as usize)
-            .map(|slot| free.get(slot).map_or(0, |&frame| 1 << 32 | u64::from(frame)))
-            .collect();
-        self.ring.write(gpu, 0, &slots).doing(doing)?;
-        let pool = PoolState {
-            available: free.len() as u64,
-            tail: free.len() as u64,
+    /// Address of the ring's slots.
+    pub fn ring(&self) -> u64 {
+        self.ring.addr()
+    }
+
+    /// Address of the [`PoolState`].
+    pub fn state(&self) -> u64 {
+        self.state.addr()
+    }
+
+    /// Holds `free` and nothing else, in lap 0. No kernel may run.
+    pub fn fill(&self, gpu: &dyn Gpu, free: impl Iterator<Item = u32>) -> Result<(), GpuError> {
+        let mut slots: Vec<u64> = free.map(|number| 1 << 32 | u64::from(number)).collect();
+        let there = slots.len() as u64;
+        slots.resize(self.count as usize, 0);
+        self.ring.write(gpu, 0, &slots)?;
+        let state = PoolState {
+            available: there,
+            tail: there,
             ..zero()
         };
-        self.state.write(gpu, 0, &[pool]).doing(doing)
+        self.state.write(gpu, 0, &[state])
     }
 }

@@ -43,6 +43,9 @@ impl PagedGpu {
             }
             region.write_words(&*self.device, &words)?;
         }
+        if let Some(victims) = &self.victims {
+            victims.free_all(&*self.device)?;
+        }
         self.pool.rebuild(&*self.device, &frame_pages)
     }
 }

@@ -65,7 +65,12 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
         _ => "GPUVM_QUEUED_ONLY",
     };
     let mut options = options.clone();
-    let asked = [(true, only), (settings.guarded, "GPUVM_GUARDED")];
+    let victims = !settings.borrowed.is_empty();
+    let asked = [
+        (true, only),
+        (settings.guarded, "GPUVM_GUARDED"),
+        (victims, "GPUVM_VICTIMS"),
+    ];
     let asked = asked.into_iter().filter(|(asked, _)| *asked);
     options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
     options

@@ -12,19 +12,11 @@ use gpuvm_gpu::{Gpu, Kernel as GpuKernel, LaunchOutcome};
 use gpuvm_layouts::{self as layout, FaultRecord};
 use parking_lot::Mutex;
 
+use super::Memory;
 use crate::{
     error::{Doing, Result},
     launch_state::StateSlot,
 };
-
-/// Memory that a launch names.
-pub(crate) trait Memory: Send + Sync {
-    /// The launches that host accesses to this memory wait for.
-    fn launches(&self) -> &Mutex<Vec<Weak<InFlight>>>;
-
-    /// A launch that may write the memory is about to begin. Called with the launches locked.
-    fn may_be_written(&self);
-}
 
 /// The launches on one GPU, for the one that must stop the others.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gpuvm_layouts as layout;
 
-use super::{Placement, Region, RegionInner, placement::first_draws};
+use super::{Placement, Region, RegionInner};
 use crate::error::Result;
 
 /// How kernels will use a region: [`Region::advise`].
@@ -103,7 +103,7 @@ impl<E> Region<E> {
     /// [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost): then what was advised before holds.
     pub fn advise(&self, advice: Advice) -> Result<bool> {
         let advised = self.inner.advise(advice);
-        self.inner.gpu.or_lost(advised)
+        self.inner.own.gpu.or_lost(advised)
     }
 
     /// Drops the pages that lie wholly in a range of elements, without writing them home: their frames are free again, and each page
@@ -123,8 +123,7 @@ impl<E> Region<E> {
         inner.check_range(&range)?;
         let bytes = inner.element.bytes() as u64;
         let pages = inner.pages.within(&(range.start * bytes..range.end * bytes));
-        let _guard = inner.quiesce();
-        inner.release_some(pages, true)
+        inner.discard_pages(&mut inner.quiesce(), &pages)
     }
 }
 
@@ -134,7 +133,8 @@ impl RegionInner {
         let mut quiet = None;
         let (mut advised, old, new) = loop {
             let advised = self.advised.lock();
-            let (old, new) = (self.array_flags(*advised), self.array_flags(advised.after(advice)));
+            let flags = |advised| self.array_flags(&self.own, advised);
+            let (old, new) = (flags(*advised), flags(advised.after(advice)));
             if quiet.is_some() || (old ^ new) & layout::ARRAY_STORES_IN_PLACE == 0 {
                 break (advised, old, new);
             }
@@ -143,12 +143,13 @@ impl RegionInner {
             quiet = Some(self.quiesce());
         };
         let after = advised.after(advice);
-        if (old ^ new) & !layout::ARRAY_STORES_IN_PLACE != 0 {
-            // A launch that runs may store its own count over it; the next advice, or the rules of `Placement::Auto`, correct that.
-            self.view
-                .write_draws(&**self.gpu.device(), first_draws(new, self.gpu.page_shift()))?;
+        for on in self.where_it_goes_on() {
+            if (old ^ new) & !layout::ARRAY_STORES_IN_PLACE != 0 {
+                // A launch that runs may store its own count over it; the next advice, or the rules of `Placement::Auto`, correct that.
+                self.begin_draws(&on, after)?;
+            }
+            on.gpu.write_region_flags(&on.view, self.flags(&on, after))?;
         }
-        self.gpu.write_region_flags(&self.view, self.flags(after))?;
         *advised = after;
         Ok(match advice {
             Advice::Normal | Advice::Random | Advice::Fetch => true,

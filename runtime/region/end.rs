@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::RegionInner;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    launch::Naming,
+};
 
 /// How long a scope waits for the NIC to let go of borrowed memory before the process ends.
 const BORROWED_WAIT: Duration = Duration::from_secs(60);
@@ -20,33 +23,51 @@ impl RegionInner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let guard = self.quiesce();
-        // Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
-        // that was stopped together with somebody's launch says nothing of the pages.
-        let mut flushed = self.flush_quiet();
-        for _ in 0..STOPPED_MAX {
-            if !matches!(flushed, Err(Error::Stopped { .. })) {
-                break;
-            }
-            flushed = self.flush_quiet();
-        }
-        let flushed = flushed.or_else(|_| self.flush_quiet());
+        let mut launches = self.quiesce();
+        let flushed = self.flush_at_last(&mut launches);
         let synced = self.sync();
-        let released = match self.gpu.lost() {
-            // What is in GPU memory is gone; `flushed` says whether that matters.
-            Some(_) => Ok(()),
-            None => self.release_pages(flushed.is_err()),
-        };
+        let everywhere = self.everywhere();
+        let mut released = Ok(());
+        let mut frames_left = Vec::new();
+        for on in &everywhere {
+            let freed = match on.gpu.lost() {
+                // What is in GPU memory is gone; `flushed` says whether that matters.
+                Some(_) => Ok(()),
+                None => self.release_on(&mut launches, on, flushed.is_err()),
+            };
+            frames_left.push(freed.is_err());
+            released = released.and(freed);
+        }
         let gone = self.let_go(borrowed);
         // Where frames are left, launches in flight may post WRITEs still: the nodes' memory goes with the region then.
         if released.is_ok() {
             self.rows().for_each(|(_, home)| home.give_back());
         }
-        self.gpu.retire(&self.view, released.is_err());
-        drop(guard);
+        // Last on the GPU that it was made on, which says whether it has ended.
+        for (on, frames_left) in everywhere.iter().zip(frames_left).rev() {
+            on.gpu.retire(&on.view, frames_left);
+        }
+        drop(launches);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
-        self.gpu.prune();
+        everywhere.iter().for_each(|on| on.gpu.prune());
         flushed.and(synced).and(released).and(gone)
+    }
+
+    /// The last flush. Once more after an error: the second launch finds the queue pairs mended, and pages are dropped only then. A flush
+    /// that was stopped together with somebody's launch says nothing of the pages.
+    fn flush_at_last(&self, launches: &mut Naming) -> Result<()> {
+        let mut flushed = self.flush_quiet(launches);
+        for _ in 0..STOPPED_MAX {
+            if !matches!(flushed, Err(Error::Stopped { .. })) {
+                break;
+            }
+            flushed = self.flush_quiet(launches);
+        }
+        match flushed {
+            // Told once, and nothing can be done about it.
+            Err(Error::WritesLost { .. }) => flushed,
+            flushed => flushed.or_else(|_| self.flush_quiet(launches)),
+        }
     }
 
     /// Takes the home away from the NIC, or the lanes. Owned memory that may be reached still is leaked.
@@ -77,12 +98,10 @@ impl RegionInner {
 
     fn deregister(&self) -> Result<()> {
         self.leave_local_homes();
-        // What can be taken back is, whatever becomes of the other home.
-        let mut gone = Ok(());
-        for reached in self.homes.iter().rev() {
-            gone = gone.and(reached.reach.withdraw(&**self.gpu.device(), &self.name));
-        }
-        gone
+        self.everywhere()
+            .iter()
+            .map(|on| on.withdraw())
+            .fold(Ok(()), Result::and)
     }
 }
 
@@ -95,7 +114,7 @@ impl Drop for RegionInner {
                 "region `{}` may be reached by the NIC or the GPU still; its memory is leaked",
                 self.name
             );
-            for reached in &self.homes {
+            for reached in &self.own.homes {
                 std::mem::forget(Arc::clone(&reached.home));
             }
         }

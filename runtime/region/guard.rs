@@ -18,7 +18,7 @@ impl RegionInner {
     pub(super) unsafe fn copy_in_anywhere(&self, offset: u64, data: &[u8]) -> Result<()> {
         match self.is_replicated() {
             // SAFETY: passed on from the caller.
-            false => unsafe { self.home().write(&**self.gpu.device(), offset, data) },
+            false => unsafe { self.home().write(&**self.own.gpu.device(), offset, data) },
             // SAFETY: as above.
             true => unsafe { self.copy_in_to_replicas(offset, data) },
         }
@@ -82,10 +82,10 @@ impl RegionInner {
     /// # Safety
     /// As for `copy_out`.
     unsafe fn read_verified(&self, page: u64) -> Result<Vec<u8>> {
-        let kept = match &*self.view.tables() {
+        let kept = match &*self.own.view.tables() {
             Some(tables) => match &tables.guards.checksums {
                 Some(table) => {
-                    let kept = table.read(&**self.gpu.device(), page, 1);
+                    let kept = table.read(&**self.own.gpu.device(), page, 1);
                     kept.doing(|| format!("reading a checksum of region `{}`", self.name))?[0]
                 }
                 None => 0,
@@ -105,7 +105,7 @@ impl RegionInner {
                 continue;
             }
             // SAFETY: passed on from the caller.
-            match unsafe { home.read(&**self.gpu.device(), span.start, &mut bytes) } {
+            match unsafe { home.read(&**self.own.gpu.device(), span.start, &mut bytes) } {
                 Ok(()) if kept == 0 || checksum(&bytes) == kept => return Ok(bytes),
                 Ok(()) => failure = failure.or(Some(self.damaged(row, page))),
                 Err(error) => failure = failure.or(Some(error)),
@@ -121,15 +121,15 @@ impl RegionInner {
         Error::Damaged {
             region: self.name.clone(),
             page,
-            home: self.homes[row].home.name(page),
+            home: self.own.homes[row].home.name(page),
         }
     }
 
     fn write_checksums(&self, first: u64, sums: &[u32]) -> Result<()> {
-        match &*self.view.tables() {
+        match &*self.own.view.tables() {
             Some(tables) => match &tables.guards.checksums {
                 Some(table) => table
-                    .write(&**self.gpu.device(), first, sums)
+                    .write(&**self.own.gpu.device(), first, sums)
                     .doing(|| format!("keeping checksums of region `{}`", self.name)),
                 None => Ok(()),
             },

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, ops::Range, sync::Arc};
 use bytemuck::Pod;
 use gpuvm_layouts::{self as layout, PageWord};
 
-use super::RegionInner;
+use super::{OnGpu, RegionInner};
 use crate::gpu::ReadCosts;
 use crate::{
     element::{ElementType, Untyped},
@@ -54,7 +54,7 @@ impl<E> Region<E> {
 
     /// What reads at the region's home cost, where [`Placement::Auto`](crate::Placement::Auto) weighs that against fetches; else none.
     pub fn read_costs(&self) -> Option<ReadCosts> {
-        self.inner.read_costs
+        self.inner.own.read_costs
     }
 
     /// Pages, the last one perhaps not whole.
@@ -68,8 +68,8 @@ impl<E> Region<E> {
     /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
     /// flush tries again.
     pub fn flush(&self) -> Result<()> {
-        let _guard = self.inner.quiesce();
-        self.inner.flush_quiet()?;
+        let mut launches = self.inner.quiesce();
+        self.inner.flush_quiet(&mut launches)?;
         self.inner.sync()
     }
 
@@ -83,7 +83,7 @@ impl<E> Region<E> {
             // Its lanes store without a pin, so a page that is being written cannot be told from one that is not.
             return self.flush();
         }
-        self.inner.flush_pages()?;
+        self.inner.flush_beside()?;
         self.inner.sync()
     }
 
@@ -93,8 +93,7 @@ impl<E> Region<E> {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn evict(&self) -> Result<()> {
-        let _guard = self.inner.quiesce();
-        self.inner.release_pages(false)
+        self.inner.release_pages(&mut self.inner.quiesce(), false)
     }
 
     /// The type of its elements.
@@ -113,8 +112,8 @@ impl<E> Region<E> {
     /// Copies the bytes of elements from `first` on into `out`, after a flush.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         self.inner.check_range(&self.elements_of(first, out.len())?)?;
-        let _guard = self.inner.quiesce();
-        self.inner.flush_quiet()?;
+        let mut launches = self.inner.quiesce();
+        self.inner.flush_quiet(&mut launches)?;
         self.copy(first, out)
     }
 
@@ -127,13 +126,13 @@ impl<E> Region<E> {
                 reason: "it is read-only".into(),
             });
         }
-        let _guard = self.inner.quiesce();
-        self.inner.release_pages(false)?;
+        let mut launches = self.inner.quiesce();
+        self.inner.release_pages(&mut launches, false)?;
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: as in `copy`; after the release no frame holds a page of the region, so nobody reads or writes the home
         // until a launch that begins after the guard is gone.
         let copied = unsafe { self.inner.copy_in(offset, values) };
-        self.inner.gpu.or_lost(copied)
+        self.inner.own.gpu.or_lost(copied)
     }
 
     /// The elements that so many bytes are, from `first` on.
@@ -149,7 +148,7 @@ impl<E> Region<E> {
         let offset = first * self.inner.element.bytes() as u64;
         // SAFETY: nobody writes the home, as this function's callers see to.
         let copied = unsafe { self.inner.copy_out(offset, out) };
-        self.inner.gpu.or_lost(copied)
+        self.inner.own.gpu.or_lost(copied)
     }
 }
 
@@ -191,10 +190,8 @@ impl<T: Pod> Region<T> {
     /// As [`flush`](Self::flush) while the GPU is there; [`Error::GpuLost`] when the home itself was a GPU's memory.
     pub fn read_home(&self) -> Result<Vec<T>> {
         let mut out = vec![T::zeroed(); self.len() as usize];
-        let _guard = self.inner.quiesce();
-        if self.inner.gpu.lost().is_none() {
-            self.inner.flush_quiet()?;
-        }
+        let mut launches = self.inner.quiesce();
+        self.inner.flush_reachable(&mut launches)?;
         self.copy(0, bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
@@ -223,16 +220,20 @@ impl<T: Pod> Region<T> {
     /// # Errors
     /// [`Error::Gpu`] when GPU memory cannot be read.
     pub fn salvage(&self) -> Result<Vec<DirtyPage<T>>> {
-        let _guard = self.inner.quiesce();
-        let pages = self.inner.gpu.at_rest(|| self.read_dirty());
-        self.inner.gpu.or_lost(pages)
+        let _launches = self.inner.quiesce();
+        let mut found = Vec::new();
+        for on in self.inner.everywhere() {
+            let pages = on.gpu.at_rest(|| self.read_dirty(&on));
+            found.extend(on.gpu.or_lost(pages)?);
+        }
+        Ok(found)
     }
 
-    /// No launch may run.
-    fn read_dirty(&self) -> Result<Vec<DirtyPage<T>>> {
+    /// Those of one GPU. No launch may run there.
+    fn read_dirty(&self, on: &OnGpu) -> Result<Vec<DirtyPage<T>>> {
         let inner = &self.inner;
         let mut found = Vec::new();
-        for (page, bits) in (0..).zip(inner.view.read_words(&**inner.gpu.device())?) {
+        for (page, bits) in (0..).zip(on.view.read_words(&**on.gpu.device())?) {
             let word = PageWord::from_bits(bits);
             let resident = u64::from(word.state) == layout::STATE_RESIDENT;
             if !resident || !(word.dirty || word.write_back) {
@@ -240,11 +241,8 @@ impl<T: Pod> Region<T> {
             }
             let (span, element) = (inner.pages.span(page), size_of::<T>() as u64);
             let mut elements = vec![T::zeroed(); ((span.end - span.start) / element) as usize];
-            let address = inner.frames_addr + (u64::from(word.frame) << inner.gpu.page_shift());
-            let read = inner
-                .gpu
-                .device()
-                .read(address, bytemuck::cast_slice_mut(&mut elements));
+            let address = on.frames_addr + (u64::from(word.frame) << on.gpu.page_shift());
+            let read = on.gpu.device().read(address, bytemuck::cast_slice_mut(&mut elements));
             read.doing(|| format!("salvaging page {page} of region `{}`", inner.name))?;
             let first = span.start / element;
             found.push(DirtyPage { first, elements });

@@ -79,6 +79,6 @@ impl<T: bytemuck::Pod> Region<T> {
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu) when GPU memory cannot be read.
     pub fn health(&self) -> Result<RegionHealth> {
-        self.inner.gpu.or_lost(self.inner.health())
+        self.inner.own.gpu.or_lost(self.inner.health())
     }
 }

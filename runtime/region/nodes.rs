@@ -52,7 +52,7 @@ impl RegionInner {
     fn stripes_at(&self, place: usize) -> impl Iterator<Item = (usize, usize)> {
         Spread {
             stripes: self.stripe_count(),
-            nodes: self.gpu.nodes().len(),
+            nodes: self.own.gpu.nodes().len(),
         }
         .stripes_at(place, self.replicas() as usize)
     }
@@ -63,7 +63,7 @@ impl RegionInner {
 
     /// Asks about a replica's memory at nodes; none where it has none.
     fn with_grants<R>(&self, row: usize, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
-        self.homes.get(row)?.home.at_nodes()?.with(ask)
+        self.own.homes.get(row)?.home.at_nodes()?.with(ask)
     }
 
     pub fn is_at_nodes(&self) -> bool {
@@ -72,7 +72,7 @@ impl RegionInner {
 
     /// Refuses memory of a session that is no node's any more.
     pub(super) fn check_sessions(&self) -> Result<()> {
-        for (place, node) in self.gpu.nodes().iter().enumerate() {
+        for (place, node) in self.own.gpu.nodes().iter().enumerate() {
             for (row, stripe) in self.stripes_at(place) {
                 let ours = self.with_grants(row, |memory| node.is_in(memory.grants[stripe].client()));
                 if ours == Some(false) {
@@ -122,17 +122,17 @@ impl RegionInner {
         for Moved { row, stripe, grant } in moved {
             old.push(self.with_grants(row, |memory| std::mem::replace(&mut memory.grants[stripe], grant)));
         }
-        self.write_stripes_at(place)
+        self.own.write_stripes_at(place)
     }
 
     /// Marks the copies at a node as stale.
     fn age_at(&self, place: usize) -> Result<()> {
         let spread = Spread {
             stripes: self.stripe_count(),
-            nodes: self.gpu.nodes().len(),
+            nodes: self.own.gpu.nodes().len(),
         };
         for (home, pages) in spread.to_age(place, self.pages.count()) {
-            self.gpu.age(&self.view, home, pages)?;
+            self.own.gpu.age(&self.own.view, home, pages)?;
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl RegionInner {
     /// Ends the filling of what nodes gave anew for a read-only region: of each stripe of which `is_whole` says that every
     /// page is there.
     pub(super) fn seal_filled(&self, is_whole: impl Fn(usize, usize) -> bool) -> Result<()> {
-        for place in 0..self.gpu.nodes().len() {
+        for place in 0..self.own.gpu.nodes().len() {
             for (row, stripe) in self.stripes_at(place) {
                 let sealed = self.with_grants(row, |memory| {
                     let grant = &memory.grants[stripe];
@@ -148,7 +148,7 @@ impl RegionInner {
                 });
                 if let Some(sealed) = sealed.flatten() {
                     sealed.doing(|| format!("sealing region `{}`", self.name))?;
-                    self.write_stripes_at(place)?;
+                    self.own.write_stripes_at(place)?;
                 }
             }
         }

@@ -30,16 +30,16 @@ impl Stale {
 impl RegionInner {
     /// Homes of each page.
     pub fn replicas(&self) -> u32 {
-        self.homes.len() as u32
+        self.own.homes.len() as u32
     }
 
     pub fn is_replicated(&self) -> bool {
-        self.homes.len() > 1
+        self.own.homes.len() > 1
     }
 
     /// This host's memory that goes with homes that can be lost, by the home.
     fn spans(&self) -> impl Iterator<Item = (&LocalHome, Span)> {
-        let queues = self.gpu.queues().filter(|_| self.is_replicated());
+        let queues = self.own.gpu.queues().filter(|_| self.is_replicated());
         let locals = queues.into_iter().flat_map(|queues| queues.local_homes());
         let of_home = |(local, (_, home)): (_, (_, &dyn Home))| {
             let memory = home.host_memory()?;
@@ -60,38 +60,43 @@ impl RegionInner {
 
     /// Keeps local homes from being lost while the host looks at them.
     pub(super) fn hold(&self) -> Vec<MutexGuard<'_, Vec<Span>>> {
-        let locals = self.gpu.queues().into_iter().flat_map(|queues| queues.local_homes());
+        let locals = self
+            .own
+            .gpu
+            .queues()
+            .into_iter()
+            .flat_map(|queues| queues.local_homes());
         locals.map(|local| local.hold()).collect()
     }
 
     /// Whether the host cannot reach the home of a page in a replica.
     pub(super) fn is_lost(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_lost(&self.gpu.ways(), page)
+        self.own.homes[replica].home.is_lost(&self.own.gpu.ways(), page)
     }
 
     /// Whether it or kernels cannot.
     pub(super) fn is_away(&self, replica: usize, page: u64) -> bool {
-        self.homes[replica].home.is_away(&self.gpu.ways(), page)
+        self.own.homes[replica].home.is_away(&self.own.gpu.ways(), page)
     }
 
     /// The tables that guard it; none once the region has ended.
     fn with_stale<R>(&self, ask: impl FnOnce(&DeviceArray<u32>) -> R) -> Option<R> {
-        let tables = self.view.tables();
+        let tables = self.own.view.tables();
         tables.as_ref()?.guards.stale.as_ref().map(ask)
     }
 
     pub(super) fn read_stale(&self) -> Result<Stale> {
         let words = self.pages.count().div_ceil(32) as usize;
-        let bits = self.with_stale(|stale| stale.read(&**self.gpu.device(), 0, 2 * words));
+        let bits = self.with_stale(|stale| stale.read(&**self.own.gpu.device(), 0, 2 * words));
         let bits = bits.unwrap_or_else(|| Ok(vec![0; 2 * words]));
         let bits = bits.doing(|| format!("reading which copies of region `{}` are stale", self.name));
         let bits = match bits {
-            Err(_) if self.gpu.device().lost().is_some() => {
+            Err(_) if self.own.gpu.device().lost().is_some() => {
                 // The bits are gone with the GPU: a home that was lost at any time may be behind.
                 let mut bits = vec![0; 2 * words];
                 for ((_, home), bits) in self.rows().zip(bits.chunks_mut(words.max(1))) {
                     let pages = 0..self.pages.count();
-                    for page in pages.filter(|page| home.was_away(&self.gpu.ways(), *page)) {
+                    for page in pages.filter(|page| home.was_away(&self.own.gpu.ways(), *page)) {
                         bits[(page / 32) as usize] |= 1 << (page % 32);
                     }
                 }
@@ -137,16 +142,16 @@ impl RegionInner {
             let next = (page + 1..last).find(|&next| self.good_replica(&stale, next).ok() != Some(row));
             let until = next.map_or(wanted.end, |next| self.pages.start(next));
             let piece = &mut out[(at - offset) as usize..(until - offset) as usize];
-            let gpu = &**self.gpu.device();
+            let gpu = &**self.own.gpu.device();
             // SAFETY: passed on from the caller.
-            if let Err(error) = unsafe { self.homes[row].home.read(gpu, at, piece) } {
+            if let Err(error) = unsafe { self.own.homes[row].home.read(gpu, at, piece) } {
                 // It went away meanwhile.
                 let mut pages = self.pages.of_span(&(at..until));
                 if !pages.all(|page| self.has_good(&stale, 1 - row, page)) {
                     return Err(error);
                 }
                 // SAFETY: as above.
-                unsafe { self.homes[1 - row].home.read(gpu, at, piece) }?;
+                unsafe { self.own.homes[1 - row].home.read(gpu, at, piece) }?;
             }
             at = until;
         }
@@ -190,7 +195,7 @@ impl RegionInner {
             true => Ok(()),
             false => {
                 // Relaxed: a hint to the thread that catches up.
-                self.gpu.catching_up().behind.store(true, Ordering::Relaxed);
+                self.own.gpu.catching_up().behind.store(true, Ordering::Relaxed);
                 self.write_stale(&stale)
             }
         };
@@ -210,7 +215,7 @@ impl RegionInner {
             let copied = match self.is_lost(row, page) {
                 true => None,
                 // SAFETY: passed on from the caller.
-                false => Some(unsafe { home.write(&**self.gpu.device(), span.start, piece) }),
+                false => Some(unsafe { home.write(&**self.own.gpu.device(), span.start, piece) }),
             };
             match copied {
                 Some(Ok(())) if whole || !before.has(row, page) => good.push(row),
@@ -250,7 +255,7 @@ impl RegionInner {
         }
         let mut stale = self.read_stale()?;
         let _held = self.hold();
-        let gpu = &**self.gpu.device();
+        let gpu = &**self.own.gpu.device();
         for page in pages {
             for (row, home) in self.rows() {
                 if !stale.has(row, page) || self.is_lost(row, page) {
@@ -262,7 +267,7 @@ impl RegionInner {
                 let span = self.pages.span(page);
                 let mut bytes = vec![0; (span.end - span.start) as usize];
                 // SAFETY: passed on from the caller.
-                unsafe { self.homes[good].home.read(gpu, span.start, &mut bytes) }?;
+                unsafe { self.own.homes[good].home.read(gpu, span.start, &mut bytes) }?;
                 if home.at_nodes().is_some_and(|nodes| nodes.is_sealed(page)) {
                     // Nobody can write it. What was refused once, or damaged on the way, may be right all the same.
                     let mut there = vec![0; bytes.len()];
@@ -292,7 +297,7 @@ impl RegionInner {
 
     /// While no frame holds a page of the region and nobody else changes the bits.
     fn write_stale(&self, stale: &Stale) -> Result<()> {
-        let written = self.with_stale(|table| table.write(&**self.gpu.device(), 0, &stale.0.concat()));
+        let written = self.with_stale(|table| table.write(&**self.own.gpu.device(), 0, &stale.0.concat()));
         let written = written.unwrap_or(Ok(()));
         written.doing(|| format!("marking stale copies of region `{}`", self.name))
     }

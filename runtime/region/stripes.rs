@@ -2,10 +2,10 @@
 
 use gpuvm_layouts::StripeDesc;
 
-use super::RegionInner;
+use super::OnGpu;
 use crate::{error::Result, home::ReachedHome};
 
-impl RegionInner {
+impl OnGpu {
     /// Where the pages of a replica live, as the device sees it.
     pub(super) fn stripes_of(&self, home: &ReachedHome) -> Vec<Vec<StripeDesc>> {
         let tables = self.view.tables();

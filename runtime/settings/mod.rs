@@ -79,6 +79,7 @@ impl Default for VmBuilder {
                 launch_deadline: Duration::from_secs(600),
                 regions_max: 256,
                 guarded: false,
+                borrowed: Vec::new(),
                 support_options: CompileOptions::default(),
             },
         }
@@ -92,8 +93,8 @@ impl VmBuilder {
         self.gpus([gpu])
     }
 
-    /// The GPUs of one virtual memory, instead of one: see [`Vm::gpu`]. Each has frames, queue pairs and page tables of its own,
-    /// and runs kernels over regions of its own.
+    /// The GPUs of one virtual memory, instead of one: see [`Vm::gpu`]. Each has frames, queue pairs and page tables of its own.
+    /// Kernels of all of them take the regions of the virtual memory, as [`VmGpu`](crate::VmGpu) says.
     pub fn gpus(mut self, gpus: impl IntoIterator<Item = impl Into<Gpu>>) -> Self {
         self.gpus = gpus.into_iter().map(Into::into).collect();
         self
@@ -109,6 +110,16 @@ impl VmBuilder {
     /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
     pub fn frame_memory(mut self, bytes: u64) -> Self {
         self.settings.frame_memory = bytes;
+        self
+    }
+
+    /// Borrows `bytes` bytes of the neighbour GPU `ordinal`, in whole chunks of 16 MiB, as a place between frames and homes: a clean page
+    /// that leaves its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
+    /// [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several neighbours it may be called
+    /// several times. It is for the transport [`Direct`](Transport::Direct), and for regions whose [`Placement`](crate::Placement) is `Fetch`
+    /// and that keep no frames of their own.
+    pub fn borrow_from(mut self, ordinal: u32, bytes: u64) -> Self {
+        self.settings.borrowed.push((ordinal, bytes));
         self
     }
 

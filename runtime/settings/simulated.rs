@@ -17,6 +17,7 @@ pub struct SimulatedGpu {
     workers: Option<u32>,
     lanes_per_worker: u32,
     memory: Option<u64>,
+    neighbours: u32,
     seed: Option<u64>,
     options: SimOptions,
 }
@@ -27,6 +28,7 @@ impl Default for SimulatedGpu {
             workers: None,
             lanes_per_worker: 256,
             memory: None,
+            neighbours: 0,
             seed: None,
             options: SimOptions::default(),
         }
@@ -56,6 +58,13 @@ impl SimulatedGpu {
     /// Its memory in bytes. Default: frames and bookkeeping plus 1 GiB.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
+        self
+    }
+
+    /// Neighbour GPUs, with ordinals from 1 on: [`home_on_gpu`](crate::RegionBuilder::home_on_gpu) and
+    /// [`borrow_from`](crate::VmBuilder::borrow_from) name them. What is there is a part of this GPU's own memory. Default: 0.
+    pub fn neighbours(mut self, count: u32) -> Self {
+        self.neighbours = count;
         self
     }
 
@@ -104,6 +113,7 @@ impl SimulatedGpu {
             .unwrap_or(settings.frame_memory + settings.frames() * 16 + queues + (1 << 30));
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
+            .neighbours(self.neighbours)
             .lanes_per_worker(self.lanes_per_worker);
         let beside = (transport == TransportKind::Rxe).then(workers_beside_a_proxy);
         if let Some(workers) = self.workers.or(beside) {

@@ -43,6 +43,8 @@ mod replicas;
 mod scoped_borrows;
 mod seeds;
 mod several_nics;
+mod shared_regions;
 mod stores_in_place;
 mod two_gpus;
 mod untyped;
+mod victims;

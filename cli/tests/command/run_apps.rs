@@ -117,3 +117,43 @@ fn applications_beside_their_peers_go_on_where_they_ended() {
     assert_eq!(second["rows"].as_array().unwrap()[..2], rows[..]);
     assert_eq!(second["rows"].as_array().unwrap().len(), 4);
 }
+
+#[test]
+fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, gpus) in [
+        ("bfs kron:9 --gpus sim,sim", 2),
+        (
+            "bfs urand:8 --directed --gpus sim,sim,sim --transport soft --page-size 64KiB",
+            3,
+        ),
+        ("pagerank kron:8 --gpus sim,sim", 2),
+        (
+            "pagerank kron:7 --gpus sim,sim,sim --placement fetch --transport soft",
+            3,
+        ),
+    ] {
+        let (status, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments} --json")));
+        assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["verified"], true, "{report}");
+        let of_each = report["gpus"].as_array().unwrap();
+        assert_eq!(of_each.len(), gpus, "{report}");
+        // Each has read a part of the graph.
+        let moved = |gpu: &serde_json::Value, key: &str| gpu[key].as_u64().unwrap();
+        let worked = |gpu: &&serde_json::Value| moved(gpu, "bytes_fetched") + moved(gpu, "bytes_in_place") > 0;
+        assert_eq!(of_each.iter().filter(worked).count(), gpus, "{report}");
+    }
+    for (arguments, expected) in [
+        ("cc --gpus sim,sim", "bfs and pagerank run on several"),
+        ("bfs kron:6 --gpus sim,sim --seed 5", "--gpus runs without --seed"),
+        (
+            "pagerank kron:6 --gpus sim,sim --placement managed",
+            "that does not page",
+        ),
+    ] {
+        let (status, out, err) = finish(gpuvm(folder.path(), &format!("run {arguments}")));
+        assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
+        assert!(err.contains(expected), "{arguments}: {err}");
+    }
+}

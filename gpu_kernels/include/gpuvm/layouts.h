@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 10;
+constexpr const unsigned int LAYOUT_VERSION = 11;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -492,49 +492,10 @@ struct alignas(64) RegionDesc {
     unsigned int pad;
     /// [`reciprocal`] of `homes`.
     unsigned long long homes_reciprocal;
+    /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
+    unsigned long long victims;
     /// Unused, to 128 bytes.
-    unsigned int reserved_tail[4];
-};
-
-/// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
-struct alignas(32) StripeDesc {
-    /// Address of the home's page 0, as the NIC's remote address.
-    unsigned long long home;
-    /// Address of the NIC's local keys of the region's own frames, as [`crate::QueueDesc::frame_keys`] has those of the
-    /// pool's; 0 when it has none.
-    unsigned long long frame_keys;
-    /// Remote key of the home.
-    unsigned int rkey;
-    /// First queue pair that reaches the home.
-    unsigned int queue_first;
-    /// Queue pairs that reach the home.
-    unsigned int queue_count;
-    /// `STRIPE_*`.
-    unsigned int flags;
-};
-
-/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
-/// as its token.
-struct alignas(128) FillState {
-    /// Generation above, the next ticket below. The first of a page is `FILL_END - chunks`, so that a ticket alone says
-    /// whether it is for a chunk, whatever page is filled through this place by the time its taker looks.
-    unsigned long long head;
-    /// Chunks that are filled.
-    unsigned int done;
-    /// Chunks of the page.
-    unsigned int chunks;
-    /// The page, as in the table of frames.
-    unsigned long long page_id;
-    /// Address of the page's frame.
-    unsigned long long frame;
-    /// Address of the page at its home.
-    unsigned long long home;
-    /// Exact length of the page in bytes.
-    unsigned int bytes;
-    /// Taken (1) by the warp that fills a page through this place.
-    unsigned int taken;
-    /// Unused, to 128 bytes.
-    unsigned long long reserved[10];
+    unsigned int reserved_tail[2];
 };
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -581,6 +542,65 @@ struct alignas(128) VmDesc {
     unsigned int ticks_per_us;
     /// [`reciprocal`] of `frame_count`.
     unsigned long long frame_reciprocal;
+};
+
+/// Slots in memory that neighbour GPUs lend, each for one page that has left its frame. The word of such a page has the slot's number plus
+/// one in its frame field.
+struct alignas(128) VictimsDesc {
+    /// The slots that are free, as a pool of frames: `pool`, `pool_ring`, `frame_count` and `frame_reciprocal` alone are used.
+    VmDesc free;
+    /// Slots lie in chunks, each in one neighbour's memory, which takes it back as a whole. Address of the address of each chunk's first
+    /// slot.
+    unsigned long long chunks;
+    /// Address of 32 bits a chunk: 1 while it is lent. The host alone writes them: 0 at any time, 1 while no launch runs.
+    unsigned long long lent;
+    /// Address of 32 bits a chunk: the lanes that copy pages there. The lender waits for 0 after it has written 0 to `lent`.
+    unsigned long long writers;
+    /// Base-two logarithm of the slots of a chunk.
+    unsigned int chunk_shift;
+    /// Unused, to the end of the line.
+    unsigned int reserved[25];
+};
+
+/// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
+struct alignas(32) StripeDesc {
+    /// Address of the home's page 0, as the NIC's remote address.
+    unsigned long long home;
+    /// Address of the NIC's local keys of the region's own frames, as [`crate::QueueDesc::frame_keys`] has those of the
+    /// pool's; 0 when it has none.
+    unsigned long long frame_keys;
+    /// Remote key of the home.
+    unsigned int rkey;
+    /// First queue pair that reaches the home.
+    unsigned int queue_first;
+    /// Queue pairs that reach the home.
+    unsigned int queue_count;
+    /// `STRIPE_*`.
+    unsigned int flags;
+};
+
+/// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
+/// as its token.
+struct alignas(128) FillState {
+    /// Generation above, the next ticket below. The first of a page is `FILL_END - chunks`, so that a ticket alone says
+    /// whether it is for a chunk, whatever page is filled through this place by the time its taker looks.
+    unsigned long long head;
+    /// Chunks that are filled.
+    unsigned int done;
+    /// Chunks of the page.
+    unsigned int chunks;
+    /// The page, as in the table of frames.
+    unsigned long long page_id;
+    /// Address of the page's frame.
+    unsigned long long frame;
+    /// Address of the page at its home.
+    unsigned long long home;
+    /// Exact length of the page in bytes.
+    unsigned int bytes;
+    /// Taken (1) by the warp that fills a page through this place.
+    unsigned int taken;
+    /// Unused, to 128 bytes.
+    unsigned long long reserved[10];
 };
 
 /// The free pool's counters and the clock's hand, one 128-byte line each.
@@ -660,8 +680,14 @@ struct alignas(128) Counters {
     unsigned long long read_ahead;
     /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
     unsigned long long pages_overwritten;
+    /// Clean pages that left their frames for a slot of a neighbour GPU.
+    unsigned long long victims_kept;
+    /// Pages that were fetched from such slots; `pages_fetched` and `bytes_fetched` have them, too.
+    unsigned long long victims_fetched;
+    /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
+    unsigned long long victims_lost;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[7];
+    unsigned long long reserved[4];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -840,6 +866,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
+static_assert(sizeof(VictimsDesc) == 256, "size of VictimsDesc");
 static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
@@ -918,7 +945,14 @@ static_assert(__builtin_offsetof(RegionDesc, checksums) == 88, "offset of Region
 static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionDesc::replicas");
 static_assert(__builtin_offsetof(RegionDesc, pad) == 100, "offset of RegionDesc::pad");
 static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset of RegionDesc::homes_reciprocal");
-static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 112, "offset of RegionDesc::reserved_tail");
+static_assert(__builtin_offsetof(RegionDesc, victims) == 112, "offset of RegionDesc::victims");
+static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 120, "offset of RegionDesc::reserved_tail");
+static_assert(__builtin_offsetof(VictimsDesc, free) == 0, "offset of VictimsDesc::free");
+static_assert(__builtin_offsetof(VictimsDesc, chunks) == 128, "offset of VictimsDesc::chunks");
+static_assert(__builtin_offsetof(VictimsDesc, lent) == 136, "offset of VictimsDesc::lent");
+static_assert(__builtin_offsetof(VictimsDesc, writers) == 144, "offset of VictimsDesc::writers");
+static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of VictimsDesc::chunk_shift");
+static_assert(__builtin_offsetof(VictimsDesc, reserved) == 156, "offset of VictimsDesc::reserved");
 static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
@@ -1008,7 +1042,10 @@ static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Cou
 static_assert(__builtin_offsetof(Counters, bytes_stored_in_place) == 176, "offset of Counters::bytes_stored_in_place");
 static_assert(__builtin_offsetof(Counters, read_ahead) == 184, "offset of Counters::read_ahead");
 static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of Counters::pages_overwritten");
-static_assert(__builtin_offsetof(Counters, reserved) == 200, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, victims_kept) == 200, "offset of Counters::victims_kept");
+static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of Counters::victims_fetched");
+static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
+static_assert(__builtin_offsetof(Counters, reserved) == 224, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

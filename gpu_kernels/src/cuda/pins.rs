@@ -2,9 +2,13 @@
 //!
 //! The driver pins whole pages and refuses a page twice, so that two registrations may share pages a [`Book`] of pinned ranges is
 //! kept: a registration pins what is not pinned yet and counts itself on every range that it touches.
+//!
+//! What another GPU of this process has pinned is pinned for all of them. It is lent: the one that pinned it keeps it pinned, as for a
+//! registration of its own, until the other one has given it back.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
@@ -25,6 +29,9 @@ use crate::memory::{HostRegistration, Release};
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 const IDLE_LOOK: Duration = Duration::from_micros(100);
 
+/// Those of all GPUs that this process has opened.
+static ALL: Mutex<Vec<Weak<Pins>>> = Mutex::new(Vec::new());
+
 /// The registrations of one GPU.
 pub(crate) struct Pins {
     core: Arc<Core>,
@@ -33,6 +40,8 @@ pub(crate) struct Pins {
     pinning: Mutex<()>,
     /// Never held over a call of the driver: launches and callbacks look here.
     book: Mutex<Book>,
+    /// What other GPUs' pins lend to this one, by the first address of the range. Changed with `pinning` held.
+    borrowed: Mutex<BTreeMap<u64, HostRegistration>>,
 }
 
 impl Pins {
@@ -45,7 +54,12 @@ impl Pins {
             pool,
             pinning: Mutex::default(),
             book: Mutex::new(Book::new(u64::try_from(page).unwrap_or(4096).max(4096))),
+            borrowed: Mutex::default(),
         });
+        let mut all = ALL.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&pins));
+        drop(all);
         pins.core.set_pins(Arc::downgrade(&pins));
         pins
     }
@@ -146,9 +160,20 @@ impl Pins {
         let base = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         let native = live.read_only && self.core.info.read_only_registration;
         let flags = base | if native { CU_MEMHOSTREGISTER_READ_ONLY } else { 0 };
-        // SAFETY: the memory is valid until the registration is dropped: the promise of who registers it.
-        let called = unsafe { cu::cuMemHostRegister_v2(from as *mut c_void, (to - from) as usize, flags) };
-        outcome(called).map_err(|failure| self.cannot_pin(live, native, failure))?;
+        let register = || {
+            // SAFETY: the memory is valid until the registration is dropped: the promise of who registers it.
+            outcome(unsafe { cu::cuMemHostRegister_v2(from as *mut c_void, (to - from) as usize, flags) })
+        };
+        let mut called = register();
+        let by_another = |failure: &Failure| is(failure.code, CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        if called.as_ref().is_err_and(by_another) {
+            called = match self.borrow(from, to, live.read_only) {
+                true => Ok(()),
+                // What was left pinned there is not any more.
+                false => register(),
+            };
+        }
+        called.map_err(|failure| self.cannot_pin(live, native, failure))?;
         let mut device = 0;
         // SAFETY: an out-value of the right type; the range was just registered.
         let mapped = unsafe { cu::cuMemHostGetDevicePointer_v2(&raw mut device, from as *mut c_void, 0) };
@@ -188,8 +213,57 @@ impl Pins {
         )
     }
 
+    /// Has another GPU's pins keep a range pinned that they have pinned, for this GPU as well. Those that hold a part of it for nobody let
+    /// go of that. The caller holds `pinning`.
+    fn borrow(&self, from: u64, to: u64, read_only: bool) -> bool {
+        let live = Live {
+            host: from,
+            device: 0,
+            bytes: to - from,
+            read_only,
+        };
+        let others: Vec<Arc<Self>> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut lent = None;
+        for other in others.iter().filter(|other| !std::ptr::eq(&raw const ***other, self)) {
+            lent = lent.or_else(|| other.lend(live));
+            // Not waited for: it may be at the same with this one.
+            if let (None, Some(_pinning)) = (&lent, other.pinning.try_lock())
+                && other.core.enter().is_ok()
+            {
+                other.unpin_unused(Some(&live));
+            }
+        }
+        drop(others);
+        // The driver's calls of this thread go to this GPU again.
+        let entered = self.core.enter().is_ok();
+        match lent.filter(|_| entered) {
+            Some(lent) => self.borrowed.lock().insert(from, lent).is_none(),
+            None => false,
+        }
+    }
+
+    /// A registration of what is pinned here for one that lives.
+    fn lend(self: &Arc<Self>, live: Live) -> Option<HostRegistration> {
+        let mut book = self.book.lock();
+        let all_there = book.missing(&live).is_ok_and(|missing| missing.is_empty());
+        let (number, device) = all_there.then(|| book.enter(live, &[]).ok())??;
+        Some(HostRegistration {
+            host: number,
+            device,
+            bytes: live.bytes,
+            owner: Some(Arc::clone(self) as Arc<dyn Release>),
+        })
+    }
+
     /// Unpins one range; it may wait for running kernels.
     fn unpin(&self, from: u64) {
+        let lent = self.borrowed.lock().remove(&from);
+        if lent.is_some() {
+            drop(lent);
+            // Giving it back may have led this thread to the other GPU. What is wrong with this one shows at its next call.
+            let _ = self.core.enter();
+            return;
+        }
         // SAFETY: the range starts here and was registered by `pin_range`; its last user gave it up.
         let called = unsafe { cu::cuMemHostUnregister(from as *mut c_void) };
         // Nobody to tell; what kills the context is noted.

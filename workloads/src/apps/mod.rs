@@ -16,6 +16,7 @@ mod measure;
 mod pagerank;
 mod queries;
 pub(crate) mod rows;
+pub mod several;
 mod sort;
 mod space;
 mod sssp;

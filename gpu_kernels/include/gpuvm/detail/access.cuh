@@ -70,6 +70,8 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         bool fits = array.home != 0 && !never_evicted(array) && !stores_in_place(array) &&
                     array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1)) &&
                     !is_in_sample(array, place.page);
+        // A page with a victim is fetched the long way.
+        if (kVictims && fits) fits = !victim_in(&regions_of(vm_of(array))[region_of(array)], seen);
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "duel.cuh"
-#include "write_back.cuh"
+#include "victim.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -33,14 +33,14 @@ GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen
         seen &= ~layout::REFERENCED_BIT;
     }
     if (!(seen & layout::DIRTY_BIT)) {
-        if (!try_evict(word, seen)) return kStays;
+        if (!leave_frame(vm, id, word, seen)) return kStays;
         frame_left(vm, frame);
         return kLeft;
     }
     if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) return kStays;
     if (is_direct(region_of(vm, id))) {
         write_back_direct(vm, id, word, frame);
-        return try_leave(vm, word, frame) ? kLeft : kStays;
+        return leave_cleaned(vm, id, word, frame) ? kLeft : kStays;
     }
     if constexpr (kQueued) {
         if (post_clean(vm, id, frame, layout::REQUEST_CLEAN, rung)) return kCleaning;

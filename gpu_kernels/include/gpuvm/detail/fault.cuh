@@ -401,10 +401,13 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (status != kWon) return status;
         if (miss->pooled() && frame == kNoFrame && swaps(vm, miss->id()))
             turn_sample(vm, miss->id(), kSampleWindow, &frame);
+        const layout::RegionDesc* region = region_of(vm, miss->id());
+        u32 victim = victim_in(region, seen);
+        u64 from = victim ? slot_address(vm, victims_of(region), victim - 1) : source.home;
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
-        if (!late) fetch.begin(source.home, source.bytes);
+        if (!late) fetch.begin(from, source.bytes);
         bool claimed = try_claim(word, seen);
         if (!miss->pooled())
             frame = static_cast<u32>(miss->page);
@@ -415,7 +418,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             if (!claimed) continue;
             // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
-            revert_claim(word);
+            revert_claim_of(region, word, seen);
             if (!may_wait) return kNone;
             frame = wait_for_frame(vm, miss->id());
             if (frame == kNoFrame) return kFailed;
@@ -424,9 +427,16 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         miss->frame = frame;
         miss->token = 0;
         if (late)
-            miss->token = fill_page(vm, word, miss->id(), source.home, miss->frame_address(), source.bytes);
+            miss->token = fill_page(vm, word, miss->id(), from, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
+        if (victim) {
+            if (!was_lent(vm, region, victim)) {
+                fetch.begin(source.home, source.bytes);
+                fetch.finish(miss->frame_address());
+            }
+            drop_victim(region, seen);
+        }
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
         publish(word, miss->token, frame, pins);

@@ -94,8 +94,15 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard)
             continue;
         }
         if (!busy) {
-            if (state_of(seen) == kAbsent) return true;
             const layout::RegionDesc* region = region_of(vm, id);
+            if (state_of(seen) == kAbsent) {
+                // The home may change after this: its victim goes as well.
+                if (victim_in(region, seen)) {
+                    if (!try_evict(word, seen)) continue;
+                    drop_victim(region, seen);
+                }
+                return true;
+            }
             bool own = is_resident(seen) && !is_pooled(region);
             // A write-back that failed may have left the checksum of what is dropped: the home's is not known.
             if ((seen & layout::DIRTY_BIT) && is_checked(region))

@@ -15,9 +15,11 @@ namespace detail {
 GPUVM_NOINLINE u32 open_blank(Miss* miss, u32 pins) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
+    const layout::RegionDesc* region = region_of(vm, miss->id());
     u32 frame = kNoFrame;
+    u64 seen;
     while (true) {
-        u64 seen = miss->look();
+        seen = miss->look();
         u32 status = look_at_page(word, miss->id(), seen, pins, &miss->frame);
         if (status == kNone || (status == kWon && !try_claim(word, seen))) continue;
         if (status != kWon) {
@@ -32,10 +34,12 @@ GPUVM_NOINLINE u32 open_blank(Miss* miss, u32 pins) {
             frame = kNoFrame;
         if (frame != kNoFrame) break;
         // Nobody waits for a frame while a page is claimed: others may need the page to go on.
-        revert_claim(word);
+        revert_claim_of(region, word, seen);
         frame = wait_for_frame(vm, miss->id());
         if (frame == kNoFrame) return kFailed;
     }
+    // What it has is not the page any more.
+    drop_victim(region, seen);
     miss->frame = frame;
     if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
     publish_dirty(word, 0, frame, pins);

@@ -102,12 +102,16 @@ GPUVM_DEVICE void give_frame(const layout::VmDesc* vm, const layout::RegionDesc*
     if (is_pooled(region)) pool_give(vm, frame);
 }
 
+// Whether a page is clean in that frame, and nobody holds it or has used it of late.
+GPUVM_DEVICE bool is_idle_in(u64 seen, u32 frame) {
+    return is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
+           !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
+}
+
 // A clean page that nobody holds or has used since leaves its frame, after its write-back. True when the frame is ours.
 GPUVM_DEVICE bool try_leave(const layout::VmDesc* vm, u64* word, u32 frame) {
     u64 seen = ld_relaxed_gpu(word);
-    bool idle = is_resident(seen) && frame_of(seen) == frame && pins_of(seen) == 0 &&
-                !(seen & (layout::DIRTY_BIT | layout::WRITE_BACK_BIT | layout::REFERENCED_BIT));
-    if (!idle || !try_evict(word, seen)) return false;
+    if (!is_idle_in(seen, frame) || !try_evict(word, seen)) return false;
     frame_left(vm, frame);
     return true;
 }

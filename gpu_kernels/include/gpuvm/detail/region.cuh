@@ -24,6 +24,13 @@ constexpr bool kGuarded = kQueued;
 constexpr bool kGuarded = false;
 #endif
 
+// Copies of pages at neighbour GPUs likewise: only programs of a virtual memory that borrows from one know them.
+#if defined(GPUVM_VICTIMS)
+constexpr bool kVictims = kDirect;
+#else
+constexpr bool kVictims = false;
+#endif
+
 // `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.
 GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
     u64 quotient = multiply_high(value, reciprocal);
@@ -60,8 +67,11 @@ GPUVM_DEVICE u64 at_replica(u64 id, u64 replica) {
     return (id & ~(1ull << layout::PAGE_ID_REPLICA_SHIFT)) | replica << layout::PAGE_ID_REPLICA_SHIFT;
 }
 GPUVM_DEVICE u64 other_replica(u64 id) { return id ^ 1ull << layout::PAGE_ID_REPLICA_SHIFT; }
+GPUVM_DEVICE const layout::RegionDesc* regions_of(const layout::VmDesc* vm) {
+    return reinterpret_cast<const layout::RegionDesc*>(vm->regions);
+}
 GPUVM_DEVICE const layout::RegionDesc* region_of(const layout::VmDesc* vm, u64 id) {
-    return reinterpret_cast<const layout::RegionDesc*>(vm->regions) + region_number(id);
+    return regions_of(vm) + region_number(id);
 }
 GPUVM_DEVICE u64 page_of(u64 id) { return id & (layout::REGION_PAGES_MAX - 1); }
 GPUVM_DEVICE u64 page_id(u32 region, u64 page) {

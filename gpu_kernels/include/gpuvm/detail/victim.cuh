@@ -1,0 +1,119 @@
+// Victims: clean pages that left their frames, in slots of memory that neighbour GPUs lend (HUVM, USENIX ATC 2022). The
+// next fault takes such a page from its slot.
+//
+// A slot is free, or of the lane that took it, or of the page whose absent word names it. Who claims that page has the
+// slot with the claim. So nobody reads a slot that another writes, but its lender, who may use it again at any time:
+//
+// - Readers copy first and look then whether the memory is lent still. If not, they copy from the home, which has the
+//   same bytes: a victim is clean.
+// - Writers are counted. The lender ends the loan and waits until there is none, for as long as one page's copy takes.
+#pragma once
+
+#include "write_back.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+GPUVM_DEVICE const layout::VictimsDesc* victims_of(const layout::RegionDesc* region) {
+    return reinterpret_cast<const layout::VictimsDesc*>(region->victims);
+}
+GPUVM_DEVICE u32 chunk_of(const layout::VictimsDesc* victims, u32 slot) { return slot >> victims->chunk_shift; }
+GPUVM_DEVICE u32* writers_of(const layout::VictimsDesc* victims, u32 slot) {
+    return reinterpret_cast<u32*>(victims->writers) + chunk_of(victims, slot);
+}
+GPUVM_DEVICE u64 slot_address(const layout::VmDesc* vm, const layout::VictimsDesc* victims, u32 slot) {
+    u64 first = reinterpret_cast<const u64*>(victims->chunks)[chunk_of(victims, slot)];
+    return first + (static_cast<u64>(slot & ((1u << victims->chunk_shift) - 1)) << vm->page_shift);
+}
+// Relaxed: what it is to come before or after is said by a fence or an atomic beside each use.
+GPUVM_DEVICE bool is_lent(const layout::VictimsDesc* victims, u32 slot) {
+    return ld_relaxed_gpu(reinterpret_cast<const u32*>(victims->lent) + chunk_of(victims, slot)) != 0;
+}
+
+// A slot that nobody's word names any more. One whose memory was taken back is nobody's from now on.
+GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
+    if (is_lent(victims, slot)) pool_give(&victims->free, slot);
+}
+
+// The slot that an absent page's word names, plus one; 0 for none.
+GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
+    return kVictims && region->victims && state_of(seen) == kAbsent ? frame_of(seen) : 0;
+}
+
+// A claim is taken back: the page has the victim that its word named.
+GPUVM_DEVICE void revert_claim_of(const layout::RegionDesc* region, u64* word, u64 seen) {
+    u32 victim = victim_in(region, seen);
+    if (!victim)
+        revert_claim(word);
+    else
+        // Release: the claimer's reads of the slot come before the next claimer's use of it.
+        atom_add_release_gpu(word, (kAbsent - kFetching) + (static_cast<u64>(victim) << layout::FRAME_SHIFT));
+}
+
+// The page that was claimed on the word `seen` has new contents, or a frame: its victim goes.
+GPUVM_DEVICE void drop_victim(const layout::RegionDesc* region, u64 seen) {
+    u32 victim = victim_in(region, seen);
+    if (victim) give_slot(victims_of(region), victim - 1);
+}
+
+// Takes a clean page that nobody holds out of its frame, with a copy in a slot where one is free. False when the page
+// was used meanwhile: it stays. `seen`: its word, without the referenced bit.
+GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
+    const layout::RegionDesc* region = region_of(vm, id);
+    const layout::VictimsDesc* victims = victims_of(region);
+    u32 slot;
+    if (!pool_pop(&victims->free, &slot)) return try_evict(word, seen);
+    // Acquire: the look at the loan comes after it. So the lender, who looks at the writers after it has ended the
+    // loan, sees this one, or this one sees the end.
+    atom_add_acquire_gpu(writers_of(victims, slot), 1u);
+    // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
+    bool lent = is_lent(victims, slot), marked = lent && try_clean(word, seen);
+    if (marked) {
+        u32 frame = frame_of(seen), bytes = source_of(vm, id).bytes;
+        copy_to_home(slot_address(vm, victims, slot), frame_address(vm, region, frame), bytes);
+    }
+    // Release: the copy comes before what the lender does there.
+    atom_add_release_gpu(writers_of(victims, slot), ~0u);
+    if (!lent) return try_evict(word, seen);
+    if (!marked) {
+        give_slot(victims, slot);
+        return false;
+    }
+    u64 left = evicted(seen) | static_cast<u64>(slot + 1) << layout::FRAME_SHIFT;
+    // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
+    if (atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)) {
+        count(&counters(vm)->victims_kept, 1);
+        return true;
+    }
+    write_back_done(word);
+    give_slot(victims, slot);
+    return false;
+}
+
+// Takes a clean page that nobody holds out of its frame. False when its word has changed.
+GPUVM_DEVICE bool leave_frame(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
+    if constexpr (kVictims)
+        if (region_of(vm, id)->victims) return evict_to_slot(vm, id, word, seen);
+    return try_evict(word, seen);
+}
+
+// The same for a page that has been cleaned for its frame, `frame`.
+GPUVM_DEVICE bool leave_cleaned(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
+    if constexpr (!kVictims) return try_leave(vm, word, frame);
+    u64 seen = ld_relaxed_gpu(word);
+    if (!is_idle_in(seen, frame) || !leave_frame(vm, id, word, seen)) return false;
+    frame_left(vm, frame);
+    return true;
+}
+
+// After a page was copied from its victim's slot to `frame`: whether those were its bytes.
+GPUVM_NOINLINE bool was_lent(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 victim) {
+    // The copy's loads come before the look at the loan: a lender ends it before it stores anything.
+    fence_acq_rel_gpu();
+    bool lent = is_lent(victims_of(region), victim - 1);
+    count(lent ? &counters(vm)->victims_fetched : &counters(vm)->victims_lost, 1);
+    return lent;
+}
+
+}  // namespace detail
+}  // namespace gpuvm

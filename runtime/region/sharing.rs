@@ -1,0 +1,228 @@
+//! A region on several GPUs of its virtual memory.
+//!
+//! It comes to a GPU other than the one that it was made on with the first launch there that names it: then it gets a page table there,
+//! and frames of its own if it is never evicted. Whose copies count is in [`Coherence`](crate::coherence::Coherence); what that asks for
+//! before a launch is done here, while the launches that name the region are locked.
+
+use std::{ops::Range, sync::Arc};
+
+use parking_lot::Mutex;
+
+use super::{Advised, OnGpu, Plan, RegionInner, placement::first_draws};
+use crate::{
+    coherence::Step,
+    error::{Error, Result},
+    gpu::PagedGpu,
+    launch::{LaunchKind, Memory, Naming},
+};
+
+impl Memory for RegionInner {
+    fn launches(&self) -> &Mutex<Naming> {
+        &self.launches
+    }
+
+    fn make_coherent(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) -> Result<()> {
+        for step in launches.coherence.before(gpu, writes) {
+            match step {
+                Step::Wait { gpu, writers } => {
+                    launches.settle_those(|kind| kind.gpu == gpu && (kind.writes || !writers));
+                }
+                Step::Flush { gpu } => self.at(gpu).map_or(Ok(()), |on| self.flush_on(launches, &on))?,
+                Step::Drop { gpu } => self.at(gpu).map_or(Ok(()), |on| self.release_on(launches, &on, true))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) {
+        // Lanes that read a replicated region mend its copies, by pages that count as written.
+        if let (Some(on), true) = (self.at(gpu), (writes && !self.read_only) || self.is_replicated()) {
+            on.view.expect_writes();
+        }
+        launches.coherence.begin(gpu, writes);
+    }
+}
+
+impl RegionInner {
+    /// Why kernels of the GPU alone take it that it was made on, if that is so.
+    pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
+        match self.home().host_memory() {
+            _ if self.is_at_nodes() => {
+                Some("its pages live at memory nodes, which answer the GPU that asked for the memory")
+            }
+            None => Some("its pages live at a neighbour GPU, which the GPU alone reaches that asked for the memory"),
+            Some(_) if self.is_replicated() || self.own.guards.checksums != 0 => {
+                Some("its replicas or checksums are kept in the memory of one GPU")
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// What it is on a GPU of its virtual memory, where it comes if it is not there yet.
+    ///
+    /// # Errors
+    /// As for a region that is made there.
+    pub fn on(&self, gpu: &Arc<PagedGpu>) -> Result<Arc<OnGpu>> {
+        if let Some(on) = self.at(gpu.place()) {
+            return Ok(on);
+        }
+        // Until it is there, so that it comes once, and with the advice that all GPUs have.
+        let advised = self.advised.lock();
+        if let Some(on) = self.at(gpu.place()) {
+            return Ok(on);
+        }
+        let plan = Plan {
+            name: self.name.clone(),
+            read_only: self.read_only,
+            never_evicted: self.never_evicted,
+            placement: self.placement,
+            length: self.length,
+            element: self.element.clone(),
+            checksums: None,
+        };
+        let homes = self.own.homes.iter().map(|reached| Arc::clone(&reached.home)).collect();
+        let on = OnGpu::create(gpu, &plan, self.pages, homes)?;
+        self.begin_draws(&on, *advised)?;
+        gpu.enter(&on.view, || {
+            on.write_stripes()?;
+            Ok(self.desc(&on, *advised))
+        })?;
+        let on = Arc::new(on);
+        self.others.lock().push(Arc::clone(&on));
+        Ok(on)
+    }
+
+    /// Has the reads at the home on a GPU ask what to do with their page as the advice says.
+    pub(super) fn begin_draws(&self, on: &OnGpu, advised: Advised) -> Result<()> {
+        let draws = first_draws(self.array_flags(on, advised), on.gpu.page_shift());
+        on.view.write_draws(&**on.gpu.device(), draws)
+    }
+
+    /// What it is on the GPU at a place, if it is there.
+    pub fn at(&self, place: usize) -> Option<Arc<OnGpu>> {
+        if self.own.gpu.place() == place {
+            return Some(Arc::clone(&self.own));
+        }
+        self.others.lock().iter().find(|on| on.gpu.place() == place).cloned()
+    }
+
+    /// What it is on each of its GPUs; first on the one that it was made on.
+    pub(super) fn everywhere(&self) -> Vec<Arc<OnGpu>> {
+        let own = std::iter::once(&self.own);
+        own.chain(self.others.lock().iter()).cloned().collect()
+    }
+
+    /// What it is on each of its GPUs but those that are lost, if it goes on without them.
+    pub(super) fn where_it_goes_on(&self) -> Vec<Arc<OnGpu>> {
+        let mut places = self.everywhere();
+        if places.len() > 1 {
+            places.retain(|on| on.gpu.device().lost().is_none());
+        }
+        places
+    }
+
+    /// Whether kernels of more than one GPU were launched with it.
+    fn is_shared(&self) -> bool {
+        !self.others.lock().is_empty()
+    }
+
+    /// Works on a GPU's pages. A shared region goes on without a GPU that is lost, with what its home holds: nothing is left to be done
+    /// there, and what its kernels wrote since the last flush is told as lost, once.
+    fn work_on(&self, launches: &mut Naming, on: &OnGpu, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let is_lost = || self.is_shared() && on.gpu.device().lost().is_some();
+        if !is_lost() {
+            let worked = work();
+            if worked.is_ok() || !is_lost() {
+                return worked;
+            }
+        }
+        launches.coherence.dropped(on.gpu.place());
+        match on.gpu.lost() {
+            Some(Error::GpuLost { source, .. }) if on.view.may_have_writes() => {
+                on.view.note_flushed();
+                Err(Error::WritesLost {
+                    region: self.name.clone(),
+                    gpu: on.gpu.place(),
+                    source,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes home what is dirty on a GPU. The launches are locked, and none that writes the region runs there.
+    fn flush_on(&self, launches: &mut Naming, on: &OnGpu) -> Result<()> {
+        let place = on.gpu.place();
+        let beside = launches.any_on(place);
+        self.work_on(launches, on, || on.gpu.flush(&on.view))?;
+        on.view.note_flushed();
+        launches.coherence.flushed(place, beside);
+        Ok(())
+    }
+
+    /// Gives all frames on a GPU back. The launches are locked, and none that names the region runs there.
+    pub(super) fn release_on(&self, launches: &mut Naming, on: &OnGpu, discard: bool) -> Result<()> {
+        let pages = 0..self.pages.count();
+        self.work_on(launches, on, || release(on, pages, discard))?;
+        on.view.note_flushed();
+        launches.coherence.dropped(on.gpu.place());
+        Ok(())
+    }
+
+    /// Writes dirty pages home, on all GPUs where launches may have written some.
+    pub(super) fn flush_beside(&self) -> Result<()> {
+        let mut flushed = Ok(());
+        for on in self.everywhere() {
+            if self.pages.count() != 0 && on.view.may_have_writes() {
+                flushed = flushed.and(on.gpu.flush(&on.view));
+            }
+        }
+        flushed
+    }
+
+    /// Writes all dirty pages home while the launches are locked and none that names the region runs: then the home holds everything. The first error is
+    /// returned; what could be written is home all the same.
+    pub(super) fn flush_quiet(&self, launches: &mut Naming) -> Result<()> {
+        self.flush_those(launches, |_| true)
+    }
+
+    /// [`flush_quiet`](Self::flush_quiet) on the GPUs that are not lost.
+    pub(super) fn flush_reachable(&self, launches: &mut Naming) -> Result<()> {
+        self.flush_those(launches, |on| on.gpu.lost().is_none())
+    }
+
+    fn flush_those(&self, launches: &mut Naming, which: impl Fn(&OnGpu) -> bool) -> Result<()> {
+        let mut flushed = Ok(());
+        for on in self.everywhere() {
+            if self.pages.count() != 0 && on.view.may_have_writes() && which(&on) {
+                flushed = flushed.and(self.flush_on(launches, &on));
+            }
+        }
+        flushed
+    }
+
+    /// Gives the frames on all GPUs back, dropping what is dirty still if `discard`. As [`flush_quiet`](Self::flush_quiet).
+    pub(super) fn release_pages(&self, launches: &mut Naming, discard: bool) -> Result<()> {
+        let mut released = Ok(());
+        for on in self.everywhere() {
+            released = released.and(self.release_on(launches, &on, discard));
+        }
+        released
+    }
+
+    /// Drops pages on all GPUs.
+    pub(super) fn discard_pages(&self, launches: &mut Naming, pages: &Range<u64>) -> Result<()> {
+        let mut dropped = Ok(());
+        for on in self.everywhere() {
+            dropped = dropped.and(self.work_on(launches, &on, || release(&on, pages.clone(), true)));
+        }
+        dropped
+    }
+}
+
+fn release(on: &OnGpu, pages: Range<u64>, discard: bool) -> Result<()> {
+    match pages.is_empty() {
+        true => Ok(()),
+        false => on.gpu.release(&on.view, pages, discard),
+    }
+}

@@ -1,0 +1,165 @@
+//! Clean pages that leave their frames go to memory that a neighbour GPU lends, and come from there; it has that memory back at any time.
+
+use std::time::Duration;
+
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, scaled, simulated_gpu, stepped, words};
+use gpuvm::{Advice, Error, LaunchConfig, Placement, Soft, Transport, Vm, VmBuilder};
+
+/// A loan is of whole chunks.
+const CHUNK: u64 = 16 << 20;
+const FRAMES: u64 = 16;
+const COUNT: u64 = 100 * PAGE_WORDS + 7;
+
+/// A simulated GPU with few frames that borrows one chunk of its neighbour.
+fn borrowing() -> VmBuilder {
+    Vm::builder()
+        .gpu(simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1))
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrow_from(1, CHUNK)
+        .wait_limit(scaled(Duration::from_secs(10)))
+        .launch_deadline(scaled(Duration::from_secs(60)))
+}
+
+fn config() -> LaunchConfig {
+    LaunchConfig::new(2, 64)
+}
+
+#[test]
+fn pages_come_back_from_the_neighbour() {
+    let bench = Bench::new(borrowing(), BASIC);
+    assert_eq!(bench.vm.borrowed_bytes(), CHUNK);
+    let before = words(1, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    for round in 1..=4 {
+        bench.must("read_then_write", config(), (&region, STEP));
+        compare(&region.to_vec().unwrap(), &stepped(&before, round)).unwrap();
+    }
+    // Reads alone: after the first round all that is absent is at the neighbour.
+    let copy = bench.vm.region::<u32>().zeroed(COUNT).unwrap();
+    let source = bench.vm.region::<u32>().read_only().from_slice(&before).unwrap();
+    for _ in 0..3 {
+        bench.must("copy", config(), (&source, &copy));
+        compare(&copy.to_vec().unwrap(), &before).unwrap();
+    }
+    let stats = bench.vm.stats().unwrap();
+    assert!(
+        stats.victims_kept > 200 && stats.victims_fetched > 100 && stats.victims_lost == 0,
+        "{stats:?}"
+    );
+    assert!(stats.victims_fetched <= stats.victims_kept && stats.victims_fetched <= stats.pages_fetched);
+}
+
+#[test]
+fn what_the_host_writes_is_not_hidden_by_an_old_copy() {
+    let bench = Bench::new(borrowing(), BASIC);
+    let mut expected = words(2, COUNT);
+    let mut region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    let other = bench.vm.region::<u32>().zeroed(COUNT).unwrap();
+    for round in 0..4 {
+        // Most of the pages are at the neighbour now.
+        bench.must("copy", config(), (&region, &other));
+        compare(&other.to_vec().unwrap(), &expected).unwrap();
+        let first = round * 20 * PAGE_WORDS + 5;
+        let new = words(10 + round, 15 * PAGE_WORDS);
+        region.write(first, &new).unwrap();
+        expected[first as usize..][..new.len()].copy_from_slice(&new);
+    }
+    bench.must("copy", config(), (&region, &other));
+    compare(&other.to_vec().unwrap(), &expected).unwrap();
+    // Slots of dropped copies are used again: a region that is made and closed often does not use them up.
+    drop(region);
+    for round in 0..60 {
+        let values = words(round, COUNT);
+        region = bench.vm.region::<u32>().from_slice(&values).unwrap();
+        bench.must("copy", config(), (&region, &other));
+        region.close().unwrap();
+    }
+    let values = words(99, COUNT);
+    let last = bench.vm.region::<u32>().read_only().from_slice(&values).unwrap();
+    let before = bench.vm.stats().unwrap();
+    for _ in 0..3 {
+        bench.must("copy", config(), (&last, &other));
+    }
+    compare(&other.to_vec().unwrap(), &values).unwrap();
+    let stats = bench.vm.stats().unwrap().difference(&before);
+    assert!(stats.victims_fetched > 100, "{stats:?}");
+}
+
+#[test]
+fn memory_is_given_back_while_kernels_use_it_and_nothing_wrong_is_read() {
+    let bench = Bench::new(borrowing(), BASIC);
+    let before = words(3, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    bench.must("read_then_write", config(), (&region, STEP));
+    let rounds = 6;
+    for round in 0..rounds {
+        let launch = bench.launch("read_then_write", config(), (&region, STEP));
+        if round == rounds / 2 {
+            assert_eq!(bench.vm.give_back_borrowed(1).unwrap(), CHUNK, "whole chunks");
+            // The lender uses it at once.
+            bench.vm.scribble_given_back(0xdd).unwrap();
+            assert_eq!(bench.vm.borrowed_bytes(), 0);
+        }
+        launch.sync().unwrap();
+    }
+    compare(&region.to_vec().unwrap(), &stepped(&before, rounds + 1)).unwrap();
+    let stats = bench.vm.stats().unwrap();
+    assert!(stats.victims_kept > 0 && stats.victims_lost > 0, "{stats:?}");
+    assert_eq!(bench.vm.give_back_borrowed(CHUNK).unwrap(), 0, "there is no more");
+    let kept = stats.victims_kept;
+    bench.must("read_then_write", config(), (&region, STEP));
+    assert_eq!(
+        bench.vm.stats().unwrap().victims_kept,
+        kept,
+        "nothing goes there any more"
+    );
+    compare(&region.to_vec().unwrap(), &stepped(&before, rounds + 2)).unwrap();
+}
+
+#[test]
+fn regions_that_are_used_in_place_or_stay_keep_their_rules() {
+    let bench = Bench::new(borrowing(), BASIC);
+    let values = words(4, COUNT);
+    let copy = bench.vm.region::<u32>().zeroed(COUNT).unwrap();
+    let region = || bench.vm.region::<u32>().read_only();
+    let in_place = region().placement(Placement::Auto).from_slice(&values).unwrap();
+    let kept = region().never_evicted().from_slice(&values).unwrap();
+    for source in [&in_place, &kept] {
+        for _ in 0..2 {
+            bench.must("copy", config(), (source, &copy));
+            compare(&copy.to_vec().unwrap(), &values).unwrap();
+        }
+    }
+    // Advice to use pages in place comes too late for words that name slots: it changes no result.
+    let written = bench.vm.region::<u32>().from_slice(&values).unwrap();
+    bench.must("read_then_write", config(), (&written, STEP));
+    for advice in [Advice::WriteOnce, Advice::InPlace] {
+        written.advise(advice).unwrap();
+        bench.must("read_then_write", config(), (&written, STEP));
+    }
+    compare(&written.to_vec().unwrap(), &stepped(&values, 3)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_borrowed_is_refused() {
+    let refuse = |builder: VmBuilder| refused(builder.build());
+    let message = refuse(borrowing().borrow_from(1, CHUNK - 1));
+    assert!(message.contains("chunks") && message.contains("GPU 1"), "{message}");
+    let message = refuse(borrowing().transport(Soft::new()));
+    assert!(message.contains("direct"), "{message}");
+    let Err(error) = borrowing().borrow_from(2, CHUNK).build() else {
+        panic!("there is no such neighbour")
+    };
+    assert!(
+        matches!(&error, Error::Gpu { .. }) && error.to_string().contains("GPU 2"),
+        "{error}"
+    );
+    // Who borrows nothing has nothing to give back.
+    let vm = Vm::builder()
+        .gpu(simulated_gpu(FRAMES))
+        .transport(Transport::Direct)
+        .build();
+    let vm = vm.unwrap();
+    assert_eq!((vm.borrowed_bytes(), vm.give_back_borrowed(1).unwrap()), (0, 0));
+}
