@@ -140,16 +140,14 @@ impl Victims {
     pub fn take_back(&self, gpu: &dyn Gpu, bytes: u64, limit: Duration) -> Result<u64> {
         let mut still_lent = self.still_lent.lock();
         let taken = bytes.div_ceil(self.chunk_bytes()).min(u64::from(*still_lent)) as u32;
-        if taken == 0 {
-            return Ok(0);
-        }
         let (first, doing) = (*still_lent - taken, || "taking borrowed memory back".to_owned());
         self.lent
             .write(gpu, u64::from(first), &vec![0_u32; taken as usize])
             .doing(doing)?;
         *still_lent = first;
         let deadline = Instant::now() + limit;
-        let mut writers = vec![0_u32; taken as usize];
+        // Those of an earlier call, too, which may have ended before their writers did.
+        let mut writers = vec![0_u32; self.starts.len() - first as usize];
         loop {
             self.writers
                 .read_into(gpu, u64::from(first), &mut writers)

@@ -159,6 +159,7 @@ fn what_cannot_be_borrowed_is_refused() {
     let vm = Vm::builder()
         .gpu(simulated_gpu(FRAMES))
         .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
         .build();
     let vm = vm.unwrap();
     assert_eq!((vm.borrowed_bytes(), vm.give_back_borrowed(1).unwrap()), (0, 0));

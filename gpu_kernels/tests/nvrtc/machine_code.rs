@@ -77,8 +77,11 @@ fn reached<'a>(functions: &'a BTreeMap<String, Function>, name: &str) -> BTreeSe
 
 #[derive(Default)]
 struct Function {
-    /// Registers that are moved to uniform ones: parts of descriptors, masks of lanes, and a few more.
+    /// Registers that were moved to uniform ones by which an access then named its descriptor. Others hold masks of lanes, or
+    /// addresses of bulk copies, which a caller may have passed.
     used: BTreeSet<u32>,
+    /// What was moved last to a uniform register.
+    moved: BTreeMap<u32, u32>,
     written: BTreeSet<u32>,
     calls: BTreeSet<String>,
     instructions: u32,
@@ -124,18 +127,25 @@ fn note(function: &mut Function, operation: &str, operands: &str) {
         function.calls.extend(called.map(|(name, _)| name.to_owned()));
         return;
     }
-    let mut operands = operands.split(',').map(str::trim);
+    for named in operands.split("desc[UR").skip(1) {
+        let pair = named.split(']').next().and_then(|number| number.parse::<u32>().ok());
+        let parts = pair.into_iter().flat_map(|first| [first, first + 1]);
+        let from: Vec<u32> = parts.filter_map(|part| function.moved.get(&part).copied()).collect();
+        function.used.extend(from);
+    }
+    let is_predicate =
+        |operand: &&str| operand.starts_with('P') || operand.starts_with("UP") || operand.starts_with('!');
+    // What is written comes first, perhaps after predicates.
+    let mut operands = operands.split(',').map(str::trim).skip_while(is_predicate);
     if operation.starts_with("R2UR") {
-        function.used.extend(operands.nth(1).and_then(register));
+        let (to, from) = (operands.next().and_then(uniform), operands.next().and_then(register));
+        function.moved.extend(to.zip(from));
         return;
     }
     if operation.starts_with("ST") || operation.starts_with("RED.") {
         return;
     }
-    // What is written comes first, perhaps after predicates.
-    let is_predicate =
-        |operand: &&str| operand.starts_with('P') || operand.starts_with("UP") || operand.starts_with('!');
-    let Some(first) = operands.find(|operand| !is_predicate(operand)).and_then(register) else {
+    let Some(first) = operands.next() else {
         return;
     };
     let count = match operation {
@@ -143,7 +153,16 @@ fn note(function: &mut Function, operation: &str, operands: &str) {
         _ if operation.contains("64") || operation.contains("WIDE") || operation == "CS2R" => 2,
         _ => 1,
     };
-    function.written.extend(first..first + count);
+    if let Some(first) = register(first) {
+        function.written.extend(first..first + count);
+    } else if let Some(first) = uniform(first) {
+        (first..first + count).for_each(|number| drop(function.moved.remove(&number)));
+    }
+}
+
+/// The number of `UR12`.
+fn uniform(operand: &str) -> Option<u32> {
+    operand.strip_prefix("UR")?.split('.').next()?.parse().ok()
 }
 
 /// The number of `R12`, `R12.reuse`, `R12.64`.
@@ -154,10 +173,12 @@ fn register(operand: &str) -> Option<u32> {
 
 #[test]
 fn a_descriptor_that_is_not_loaded_and_a_recursion_are_found() {
-    let loads = ".text.k:\n  /*0000*/  LDC.64 R2, c[0x0][0x208] ;\n  /*0010*/  R2UR UR4, R2.reuse ;\n  /*0020*/  R2UR UR5, R3 ;\n";
-    let lacks = "$k$f:\n  /*0030*/  @!P0 IMAD.MOV.U32 R2, RZ, RZ, R9 ;\n  /*0040*/  R2UR UR5, R3 ;\n";
+    let loads = ".text.k:\n  /*0000*/  LDC.64 R2, c[0x0][0x208] ;\n  /*0010*/  R2UR UR4, R2.reuse ;\n  /*0020*/  R2UR UR5, R3 ;\n  /*0028*/  LDG.E R0, desc[UR4][R8.64] ;\n";
+    let lacks = "$k$f:\n  /*0030*/  @!P0 IMAD.MOV.U32 R2, RZ, RZ, R9 ;\n  /*0040*/  R2UR UR5, R3 ;\n  /*0048*/  STG.E desc[UR4][R8.64], R2 ;\n";
+    // An address that the caller has passed is moved in the same way.
+    let passed = "$k$e:\n  /*0044*/  R2UR UR5, R53 ;\n  /*0046*/  UIADD3.64 UR4, UR4, -UR6, URZ ;\n  /*0048*/  LDG.E R0, desc[UR4][R8.64] ;\n";
     let turns = "$k$g:\n  /*0050*/  CALL.REL.NOINC `($k$h) ;\n$k$h:\n  /*0060*/  @P0 CALL.REL.NOINC `($k$g) ;\n";
-    let found = wrong(&read(&format!("{loads}{lacks}{turns}")));
+    let found = wrong(&read(&format!("{loads}{lacks}{passed}{turns}")));
     let names: Vec<&str> = found.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(names, ["$k$f", "$k$g", "$k$h"], "{found:?}");
     let (true, Some(nvdisasm)) = (nvrtc(), disassembler()) else {

@@ -63,9 +63,11 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
     if (!pool_pop(&victims->free, &slot)) return try_evict(word, seen);
-    // Acquire: the look at the loan comes after it. So the lender, who looks at the writers after it has ended the
-    // loan, sees this one, or this one sees the end.
-    atom_add_acquire_gpu(writers_of(victims, slot), 1u);
+    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
+    // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
+    // and then reads the count, sees this lane, or this lane sees the end. GPU scope: the host's copies go to this
+    // GPU's own memory, one after the other.
+    fence_sc_gpu();
     // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
     bool lent = is_lent(victims, slot), marked = lent && try_clean(word, seen);
     if (marked) {
