@@ -1,4 +1,5 @@
-// Breadth-first search and PageRank by one of several GPUs: it works on the rows of its own vertices [first, end), a warp a row.
+// Breadth-first search and PageRank by one of several GPUs: it works on the rows of its own vertices [first, end), a
+// warp a row.
 #include <gpuvm/gpuvm.cuh>
 
 typedef unsigned long long u64;
