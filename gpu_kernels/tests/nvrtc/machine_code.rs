@@ -156,7 +156,9 @@ fn note(function: &mut Function, operation: &str, operands: &str) {
     if let Some(first) = register(first) {
         function.written.extend(first..first + count);
     } else if let Some(first) = uniform(first) {
-        (first..first + count).for_each(|number| drop(function.moved.remove(&number)));
+        function
+            .moved
+            .retain(|number, _| !(first..first + count).contains(number));
     }
 }
 
