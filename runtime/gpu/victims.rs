@@ -163,3 +163,44 @@ impl Victims {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuvm_gpu::CompileOptions;
+    use gpuvm_sim_gpu::SimGpu;
+
+    use super::*;
+
+    #[test]
+    fn giving_back_waits_for_those_who_write_there_also_in_a_later_call() {
+        let gpu = SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap();
+        let settings = Settings {
+            frame_memory: 1 << 20,
+            page_size: 4096,
+            wait_limit: Duration::from_secs(1),
+            launch_deadline: Duration::from_secs(1),
+            regions_max: 1,
+            guarded: false,
+            borrowed: vec![(1, 2 * CHUNK_BYTES)],
+            support_options: CompileOptions::default(),
+        };
+        let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();
+        let limit = Duration::from_millis(5);
+        assert_eq!(victims.lent_bytes(), 2 * CHUNK_BYTES);
+        // A lane copies a page to the last chunk, and does not end.
+        victims.writers.write(&gpu, 1, &[1]).unwrap();
+        let refused = |bytes| {
+            let taken = victims.take_back(&gpu, bytes, limit);
+            assert!(
+                matches!(taken, Err(Error::StillWritten { writers: 1, .. })),
+                "{taken:?}"
+            );
+        };
+        refused(1);
+        refused(1);
+        refused(1);
+        assert_eq!(victims.lent_bytes(), 0);
+        victims.writers.write(&gpu, 1, &[0]).unwrap();
+        assert_eq!(victims.take_back(&gpu, 1, limit).unwrap(), 0);
+    }
+}

@@ -75,6 +75,34 @@ fn ways_that_cannot_be_are_refused_before_the_input_is_made() {
 }
 
 #[test]
+fn arrays_that_fit_have_frames_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str| finish(gpuvm(folder.path(), &format!("run mvt 128 --gpu sim {arguments}")));
+    for arguments in ["--memory 100%", "--memory 16MiB", "--memory 100% --placement resident"] {
+        let (status, out, err) = run(&format!("{arguments} --json"));
+        assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["way"], "resident", "{arguments}");
+        assert!(
+            report["memory_bytes"].as_u64() >= report["data_bytes"].as_u64(),
+            "{report}"
+        );
+        assert!(report["faults"].as_u64() > Some(0), "{report}");
+    }
+    let (status, out, err) = run("--memory 100% --placement fetch --json");
+    assert!(status == 0 && out.contains(r#""way":"fetch""#), "{out}{err}");
+    let (status, out, err) = run("--memory 50% --placement resident");
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("cannot hold them; give more --memory"), "{err}");
+    // A row that cannot be is skipped with its reason, and a peer is no placement.
+    let bench = "bench apps --gpu sim --apps mvt:64 --page-size 4KiB --frames-share 1/4 --peers raw --repeat 1";
+    let (status, out, err) = finish(gpuvm(folder.path(), &format!("{bench} --placement resident")));
+    assert!(status == 0 && out.contains("cannot hold them"), "{out}{err}");
+    let (status, _, err) = finish(gpuvm(folder.path(), &format!("{bench} --placement raw")));
+    assert!(status == 2 && err.contains("name it among --peers"), "{err}");
+}
+
+#[test]
 fn applications_beside_their_peers_go_on_where_they_ended() {
     let folder = tempfile::tempdir().unwrap();
     let bench = |apps: &str| {

@@ -28,7 +28,7 @@ fn run(app: &dyn App, transport: gpuvm::Transport, way: Way) -> Result<(), AppEr
         loaded.run()?;
         assert!(loaded.check()? > 0, "{}: nothing was compared", app.name());
     }
-    if let Way::Paged(_) = way {
+    if let Way::Paged(_) | Way::Resident = way {
         let stats = space.stats()?;
         // Arrays that are only read may stay where they live, and pages that are overwritten are not fetched.
         let paged = stats.faults + stats.bytes_in_place + stats.pages_overwritten;
@@ -46,6 +46,9 @@ fn every_way(app: &dyn App) {
         run(app, transport, way).unwrap_or_else(|error| panic!("{kind}: {error:?}"));
     };
     ran(Way::Paged(Placement::Fetch), soft());
+    // The second run finds all pages of most arrays there, and reads them by plain pointers.
+    ran(Way::Resident, soft());
+    ran(Way::Resident, direct());
     for placement in [Placement::Auto, Placement::Fetch, Placement::InPlace] {
         ran(Way::Paged(placement), direct());
     }
