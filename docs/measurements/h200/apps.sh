@@ -15,7 +15,7 @@ bench() {
 }
 dense=vector-add:12000,mvt:16384,atax:16384,bicg:16384,gesummv:12000,stencil:12000
 irregular=stencil:12000,tc:urand:20,knn:clusters:100000:96,query4:trips:33554432,query0:trips:33554432,query2:trips:33554432
-irregular+=,embedding:1048576,sort:67108864,pagerank:kron:22,bfs:kron:22,sssp:kron:22,cc:kron:22
+irregular+=,query1:trips:33554432,query3:trips:33554432,embedding:1048576,sort:67108864,pagerank:kron:22,bfs:kron:22,sssp:kron:22,cc:kron:22
 for part in "$@"; do
     case $part in
         dense) bench dense --repeat 3 --apps "$dense" --page-size 4KiB --frames-share 1,1/2,1/4,1/8 ;;
