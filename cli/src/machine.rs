@@ -12,7 +12,7 @@ use gpuvm::{
 
 use crate::error::CliError;
 use crate::secret::read_secret;
-use crate::sizes::{parse_mtu, parse_node, parse_queue_depth};
+use crate::sizes::{Loan, parse_loan, parse_mtu, parse_node, parse_queue_depth};
 
 /// The fewest frames that a share of small data is rounded up to.
 pub const FRAMES_MIN: u64 = 16;
@@ -74,6 +74,11 @@ pub struct MachineArgs {
     /// Worker threads of the simulated GPU, which auto takes then. Without it: one a core. A run with a seed has one thread.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
+
+    /// Memory of a neighbour GPU for clean pages that leave their frames: its number and a size, such as 1:8GiB. Given several
+    /// times, of several. For transport direct, and arrays whose pages are always fetched.
+    #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
+    pub borrow: Vec<Loan>,
 }
 
 const PACKETS: &str = "Packets of a ConnectX device";
@@ -156,7 +161,10 @@ impl MachineArgs {
     /// # Errors
     /// An option that does not fit the GPU or the transport, a secret that cannot be read.
     pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
-        let builder = Vm::builder().page_size(page_bytes);
+        let mut builder = Vm::builder().page_size(page_bytes);
+        for loan in &self.borrow {
+            builder = builder.borrow_from(loan.gpu, loan.bytes);
+        }
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
     }
 
@@ -181,10 +189,12 @@ impl MachineArgs {
                 return refuse("workers", workers.to_string(), reason);
             }
         }
-        if seed.is_none() && self.workers.is_none() {
+        let neighbours = self.borrow.iter().map(|loan| loan.gpu).max().unwrap_or(0);
+        let lent_to = neighbours > 0 && matches!(self.gpu, Gpu::Simulated(_));
+        if seed.is_none() && self.workers.is_none() && !lent_to {
             return Ok(self.gpu.clone());
         }
-        let mut gpu = SimulatedGpu::new();
+        let mut gpu = SimulatedGpu::new().neighbours(neighbours);
         if let Some(workers) = self.workers {
             gpu = gpu.workers(workers);
         }

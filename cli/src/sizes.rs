@@ -60,6 +60,27 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Memory that a neighbour GPU lends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// The neighbour's number.
+    pub gpu: u32,
+    /// How much, in bytes.
+    pub bytes: u64,
+}
+
+/// `GPU:SIZE`.
+pub fn parse_loan(text: &str) -> Result<Loan, String> {
+    let parts = text
+        .split_once(':')
+        .and_then(|(gpu, size)| Some((gpu.parse().ok()?, size)));
+    let Some((gpu, size)) = parts else {
+        return Err(format!("'{text}' names no GPU and size; write 1:8GiB"));
+    };
+    let bytes = parse_memory(size)?;
+    Ok(Loan { gpu, bytes })
+}
+
 /// A page: a power of two from 4 KiB to 2 MiB.
 pub fn parse_page_bytes(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
@@ -128,6 +149,15 @@ pub fn parse_queue_depth(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loans_name_a_gpu_and_a_size() {
+        let loan = Loan { gpu: 1, bytes: 8 << 30 };
+        assert_eq!(parse_loan("1:8GiB"), Ok(loan));
+        for text in ["8GiB", "1", "one:8GiB", "1:", "1:12", "-1:8GiB", ":8GiB"] {
+            assert!(parse_loan(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_understood() {

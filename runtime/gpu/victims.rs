@@ -42,8 +42,8 @@ impl Victims {
             return Ok(None);
         }
         if transport != TransportKind::Direct {
-            let reason = "lanes copy pages to neighbour GPUs themselves: use the transport direct";
-            return refuse("borrowed memory", transport.to_string(), reason);
+            let reason = "lanes copy pages to borrowed memory of neighbour GPUs themselves: use the transport direct";
+            return refuse("transport", transport.to_string(), reason);
         }
         let page_size = settings.page_size;
         let chunk_bytes = CHUNK_BYTES.max(page_size);

@@ -116,7 +116,7 @@ impl VmBuilder {
     /// Borrows `bytes` bytes of the neighbour GPU `ordinal`, in whole chunks of 16 MiB, as a place between frames and homes: a clean page
     /// that leaves its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
     /// [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several neighbours it may be called
-    /// several times. It is for the transport [`Direct`](Transport::Direct), and for regions whose [`Placement`](crate::Placement) is `Fetch`
+    /// several times. It is for the transport [`Direct`](Transport::Direct), which [`Auto`](Transport::Auto) is beside it, and for regions whose [`Placement`](crate::Placement) is `Fetch`
     /// and that keep no frames of their own.
     pub fn borrow_from(mut self, ordinal: u32, bytes: u64) -> Self {
         self.settings.borrowed.push((ordinal, bytes));
@@ -195,7 +195,11 @@ impl VmBuilder {
         gpu.check()?;
         let (device, nodes) = self.meet(gpu)?;
         let hardware = device.as_deref().is_some_and(is_hardware);
-        let chosen = self.transport.choose(hardware, rdma::lead_over_mlx5(&nodes));
+        let chosen = match &self.transport {
+            // It is the one that has borrowed memory.
+            Transport::Auto(_) if !self.settings.borrowed.is_empty() => Transport::Direct.choose(hardware, false),
+            asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
+        };
         chosen.check_beside(gpu, hardware)?;
         let plan = chosen.queue_plan();
         // Before a simulated GPU, whose start takes longer than a refusal.

@@ -115,6 +115,14 @@ fn data_bytes(args: &FaultsArgs, page_bytes: u64, cuda: bool) -> Result<u64, Cli
     Ok(pages * page_bytes)
 }
 
+/// Whose memory the pages come from: their home, or the neighbour that lends memory to keep them.
+fn source_of(args: &FaultsArgs) -> HomeArg {
+    match args.machine.borrow.first() {
+        Some(loan) => HomeArg::Gpu(loan.gpu),
+        None => args.home,
+    }
+}
+
 /// Figures under names of their own, for scripts.
 fn tell(report: &mut Report, row: &Row, stats: &Stats) {
     let calls = stats.doorbell_calls as f64 / stats.pages_fetched.max(1) as f64;
@@ -205,7 +213,7 @@ impl<'a> Faults<'a> {
         data.advise(Advice::Random).map_err(CliError::Bench)?;
         Ok(Self {
             args,
-            module: machine.compile_for("bench/faults.cu", SOURCE, &KERNELS, args.home)?,
+            module: machine.compile_for("bench/faults.cu", SOURCE, &KERNELS, source_of(args))?,
             tally: Tally::new(&machine)?,
             machine,
             data,
@@ -266,8 +274,12 @@ impl<'a> Faults<'a> {
         let mut rates = Vec::new();
         let start = self.machine.vm.stats().map_err(CliError::Bench)?;
         let mut stats = start.difference(&start);
-        for _ in 0..repeat {
-            self.data.evict().map_err(CliError::Bench)?;
+        let lent = !self.args.machine.borrow.is_empty();
+        // Where memory is borrowed, a launch that does not count leaves the pages there.
+        for run in 0..repeat + u32::from(lent) {
+            if !lent {
+                self.data.evict().map_err(CliError::Bench)?;
+            }
             self.round += 1;
             let rounds = self.machine.upload(&self.rounds)?;
             let before = self.machine.vm.stats().map_err(CliError::Bench)?;
@@ -288,8 +300,12 @@ impl<'a> Faults<'a> {
             for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
                 self.rounds[(entry & !WRITTEN) as usize] = self.round;
             }
+            if lent && run == 0 {
+                continue;
+            }
             // A page that left before all its lanes had read it is fetched again, and counts once.
             let useful = match work.pattern {
+                _ if lent => stats.pages_fetched,
                 Pattern::Zipf => stats.pages_fetched,
                 Pattern::Sequential | Pattern::Random => touched,
             };
@@ -316,6 +332,16 @@ impl<'a> Faults<'a> {
             (true, Integrity::Crc32c) => row.with("checksums", "crc32c"),
             (true, _) => row.with("checksums", "none"),
         };
+        let row = match lent {
+            true => row
+                .with("borrowed", size(self.machine.vm.borrowed_bytes()))
+                .and(
+                    "of the neighbour %",
+                    share_of(stats.victims_fetched, stats.pages_fetched) * 100.0,
+                )
+                .and("kept there", stats.victims_kept as f64),
+            false => row,
+        };
         let row = match self.args.home {
             HomeArg::Host => row,
             HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
@@ -325,7 +351,8 @@ impl<'a> Faults<'a> {
 
     /// Each page was fetched at least once, and once only where none has to leave.
     fn check_cold(&self, stats: &Stats, work: Work, touched: u64) -> Result<(), CliError> {
-        let again = work.pattern == Pattern::Zipf;
+        // A page that stayed in its frame since the launch before is a hit.
+        let again = work.pattern == Pattern::Zipf || !self.args.machine.borrow.is_empty();
         let for_all = self.machine.vm.frames() > self.pages;
         let right = match (again, for_all) {
             (true, _) => stats.faults > 0,
@@ -396,7 +423,7 @@ struct Ceilings<'a> {
 impl<'a> Ceilings<'a> {
     fn new(machine: &'a Machine, args: &FaultsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
         Ok(Self {
-            raw: Raw::new(machine, args.home, bytes)?,
+            raw: Raw::new(machine, source_of(args), bytes)?,
             page_bytes,
             sparse: args.sparse.unwrap_or(u64::MAX),
             fetch: HashMap::new(),
@@ -423,7 +450,7 @@ impl<'a> Ceilings<'a> {
                 runs
             }
         };
-        let back = stats.pages_written_back as f64 / stats.pages_fetched.max(1) as f64;
+        let back = share_of(stats.pages_written_back + stats.victims_kept, stats.pages_fetched);
         let percent = (back * 100.0).round() as u32;
         if percent == 0 {
             return Ok(row.ceiling("bare page reads", &alone));
@@ -442,6 +469,10 @@ impl<'a> Ceilings<'a> {
             .ceiling("bare page reads and writes together", &both)
             .and("of bare reads %", of_reads * 100.0))
     }
+}
+
+fn share_of(some: u64, all: u64) -> f64 {
+    some as f64 / all.max(1) as f64
 }
 
 fn millions(rates: &Runs) -> Runs {
