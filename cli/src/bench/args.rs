@@ -28,10 +28,13 @@ pub enum Bench {
     Bfs(BfsBenchArgs),
     /// What reads of a page without a frame do (--placement): fetch it, read in place, or let the GPU decide, by traces of reads.
     Placement(PlacementBenchArgs),
+    /// Memory of a neighbour GPU for pages that leave their frames (--borrow): how soon the lender has it back, what lending
+    /// costs the lender's own kernels, and what it is worth. Needs two GPUs, or the simulated one.
+    Tier(TierArgs),
     /// Applications, paged and in the ways that a user would run them instead: in device memory, in host memory in place, managed
     /// memory, copies in chunks. Each result is compared with the processor's.
     Apps(AppsBenchArgs),
-    /// All of them but apps, which takes longer and has a time limit of its own; one file each.
+    /// All of them but apps, which takes longer and has a time limit of its own, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 
@@ -396,6 +399,43 @@ pub struct PlacementBenchArgs {
     /// 2^13 on the simulated GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub reads: Option<u64>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Memory that a neighbour GPU lends.
+#[derive(Debug, Args)]
+pub struct TierArgs {
+    /// GPU and loans. Without --borrow: of GPU 1 what the frames leave of the data. The transport is direct.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// The page size.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_page_bytes)]
+    pub page_size: u64,
+
+    /// The data, at home in this host's memory. Without it: 32 GiB, and 64 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub data: Option<u64>,
+
+    /// Frame memory as a share of the data.
+    #[arg(long, value_name = "SHARE", default_value = "1/4")]
+    pub frames_share: Share,
+
+    /// What the lender takes back at a time while a launch runs, once a run, as long as something is borrowed. Without it: 8 GiB, and
+    /// 32 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub take_back: Option<u64>,
+
+    /// What the lender's own kernel copies, to as much memory again. Without it: 2 GiB, and 2 MiB on the simulated GPU.
+    #[arg(long, value_name = "SIZE", value_parser = parse_data)]
+    pub lender_data: Option<u64>,
+
+    /// How often each page is read where the ways to keep pages are compared; the first time none is there.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=100))]
+    pub passes: u64,
 
     /// Repetitions and output.
     #[command(flatten)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, LaunchConfig, Module, RegionBuilder, Vm,
+    Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, Launch, LaunchConfig, Module, RegionBuilder,
+    Scope, Transport, Vm,
 };
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -112,6 +113,28 @@ pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> Reg
         HomeArg::Host => region,
         HomeArg::Gpu(ordinal) => region.home_on_gpu(ordinal),
     }
+}
+
+/// The direct transport, where another one was not asked for.
+pub fn direct(args: &MachineArgs) -> MachineArgs {
+    let mut args = args.clone();
+    if matches!(args.transport, Transport::Auto(_)) {
+        args.transport = Transport::Direct;
+    }
+    args
+}
+
+/// Runs `body` with the words pinned, so that regions over them come and go quickly.
+pub fn pinned<'env, R>(
+    machine: &Machine,
+    words: &'env [u64],
+    body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, CliError>,
+) -> Result<R, CliError> {
+    let ran = machine.vm.scope(|scope| {
+        let _pinned = scope.read_only("data", words)?;
+        Ok(body(scope))
+    });
+    ran.map_err(CliError::Bench)?
 }
 
 /// A size in the largest unit that gives a whole number.
@@ -332,9 +355,19 @@ impl Tally {
         args: impl KernelArgs,
         done: u64,
     ) -> Result<(f64, Said), CliError> {
+        let launch = self.start(kernel, config, args)?;
+        self.finish(kernel, &launch, done)
+    }
+
+    /// Starts a kernel that runs on while the host does something else. One at a time.
+    pub fn start(&self, kernel: &Kernel, config: LaunchConfig, args: impl KernelArgs) -> Result<Launch, CliError> {
         self.buffer.write(&[0; TALLY_WORDS]).map_err(CliError::Bench)?;
-        let report = kernel.launch(config, args).and_then(|launch| launch.sync());
-        let report = report.map_err(CliError::Bench)?;
+        kernel.launch(config, args).map_err(CliError::Bench)
+    }
+
+    /// Waits for what was started; as [`Self::run`].
+    pub fn finish(&self, kernel: &Kernel, launch: &Launch, done: u64) -> Result<(f64, Said), CliError> {
+        let report = launch.sync().map_err(CliError::Bench)?;
         let said = self.buffer.to_vec().map_err(CliError::Bench)?;
         let &[ran, wrong, sum, ticks, time_ns, _] = said.as_slice() else {
             return Err(CliError::DidNotRun {

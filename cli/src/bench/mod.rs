@@ -15,6 +15,7 @@ mod placement;
 pub mod plot;
 mod raw;
 pub mod report;
+mod tier;
 mod uvm;
 
 use gpuvm::{Gpu, Vm};
@@ -41,6 +42,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Uvm(args) => &args.output,
         Bench::Bfs(args) => &args.output,
         Bench::Placement(args) => &args.output,
+        Bench::Tier(args) => &args.output,
         Bench::Apps(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
@@ -66,6 +68,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Uvm(args) => uvm::measure(args),
         Bench::Bfs(args) => bfs::measure(args),
         Bench::Placement(args) => placement::measure(args),
+        Bench::Tier(args) => tier::measure(args),
         Bench::Apps(args) => apps::measure_all(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }

@@ -6,12 +6,12 @@ mod trial;
 use std::cell::OnceCell;
 
 use clap::ValueEnum;
-use gpuvm::{Placement, Scope, Transport, TransportKind};
+use gpuvm::{Placement, TransportKind};
 
 use crate::args::MachineArgs;
 use crate::bench::args::{PlacementBenchArgs, Share, Trace};
 use crate::bench::latency::{self, OneByOne, spread};
-use crate::bench::machine::{self, Machine, host_words, pattern, size};
+use crate::bench::machine::{self, Machine, direct, host_words, pattern, pinned, size};
 use crate::bench::odds::Odds;
 use crate::bench::placement::trial::Memory;
 use crate::bench::raw::quantile;
@@ -122,15 +122,6 @@ pub fn measure(args: &PlacementBenchArgs) -> Result<Report, CliError> {
     Ok(report)
 }
 
-/// The direct transport, where another one was not asked for.
-fn direct(args: &MachineArgs) -> MachineArgs {
-    let mut args = args.clone();
-    if matches!(args.transport, Transport::Auto(_)) {
-        args.transport = Transport::Direct;
-    }
-    args
-}
-
 /// For scripts: the row that is furthest behind the better one of the fixed placements.
 fn say_worst(report: &mut Report) {
     let times = |row: &Row| row.more.get(TIMES_BETTER).copied();
@@ -141,19 +132,6 @@ fn say_worst(report: &mut Report) {
         report.first.insert("worst_times_better".to_owned(), ratio.into());
         report.first.insert("worst_row".to_owned(), row.into());
     }
-}
-
-/// Runs `body` with the words pinned, so that regions over them come and go quickly.
-fn pinned<'env, R>(
-    machine: &Machine,
-    words: &'env [u64],
-    body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R, CliError>,
-) -> Result<R, CliError> {
-    let ran = machine.vm.scope(|scope| {
-        let _pinned = scope.read_only("data", words)?;
-        Ok(body(scope))
-    });
-    ran.map_err(CliError::Bench)?
 }
 
 /// The rows of one trace with what they are beside each other.

@@ -4,9 +4,9 @@ use std::iter::Sum;
 
 use gpuvm::{Buffer, KernelArgs, LaunchConfig, Module, Placement, Region, Scope};
 
-use super::{Data, FETCHED, IN_PLACE, Way, beside, pinned};
+use super::{Data, FETCHED, IN_PLACE, Way, beside};
 use crate::bench::args::{Share, Trace};
-use crate::bench::machine::{Machine, Tally};
+use crate::bench::machine::{Machine, Tally, pinned};
 use crate::bench::odds::Odds;
 use crate::bench::report::{Row, Unit};
 use crate::error::CliError;
