@@ -124,24 +124,36 @@ fn parts(small: bool, peer: Option<u32>) -> Vec<Part> {
             "placement --trace zipf,window,loop,first-word --data 1MiB",
         ),
     ];
-    if let Some(peer) = peer {
-        let more = [
-            ("limits-peer", "limits --only pages,latency --page-size 4KiB,64KiB"),
-            (
-                "faults-peer",
-                "faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB",
-            ),
-            (
-                "faults-peer-written",
-                "faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB",
-            ),
-        ];
-        parts.extend(more.map(|(name, arguments)| Part {
-            name,
-            arguments: format!("{arguments} --home gpu:{peer}"),
-        }));
-    }
+    parts.extend(peer.into_iter().flat_map(|peer| parts_of_peer(small, peer)));
     parts
+}
+
+/// Those of two GPUs.
+fn parts_of_peer(small: bool, peer: u32) -> impl Iterator<Item = Part> {
+    let more = [
+        ("limits-peer", "limits --only pages,latency --page-size 4KiB,64KiB"),
+        (
+            "faults-peer",
+            "faults --access warp,span --frames-share 1,1/4 --page-size 4KiB,64KiB",
+        ),
+        (
+            "faults-peer-written",
+            "faults --access warp,span --frames-share 1/4 --writes 100 --page-size 4KiB,64KiB",
+        ),
+    ];
+    let at_peer = more.map(|(name, arguments)| Part {
+        name,
+        arguments: format!("{arguments} --home gpu:{peer}"),
+    });
+    let sizes = match small {
+        true => format!("--data 16MiB --borrow {peer}:16MiB"),
+        false => format!("--data 16GiB --take-back 4GiB --borrow {peer}:12GiB"),
+    };
+    let tier = Part {
+        name: "tier",
+        arguments: format!("tier {sizes}"),
+    };
+    at_peer.into_iter().chain([tier])
 }
 
 /// Runs one, its report into its file; why it failed.

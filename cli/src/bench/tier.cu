@@ -15,13 +15,11 @@ __global__ void READ_BOUNDS read_pages(gpuvm::array<const u64> data, const u32* 
                                        u64 page_words, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < visits; n += warp_count(), ++done) {
-        if (done % 64 == 63 && gpuvm::failed()) break;
         u64 first = order[n % pages] * page_words;
         auto span = data.pin(first);
-        if (!span) {
-            ++wrong;
-            break;
-        }
+        // Lanes that found the page wait for those that did not: ahead of them they would fault for each page alone.
+        if (__any_sync(~0u, !span || (done % 64 == 63 && gpuvm::failed()))) break;
+#pragma unroll 4
         for (u64 k = lane_id(); k < page_words; k += 32) wrong += span[k] != pattern(first + k);
     }
     if (lane_id() == 0) add_tally(tally, kDone, done);

@@ -46,24 +46,24 @@ struct Plan {
 /// Measures.
 pub fn measure(args: &TierArgs) -> Result<Report, CliError> {
     let (plan, mut report) = Plan::new(args)?;
+    // Before the data are made: it may not get its memory.
+    let borrower = Borrower::new(&plan, &plan.with)?;
     let memory = host_words(plan.bytes() / 8)?;
     let words: &[u64] = bytemuck::cast_slice(&memory);
+    let (tier, beside, back) = pinned(&borrower.machine, words, |scope| {
+        let tier = borrower.passes(scope, words)?;
+        let region = borrower.region(scope, words)?;
+        // The first pass leaves the pages with the lender.
+        borrower.read(&region, 1)?;
+        let beside = lender::row(&plan, &borrower, &region)?;
+        // Last: what was given back is not lent again.
+        let back = borrower.take_back(&region)?;
+        Ok((tier, beside, back))
+    })?;
+    drop(borrower);
     let alone = {
         let borrower = Borrower::new(&plan, &plan.without)?;
         pinned(&borrower.machine, words, |scope| borrower.passes(scope, words))?
-    };
-    let (tier, beside, back) = {
-        let borrower = Borrower::new(&plan, &plan.with)?;
-        pinned(&borrower.machine, words, |scope| {
-            let tier = borrower.passes(scope, words)?;
-            let region = borrower.region(scope, words)?;
-            // The first pass leaves the pages with the lender.
-            borrower.read(&region, 1)?;
-            let beside = lender::row(&plan, &borrower, &region)?;
-            // Last: what was given back is not lent again.
-            let back = borrower.take_back(&region)?;
-            Ok((tier, beside, back))
-        })?
     };
     drop(memory);
     report.first.insert("give_back_ms".to_owned(), back.figure.into());
@@ -151,6 +151,13 @@ impl Plan {
         }
         if share == Share(1.0) {
             return refuse("with a frame for each page none leaves; give --frames-share below 1".to_owned());
+        }
+        if let Some(loan) = self.with.borrow.iter().find(|loan| loan.bytes < CHUNK_BYTES) {
+            let (asked, chunk) = (size(loan.bytes), size(CHUNK_BYTES));
+            return refuse(format!(
+                "--borrow asks GPU {} for {asked}; memory is lent in chunks of {chunk}",
+                loan.gpu
+            ));
         }
         // Each warp holds a page while it reads it.
         if self.frames <= u64::from(self.warps) {

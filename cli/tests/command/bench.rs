@@ -267,6 +267,38 @@ fn each_word_is_stored_in_place_in_frames_and_by_a_pointer() {
 }
 
 #[test]
+fn memory_that_a_neighbour_lends_and_takes_back() {
+    let report = report("tier --data 24MiB --take-back 16MiB --repeat 2 --passes 2");
+    let rows = rows(&report);
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["take back", "lender's kernel", "consolidation", "consolidation"]
+    );
+    let more = |row: usize, name: &str| rows[row]["more"][name].as_f64().unwrap();
+    // Two chunks, one a run; the pages that were there come from their home, none of them wrong.
+    assert_eq!(rows[0]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(rows[0]["unit"], "ms");
+    assert_eq!(parameter(&rows[0], "loan"), "32 MiB of GPU 1");
+    assert_eq!(
+        (more(0, "given back MB"), more(0, "still borrowed MB")),
+        (33.554432, 0.0)
+    );
+    assert!(more(0, "pages lost") > 0.0, "{}", rows[0]);
+    for name in ["before", "meanwhile", "after", "without a tier"] {
+        assert!(more(0, &format!("{name} M pages/s")) > 0.0, "{name}");
+    }
+    assert_eq!(rows[1]["ceiling_name"], "the same while nobody borrows");
+    assert!(more(1, "borrower M pages/s") > 0.0);
+    // After the first pass what has no frame is at the neighbour, where there is one.
+    assert!(more(2, "of the neighbour %") > 90.0, "{}", rows[2]);
+    assert_eq!(more(3, "of the neighbour %"), 0.0);
+    assert_eq!(parameter(&rows[2], "way"), "borrowed memory");
+    assert_eq!(report["skipped"][0]["name"], "managed memory");
+    assert!(report["give_back_ms"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn a_window_without_frames_for_it_is_left_out_with_the_reason() {
     let report = report("placement --trace window,once --placement in-place --data 256KiB --repeat 1");
     assert!(rows(&report).iter().all(|row| row["name"] == "once"));
@@ -402,6 +434,9 @@ fn wrong_flags_end_with_status_2() {
         ("placement --placement sideways", "is none of auto, fetch"),
         ("placement --reads 0", "0 is not in 1..="),
         ("placement --frames-share 2", "a share is above 0"),
+        ("tier --passes 1", "1 is not in 2..=100"),
+        ("tier --borrow 1", "names no GPU and size"),
+        ("tier --take-back 0", "give at least one page"),
         ("all", "--out <DIR>"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
@@ -442,6 +477,15 @@ fn options_that_do_not_fit_are_refused() {
             "transport soft fetches every page, whatever the placement; use --transport direct",
         ),
         ("faults --gpu cuda:9", "cannot be used"),
+        ("tier --gpu cuda:9", "cannot be used"),
+        ("tier --gpu sim --data 64KiB", "the data has 16 pages of 4 KiB"),
+        (
+            "tier --gpu sim --data 64MiB --page-size 1MiB --frames-share 1/32",
+            "4 warps hold a page of 1 MiB each, and there are 2 frames",
+        ),
+        ("tier --gpu sim --frames-share 1", "give --frames-share below 1"),
+        ("tier --gpu sim --borrow 1:1MiB", "memory is lent in chunks"),
+        ("tier --gpu sim --transport soft", "use the transport direct"),
     ] {
         let (status, out, err) = in_a_folder(arguments);
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
@@ -472,15 +516,15 @@ fn all_of_them_one_file_each() {
 #[test]
 fn a_benchmark_that_fails_is_named_and_the_others_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    // The simulated GPU has no neighbour.
+    // The simulated GPU has neighbours where one is named to borrow from, and none else.
     let run = bench(folder.path(), "all --gpu sim --peer 1 --out reports --repeat 1");
     let (status, out, err) = finish(run);
     assert_eq!(status, 1, "{err}");
     assert!(
-        err.contains("3 of 13 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
+        err.contains("3 of 14 benchmarks failed: limits-peer, faults-peer, faults-peer-written"),
         "{err}"
     );
     assert!(out.contains("## limits-peer\nFAILED"), "{out}");
-    assert!(out.contains("## hits\n"), "{out}");
+    assert!(out.contains("## hits\n") && out.contains("## tier\n"), "{out}");
     assert!(!folder.path().join("reports/limits-peer.json").exists());
 }

@@ -307,6 +307,17 @@ pub const FILES: &[File] = &[
         ],
     },
     File {
+        path: "cli/src/bench/tier.cu",
+        defines: &[],
+        kernels: &[paged("read_pages", 152, 168), plain("stream_copy", 48)],
+    },
+    // As faults.cu for a neighbour.
+    File {
+        path: "cli/src/bench/tier.cu",
+        defines: &[("BENCH_NEIGHBOUR", "1")],
+        kernels: &[capped("read_pages", 128, 0, 1000, 0)],
+    },
+    File {
         path: "cli/src/bench/hits.cu",
         defines: &[],
         kernels: &[

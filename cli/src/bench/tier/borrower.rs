@@ -80,9 +80,9 @@ impl<'a> Borrower<'a> {
         self.finish(&launch, passes)
     }
 
-    /// How often to read all pages in one launch, for so many seconds where each time takes `pass`.
+    /// How often to read all pages in one launch, at least twice, for so many seconds where each time takes `pass`.
     pub fn passes_for(seconds: f64, pass: f64) -> u64 {
-        (seconds.min(LAUNCH_SECONDS_MAX) / pass).ceil().clamp(1.0, 1e6) as u64
+        (seconds.min(LAUNCH_SECONDS_MAX) / pass).ceil().clamp(2.0, 1e6) as u64
     }
 
     /// Runs over regions that are new, so that the first pass finds nothing anywhere.
