@@ -327,12 +327,17 @@ impl<'a> Faults<'a> {
             .and("evictions", stats.evictions as f64)
             .and("written back", stats.pages_written_back as f64)
             .verified(verified, "pages");
+        Ok((self.with_options(row, &stats), stats))
+    }
+
+    /// The row with what only some runs have: checksums, a loan, another home.
+    fn with_options(&self, row: Row, stats: &Stats) -> Row {
         let row = match (self.args.integrity, self.integrity) {
             (false, _) => row,
             (true, Integrity::Crc32c) => row.with("checksums", "crc32c"),
             (true, _) => row.with("checksums", "none"),
         };
-        let row = match lent {
+        let row = match !self.args.machine.borrow.is_empty() {
             true => row
                 .with("borrowed", size(self.machine.vm.borrowed_bytes()))
                 .and(
@@ -342,11 +347,10 @@ impl<'a> Faults<'a> {
                 .and("kept there", stats.victims_kept as f64),
             false => row,
         };
-        let row = match self.args.home {
+        match self.args.home {
             HomeArg::Host => row,
             HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
-        };
-        Ok((row, stats))
+        }
     }
 
     /// Each page was fetched at least once, and once only where none has to leave.
