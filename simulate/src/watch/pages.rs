@@ -15,7 +15,11 @@ impl WatchState {
     pub(super) fn word_changed(&mut self, page_id: u64, old: u64, new: u64) {
         self.looks.words += 1;
         let page = (Some(page_id), None, None);
-        let transition = match words::transition(old, new, self.is_pooled(page_id)) {
+        let named = match self.has_victims(page_id) {
+            true => words::transition_with_victim,
+            false => words::transition,
+        };
+        let transition = match named(old, new, self.is_pooled(page_id)) {
             Ok(transition) => transition,
             Err(broken) => {
                 let (old, new) = (words::describe(old), words::describe(new));
@@ -38,6 +42,9 @@ impl WatchState {
                 ),
                 page,
             );
+        }
+        if self.has_victims(page_id) {
+            self.victim_changed(page_id, old, new, transition);
         }
         match transition {
             Transition::Claimed if words::pins(old) != 0 && self.is_copied(page_id) => self.find(
