@@ -37,7 +37,8 @@ __global__ void use_pages(gpuvm::array<u64> a, gpuvm::array<u64> b, gpuvm::array
 // one access among those of all lanes. It ends the loan of chunks, waits until nobody copies to them, and uses them:
 // every word becomes `mark`, from word `begin` on. `turns` has how far it is with each chunk.
 __global__ void take_back(u64 lent, u64 writers, u64 chunks, unsigned first, unsigned end, unsigned after_ns, u64 words,
-                          u64 begin, u64* turns, u64 mark) {
+                          u64 begin, u64 turns_at, u64 mark) {
+    u64* turns = reinterpret_cast<u64*>(turns_at);
     using namespace gpuvm::detail;
     for (u64 until = time_ns() + after_ns; time_ns() < until;) __nanosleep(after_ns < 1000 ? after_ns : 1000);
     for (unsigned chunk = first; chunk < end; ++chunk) {

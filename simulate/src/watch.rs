@@ -321,6 +321,10 @@ impl WatchState {
             cells.push(Cell { address, seen });
             kinds.push(kind);
         };
+        // Before words: a slot's return and the publication behind it may show in one step.
+        for (address, kind) in self.slots.iter().flat_map(Slots::cells) {
+            watch(address, kind);
+        }
         for (id, region) in &self.regions {
             for page in 0..region.pages {
                 watch(
@@ -333,9 +337,6 @@ impl WatchState {
         }
         for place in 0..u64::from(desc.frame_count) {
             watch(desc.pool_ring + place * 8, Kind::PoolSlot);
-        }
-        for (address, kind) in self.slots.iter().flat_map(Slots::cells) {
-            watch(address, kind);
         }
         for (queue, at) in (0..).zip(&self.queues) {
             let part = |offset: usize| at.state + offset as u64;

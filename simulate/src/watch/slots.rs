@@ -109,6 +109,7 @@ impl Watcher {
     /// every word, 3 when it gives up. Until [`lender_ends`](Self::lender_ends).
     pub fn lender_begins(&self, turns: u64, mark: u64) {
         let mut state = self.lock();
+        state.rebuild();
         if let Some(slots) = &mut state.slots {
             let seen = vec![None; slots.chunk_count() as usize];
             slots.lender = Some(Lender {

@@ -1,6 +1,8 @@
 //! Clean pages that leave their frames for a neighbour's memory, which the neighbour takes back at any time.
 
-use gpuvm::{Buffer, Launch, LaunchConfig, Region, StreamHandle};
+use gpuvm::{Launch, LaunchConfig, Region, StreamHandle};
+use gpuvm_gpu::{DeviceMemory, GpuError};
+use gpuvm_nic::with_causes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -31,7 +33,8 @@ struct Victims<'a> {
     regions: Vec<Region<u64>>,
     model: Vec<Vec<u64>>,
     beside: StreamHandle,
-    turns: Buffer<u64>,
+    /// How far the lender is with each chunk.
+    turns: DeviceMemory,
     borrowed: Borrowed,
     /// Chunks that are lent still.
     lent: u64,
@@ -58,9 +61,11 @@ pub(super) fn victims(room: &mut Room<'_>) -> Result<(), Wrong> {
         .collect();
     let region = |words: &Vec<u64>| bench.vm.region::<u64>().name("kept").from_slice(words);
     let regions = model.iter().map(region).collect::<Result<_, _>>()?;
-    let turns = bench.vm.buffer::<u64>(borrowed.chunks)?;
-    turns.write(&vec![0; borrowed.chunks as usize])?;
-    room.watcher().lender_begins(turns.address(), MARK);
+    let doing = |error: GpuError| Wrong::Refused(format!("memory for a lender: {}", with_causes(&error)));
+    let turns = bench.vm.device().allocate(borrowed.chunks * 8, 8).map_err(doing)?;
+    let none = vec![0; borrowed.chunks as usize * 8];
+    bench.vm.device().write(turns.addr(), &none).map_err(doing)?;
+    room.watcher().lender_begins(turns.addr(), MARK);
     let mut both = Victims {
         bench: &bench,
         regions,
@@ -91,7 +96,8 @@ impl Victims<'_> {
         let [a, b, c] = &self.regions[..] else {
             return Err(Wrong::Differs("there are not three regions".to_owned()));
         };
-        let config = LaunchConfig::new(blocks, threads).lane_spans(1);
+        // One lane holds a page, and waits for nothing meanwhile: no span is declared.
+        let config = LaunchConfig::new(blocks, threads);
         let using = launch(self.bench, "use_pages", config, (a, b, c, &given, steps, &found))?;
         // The first launch fills slots.
         let lender = match round == 0 && rng.random() {
@@ -116,7 +122,8 @@ impl Victims<'_> {
         self.lent -= rng.random_range(1..=end);
         let words = self.borrowed.chunk_pages * PAGE_WORDS;
         // Short times as likely as long ones.
-        let after_ns = rng.random_range(0..1u32 << rng.random_range(4..18u32));
+        let scale = rng.random_range(4..18u32);
+        let after_ns = rng.random::<u32>() & ((1 << scale) - 1);
         let kernel = self.bench.kernel("take_back")?;
         let ends = (self.lent as u32, end as u32, after_ns);
         let begin = rng.random_range(0..words);
@@ -129,7 +136,7 @@ impl Victims<'_> {
             ends.2,
             words,
             begin,
-            &self.turns,
+            self.turns.addr(),
             MARK,
         );
         Ok(Some(kernel.launch_on(&self.beside, LaunchConfig::new(1, 1), args)?))
