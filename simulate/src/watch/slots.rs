@@ -33,6 +33,8 @@ pub(super) struct Slots {
     /// Slots of pages that are claimed, until they are given back.
     claimed: HashMap<u64, u32>,
     lender: Option<Lender>,
+    /// Chunks that lenders had back who are done.
+    back: Vec<bool>,
 }
 
 /// Who takes memory back.
@@ -67,8 +69,10 @@ impl Slots {
 
     /// Whether its lender may have stored there.
     fn is_back(&self, slot: u32) -> bool {
-        let at = |lender: &Lender| load(lender.turns + u64::from(slot >> self.desc.chunk_shift) * 8);
-        self.lender.as_ref().is_some_and(|lender| at(lender) >= HAS_IT_BACK)
+        let chunk = slot >> self.desc.chunk_shift;
+        let turn = |lender: &Lender| load(lender.turns + u64::from(chunk) * 8);
+        let before = self.back.get(chunk as usize).copied().unwrap_or(false);
+        before || self.lender.as_ref().is_some_and(|lender| turn(lender) >= HAS_IT_BACK)
     }
 
     /// The words to watch.
@@ -132,6 +136,7 @@ impl Watcher {
         let Some(lender) = slots.lender.take() else {
             return Ok(0);
         };
+        slots.back = lender.seen.iter().map(Option::is_some).collect();
         let mut back = 0;
         for (chunk, _) in (0..).zip(&lender.seen).filter(|(_, seen)| seen.is_some()) {
             back += 1;
@@ -166,6 +171,7 @@ impl WatchState {
                 slots: Vec::new(),
                 claimed: HashMap::new(),
                 lender: None,
+                back: Vec::new(),
             });
         }
     }
@@ -245,7 +251,7 @@ impl WatchState {
                     *held = Slot::InHand;
                 }
                 slots.claimed.insert(page_id, slot);
-                self.same_in_slot(page_id, slot, "was claimed");
+                self.same_in_slot(page_id, slot, "left its slot");
             }
             (None, Some(slot)) => self.kept_in(page_id, slot),
             (None, None) if matches!(transition, Transition::Published | Transition::Reverted) => {
