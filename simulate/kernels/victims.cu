@@ -33,30 +33,47 @@ __global__ void use_pages(gpuvm::array<u64> a, gpuvm::array<u64> b, gpuvm::array
     hashes[lane] = hash;
 }
 
+// When a lender ends a loan.
+constexpr unsigned AFTER_A_TIME = 0, WHILE_ONE_WRITES = 1, WHEN_ONE_TAKES_A_SLOT = 2;
+
 // What a lender does. The host does it by copies to this GPU's memory that are made one after the other; here each is
-// one access among those of all lanes. It ends the loan of chunks, waits until nobody copies to them, and uses them:
-// every word becomes `mark`, from word `begin` on. `turns` has how far it is with each chunk.
-__global__ void take_back(u64 lent, u64 writers, u64 chunks, unsigned first, unsigned end, unsigned after_ns, u64 words,
-                          u64 begin, u64 turns_at, u64 mark) {
-    u64* turns = reinterpret_cast<u64*>(turns_at);
+// one access among those of all lanes. From chunk `end` down to `first`, so many together, it ends the loan, waits until
+// nobody copies there, and uses what it has back: the first `used` words of each page, from the last one on, and a few
+// behind them become `mark`. `turns` has how far it is with each chunk.
+// `where`: addresses of `lent`, `writers`, `chunks` and the free list's head, and of `turns`.
+__global__ void take_back(const u64* where, unsigned first, unsigned end, unsigned together, unsigned when,
+                          unsigned within_ns, unsigned pages, unsigned page_words, unsigned used, u64 mark) {
     using namespace gpuvm::detail;
-    for (u64 until = time_ns() + after_ns; time_ns() < until;) __nanosleep(after_ns < 1000 ? after_ns : 1000);
-    for (unsigned chunk = first; chunk < end; ++chunk) {
-        atomicExch(turns + chunk, 1ull);
-        st_relaxed_gpu(reinterpret_cast<unsigned*>(lent) + chunk, 0u);
-    }
-    fence_sc_gpu();
-    for (unsigned chunk = first; chunk < end; ++chunk) {
-        // Longer than any page's copy takes.
-        for (unsigned look = 0; ld_acquire_gpu(reinterpret_cast<const unsigned*>(writers) + chunk) != 0; ++look) {
-            if (look == 20000) {
-                atomicExch(turns + chunk, 3ull);
-                return;
-            }
-            __nanosleep(200);
+    unsigned *lent = reinterpret_cast<unsigned*>(where[0]), *writers = reinterpret_cast<unsigned*>(where[1]);
+    u64 *chunks = reinterpret_cast<u64*>(where[2]), *taken = reinterpret_cast<u64*>(where[3]);
+    u64* turns = reinterpret_cast<u64*>(where[4]);
+    while (end != first) {
+        unsigned begin = end - first < together ? first : end - together;
+        for (unsigned chunk = begin; chunk < end; ++chunk) atomicExch(turns + chunk, 1ull);
+        u64 before = ld_acquire_gpu(taken);
+        for (u64 until = time_ns() + within_ns; time_ns() < until;) {
+            if (when == WHILE_ONE_WRITES && ld_acquire_gpu(writers + begin) != 0) break;
+            if (when == WHEN_ONE_TAKES_A_SLOT && ld_acquire_gpu(taken) != before) break;
+            if (when == AFTER_A_TIME) __nanosleep(within_ns < 1000 ? within_ns : 1000);
         }
-        atomicExch(turns + chunk, 2ull);
-        u64* memory = reinterpret_cast<u64*>(reinterpret_cast<const u64*>(chunks)[chunk]);
-        for (u64 n = 0; n < words; ++n) st_relaxed_gpu(memory + (begin + n) % words, mark);
+        for (unsigned chunk = begin; chunk < end; ++chunk) st_relaxed_gpu(lent + chunk, 0u);
+        fence_sc_gpu();
+        for (unsigned chunk = begin; chunk < end; ++chunk) {
+            // Longer than any page's copy takes.
+            for (unsigned look = 0; ld_acquire_gpu(writers + chunk) != 0; ++look) {
+                if (look > 1000) __nanosleep(200);
+                if (look == 20000) {
+                    atomicExch(turns + chunk, 3ull);
+                    return;
+                }
+            }
+            atomicExch(turns + chunk, 2ull);
+            u64* memory = reinterpret_cast<u64*>(chunks[chunk]);
+            for (unsigned page = 0; page < pages; ++page, memory += page_words) {
+                for (unsigned n = used; n-- != 0;) st_relaxed_gpu(memory + n, mark);
+                for (unsigned n = used; n < page_words; n += used) st_relaxed_gpu(memory + n, mark);
+            }
+        }
+        end = begin;
     }
 }

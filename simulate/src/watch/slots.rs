@@ -41,8 +41,10 @@ pub(super) struct Slots {
 struct Lender {
     /// Address of how far it is with each chunk.
     turns: u64,
-    /// What it stores into every word that it has back.
+    /// What it stores into words that it has back.
     mark: u64,
+    /// The first words of each page, all of which it stores.
+    used: u64,
     /// The words of each chunk that it has back, as they were seen last.
     seen: Vec<Option<Vec<u64>>>,
     /// The next slot to look at.
@@ -110,8 +112,8 @@ impl Watcher {
     }
 
     /// A lender will tell at `turns`, a word a chunk, how far it is with each: 1 when the loan ends, 2 before it stores `mark` into
-    /// every word, 3 when it gives up. Until [`lender_ends`](Self::lender_ends).
-    pub fn lender_begins(&self, turns: u64, mark: u64) {
+    /// the first `used` words of every page and others, 3 when it gives up. Until [`lender_ends`](Self::lender_ends).
+    pub fn lender_begins(&self, turns: u64, mark: u64, used: u64) {
         let mut state = self.lock();
         state.rebuild();
         if let Some(slots) = &mut state.slots {
@@ -119,6 +121,7 @@ impl Watcher {
             slots.lender = Some(Lender {
                 turns,
                 mark,
+                used,
                 seen,
                 next: 0,
             });
@@ -132,6 +135,12 @@ impl Watcher {
     /// Something else is there.
     pub fn lender_ends(&self) -> Result<u64, String> {
         let mut state = self.lock();
+        for _ in 0..state.slots.as_ref().map_or(0, |slots| slots.desc.free.frame_count) {
+            state.look_at_lenders_memory();
+        }
+        if let Some(finding) = state.findings.first() {
+            self.first.get_or_init(|| finding.clone());
+        }
         let Some(slots) = &mut state.slots else { return Ok(0) };
         let Some(lender) = slots.lender.take() else {
             return Ok(0);
@@ -141,8 +150,8 @@ impl Watcher {
         for (chunk, _) in (0..).zip(&lender.seen).filter(|(_, seen)| seen.is_some()) {
             back += 1;
             for slot in chunk << slots.desc.chunk_shift..(chunk + 1) << slots.desc.chunk_shift {
-                let words = (0..slots.page_bytes / 8).map(|n| load(slots.address(slot) + n * 8));
-                if let Some(word) = words.into_iter().position(|word| word != lender.mark) {
+                let mut words = (0..lender.used).map(|n| load(slots.address(slot) + n * 8));
+                if let Some(word) = words.position(|word| word != lender.mark) {
                     return Err(format!(
                         "word {word} of slot {slot} is not what its lender stored there"
                     ));

@@ -1,7 +1,8 @@
 //! Clean pages that leave their frames for a neighbour's memory, which the neighbour takes back at any time.
 
-use gpuvm::{Launch, LaunchConfig, Region, StreamHandle};
+use gpuvm::{Buffer, Launch, LaunchConfig, Region, StreamHandle};
 use gpuvm_gpu::{DeviceMemory, GpuError};
+use gpuvm_layouts::PoolState;
 use gpuvm_nic::with_causes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -45,7 +46,7 @@ pub(super) fn victims(room: &mut Room<'_>) -> Result<(), Wrong> {
     let mut rng = rng(seed);
     let borrowed = Borrowed {
         chunk_pages: 1 << (seed / 2 % 3),
-        chunks: 1 + seed / 6 % 3,
+        chunks: 1 + seed / 6 % 6,
     };
     let bench = room.open(Needs {
         borrowed,
@@ -65,7 +66,7 @@ pub(super) fn victims(room: &mut Room<'_>) -> Result<(), Wrong> {
     let turns = bench.vm.device().allocate(borrowed.chunks * 8, 8).map_err(doing)?;
     let none = vec![0; borrowed.chunks as usize * 8];
     bench.vm.device().write(turns.addr(), &none).map_err(doing)?;
-    room.watcher().lender_begins(turns.addr(), MARK);
+    room.watcher().lender_begins(turns.addr(), MARK, SHORT);
     let mut both = Victims {
         bench: &bench,
         regions,
@@ -105,7 +106,7 @@ impl Victims<'_> {
             false => self.take_back(room, rng)?,
         };
         let used = using.sync().map_err(|error| Wrong::from(error).of("use_pages"));
-        if let Some(lender) = lender {
+        if let Some((lender, _given)) = lender {
             lender.sync().map_err(|error| Wrong::from(error).of("the lender"))?;
         }
         used?;
@@ -114,32 +115,36 @@ impl Victims<'_> {
     }
 
     /// A lender that takes back one chunk or more, if any is lent, at a time that the seed draws.
-    fn take_back(&mut self, room: &Room<'_>, rng: &mut ChaCha8Rng) -> Result<Option<Launch>, Wrong> {
+    fn take_back(&mut self, room: &Room<'_>, rng: &mut ChaCha8Rng) -> Result<Option<(Launch, Buffer<u64>)>, Wrong> {
         let (Some(desc), 1..) = (room.watcher().borrowed(), self.lent) else {
             return Ok(None);
         };
         let end = self.lent;
         self.lent -= rng.random_range(1..=end);
-        let words = self.borrowed.chunk_pages * PAGE_WORDS;
+        let together = rng.random_range(1..=2u32);
+        let when = rng.random_range(0..3u32);
         // Short times as likely as long ones.
-        let scale = rng.random_range(4..18u32);
-        let after_ns = rng.random::<u32>() & ((1 << scale) - 1);
+        let scale = rng.random_range(4..17u32);
+        let within_ns = rng.random::<u32>() & ((1 << scale) - 1);
+        let taken = desc.free.pool + std::mem::offset_of!(PoolState, head) as u64;
+        let addresses = [desc.lent, desc.writers, desc.chunks, taken, self.turns.addr()];
+        let given = self.bench.vm.buffer::<u64>(addresses.len() as u64)?;
+        given.write(&addresses)?;
         let kernel = self.bench.kernel("take_back")?;
-        let ends = (self.lent as u32, end as u32, after_ns);
-        let begin = rng.random_range(0..words);
         let args = (
-            desc.lent,
-            desc.writers,
-            desc.chunks,
-            ends.0,
-            ends.1,
-            ends.2,
-            words,
-            begin,
-            self.turns.addr(),
+            &given,
+            self.lent as u32,
+            end as u32,
+            together,
+            when,
+            within_ns,
+            self.borrowed.chunk_pages as u32,
+            PAGE_WORDS as u32,
+            SHORT as u32,
             MARK,
         );
-        Ok(Some(kernel.launch_on(&self.beside, LaunchConfig::new(1, 1), args)?))
+        let launched = kernel.launch_on(&self.beside, LaunchConfig::new(1, 1), args)?;
+        Ok(Some((launched, given)))
     }
 
     /// What each lane does, and what it makes of what it reads.
