@@ -111,6 +111,13 @@ impl Watcher {
         state.slots.as_ref().map(|slots| slots.desc)
     }
 
+    /// Address of the word of a region's first page.
+    pub fn first_word(&self, region: u32) -> Option<u64> {
+        let state = self.lock();
+        let found = state.regions.iter().find(|(id, _)| *id == region);
+        found.map(|(_, region)| region.words)
+    }
+
     /// A lender will tell at `turns`, a word a chunk, how far it is with each: 1 when the loan ends, 2 before it stores `mark` into
     /// the first `used` words of every page and others, 3 when it gives up. Until [`lender_ends`](Self::lender_ends).
     pub fn lender_begins(&self, turns: u64, mark: u64, used: u64) {

@@ -28,6 +28,9 @@ const READ: u64 = 0;
 const UPDATE: u64 = 1;
 const OVERWRITE: u64 = 2;
 
+/// The kernel's name for the moment when a page is on its way.
+const WHEN_ONE_FETCHES: u32 = 3;
+
 /// Both sides: lanes that use pages, and a lender.
 struct Victims<'a> {
     bench: &'a Bench,
@@ -122,27 +125,34 @@ impl Victims<'_> {
         let end = self.lent;
         self.lent -= rng.random_range(1..=end);
         let together = rng.random_range(1..=2u32);
-        let when = rng.random_range(0..3u32);
+        let when = rng.random_range(0..4u32);
+        // Within a page's copy, or soon after a slot was taken.
+        let looks = match when {
+            WHEN_ONE_FETCHES => rng.random_range(0..48u32),
+            _ => rng.random_range(0..5u32),
+        };
         // Short times as likely as long ones.
-        let scale = rng.random_range(4..17u32);
-        let within_ns = rng.random::<u32>() & ((1 << scale) - 1);
-        let taken = desc.free.pool + std::mem::offset_of!(PoolState, head) as u64;
-        let addresses = [desc.lent, desc.writers, desc.chunks, taken, self.turns.addr()];
-        let given = self.bench.vm.buffer::<u64>(addresses.len() as u64)?;
-        given.write(&addresses)?;
+        let scale = rng.random_range(4..19u32);
+        let after_ns = rng.random::<u32>() & ((1 << scale) - 1);
+        let word = room.watcher().first_word(rng.random_range(0..REGIONS as u32));
+        let where_all_is = [
+            desc.lent,
+            desc.writers,
+            desc.chunks,
+            desc.free.pool + std::mem::offset_of!(PoolState, head) as u64,
+            desc.free.pool_ring,
+            self.turns.addr(),
+            word.ok_or_else(|| "a region has no words".to_owned())?,
+            desc.free.frame_count.into(),
+            self.borrowed.chunk_pages,
+            PAGE_WORDS,
+            SHORT,
+        ];
+        let given = self.bench.vm.buffer::<u64>(where_all_is.len() as u64)?;
+        given.write(&where_all_is)?;
         let kernel = self.bench.kernel("take_back")?;
-        let args = (
-            &given,
-            self.lent as u32,
-            end as u32,
-            together,
-            when,
-            within_ns,
-            self.borrowed.chunk_pages as u32,
-            PAGE_WORDS as u32,
-            SHORT as u32,
-            MARK,
-        );
+        let chunks = (self.lent as u32, end as u32);
+        let args = (&given, chunks.0, chunks.1, together, when, after_ns, looks, MARK);
         let launched = kernel.launch_on(&self.beside, LaunchConfig::new(1, 1), args)?;
         Ok(Some((launched, given)))
     }
