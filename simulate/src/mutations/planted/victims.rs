@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 14] = [
             "bool lent = true;",
         )],
         RUN,
-        0,
+        1,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -29,7 +29,7 @@ pub(super) static ALL: [Mutation; 14] = [
             "",
         )],
         RUN,
-        0,
+        1542,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -45,7 +45,7 @@ pub(super) static ALL: [Mutation; 14] = [
             ),
         ],
         RUN,
-        0,
+        5,
         LATE,
     ),
     broken(
@@ -61,7 +61,7 @@ pub(super) static ALL: [Mutation; 14] = [
             plant(VICTIM, "bool lent = is_lent(victims, slot), marked", "bool marked"),
         ],
         RUN,
-        0,
+        423,
         LATE,
     ),
     broken(
@@ -70,7 +70,7 @@ pub(super) static ALL: [Mutation; 14] = [
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
         &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
         RUN,
-        0,
+        538,
         LATE,
     ),
     broken(
@@ -83,7 +83,7 @@ pub(super) static ALL: [Mutation; 14] = [
             "bool lent = true, marked",
         )],
         RUN,
-        0,
+        1,
         LATE,
     ),
     broken(
@@ -96,7 +96,7 @@ pub(super) static ALL: [Mutation; 14] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        0,
+        1129,
         LATE,
     ),
     broken(
@@ -116,7 +116,7 @@ pub(super) static ALL: [Mutation; 14] = [
             ),
         ],
         RUN,
-        0,
+        17,
         &["has writers long after its loan has ended"],
     ),
     broken(
@@ -207,7 +207,7 @@ pub(super) static ALL: [Mutation; 14] = [
         "before its home changes, a page's copy at a neighbour goes",
         &[plant(FLUSH, "if (victim_in(region, seen)) {", "if (false) {")],
         RUN,
-        0,
+        18,
         &["differ from byte", "instead of", "is not free at the end"],
     ),
 ];

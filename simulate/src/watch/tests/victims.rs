@@ -1,7 +1,7 @@
 //! Slots at a neighbour, who takes their memory back.
 
 use gpuvm_layouts::{self as layout, PoolState, VictimsDesc, VmDesc};
-use gpuvm_sim_gpu::Step;
+use gpuvm_sim_gpu::{Observer, Step};
 
 use super::{Fake, PAGE};
 
@@ -73,7 +73,9 @@ impl Borrower {
     /// Copies page `page` from its home into the slot.
     fn copy(&mut self, page: usize, slot: usize) {
         let bytes = &self.fake.home[page * PAGE..(page + 1) * PAGE];
-        let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+        let words = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
         for (to, word) in self.memory[slot * PAGE / 8..].iter_mut().zip(words) {
             *to = word;
         }
@@ -89,7 +91,8 @@ impl Borrower {
 
     fn claim(&mut self, page: usize) {
         let version = self.fake.words[page] & layout::VERSION_MASK;
-        self.fake.word(page, version | layout::STATE_FETCHING << layout::STATE_SHIFT);
+        self.fake
+            .word(page, version | layout::STATE_FETCHING << layout::STATE_SHIFT);
     }
 
     fn revert(&mut self, page: usize, slot: Option<u64>) {
@@ -141,11 +144,13 @@ fn a_slot_that_holds_something_else_than_the_home() {
     it.fake.fetch(1, 0);
     it.take(0);
     it.keep(1, 0);
-    it.fake.finds("page 1 of region 0 was kept, but its slot 0 and its home differ from byte");
+    it.fake
+        .finds("page 1 of region 0 was kept, but its slot 0 and its home differ from byte");
     let mut it = Borrower::kept();
     it.memory[3] ^= 1;
     it.claim(1);
-    it.fake.finds("left its slot, but its slot 0 and its home differ from byte 24 on");
+    it.fake
+        .finds("left its slot, but its slot 0 and its home differ from byte 24 on");
 }
 
 #[test]
@@ -156,7 +161,8 @@ fn a_slot_in_two_places() {
     let mut it = Borrower::kept();
     it.fake.fetch(2, 1);
     it.keep(2, 0);
-    it.fake.finds("page 2 of region 0 was kept in slot 0, where page 1 of region 0 is");
+    it.fake
+        .finds("page 2 of region 0 was kept in slot 0, where page 1 of region 0 is");
     let mut it = Borrower::new();
     it.fake.fetch(2, 1);
     it.keep(2, 0);
@@ -198,7 +204,8 @@ fn memory_of_a_lender_who_has_it_back() {
     it.take_back(0);
     it.memory[100] ^= 1;
     it.look();
-    it.fake.finds("word 100 of slot 0 was written after its lender had it back");
+    it.fake
+        .finds("word 100 of slot 0 was written after its lender had it back");
     // What was there before is as wrong, once the lender has stored something.
     let mut it = Borrower::kept();
     let before = it.memory[5];
@@ -207,11 +214,15 @@ fn memory_of_a_lender_who_has_it_back() {
     it.look();
     it.memory[5] = before;
     it.look();
-    it.fake.finds("word 5 of slot 0 was written after its lender had it back");
+    it.fake
+        .finds("word 5 of slot 0 was written after its lender had it back");
     let mut it = Borrower::kept();
     it.take_back(0);
     let what = it.fake.watcher.lender_ends().unwrap_err();
-    assert!(what.contains("word 0 of slot 0 is not what its lender stored there"), "{what}");
+    assert!(
+        what.contains("word 0 of slot 0 is not what its lender stored there"),
+        "{what}"
+    );
     let mut it = Borrower::kept();
     it.turns[1] = 3;
     it.step();
