@@ -78,29 +78,21 @@ __device__ void use_chunk(const Lender& at, unsigned chunk) {
     for (unsigned page = 0; page < at.chunk_pages; ++page, memory += at.page_words) {
         for (unsigned n = 0; n < at.used; ++n)
             gpuvm::detail::st_relaxed_gpu(memory + (n + at.used - 1) % at.used, at.mark);
-        for (unsigned n = at.used; n < at.page_words; n += at.used)
-            gpuvm::detail::st_relaxed_gpu(memory + n, at.mark);
+        for (unsigned n = at.used; n < at.page_words; n += at.used) gpuvm::detail::st_relaxed_gpu(memory + n, at.mark);
     }
 }
 
 // What a lender does. The host does it by copies to this GPU's memory that are made one after the other; here each is
-// one access among those of all lanes. From chunk `end` down to `first`, so many together, it ends the loan, waits until
-// nobody copies there, and uses what it has back. `turns` has how far it is with each chunk.
+// one access among those of all lanes. From chunk `end` down to `first`, so many together, it ends the loan, waits
+// until nobody copies there, and uses what it has back. `turns` has how far it is with each chunk.
 __global__ void take_back(const u64* where, unsigned first, unsigned end, unsigned together, unsigned when,
                           unsigned after_ns, unsigned looks, u64 mark) {
     using namespace gpuvm::detail;
-    Lender at{reinterpret_cast<unsigned*>(where[0]),
-              reinterpret_cast<unsigned*>(where[1]),
-              reinterpret_cast<u64*>(where[2]),
-              reinterpret_cast<u64*>(where[3]),
-              reinterpret_cast<u64*>(where[4]),
-              reinterpret_cast<u64*>(where[5]),
-              reinterpret_cast<u64*>(where[6]),
-              static_cast<unsigned>(where[7]),
-              static_cast<unsigned>(where[8]),
-              static_cast<unsigned>(where[9]),
-              static_cast<unsigned>(where[10]),
-              mark};
+    Lender at{
+        reinterpret_cast<unsigned*>(where[0]), reinterpret_cast<unsigned*>(where[1]), reinterpret_cast<u64*>(where[2]),
+        reinterpret_cast<u64*>(where[3]),      reinterpret_cast<u64*>(where[4]),      reinterpret_cast<u64*>(where[5]),
+        reinterpret_cast<u64*>(where[6]),      static_cast<unsigned>(where[7]),       static_cast<unsigned>(where[8]),
+        static_cast<unsigned>(where[9]),       static_cast<unsigned>(where[10]),      mark};
     while (end != first) {
         unsigned begin = end - first < together ? first : end - together;
         for (unsigned chunk = begin; chunk < end; ++chunk) atomicExch(at.turns + chunk, 1ull);
