@@ -45,7 +45,7 @@ pub(super) static ALL: [Mutation; 14] = [
             ),
         ],
         RUN,
-        5,
+        13,
         LATE,
     ),
     broken(
@@ -96,7 +96,7 @@ pub(super) static ALL: [Mutation; 14] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        1129,
+        1122,
         LATE,
     ),
     broken(
