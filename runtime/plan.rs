@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub guarded: bool,
     /// Memory of neighbour GPUs for clean pages that leave their frames: ordinals and bytes.
     pub borrowed: Vec<(u32, u64)>,
+    /// Bytes that a neighbour takes back together, at least a page: a power of two.
+    pub borrowed_chunk: u64,
     pub support_options: CompileOptions,
 }
 

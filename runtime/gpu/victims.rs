@@ -13,8 +13,6 @@ use crate::{
     plan::{Settings, TransportKind, refuse},
 };
 
-/// Bytes that a neighbour takes back together, at least a slot: few enough to take back gigabytes by one copy of flags.
-const CHUNK_BYTES: u64 = 16 << 20;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
 
@@ -46,7 +44,7 @@ impl Victims {
             return refuse("transport", transport.to_string(), reason);
         }
         let page_size = settings.page_size;
-        let chunk_bytes = CHUNK_BYTES.max(page_size);
+        let chunk_bytes = settings.borrowed_chunk.max(page_size);
         let chunk_slots = (chunk_bytes / page_size) as u32;
         let (mut memory, mut starts) = (Vec::new(), Vec::new());
         for &(ordinal, bytes) in &settings.borrowed {
@@ -171,6 +169,8 @@ mod tests {
 
     use super::*;
 
+    const CHUNK_BYTES: u64 = 16 << 20;
+
     #[test]
     fn giving_back_waits_for_those_who_write_there_also_in_a_later_call() {
         let gpu = SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap();
@@ -182,6 +182,7 @@ mod tests {
             regions_max: 1,
             guarded: false,
             borrowed: vec![(1, 2 * CHUNK_BYTES)],
+            borrowed_chunk: CHUNK_BYTES,
             support_options: CompileOptions::default(),
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();

@@ -51,6 +51,9 @@ pub use simulated::SimulatedGpu;
 pub use soft::Soft;
 pub use transport::Transport;
 
+/// Bytes that a neighbour takes back together: few enough to take back gigabytes by one copy of flags.
+const BORROWED_CHUNK: u64 = 16 << 20;
+
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Debug, Clone)]
 #[must_use]
@@ -80,6 +83,7 @@ impl Default for VmBuilder {
                 regions_max: 256,
                 guarded: false,
                 borrowed: Vec::new(),
+                borrowed_chunk: BORROWED_CHUNK,
                 support_options: CompileOptions::default(),
             },
         }
@@ -120,6 +124,13 @@ impl VmBuilder {
     /// and that keep no frames of their own.
     pub fn borrow_from(mut self, ordinal: u32, bytes: u64) -> Self {
         self.settings.borrowed.push((ordinal, bytes));
+        self
+    }
+
+    /// Bytes of a chunk of borrowed memory, a power of two: for tests, which want chunks that are soon full.
+    #[doc(hidden)]
+    pub fn borrowed_chunk(mut self, bytes: u64) -> Self {
+        self.settings.borrowed_chunk = bytes;
         self
     }
 

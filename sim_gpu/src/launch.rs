@@ -37,6 +37,8 @@ pub(crate) struct LaunchState {
     /// Virtual start and end, and the trace, in the seeded mode.
     pub(crate) seeded: Mutex<Option<(u64, u64, u64)>>,
     outcome: Mutex<Option<LaunchOutcome>>,
+    /// Whether the launch's stream has gone on since, so that waiters may.
+    told: AtomicBool,
     ended: Condvar,
     on_done: Mutex<Option<OnDone>>,
     /// Told when the launch has ended, so that the stream goes on.
@@ -79,6 +81,7 @@ impl LaunchState {
             finishing: AtomicBool::new(false),
             seeded: Mutex::new(None),
             outcome: Mutex::new(None),
+            told: AtomicBool::new(false),
             ended: Condvar::new(),
             on_done: Mutex::new(Some(new.on_done)),
             next_in_stream: Mutex::new(None),
@@ -214,7 +217,8 @@ impl LaunchState {
         Ok(LaunchReport::new(completed, elapsed, trace_hash))
     }
 
-    /// Tells everybody. Callbacks run before waiters wake, so that what they clean up is clean then.
+    /// Tells everybody. Callbacks run before waiters wake, so that what they clean up is clean then. So does the stream: what a waiter
+    /// launches next finds it free, and the order of launches on several streams does not depend on which thread is faster.
     pub(crate) fn end(&self, outcome: LaunchOutcome) {
         let callback = self.on_done.lock().take();
         if let Some(callback) = callback {
@@ -222,11 +226,15 @@ impl LaunchState {
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(&outcome)));
         }
         *self.outcome.lock() = Some(outcome.clone());
-        self.ended.notify_all();
         let next = self.next_in_stream.lock().take();
         if let Some(next) = next {
             next(&outcome);
         }
+        // Under the lock, which waiters hold between their look and their sleep; that orders it as well.
+        let outcome = self.outcome.lock();
+        self.told.store(true, Ordering::Relaxed);
+        drop(outcome);
+        self.ended.notify_all();
     }
 
     /// Marks the launch as one that ends without ever having run; false when it already ends.
@@ -250,7 +258,7 @@ impl LaunchState {
     fn wait_ended(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut outcome = self.outcome.lock();
-        while outcome.is_none() {
+        while !self.told.load(Ordering::Relaxed) {
             match until {
                 None => self.ended.wait(&mut outcome),
                 Some(until) => {

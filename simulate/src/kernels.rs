@@ -22,3 +22,8 @@ pub const SPANS: Kernels = Kernels {
     name: "spans.cu",
     text: include_str!("../kernels/spans.cu"),
 };
+/// Pages that leave their frames for a neighbour's memory, and the neighbour.
+pub const VICTIMS: Kernels = Kernels {
+    name: "victims.cu",
+    text: include_str!("../kernels/victims.cu"),
+};

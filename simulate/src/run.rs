@@ -107,6 +107,8 @@ pub struct Passed {
     pub corrupt: u64,
     /// Stale copies that were written again.
     pub mended: u64,
+    /// Pages that left their frames for a neighbour, came from there, or would have, but for a loan that had ended.
+    pub victims: (u64, u64, u64),
     /// The error that faults ended it with, if one did.
     pub error: Option<String>,
     /// Hash of the interleaving.
@@ -170,6 +172,17 @@ pub struct Needs {
     pub queue_pairs: u32,
     /// Requests of a queue pair.
     pub queue_depth: u32,
+    /// Memory of a neighbour.
+    pub borrowed: Borrowed,
+}
+
+/// Memory that a workload borrows of a neighbour; none by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Borrowed {
+    /// Pages of a chunk, a power of two.
+    pub chunk_pages: u64,
+    /// Chunks.
+    pub chunks: u64,
 }
 
 impl Room<'_> {
@@ -225,7 +238,7 @@ impl Room<'_> {
     }
 
     fn settings(&mut self, needs: Needs, sources: &Sources) -> Result<VmBuilder, String> {
-        let memory = needs.frames * needs.page + (8 << 20);
+        let (memory, borrowed) = (needs.frames * needs.page + (8 << 20), needs.borrowed);
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(256)
@@ -254,6 +267,11 @@ impl Room<'_> {
         let soft = Soft::new()
             .queues(queues.host_homes(sources.homes))
             .flush_reads(self.options.lands_late() && !self.options.unflushed);
+        let chunk = borrowed.chunk_pages * needs.page;
+        let builder = match borrowed.chunks {
+            0 => builder,
+            chunks => builder.borrowed_chunk(chunk).borrow_from(1, chunks * chunk),
+        };
         Ok(match sources.direct {
             true => builder.transport(Transport::Direct),
             false => builder.transport(soft),
@@ -285,6 +303,13 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
         frames: 1,
         queue_pairs: 1,
         queue_depth: 1,
+        borrowed: match workload.borrows() {
+            true => Borrowed {
+                chunk_pages: 1,
+                chunks: 1,
+            },
+            false => Borrowed::default(),
+        },
     };
     room.open(needs).map(|_| ())
 }
@@ -391,6 +416,7 @@ fn judge(
         happened: room.happened,
         corrupt: stats.pages_corrupt,
         mended: stats.replicas_mended,
+        victims: (stats.victims_kept, stats.victims_fetched, stats.victims_lost),
         error,
         hash,
     }))

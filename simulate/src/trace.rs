@@ -48,6 +48,12 @@ fn in_words(what: &What) -> String {
         }
         What::Given { frame } => format!("frame {frame}: given to the pool"),
         What::Taken { frame } => format!("frame {frame}: taken from the pool"),
+        What::SlotGiven { slot } => format!("slot {slot} at a neighbour: free"),
+        What::SlotTaken { slot } => format!("slot {slot} at a neighbour: taken"),
+        What::TakenBack { chunk, turn } => {
+            const TURNS: [&str; 4] = ["lent", "the loan ends", "the lender uses it", "written for too long"];
+            format!("chunk {chunk} at a neighbour: {}", TURNS[turn as usize & 3])
+        }
         What::Request {
             queue,
             index,
@@ -86,7 +92,8 @@ fn concerns(finding: &Finding, what: &What) -> bool {
         What::Reserved { queue, .. } | What::Written { queue, .. } | What::Posted { queue, .. } => {
             finding.queue == Some(queue)
         }
-        What::Failed { .. } => true,
+        What::SlotGiven { .. } | What::SlotTaken { .. } => finding.page_id.is_some(),
+        What::Failed { .. } | What::TakenBack { .. } => true,
     }
 }
 
@@ -261,7 +268,13 @@ impl Timeline {
                 let name = format!("fault: queue pair {queue} failed, {code:#x}");
                 self.mark(process, thread, at, &name, "g");
             }
-            What::Given { .. } | What::Taken { .. } | What::Reserved { .. } | What::Written { .. } => {
+            What::Given { .. }
+            | What::Taken { .. }
+            | What::SlotGiven { .. }
+            | What::SlotTaken { .. }
+            | What::TakenBack { .. }
+            | What::Reserved { .. }
+            | What::Written { .. } => {
                 let (process, thread) = self.track_of(event.who);
                 self.mark(process, thread, at, &in_words(&event.what), "t");
             }
@@ -296,7 +309,7 @@ impl Timeline {
             }
             Transition::WriteBackEnded => self.end(back, "write-back", at),
             Transition::Dirtied => self.mark(page.0, page.1, at, "dirty", "t"),
-            Transition::Nothing => {}
+            Transition::Nothing | Transition::VictimDropped => {}
         }
     }
 

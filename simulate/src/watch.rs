@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::words;
 use copies::{home_of, page_of};
+use slots::Slots;
 
 pub use copies::page_name;
 pub(crate) use copies::{is_same_page, region_number};
@@ -24,6 +25,7 @@ mod copies;
 mod event;
 mod pages;
 mod requests;
+mod slots;
 
 /// Events kept for the trace of a failure.
 const EVENTS_KEPT: usize = 4096;
@@ -46,6 +48,12 @@ enum Kind {
         page_id: u64,
     },
     PoolSlot,
+    /// A place of the list of free slots at neighbours.
+    SlotPlace,
+    /// How far a lender is with a chunk.
+    Turn {
+        chunk: u32,
+    },
     Reserved {
         queue: u32,
     },
@@ -108,6 +116,8 @@ struct WatchState {
     sources: Vec<Option<Source>>,
     /// Homes that were taken away, by replica: what they hold is garbage of which no stale bit tells before they are back.
     lost: [bool; layout::REPLICAS_MAX as usize],
+    /// Memory of neighbours, where some is borrowed.
+    slots: Option<Slots>,
     /// Whether single bits at homes may be wrong: of pages with checksums.
     flips: bool,
     events: VecDeque<Event>,
@@ -304,12 +314,17 @@ impl WatchState {
         }
         let queue_at = |n: u32| desc.queues + u64::from(n) * size_of::<QueueDesc>() as u64;
         self.queues = (0..desc.queue_count).map(|n| read(queue_at(n))).collect();
+        self.find_slots();
         let (mut cells, mut kinds) = (Vec::new(), Vec::new());
         let mut watch = |address, kind| {
             let seen = load(address);
             cells.push(Cell { address, seen });
             kinds.push(kind);
         };
+        // Before words: a slot's return and the publication behind it may show in one step.
+        for (address, kind) in self.slots.iter().flat_map(Slots::cells) {
+            watch(address, kind);
+        }
         for (id, region) in &self.regions {
             for page in 0..region.pages {
                 watch(
@@ -374,6 +389,7 @@ impl WatchState {
                 (Some(page_id), Some(frame), None),
             );
         }
+        self.recount_slots();
         for queue in 0..self.queues.len() as u32 {
             for slot in 0..=self.queues[queue as usize].mask {
                 let record = self.record(queue, slot);
@@ -429,6 +445,7 @@ impl WatchState {
     /// Looks at every watched word; at most one has changed, since one access was made.
     fn scan(&mut self) {
         self.looks.steps += 1;
+        self.look_at_lenders_memory();
         // Most steps change nothing: one pass without a branch says so.
         let changed = self
             .cells
@@ -440,11 +457,13 @@ impl WatchState {
         // What was taken, before what was given: a lane's own stores to two slots may show in one step.
         for n in 0..self.cells.len() {
             let (old, now) = (self.cells[n].seen, load(self.cells[n].address));
-            if let Kind::PoolSlot = self.kinds[n]
-                && old != now
-                && old >> 32 & 1 != 0
-            {
-                self.frame_becomes(old as u32, Frame::InHand);
+            if old == now || old >> 32 & 1 == 0 {
+                continue;
+            }
+            match self.kinds[n] {
+                Kind::PoolSlot => self.frame_becomes(old as u32, Frame::InHand),
+                Kind::SlotPlace => self.slot_taken(old as u32),
+                _ => {}
             }
         }
         for n in 0..self.cells.len() {
@@ -457,6 +476,8 @@ impl WatchState {
             match kind {
                 Kind::Word { page_id } => self.word_changed(page_id, old, now),
                 Kind::PoolSlot => self.pool_changed(old, now),
+                Kind::SlotPlace => self.slot_list_changed(old, now),
+                Kind::Turn { chunk } => self.lender_went_on(chunk, now),
                 Kind::Record { queue, slot } => self.record_changed(queue, slot, old, now),
                 Kind::RecordPageId { queue, slot } => self.page_id_changed(queue, slot, self.cells[n + 1].seen),
                 Kind::Reserved { queue } | Kind::Written { queue } | Kind::Posted { queue } => {
@@ -512,10 +533,11 @@ impl WatchState {
             ));
         }
         let lost = self.frames.iter().position(|held| *held != Frame::Free);
-        lost.map(|lost| {
+        let lost = lost.map(|lost| {
             *frame = Some(lost as u32);
             format!("frame {lost} is not in the pool at the end: {:?}", self.frames[lost])
-        })
+        });
+        lost.or_else(|| self.slots.as_ref().and_then(Slots::unrest))
     }
 }
 

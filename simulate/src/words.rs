@@ -34,6 +34,7 @@ pub fn is_fetching(word: u64) -> bool {
 /// A word in words.
 pub fn describe(word: u64) -> String {
     let state = match word & STATE_MASK {
+        ABSENT if frame(word) != 0 => format!("absent (count, or slot + 1: {})", frame(word)),
         ABSENT => "absent".to_owned(),
         FETCHING => format!("fetching (token {:#x})", frame(word)),
         RESIDENT => format!("resident in frame {}", frame(word)),
@@ -70,6 +71,8 @@ pub enum Transition {
     Reverted,
     /// The page left its frame.
     Evicted,
+    /// The slot of an absent page, whose home is to change, is free.
+    VictimDropped,
     /// A store is to follow.
     Dirtied,
     /// A write-back began that makes the page clean.
@@ -131,6 +134,36 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
         }
         _ => Err(Broken("a page without a frame became something else without a claim")),
     }
+}
+
+/// [`transition`] of a page whose word, while it is absent, may name a slot at a neighbour.
+///
+/// # Errors
+/// The rule.
+pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Transition, Broken> {
+    let plain = |word: u64| word & !FRAME_MASK;
+    let next_version = (old & VERSION_MASK).wrapping_add(1 << VERSION_SHIFT) & VERSION_MASK;
+    match (old & STATE_MASK, new & STATE_MASK) {
+        (RESIDENT, ABSENT) if victim(new).is_some() && old & WRITE_BACK_BIT == 0 => {
+            Err(Broken("a page left its frame for a slot without the mark of its copy"))
+        }
+        (RESIDENT, ABSENT) if victim(new).is_some() => transition(old & !WRITE_BACK_BIT, plain(new), evictable),
+        // A claim takes the slot out of the word, and one that is taken back puts it in again.
+        (FETCHING, ABSENT) => transition(old, plain(new), evictable),
+        (ABSENT, ABSENT) if victim(old) == victim(new) => transition(old, new, evictable),
+        (ABSENT, ABSENT) if victim(old).is_some() && pins(old) == 0 && new == next_version => {
+            Ok(Transition::VictimDropped)
+        }
+        (ABSENT, ABSENT) => Err(Broken("an absent page changed its slot")),
+        _ => transition(old, new, evictable),
+    }
+}
+
+/// The slot at a neighbour that an absent page's word names.
+pub fn victim(word: u64) -> Option<u32> {
+    (word & STATE_MASK == ABSENT)
+        .then(|| frame(word))
+        .and_then(|named| named.checked_sub(1))
 }
 
 /// Names the change of the pins and marks of a page that stays in its frame.
@@ -221,6 +254,33 @@ mod tests {
                 describe(old),
                 describe(new)
             );
+        }
+    }
+
+    #[test]
+    fn an_absent_page_has_its_slot_until_it_is_claimed_or_dropped() {
+        let (at, absent) = (resident(3), 6 << VERSION_SHIFT);
+        let kept = absent | 5 << FRAME_SHIFT;
+        assert_eq!((victim(kept), victim(absent), victim(at)), (Some(4), None, None));
+        for (old, new, name) in [
+            (at | WRITE_BACK_BIT, kept, Transition::Evicted),
+            (at, absent, Transition::Evicted),
+            (kept, absent | FETCHING, Transition::Claimed),
+            (absent | FETCHING, kept, Transition::Reverted),
+            (kept, kept + PIN, Transition::Nothing),
+            (kept, absent + (1 << VERSION_SHIFT), Transition::VictimDropped),
+        ] {
+            assert_eq!(transition_with_victim(old, new, true), Ok(name), "{}", describe(old));
+        }
+        for (old, new, rule) in [
+            (at, kept, "without the mark"),
+            (at | WRITE_BACK_BIT | DIRTY_BIT, kept, "dirty page was evicted"),
+            (kept, absent, "changed its slot"),
+            (absent, kept, "changed its slot"),
+            (kept, kept | FETCHING, "in place of the token"),
+        ] {
+            let broken = transition_with_victim(old, new, true).expect_err(rule);
+            assert!(broken.0.contains(rule), "{} for {rule}", broken.0);
         }
     }
 

@@ -384,4 +384,10 @@ fn every_rule_of_the_lists_has_its_mutation() {
             "rule {rule} of places"
         );
     }
+    for rule in 1..=9 {
+        assert!(
+            mutations::all().any(|m| m.origin == Origin::Victims(rule)),
+            "rule {rule} of victims"
+        );
+    }
 }

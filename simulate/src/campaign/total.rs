@@ -45,6 +45,12 @@ pub struct Total {
     pub returns: u64,
     /// Stale copies that were written again.
     pub mended: u64,
+    /// Pages that left their frames for a neighbour.
+    pub kept: u64,
+    /// Pages that came from there.
+    pub came_back: u64,
+    /// Pages that were fetched from their homes, since the loan had ended.
+    pub lost: u64,
     /// Bits that were flipped on purpose.
     pub flips: u64,
     /// Pages that did not have their checksum.
@@ -73,6 +79,9 @@ impl Total {
             within: 0,
             returns: 0,
             mended: 0,
+            kept: 0,
+            came_back: 0,
+            lost: 0,
             flips: 0,
             corrupt: 0,
             errors: 0,
@@ -87,7 +96,7 @@ impl Total {
         }
         let queued = !self.workload.is_direct();
         let checked = self.workload == Workload::Checksums;
-        let writes = self.workload != Workload::Prefetch;
+        let (writes, borrows) = (self.workload != Workload::Prefetch, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [
             (true, looks.words, "no page's word ever changed"),
@@ -132,6 +141,14 @@ impl Total {
             (checked, self.flips, "no bit was flipped"),
             (checked, self.corrupt, "no flipped bit was found"),
             (checked, looks.damaged, "no copy differed by a flipped bit"),
+            (borrows, self.came_back, "no page came from a neighbour's memory"),
+            (borrows, self.lost, "no page was missed where a loan had ended"),
+            (
+                borrows,
+                looks.victims,
+                "no copy at a neighbour was ever compared with its home",
+            ),
+            (borrows, looks.taken_back, "no lender ever used what it was given back"),
             (
                 self.workload == Workload::Linear,
                 self.linear,
@@ -163,6 +180,10 @@ impl Total {
         self.within += passed.happened.within;
         self.returns += passed.happened.returns;
         self.mended += passed.mended;
+        let (kept, came_back, lost) = passed.victims;
+        self.kept += kept;
+        self.came_back += came_back;
+        self.lost += lost;
         self.flips += passed.happened.flips;
         self.corrupt += passed.corrupt;
         self.errors += u64::from(passed.error.is_some());

@@ -25,6 +25,8 @@ pub enum Origin {
     Copies(u32),
     /// The n-th of the rules of pages that are read where they live.
     Places(u32),
+    /// The n-th of the rules of copies at a neighbour, who takes their memory back.
+    Victims(u32),
 }
 
 /// A replacement of text in one header.

@@ -35,7 +35,7 @@ pub(super) fn home_of(region: &RegionDesc, replica: u32) -> Option<u64> {
 }
 
 /// Where a page begins in its region, and its exact length.
-fn page_span(desc: &VmDesc, region: &RegionDesc, page: u64) -> (u64, usize) {
+pub(super) fn page_span(desc: &VmDesc, region: &RegionDesc, page: u64) -> (u64, usize) {
     let start = page << desc.page_shift;
     (start, (region.bytes - start).min(1 << desc.page_shift) as usize)
 }

@@ -46,6 +46,23 @@ pub enum What {
         /// The frame.
         frame: u32,
     },
+    /// A slot at a neighbour became free.
+    SlotGiven {
+        /// The slot.
+        slot: u32,
+    },
+    /// A slot at a neighbour was taken.
+    SlotTaken {
+        /// The slot.
+        slot: u32,
+    },
+    /// A lender has come this far with a chunk that it takes back.
+    TakenBack {
+        /// The chunk.
+        chunk: u32,
+        /// 1: the loan has ended; 2: nobody writes there any more; 3: somebody always did.
+        turn: u64,
+    },
     /// A request's record changed its phase.
     Request {
         /// The queue pair's place in the table.
@@ -148,6 +165,12 @@ pub struct Looks {
     pub indexes: u64,
     /// Frames that went through the pool.
     pub frames: u64,
+    /// Copies at a neighbour that were compared with the page's home.
+    pub victims: u64,
+    /// Slots at a neighbour that were given or taken.
+    pub slots: u64,
+    /// Chunks whose lender used them, and found its own bytes there at the end.
+    pub taken_back: u64,
     /// Most READs of one queue pair under way at one time.
     pub in_flight_max: u64,
 }
@@ -168,6 +191,9 @@ impl Looks {
         self.requests += other.requests;
         self.indexes += other.indexes;
         self.frames += other.frames;
+        self.victims += other.victims;
+        self.slots += other.slots;
+        self.taken_back += other.taken_back;
         self.in_flight_max = self.in_flight_max.max(other.in_flight_max);
     }
 }

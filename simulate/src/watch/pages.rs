@@ -15,14 +15,7 @@ impl WatchState {
     pub(super) fn word_changed(&mut self, page_id: u64, old: u64, new: u64) {
         self.looks.words += 1;
         let page = (Some(page_id), None, None);
-        let transition = match words::transition(old, new, self.is_pooled(page_id)) {
-            Ok(transition) => transition,
-            Err(broken) => {
-                let (old, new) = (words::describe(old), words::describe(new));
-                self.find(format!("{}: {} ({old} -> {new})", page_name(page_id), broken.0), page);
-                Transition::Nothing
-            }
-        };
+        let transition = self.named(page_id, old, new);
         self.tell(What::Word {
             page_id,
             old,
@@ -38,6 +31,9 @@ impl WatchState {
                 ),
                 page,
             );
+        }
+        if self.has_victims(page_id) {
+            self.victim_changed(page_id, old, new, transition);
         }
         match transition {
             Transition::Claimed if words::pins(old) != 0 && self.is_copied(page_id) => self.find(
@@ -77,6 +73,20 @@ impl WatchState {
             }
             _ => {}
         }
+    }
+
+    /// What the change is. One that breaks a rule is told, and taken for none.
+    fn named(&mut self, page_id: u64, old: u64, new: u64) -> Transition {
+        let rules = match self.has_victims(page_id) {
+            true => words::transition_with_victim,
+            false => words::transition,
+        };
+        rules(old, new, self.is_pooled(page_id)).unwrap_or_else(|broken| {
+            let (old, new) = (words::describe(old), words::describe(new));
+            let what = format!("{}: {} ({old} -> {new})", page_name(page_id), broken.0);
+            self.find(what, (Some(page_id), None, None));
+            Transition::Nothing
+        })
     }
 
     /// A page that lanes have filled by chunks, by the token that its word held while they did, has all of them.

@@ -6,6 +6,7 @@ use gpuvm_sim_gpu::{Observer, Step};
 use super::{Finding, Watcher};
 
 mod copies;
+mod victims;
 
 const PAGE: usize = 4096;
 const FRAMES: usize = 3;

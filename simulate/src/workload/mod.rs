@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
-use crate::kernels::{PROGRAM, SPANS, SWEEPS, WORDS};
-use crate::run::{Needs, PAGE, Room};
+use crate::kernels::{PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::run::{Borrowed, Needs, PAGE, Room};
 
 mod contended;
 mod guarded;
 mod programs;
 mod spans;
 mod sweeps;
+mod victims;
 
 /// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,6 +60,8 @@ pub enum Workload {
     Returns,
     /// Random programs whose pages have checksums, with bits that flip on the way and at a home.
     Checksums,
+    /// Pages leave for a neighbour's memory and come from there, and the neighbour takes it back meanwhile.
+    Victims,
 }
 
 /// A workload that is none.
@@ -90,7 +93,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -110,6 +113,7 @@ impl Workload {
         Self::Replicas,
         Self::Returns,
         Self::Checksums,
+        Self::Victims,
     ];
 
     /// Its name on a command line.
@@ -134,6 +138,7 @@ impl Workload {
             Self::Replicas => "replicas",
             Self::Returns => "returns",
             Self::Checksums => "checksums",
+            Self::Victims => "victims",
         }
     }
 
@@ -152,6 +157,7 @@ impl Workload {
             | Self::Returns => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
+            Self::Victims => (VICTIMS, &[]),
         };
         Sources {
             kernels,
@@ -163,8 +169,8 @@ impl Workload {
         }
     }
 
-    /// Whether its lanes race for words of the region by design: as operations of which any order is right, by storing equal values, or,
-    /// where a page never leaves, by a weak look at a word that changes once.
+    /// Whether its lanes race for words by design: as operations of which any order is right, by storing equal values, where a page never
+    /// leaves, by a weak look at a word that changes once, or with a lender for what they read of its memory and do not use then.
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
@@ -175,6 +181,7 @@ impl Workload {
                 | Self::Rising
                 | Self::StoresInPlace
                 | Self::NeverEvicted
+                | Self::Victims
         )
     }
 
@@ -182,8 +189,19 @@ impl Workload {
     pub(crate) fn is_direct(self) -> bool {
         matches!(
             self,
-            Self::Direct | Self::LargePages | Self::InPlace | Self::LinearInPlace | Self::Rising | Self::StoresInPlace
+            Self::Direct
+                | Self::LargePages
+                | Self::InPlace
+                | Self::LinearInPlace
+                | Self::Rising
+                | Self::StoresInPlace
+                | Self::Victims
         )
+    }
+
+    /// Whether its pages leave their frames for a neighbour's memory.
+    pub(crate) fn borrows(self) -> bool {
+        self == Self::Victims
     }
 
     /// Whether its pages have two homes, some of which are taken away.
@@ -224,6 +242,7 @@ impl Workload {
             Self::Replicas => guarded::replicas(room),
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),
+            Self::Victims => victims::victims(room),
         }
     }
 }
@@ -261,6 +280,7 @@ fn needs(seed: u64, frames: u64) -> Needs {
         frames,
         queue_pairs: 1 + (seed % 2) as u32,
         queue_depth: 1 << (seed / 2 % 4),
+        borrowed: Borrowed::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::SECOND;
 use crate::bench::Wrong;
 use crate::program::{self, ProgramShape, rng, tiny};
-use crate::run::{Needs, Room};
+use crate::run::{Borrowed, Needs, Room};
 
 pub(super) fn shape(seed: u64, frames: u64) -> ProgramShape {
     ProgramShape {
@@ -26,6 +26,7 @@ pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
         frames: shape.frames,
         queue_pairs: shape.queue_pairs,
         queue_depth: shape.queue_depth,
+        borrowed: Borrowed::default(),
     }
 }
 

@@ -8,9 +8,17 @@ mod guards;
 mod peers;
 mod places;
 mod protocol;
+mod victims;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 5] = [&protocol::ALL, &peers::ALL, &guards::ALL, &copies::ALL, &places::ALL];
+pub(super) const ALL: [&[Mutation]; 6] = [
+    &protocol::ALL,
+    &peers::ALL,
+    &guards::ALL,
+    &copies::ALL,
+    &places::ALL,
+    &victims::ALL,
+];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
@@ -32,6 +40,7 @@ const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const COPY: &str = "gpuvm/detail/copy.cuh";
 const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
+const VICTIM: &str = "gpuvm/detail/victim.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];

@@ -1,0 +1,221 @@
+//! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
+
+use super::Origin::Victims;
+use super::{CLOCK, FLUSH, Mutation, VICTIM, broken, plant};
+use crate::workload::Workload::Victims as RUN;
+
+pub(super) static ALL: [Mutation; 14] = [
+    broken(
+        "copy-of-lent-memory-believed",
+        Victims(1),
+        "whoever copied from a slot looks whether the memory is lent still",
+        &[plant(
+            VICTIM,
+            "bool lent = is_lent(victims_of(region), victim - 1);",
+            "bool lent = true;",
+        )],
+        RUN,
+        1,
+        NOT_ITS_BYTES,
+    ),
+    broken(
+        "look-before-the-copy",
+        Victims(1),
+        "a reader's look at the loan comes after its copy",
+        &[plant(
+            VICTIM,
+            "    // The copy's loads come before the look at the loan: a lender ends it before it stores anything.\n    \
+             fence_acq_rel_gpu();\n",
+            "",
+        )],
+        RUN,
+        1542,
+        NOT_ITS_BYTES,
+    ),
+    broken(
+        "writers-not-counted",
+        Victims(2),
+        "who copies to a slot is counted as a writer there",
+        &[
+            plant(VICTIM, "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n", ""),
+            plant(
+                VICTIM,
+                "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n",
+                "",
+            ),
+        ],
+        RUN,
+        13,
+        LATE,
+    ),
+    broken(
+        "loan-looked-at-before-the-count",
+        Victims(3),
+        "a writer is counted before it looks at the loan",
+        &[
+            plant(
+                VICTIM,
+                "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
+                "    bool lent = is_lent(victims, slot);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
+            ),
+            plant(VICTIM, "bool lent = is_lent(victims, slot), marked", "bool marked"),
+        ],
+        RUN,
+        423,
+        LATE,
+    ),
+    broken(
+        "count-and-look-in-no-order",
+        Victims(3),
+        "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
+        &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
+        RUN,
+        538,
+        LATE,
+    ),
+    broken(
+        "copied-past-the-loan",
+        Victims(3),
+        "nobody copies to memory whose loan has ended",
+        &[plant(
+            VICTIM,
+            "bool lent = is_lent(victims, slot), marked",
+            "bool lent = true, marked",
+        )],
+        RUN,
+        1,
+        LATE,
+    ),
+    broken(
+        "writer-gone-before-its-bytes",
+        Victims(4),
+        "a writer's bytes come before it is counted out",
+        &[plant(
+            VICTIM,
+            "atom_add_release_gpu(writers_of(victims, slot), ~0u);",
+            "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
+        )],
+        RUN,
+        1122,
+        LATE,
+    ),
+    broken(
+        "writer-never-gone",
+        Victims(4),
+        "a writer is counted out also where the loan had ended",
+        &[
+            plant(
+                VICTIM,
+                "    // Release: the copy comes before what the lender does there.\n",
+                "    if (!lent) return try_evict(word, seen);\n",
+            ),
+            plant(
+                VICTIM,
+                "    if (!lent) return try_evict(word, seen);\n    if (!marked)",
+                "    if (!marked)",
+            ),
+        ],
+        RUN,
+        17,
+        &["has writers long after its loan has ended"],
+    ),
+    broken(
+        "copied-without-the-mark",
+        Victims(5),
+        "a page that is copied to a neighbour has the mark of a write-back, so that a store meanwhile is seen",
+        &[
+            plant(VICTIM, "marked = lent && try_clean(word, seen);", "marked = lent;"),
+            plant(
+                VICTIM,
+                "atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)",
+                "atom_cas_acq_rel_gpu(word, seen, left) == seen",
+            ),
+            plant(VICTIM, "    write_back_done(word);\n    give_slot", "    give_slot"),
+        ],
+        RUN,
+        0,
+        &["without the mark of its copy"],
+    ),
+    broken(
+        "dirty-page-kept-at-the-neighbour-alone",
+        Victims(6),
+        "a dirty page goes home before it leaves for a neighbour",
+        &[
+            plant(
+                CLOCK,
+                "    if (!(seen & layout::DIRTY_BIT)) {\n        if (!leave_frame",
+                "    {\n        if (!leave_frame",
+            ),
+            plant(
+                VICTIM,
+                "    if (marked) {\n",
+                "    seen &= ~layout::DIRTY_BIT;\n    if (marked) {\n",
+            ),
+        ],
+        RUN,
+        0,
+        &["its home differ from byte", "a dirty page was evicted"],
+    ),
+    broken(
+        "slot-free-and-named",
+        Victims(7),
+        "a slot that a page's word names is not free",
+        &[plant(
+            VICTIM,
+            "        count(&counters(vm)->victims_kept, 1);\n",
+            "        count(&counters(vm)->victims_kept, 1);\n        give_slot(victims, slot);\n",
+        )],
+        RUN,
+        0,
+        &[
+            "became free while",
+            "where page",
+            "became free twice",
+            "which is free",
+            "differ from byte",
+        ],
+    ),
+    broken(
+        "slot-not-given-back",
+        Victims(7),
+        "who brings a page back gives its slot back",
+        &[plant(
+            VICTIM,
+            "    if (victim) give_slot(victims_of(region), victim - 1);\n",
+            "    (void)victim;\n",
+        )],
+        RUN,
+        0,
+        &["was not given back", "is not free at the end"],
+    ),
+    broken(
+        "claim-taken-back-without-its-slot",
+        Victims(8),
+        "a claim that is taken back leaves the page its slot",
+        &[plant(
+            VICTIM,
+            "    if (!victim)\n        revert_claim(word);",
+            "    if (true)\n        revert_claim(word);",
+        )],
+        RUN,
+        0,
+        &["was not given back", "is not free at the end"],
+    ),
+    broken(
+        "old-copy-kept-beside-a-home-that-changes",
+        Victims(9),
+        "before its home changes, a page's copy at a neighbour goes",
+        &[plant(FLUSH, "if (victim_in(region, seen)) {", "if (false) {")],
+        RUN,
+        18,
+        &["differ from byte", "instead of", "is not free at the end"],
+    ),
+];
+
+/// How a page shows that has what a lender stored.
+const NOT_ITS_BYTES: &[&str] = &["differ from byte", "instead of"];
+/// How a store shows that comes when the lender has its memory back.
+const LATE: &[&str] = &[
+    "was written after its lender had it back",
+    "is not what its lender stored there",
+];
