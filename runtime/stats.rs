@@ -69,6 +69,8 @@ pub struct Stats {
     pub victims_fetched: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
+    /// Those of `victims_kept` that were copied there. The others had come from there and not been written, and their copy was there still.
+    pub victims_copied: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
     /// Length of a tick in picoseconds.
@@ -111,6 +113,7 @@ impl Stats {
             victims_kept: sum(|c| c.victims_kept),
             victims_fetched: sum(|c| c.victims_fetched),
             victims_lost: sum(|c| c.victims_lost),
+            victims_copied: sum(|c| c.victims_copied),
             latencies: histogram.buckets,
             tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
         })
@@ -164,6 +167,7 @@ impl Stats {
             victims_kept: self.victims_kept.saturating_sub(earlier.victims_kept),
             victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
             victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
+            victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
             tick_ps: self.tick_ps,
         }

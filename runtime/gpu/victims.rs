@@ -13,6 +13,9 @@ use crate::{
     plan::{Settings, TransportKind, refuse},
 };
 
+/// One of so many slots is to be free before fetched pages keep theirs. With more free, there is room for pages twice: a page that leaves
+/// again needs no copy. With less, what room there is goes to pages that have no frame.
+const SPARE_SHARE: u32 = 64;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
 
@@ -23,6 +26,8 @@ pub(crate) struct Victims {
     _chunks: DeviceArray<u64>,
     lent: DeviceArray<u32>,
     writers: DeviceArray<u32>,
+    slots_kept: DeviceArray<u32>,
+    frames: u64,
     /// Mapped until the GPU is no virtual memory's any more: a lane may read a slot for which it is too late.
     _memory: Vec<DeviceMemory>,
     /// Addresses of the chunks.
@@ -69,6 +74,9 @@ impl Victims {
         let chunks = DeviceArray::from_slice(gpu, &starts).doing(doing)?;
         let lent = DeviceArray::from_slice(gpu, &vec![1_u32; starts.len()]).doing(doing)?;
         let writers = DeviceArray::zeroed(gpu, starts.len() as u64).doing(doing)?;
+        let frames = settings.frame_memory / page_size;
+        // The simulator watches pairs of them.
+        let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
         let desc = VictimsDesc {
             free: VmDesc {
                 pool: free.state(),
@@ -81,6 +89,8 @@ impl Victims {
             lent: lent.addr(),
             writers: writers.addr(),
             chunk_shift: chunk_slots.trailing_zeros(),
+            spare_min: slots as u32 / SPARE_SHARE,
+            slots_kept: slots_kept.addr(),
             ..zero()
         };
         let victims = Self {
@@ -89,6 +99,8 @@ impl Victims {
             _chunks: chunks,
             lent,
             writers,
+            slots_kept,
+            frames,
             _memory: memory,
             chunk_slots,
             page_size,
@@ -110,6 +122,8 @@ impl Victims {
         let doing = || "freeing the slots of borrowed memory".to_owned();
         let none = vec![0_u32; self.starts.len()];
         self.writers.write(gpu, 0, &none).doing(doing)?;
+        let none = vec![0_u32; self.frames as usize];
+        self.slots_kept.write(gpu, 0, &none).doing(doing)?;
         self.free.fill(gpu, 0..*lent * self.chunk_slots).doing(doing)
     }
 

@@ -48,6 +48,10 @@ enum Kind {
         page_id: u64,
     },
     PoolSlot,
+    /// The slots that the pages in a frame and the next one keep.
+    SlotsKept {
+        frame: u32,
+    },
     /// A place of the list of free slots at neighbours.
     SlotPlace,
     /// How far a lender is with a chunk.
@@ -476,6 +480,7 @@ impl WatchState {
             match kind {
                 Kind::Word { page_id } => self.word_changed(page_id, old, now),
                 Kind::PoolSlot => self.pool_changed(old, now),
+                Kind::SlotsKept { frame } => self.slots_kept_changed(frame, old, now),
                 Kind::SlotPlace => self.slot_list_changed(old, now),
                 Kind::Turn { chunk } => self.lender_went_on(chunk, now),
                 Kind::Record { queue, slot } => self.record_changed(queue, slot, old, now),

@@ -147,7 +147,8 @@ pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Tra
         (RESIDENT, ABSENT) if victim(new).is_some() && old & WRITE_BACK_BIT == 0 => {
             Err(Broken("a page left its frame for a slot without the mark of its copy"))
         }
-        (RESIDENT, ABSENT) if victim(new).is_some() => transition(old & !WRITE_BACK_BIT, plain(new), evictable),
+        // Under the evictor's own mark, which it has made also where no slot is free.
+        (RESIDENT, ABSENT) => transition(old & !WRITE_BACK_BIT, plain(new), evictable),
         // A claim takes the slot out of the word, and one that is taken back puts it in again.
         (FETCHING, ABSENT) => transition(old, plain(new), evictable),
         (ABSENT, ABSENT) if victim(old) == victim(new) => transition(old, new, evictable),

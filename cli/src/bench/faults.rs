@@ -344,7 +344,7 @@ impl<'a> Faults<'a> {
                     "of the neighbour %",
                     share_of(stats.victims_fetched, stats.pages_fetched) * 100.0,
                 )
-                .and("kept there", stats.victims_kept as f64),
+                .and("copied there", stats.victims_copied as f64),
             false => row,
         };
         match self.args.home {
@@ -454,7 +454,7 @@ impl<'a> Ceilings<'a> {
                 runs
             }
         };
-        let back = share_of(stats.pages_written_back + stats.victims_kept, stats.pages_fetched);
+        let back = share_of(stats.pages_written_back + stats.victims_copied, stats.pages_fetched);
         let percent = (back * 100.0).round() as u32;
         if percent == 0 {
             return Ok(row.ceiling("bare page reads", &alone));

@@ -558,8 +558,13 @@ struct alignas(128) VictimsDesc {
     unsigned long long writers;
     /// Base-two logarithm of the slots of a chunk.
     unsigned int chunk_shift;
+    /// While more slots than these are free, a page that is fetched from its slot keeps it beside its frame.
+    unsigned int spare_min;
+    /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; 0 for none. It is changed by who
+    /// has the frame, or the write-back mark of its page.
+    unsigned long long slots_kept;
     /// Unused, to the end of the line.
-    unsigned int reserved[25];
+    unsigned int reserved[22];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -686,8 +691,10 @@ struct alignas(128) Counters {
     unsigned long long victims_fetched;
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     unsigned long long victims_lost;
+    /// Those of `victims_kept` that were copied there; the others had kept their slots since they were fetched from there.
+    unsigned long long victims_copied;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[4];
+    unsigned long long reserved[3];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -952,7 +959,9 @@ static_assert(__builtin_offsetof(VictimsDesc, chunks) == 128, "offset of Victims
 static_assert(__builtin_offsetof(VictimsDesc, lent) == 136, "offset of VictimsDesc::lent");
 static_assert(__builtin_offsetof(VictimsDesc, writers) == 144, "offset of VictimsDesc::writers");
 static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of VictimsDesc::chunk_shift");
-static_assert(__builtin_offsetof(VictimsDesc, reserved) == 156, "offset of VictimsDesc::reserved");
+static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 156, "offset of VictimsDesc::spare_min");
+static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 160, "offset of VictimsDesc::slots_kept");
+static_assert(__builtin_offsetof(VictimsDesc, reserved) == 168, "offset of VictimsDesc::reserved");
 static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
@@ -1045,7 +1054,8 @@ static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of
 static_assert(__builtin_offsetof(Counters, victims_kept) == 200, "offset of Counters::victims_kept");
 static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of Counters::victims_fetched");
 static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
-static_assert(__builtin_offsetof(Counters, reserved) == 224, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, victims_copied) == 224, "offset of Counters::victims_copied");
+static_assert(__builtin_offsetof(Counters, reserved) == 232, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

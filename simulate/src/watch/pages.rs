@@ -195,6 +195,7 @@ impl WatchState {
             return;
         }
         let frame = new as u32;
+        self.frame_leaves_slot(frame);
         let place = (self.targets.get(frame as usize).copied().flatten(), Some(frame), None);
         match self.frames.get(frame as usize).copied() {
             Some(Frame::InHand) => {}

@@ -23,12 +23,16 @@ enum Slot {
     InHand,
     /// Of the page whose word names it.
     Of(u64),
+    /// Of the page that has come from it into the frame.
+    Beside(u32),
 }
 
 /// Memory of neighbours.
 pub(super) struct Slots {
     desc: VictimsDesc,
     page_bytes: u64,
+    /// Frames of the GPU that borrows.
+    frames: u32,
     slots: Vec<Slot>,
     /// Slots of pages that are claimed, until they are given back.
     claimed: HashMap<u64, u32>,
@@ -77,14 +81,22 @@ impl Slots {
         before || self.lender.as_ref().is_some_and(|lender| turn(lender) >= HAS_IT_BACK)
     }
 
-    /// The words to watch.
+    /// The slot that the page in the frame keeps, plus one, or 0.
+    fn kept(&self, frame: u32) -> u32 {
+        read(self.desc.slots_kept + u64::from(frame) * 4)
+    }
+
+    /// The words to watch. What frames keep comes first: a lane that gives a kept slot back may show both stores in one step.
     pub(super) fn cells(&self) -> impl Iterator<Item = (u64, Kind)> {
+        let kept = self.desc.slots_kept;
+        let kept =
+            (0..self.frames.div_ceil(2)).map(move |n| (kept + u64::from(n) * 8, Kind::SlotsKept { frame: 2 * n }));
         let ring = self.desc.free.pool_ring;
         let places = (0..u64::from(self.desc.free.frame_count)).map(move |n| (ring + n * 8, Kind::SlotPlace));
         let turns = self.lender.iter().flat_map(|lender| {
             (0..self.chunk_count()).map(|chunk| (lender.turns + u64::from(chunk) * 8, Kind::Turn { chunk }))
         });
-        places.chain(turns)
+        kept.chain(places).chain(turns)
     }
 
     /// What is not as it has to be when all regions were closed: each slot is free, or lost with its chunk.
@@ -184,6 +196,7 @@ impl WatchState {
             self.slots = Some(Slots {
                 desc: read(region.victims),
                 page_bytes: 1 << desc.page_shift,
+                frames: desc.frame_count,
                 slots: Vec::new(),
                 claimed: HashMap::new(),
                 lender: None,
@@ -202,6 +215,12 @@ impl WatchState {
             regions.any(|(id, region): &(u32, RegionDesc)| *id == number && region.victims != 0)
         };
         let mut twice = None;
+        for frame in 0..slots.frames {
+            let kept = slots.kept(frame).checked_sub(1);
+            if let Some(held) = kept.and_then(|slot| slots.slots.get_mut(slot as usize)) {
+                *held = Slot::Beside(frame);
+            }
+        }
         for (cell, kind) in self.cells.iter().zip(&self.kinds) {
             let (slot, becomes) = match *kind {
                 Kind::SlotPlace if cell.seen >> 32 & 1 != 0 => (cell.seen as u32, Slot::Free),
@@ -214,7 +233,9 @@ impl WatchState {
             let Some(held) = slots.slots.get_mut(slot as usize) else {
                 continue;
             };
-            if *held != Slot::InHand {
+            // A page that leaves has its slot in its word before its frame forgets it.
+            let leaves = matches!((*held, becomes), (Slot::Beside(_), Slot::Of(_)));
+            if *held != Slot::InHand && !leaves {
                 twice = Some((slot, *held, becomes));
             }
             *held = becomes;
@@ -228,6 +249,46 @@ impl WatchState {
         if let Some(held) = self.slots.as_mut().and_then(|slots| slots.slots.get_mut(slot as usize)) {
             *held = Slot::InHand;
         }
+    }
+
+    /// What two frames keep changed.
+    pub(super) fn slots_kept_changed(&mut self, first: u32, old: u64, new: u64) {
+        for (frame, shift) in [(first, 0), (first + 1, 32)] {
+            let (old, new) = ((old >> shift) as u32, (new >> shift) as u32);
+            if old != new {
+                self.slot_kept_changed(frame, old, new);
+            }
+        }
+    }
+
+    fn slot_kept_changed(&mut self, frame: u32, old: u32, new: u32) {
+        let Some(slots) = &mut self.slots else { return };
+        let mut wrong = (old != 0 && new != 0).then(|| format!("and forgets slot {}", old - 1));
+        // Otherwise the page has left with it, and its word names it.
+        let before = old.checked_sub(1).and_then(|slot| slots.slots.get_mut(slot as usize));
+        if let Some(held) = before.filter(|held| **held == Slot::Beside(frame)) {
+            *held = Slot::InHand;
+        }
+        let Some(slot) = new.checked_sub(1) else { return };
+        match slots.slots.get_mut(slot as usize) {
+            Some(held @ Slot::InHand) => *held = Slot::Beside(frame),
+            held => wrong = Some(format!("which is {held:?}")),
+        }
+        if let Some(wrong) = wrong {
+            self.find(
+                format!("frame {frame} keeps slot {slot}, {wrong}"),
+                (None, Some(frame), None),
+            );
+        }
+    }
+
+    /// The frame goes to the pool.
+    pub(super) fn frame_leaves_slot(&mut self, frame: u32) {
+        let Some(slot) = self.slots.as_ref().and_then(|slots| slots.kept(frame).checked_sub(1)) else {
+            return;
+        };
+        let what = format!("frame {frame} went to the pool and keeps slot {slot}");
+        self.find(what, (None, Some(frame), None));
     }
 
     pub(super) fn slot_list_changed(&mut self, old: u64, new: u64) {
@@ -251,6 +312,10 @@ impl WatchState {
                 format!("slot {slot} became free while {} is in it", page_name(page_id)),
                 (Some(page_id), None, None),
             ),
+            Some(Slot::Beside(frame)) => self.find(
+                format!("slot {slot} became free while frame {frame} keeps it"),
+                (None, Some(frame), None),
+            ),
             Some(Slot::Free) => self.find(format!("slot {slot} became free twice"), (None, None, None)),
             None => self.find(format!("slot {slot}, which is none, became free"), (None, None, None)),
         }
@@ -269,12 +334,21 @@ impl WatchState {
                 slots.claimed.insert(page_id, slot);
                 self.same_in_slot(page_id, slot, "left its slot");
             }
-            (None, Some(slot)) => self.kept_in(page_id, slot),
+            (None, Some(slot)) => self.kept_in(page_id, old, slot),
             (None, None) if matches!(transition, Transition::Published | Transition::Reverted) => {
                 let left = slots.claimed.remove(&page_id);
-                if let Some(slot) = left.filter(|&slot| slots.is_lent(slot)) {
+                let frame = words::frame(new);
+                let kept = match transition {
+                    Transition::Published => slots.kept(frame).checked_sub(1),
+                    _ => None,
+                };
+                if let Some(slot) = left.filter(|&slot| slots.is_lent(slot) && kept != left) {
                     let what = format!("the slot {slot} of {} was not given back", page_name(page_id));
                     self.find(what, (Some(page_id), None, None));
+                }
+                if let Some(slot) = kept.filter(|_| kept != left) {
+                    let what = format!("{} came to frame {frame}, which keeps slot {slot}", page_name(page_id));
+                    self.find(what, (Some(page_id), Some(frame), None));
                 }
             }
             _ => {}
@@ -282,12 +356,14 @@ impl WatchState {
     }
 
     /// The page's word names the slot from now on.
-    fn kept_in(&mut self, page_id: u64, slot: u32) {
+    fn kept_in(&mut self, page_id: u64, old: u64, slot: u32) {
         let Some(slots) = &mut self.slots else { return };
         slots.claimed.remove(&page_id);
         let held = slots.slots.get_mut(slot as usize);
         let wrong = match held.map(|held| std::mem::replace(held, Slot::Of(page_id))) {
             Some(Slot::InHand) => None,
+            Some(Slot::Beside(frame)) if words::is_resident(old) && words::frame(old) == frame => None,
+            Some(Slot::Beside(frame)) => Some(format!("which frame {frame} keeps")),
             Some(Slot::Of(other)) => Some(format!("where {} is", page_name(other))),
             Some(Slot::Free) => Some("which is free".to_owned()),
             None => Some("which is none".to_owned()),

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "duel.cuh"
-#include "victim.cuh"
+#include "write_back.cuh"
 
 namespace gpuvm {
 namespace detail {

@@ -435,7 +435,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
                 fetch.begin(source.home, source.bytes);
                 fetch.finish(miss->frame_address());
             }
-            drop_victim(region, seen);
+            keep_or_give(victims_of(region), victim - 1, frame);
         }
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());

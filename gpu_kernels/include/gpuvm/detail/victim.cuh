@@ -7,9 +7,13 @@
 // - Readers copy first and look then whether the memory is lent still. If not, they copy from the home, which has the
 //   same bytes: a victim is clean.
 // - Writers are counted. The lender ends the loan and waits until there is none, for as long as one page's copy takes.
+//
+// A fetched page keeps its slot beside its frame while many are free, until it is written back: when it leaves before
+// that, the slot has its bytes still. `slots_kept` says so, and is changed by who has the frame, or the mark of its
+// page's write-back. So a page is marked before it is known whether it has a slot.
 #pragma once
 
-#include "write_back.cuh"
+#include "direct.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -40,6 +44,32 @@ GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
     return kVictims && region->victims && state_of(seen) == kAbsent ? frame_of(seen) : 0;
 }
 
+GPUVM_DEVICE u32* slot_kept(const layout::VictimsDesc* victims, u32 frame) {
+    return reinterpret_cast<u32*>(victims->slots_kept) + frame;
+}
+
+// The page in a frame of ours, or under our mark, is not what its slot has, or will not be: the slot goes.
+GPUVM_DEVICE void drop_kept(const layout::RegionDesc* region, u32 frame) {
+    if (!kVictims || !region->victims) return;
+    u32* kept = slot_kept(victims_of(region), frame);
+    // Relaxed: the frame, or the mark, was had by an acquire.
+    u32 slot = ld_relaxed_gpu(kept);
+    if (!slot) return;
+    st_relaxed_gpu(kept, 0u);
+    give_slot(victims_of(region), slot - 1);
+}
+
+// A page has come from its slot to `frame`, which is ours, and its word is not published yet: what becomes of the slot.
+// Regions with victims have no frames of their own.
+GPUVM_NOINLINE void keep_or_give(const layout::VictimsDesc* victims, u32 slot, u32 frame) {
+    i64 free = static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims->free)->available));
+    if (free > static_cast<i64>(victims->spare_min) && is_lent(victims, slot))
+        // Relaxed: the word's publication carries it to who marks the page.
+        st_relaxed_gpu(slot_kept(victims, frame), slot + 1);
+    else
+        give_slot(victims, slot);
+}
+
 // A claim is taken back: the page has the victim that its word named.
 GPUVM_DEVICE void revert_claim_of(const layout::RegionDesc* region, u64* word, u64 seen) {
     u32 victim = victim_in(region, seen);
@@ -56,39 +86,47 @@ GPUVM_DEVICE void drop_victim(const layout::RegionDesc* region, u64 seen) {
     if (victim) give_slot(victims_of(region), victim - 1);
 }
 
-// Takes a clean page that nobody holds out of its frame, with a copy in a slot where one is free. False when the page
-// was used meanwhile: it stays. `seen`: its word, without the referenced bit.
-GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
-    const layout::RegionDesc* region = region_of(vm, id);
+// Copies a page that is marked from its frame to a free slot. The slot plus one, or 0 for none.
+GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 id, u32 frame) {
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
-    if (!pool_pop(&victims->free, &slot)) return try_evict(word, seen);
+    if (!pool_pop(&victims->free, &slot)) return 0;
     atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
     // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
     // and then reads the count, sees this lane, or this lane sees the end. GPU scope: the host's copies go to this
     // GPU's own memory, one after the other.
     fence_sc_gpu();
-    // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
-    bool lent = is_lent(victims, slot), marked = lent && try_clean(word, seen);
-    if (marked) {
-        u32 frame = frame_of(seen), bytes = source_of(vm, id).bytes;
-        copy_to_home(slot_address(vm, victims, slot), frame_address(vm, region, frame), bytes);
-    }
+    bool lent = is_lent(victims, slot);
+    if (lent) copy_to_home(slot_address(vm, victims, slot), frame_address(vm, region, frame), source_of(vm, id).bytes);
     // Release: the copy comes before what the lender does there.
     atom_add_release_gpu(writers_of(victims, slot), ~0u);
-    if (!lent) return try_evict(word, seen);
-    if (!marked) {
-        give_slot(victims, slot);
-        return false;
+    return lent ? slot + 1 : 0;
+}
+
+// Takes a clean page that nobody holds out of its frame, with a copy in a slot where one is free. False when the page
+// was used meanwhile: it stays. `seen`: its word, without the referenced bit.
+GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
+    // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
+    if (!try_clean(word, seen)) return false;
+    const layout::RegionDesc* region = region_of(vm, id);
+    const layout::VictimsDesc* victims = victims_of(region);
+    u32 frame = frame_of(seen), kept = ld_relaxed_gpu(slot_kept(victims, frame));
+    if (kept && !is_lent(victims, kept - 1)) {
+        drop_kept(region, frame);
+        kept = 0;
     }
-    u64 left = evicted(seen) | static_cast<u64>(slot + 1) << layout::FRAME_SHIFT;
+    u32 slot = kept ? kept : copy_to_slot(vm, region, id, frame);
+    u64 left = evicted(seen) | static_cast<u64>(slot) << layout::FRAME_SHIFT;
     // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
     if (atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)) {
-        count(&counters(vm)->victims_kept, 1);
+        // The frame is ours: its next page has kept no slot.
+        if (kept) st_relaxed_gpu(slot_kept(victims, frame), 0u);
+        if (slot) count(&counters(vm)->victims_kept, 1);
+        if (slot && !kept) count(&counters(vm)->victims_copied, 1);
         return true;
     }
     write_back_done(word);
-    give_slot(victims, slot);
+    if (slot && !kept) give_slot(victims, slot - 1);
     return false;
 }
 

@@ -5,8 +5,8 @@
 // brings a page home, held or not, and waits. Whoever handles the last completion ends it.
 #pragma once
 
-#include "direct.cuh"
 #include "queue.cuh"
+#include "victim.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -33,6 +33,7 @@ GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
 // Writes a page home whose write-back mark is ours, and takes the mark away.
 GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
     Source source = source_of(vm, id);
+    drop_kept(region_of(vm, id), frame);
     copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
     // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
     // the end of a kernel that has seen the mark gone carries them on: a fence at system scope here, under the load of

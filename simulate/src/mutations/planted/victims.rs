@@ -1,10 +1,10 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{CLOCK, FLUSH, Mutation, VICTIM, broken, plant};
+use super::{CLOCK, FLUSH, Mutation, VICTIM, WRITE_BACK, broken, plant};
 use crate::workload::Workload::Victims as RUN;
 
-pub(super) static ALL: [Mutation; 14] = [
+pub(super) static ALL: [Mutation; 19] = [
     broken(
         "copy-of-lent-memory-believed",
         Victims(1),
@@ -58,7 +58,11 @@ pub(super) static ALL: [Mutation; 14] = [
                 "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
                 "    bool lent = is_lent(victims, slot);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
             ),
-            plant(VICTIM, "bool lent = is_lent(victims, slot), marked", "bool marked"),
+            plant(
+                VICTIM,
+                "    bool lent = is_lent(victims, slot);\n    if (lent) copy",
+                "    if (lent) copy",
+            ),
         ],
         RUN,
         423,
@@ -79,8 +83,8 @@ pub(super) static ALL: [Mutation; 14] = [
         "nobody copies to memory whose loan has ended",
         &[plant(
             VICTIM,
-            "bool lent = is_lent(victims, slot), marked",
-            "bool lent = true, marked",
+            "bool lent = is_lent(victims, slot);\n    if (lent) copy",
+            "bool lent = true;\n    if (lent) copy",
         )],
         RUN,
         1,
@@ -103,18 +107,11 @@ pub(super) static ALL: [Mutation; 14] = [
         "writer-never-gone",
         Victims(4),
         "a writer is counted out also where the loan had ended",
-        &[
-            plant(
-                VICTIM,
-                "    // Release: the copy comes before what the lender does there.\n",
-                "    if (!lent) return try_evict(word, seen);\n",
-            ),
-            plant(
-                VICTIM,
-                "    if (!lent) return try_evict(word, seen);\n    if (!marked)",
-                "    if (!marked)",
-            ),
-        ],
+        &[plant(
+            VICTIM,
+            "    // Release: the copy comes before what the lender does there.\n",
+            "    if (!lent) return 0;\n",
+        )],
         RUN,
         17,
         &["has writers long after its loan has ended"],
@@ -124,13 +121,13 @@ pub(super) static ALL: [Mutation; 14] = [
         Victims(5),
         "a page that is copied to a neighbour has the mark of a write-back, so that a store meanwhile is seen",
         &[
-            plant(VICTIM, "marked = lent && try_clean(word, seen);", "marked = lent;"),
+            plant(VICTIM, "    if (!try_clean(word, seen)) return false;\n", ""),
             plant(
                 VICTIM,
                 "atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)",
                 "atom_cas_acq_rel_gpu(word, seen, left) == seen",
             ),
-            plant(VICTIM, "    write_back_done(word);\n    give_slot", "    give_slot"),
+            plant(VICTIM, "    write_back_done(word);\n    if (slot", "    if (slot"),
         ],
         RUN,
         0,
@@ -148,8 +145,8 @@ pub(super) static ALL: [Mutation; 14] = [
             ),
             plant(
                 VICTIM,
-                "    if (marked) {\n",
-                "    seen &= ~layout::DIRTY_BIT;\n    if (marked) {\n",
+                "    u64 left = evicted(seen)",
+                "    seen &= ~layout::DIRTY_BIT;\n    u64 left = evicted(seen)",
             ),
         ],
         RUN,
@@ -162,8 +159,8 @@ pub(super) static ALL: [Mutation; 14] = [
         "a slot that a page's word names is not free",
         &[plant(
             VICTIM,
-            "        count(&counters(vm)->victims_kept, 1);\n",
-            "        count(&counters(vm)->victims_kept, 1);\n        give_slot(victims, slot);\n",
+            "if (slot) count(&counters(vm)->victims_kept, 1);\n",
+            "if (slot) give_slot(victims, slot - 1);\n",
         )],
         RUN,
         0,
@@ -178,12 +175,8 @@ pub(super) static ALL: [Mutation; 14] = [
     broken(
         "slot-not-given-back",
         Victims(7),
-        "who brings a page back gives its slot back",
-        &[plant(
-            VICTIM,
-            "    if (victim) give_slot(victims_of(region), victim - 1);\n",
-            "    (void)victim;\n",
-        )],
+        "who brings a page back gives its slot back, or keeps it beside the frame",
+        &[plant(VICTIM, "    else\n        give_slot(victims, slot);\n", "")],
         RUN,
         0,
         &["was not given back", "is not free at the end"],
@@ -209,6 +202,77 @@ pub(super) static ALL: [Mutation; 14] = [
         RUN,
         18,
         &["differ from byte", "instead of", "is not free at the end"],
+    ),
+    broken(
+        "kept-beside-a-page-that-is-written",
+        Victims(10),
+        "the slot beside a frame goes when its page is written back",
+        &[plant(WRITE_BACK, "    drop_kept(region_of(vm, id), frame);\n", "")],
+        RUN,
+        0,
+        &["its slot"],
+    ),
+    broken(
+        "kept-beside-a-free-frame",
+        Victims(10),
+        "a frame that its page has left, by whatever way, keeps no slot",
+        &[plant(FLUSH, "                drop_kept(region, frame_of(seen));\n", "")],
+        RUN,
+        0,
+        &["went to the pool and keeps"],
+    ),
+    broken(
+        "kept-beside-the-next-page",
+        Victims(10),
+        "who takes a page out of its frame with a slot makes the frame forget it",
+        &[plant(
+            VICTIM,
+            "        if (kept) st_relaxed_gpu(slot_kept(victims, frame), 0u);\n",
+            "",
+        )],
+        RUN,
+        0,
+        &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
+    ),
+    broken(
+        "kept-slot-given-though-the-page-stays",
+        Victims(10),
+        "a page that was used while it was to leave has its slot beside it still",
+        &[plant(
+            VICTIM,
+            "if (slot && !kept) give_slot(victims, slot - 1);",
+            "if (slot) give_slot(victims, slot - 1);",
+        )],
+        RUN,
+        0,
+        &["became free while frame"],
+    ),
+    broken(
+        "kept-slot-looked-for-before-the-mark",
+        Victims(11),
+        "a page is marked before it is known whether it has a slot",
+        &[
+            plant(
+                VICTIM,
+                "    if (!try_clean(word, seen)) return false;\n",
+                "    u32 early = ld_relaxed_gpu(slot_kept(victims_of(region_of(vm, id)), frame_of(seen)));\n    \
+                 if (!try_clean(word, seen)) return false;\n",
+            ),
+            plant(
+                VICTIM,
+                "kept = ld_relaxed_gpu(slot_kept(victims, frame));\n    if (kept &&",
+                "kept = early;\n    if (kept &&",
+            ),
+        ],
+        RUN,
+        0,
+        &[
+            "its slot",
+            "where page",
+            "which is free",
+            "became free twice",
+            "which keeps slot",
+        ],
     ),
 ];
 

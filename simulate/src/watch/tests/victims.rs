@@ -15,6 +15,8 @@ struct Borrower {
     ring: Vec<u64>,
     turns: Vec<u64>,
     lent: Vec<u32>,
+    /// Pairs of frames.
+    slots_kept: Vec<u64>,
     /// What the description names besides.
     _kept: (Box<PoolState>, Vec<u64>, Vec<u32>, Box<VictimsDesc>),
 }
@@ -29,6 +31,7 @@ impl Borrower {
         let mut pool: Box<PoolState> = bytemuck::zeroed_box();
         pool.available = SLOTS as u64;
         let (lent, writers, turns) = (vec![1; SLOTS], vec![0; SLOTS], vec![0; SLOTS]);
+        let slots_kept = vec![0; 2];
         let desc = Box::new(VictimsDesc {
             free: VmDesc {
                 pool: &raw const *pool as u64,
@@ -39,6 +42,7 @@ impl Borrower {
             chunks: chunks.as_ptr() as u64,
             lent: lent.as_ptr() as u64,
             writers: writers.as_ptr() as u64,
+            slots_kept: slots_kept.as_ptr() as u64,
             ..bytemuck::Zeroable::zeroed()
         });
         let mut fake = Fake::new();
@@ -52,6 +56,7 @@ impl Borrower {
             ring,
             turns,
             lent,
+            slots_kept,
             _kept: (pool, chunks, writers, desc),
         }
     }
@@ -87,6 +92,34 @@ impl Borrower {
         self.fake.word(page, self.fake.words[page] | layout::WRITE_BACK_BIT);
         let version = (self.fake.words[page] & layout::VERSION_MASK) + (1 << layout::VERSION_SHIFT);
         self.fake.word(page, version | (slot as u64 + 1) << layout::FRAME_SHIFT);
+    }
+
+    /// What a frame keeps becomes that, a slot plus one or 0.
+    fn beside(&mut self, frame: usize, kept: u64) {
+        let shift = frame % 2 * 32;
+        let pair = &mut self.slots_kept[frame / 2];
+        *pair = *pair & !(0xffff_ffff << shift) | kept << shift;
+        self.step();
+    }
+
+    /// Page 1, which is claimed, comes to a frame.
+    fn publish(&mut self, frame: usize) {
+        self.fake.take(frame);
+        self.fake.fill(1, frame);
+        self.fake.frame_pages[frame] = layout::page_id(0, 1);
+        let version = self.fake.words[1] & layout::VERSION_MASK;
+        let resident = layout::STATE_RESIDENT << layout::STATE_SHIFT;
+        self.fake
+            .word(1, version | resident | (frame as u64) << layout::FRAME_SHIFT);
+    }
+
+    /// Page 1 came from slot 0 to frame 1, and has the slot still.
+    fn beside_frame() -> Self {
+        let mut it = Self::kept();
+        it.claim(1);
+        it.beside(1, 1);
+        it.publish(1);
+        it
     }
 
     fn claim(&mut self, page: usize) {
@@ -136,6 +169,54 @@ fn a_page_that_is_kept_and_comes_back_breaks_no_rule() {
     assert_eq!(it.fake.found(), []);
     assert_eq!(it.fake.watcher.looks().victims, 4);
     assert_eq!(it.fake.watcher.looks().slots, 2);
+}
+
+#[test]
+fn a_page_that_keeps_its_slot_breaks_no_rule() {
+    let mut it = Borrower::beside_frame();
+    it.keep(1, 0);
+    it.beside(1, 0);
+    it.claim(1);
+    it.beside(2, 1);
+    it.publish(2);
+    it.beside(2, 0);
+    it.give(0);
+    assert_eq!(it.fake.found(), []);
+    assert_eq!(it.fake.watcher.looks().victims, 4);
+}
+
+#[test]
+fn a_slot_that_a_frame_keeps() {
+    let mut it = Borrower::beside_frame();
+    it.give(0);
+    it.fake.finds("slot 0 became free while frame 1 keeps it");
+    let mut it = Borrower::beside_frame();
+    it.fake.evict(1, 1);
+    it.fake.finds("frame 1 went to the pool and keeps slot 0");
+    let mut it = Borrower::kept();
+    it.claim(1);
+    it.beside(1, 1);
+    it.publish(2);
+    it.fake.finds("the slot 0 of page 1 of region 0 was not given back");
+    let mut it = Borrower::kept();
+    it.beside(1, 1);
+    it.fake.finds("frame 1 keeps slot 0, which is Some(Of(");
+    let mut it = Borrower::beside_frame();
+    it.beside(1, 2);
+    it.fake.finds("frame 1 keeps slot 1, which is Some(Free)");
+    // The next page of a frame.
+    let mut it = Borrower::beside_frame();
+    it.keep(1, 0);
+    it.claim(1);
+    it.give(0);
+    it.publish(1);
+    it.fake.finds("page 1 of region 0 came to frame 1, which keeps slot 0");
+    // A page that was written, whose slot has what it was before.
+    let mut it = Borrower::beside_frame();
+    it.fake.home[PAGE] ^= 1;
+    it.keep(1, 0);
+    it.fake
+        .finds("page 1 of region 0 was kept, but its slot 0 and its home differ from byte 0 on");
 }
 
 #[test]
