@@ -263,11 +263,12 @@ impl WatchState {
 
     fn slot_kept_changed(&mut self, frame: u32, old: u32, new: u32) {
         let Some(slots) = &mut self.slots else { return };
-        let mut wrong = (old != 0 && new != 0).then(|| format!("and forgets slot {}", old - 1));
-        // Otherwise the page has left with it, and its word names it.
+        let mut wrong = None;
+        // A page that has left with its slot has it in its word. A lane's two stores, which forget the one and keep another, may show together.
         let before = old.checked_sub(1).and_then(|slot| slots.slots.get_mut(slot as usize));
         if let Some(held) = before.filter(|held| **held == Slot::Beside(frame)) {
             *held = Slot::InHand;
+            wrong = (new != 0).then(|| format!("and forgets slot {}", old - 1));
         }
         let Some(slot) = new.checked_sub(1) else { return };
         match slots.slots.get_mut(slot as usize) {
