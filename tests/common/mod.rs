@@ -60,6 +60,13 @@ fn gpu() -> Option<Gpu> {
     Some(text.parse().unwrap_or_else(|error| panic!("{error}")))
 }
 
+/// The GPUs that `GPUVM_TEST_GPUS` names, such as `cuda:0,cuda:1`, to be used in place of simulated ones.
+pub fn named_gpus() -> Option<Vec<Gpu>> {
+    let names = std::env::var("GPUVM_TEST_GPUS").ok()?;
+    let gpu = |name: &str| name.parse().expect("a GPU's name");
+    Some(names.split(',').map(gpu).collect())
+}
+
 /// The simulated GPU, with memory for so many frames.
 pub fn simulated_gpu(frames: u64) -> SimulatedGpu {
     SimulatedGpu::new().memory(frames * PAGE + (64 << 20))

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
 
-use crate::common::{PAGE, PAGE_WORDS, compare, file_to_map, refused, scaled, simulated_gpu, with_causes, words};
+use crate::common::{PAGE, PAGE_WORDS, compare, file_to_map, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
 use crate::mock_gpu::MockGpu;
 use crate::program::{rng, seeds};
 use gpuvm::{
-    Advice, Error, Gpu, Kernel, LaunchConfig, Placement, Queues, Region, Soft, Transport, Vm, VmBuilder, VmGpu,
+    Advice, Error, Kernel, LaunchConfig, Placement, Queues, Region, Soft, Transport, Vm, VmBuilder, VmGpu,
 };
 
 const FRAMES: u64 = 8;
@@ -46,13 +46,7 @@ __global__ void write_on(gpuvm::array<unsigned> a) {
 
 /// GPUs with frames for a part of each region.
 fn several(count: usize, transport: impl Into<Transport>) -> VmBuilder {
-    let gpus: Vec<Gpu> = match std::env::var("GPUVM_TEST_GPUS") {
-        Ok(names) => names
-            .split(',')
-            .map(|name| name.parse().expect("a GPU's name"))
-            .collect(),
-        Err(_) => vec![simulated_gpu(FRAMES).workers(1).into()],
-    };
+    let gpus = named_gpus().unwrap_or_else(|| vec![simulated_gpu(FRAMES).workers(1).into()]);
     Vm::builder()
         .gpus((0..count).map(|place| gpus[place % gpus.len()].clone()))
         .transport(transport)

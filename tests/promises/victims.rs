@@ -1,8 +1,9 @@
 //! Clean pages that leave their frames go to memory that a neighbour GPU lends, and come from there; it has that memory back at any time.
+//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those two in place of simulated ones.
 
 use std::time::Duration;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, scaled, simulated_gpu, stepped, words};
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, named_gpus, refused, scaled, simulated_gpu, stepped, words};
 use gpuvm::{Advice, Error, LaunchConfig, Placement, Soft, Transport, Vm, VmBuilder};
 
 /// A loan is of whole chunks.
@@ -10,10 +11,12 @@ const CHUNK: u64 = 16 << 20;
 const FRAMES: u64 = 16;
 const COUNT: u64 = 100 * PAGE_WORDS + 7;
 
-/// A simulated GPU with few frames that borrows one chunk of its neighbour.
+/// A GPU with few frames that borrows one chunk of its neighbour.
 fn borrowing() -> VmBuilder {
+    let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()
-        .gpu(simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1))
+        .gpu(named_gpus().map_or_else(simulated, |gpus| gpus[0].clone()))
+        .page_size(PAGE)
         .transport(Transport::Direct)
         .frame_memory(FRAMES * PAGE)
         .borrow_from(1, CHUNK)
@@ -48,6 +51,38 @@ fn pages_come_back_from_the_neighbour() {
         "{stats:?}"
     );
     assert!(stats.victims_fetched <= stats.victims_kept && stats.victims_fetched <= stats.pages_fetched);
+}
+
+#[test]
+fn a_page_that_was_not_written_is_copied_once() {
+    let bench = Bench::new(borrowing(), BASIC);
+    let before = words(5, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    let total = |words: &[u32]| words.iter().map(|word| u64::from(*word)).sum::<u64>();
+    let read = |expected: &[u32]| {
+        let start = bench.vm.stats().unwrap();
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", config(), (&region, &out));
+        assert_eq!(out.to_vec().unwrap(), [total(expected)]);
+        bench.vm.stats().unwrap().difference(&start)
+    };
+    read(&before);
+    read(&before);
+    let again = read(&before);
+    // It had kept its slot. What is in a frame since the first round alone has none yet.
+    assert!(again.victims_fetched > 80 && again.victims_kept > 80, "{again:?}");
+    assert!(again.victims_copied <= FRAMES, "{again:?}");
+    // A page that was written has another copy at home, and none at the neighbour.
+    bench.must("read_then_write", config(), (&region, STEP));
+    let written = stepped(&before, 1);
+    read(&written);
+    // A chunk that was given back keeps nothing.
+    bench.vm.give_back_borrowed(CHUNK).unwrap();
+    bench.vm.scribble_given_back(0xdd).unwrap();
+    assert_eq!(read(&written).victims_fetched, 0);
+    let last = read(&written);
+    assert_eq!((last.victims_kept, last.victims_lost), (0, 0), "{last:?}");
+    compare(&region.to_vec().unwrap(), &written).unwrap();
 }
 
 #[test]
