@@ -242,7 +242,7 @@ impl RegionInner {
     /// `ARRAY_*` of the kernel argument on a GPU under such advice.
     fn array_flags(&self, on: &OnGpu, advised: Advised) -> u32 {
         if self.victims_on(on).is_some() {
-            return 0;
+            return layout::ARRAY_VICTIMS;
         }
         let kind = (self.never_evicted, self.read_only);
         let placement = advised.placement.unwrap_or(self.placement);

@@ -63,14 +63,14 @@ pub struct Stats {
     /// Evictions of pages of such regions for another page of their own region. The other evictions are for pages of other regions, or
     /// for whoever waits for a frame too long.
     pub displacements: u64,
-    /// Clean pages that left their frames for borrowed memory of a neighbour GPU ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)).
-    pub victims_kept: u64,
+    /// Clean pages that left their frames and were copied to borrowed memory of a neighbour GPU
+    /// ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)). A page that came from there and was not written is there still, and leaves
+    /// uncopied.
+    pub victims_copied: u64,
     /// Pages that were fetched from there; `pages_fetched` and `bytes_fetched` have them, too.
     pub victims_fetched: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
-    /// Those of `victims_kept` that were copied there. The others had come from there and not been written, and their copy was there still.
-    pub victims_copied: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
     /// Length of a tick in picoseconds.
@@ -110,7 +110,6 @@ impl Stats {
             pages_overwritten: sum(|c| c.pages_overwritten),
             admissions: sum(|c| c.admissions),
             displacements: sum(|c| c.displacements),
-            victims_kept: sum(|c| c.victims_kept),
             victims_fetched: sum(|c| c.victims_fetched),
             victims_lost: sum(|c| c.victims_lost),
             victims_copied: sum(|c| c.victims_copied),
@@ -164,7 +163,6 @@ impl Stats {
             pages_overwritten: self.pages_overwritten.saturating_sub(earlier.pages_overwritten),
             admissions: self.admissions.saturating_sub(earlier.admissions),
             displacements: self.displacements.saturating_sub(earlier.displacements),
-            victims_kept: self.victims_kept.saturating_sub(earlier.victims_kept),
             victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
             victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
             victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),

@@ -52,6 +52,8 @@ pub const ARRAY_HOME_CHANGES: u32 = 0x0800_0000;
 /// Bit of [`ArrayDesc::region`]: stores to a page without a frame go to its home, which lanes reach by stores and which begins at a
 /// multiple of 16 bytes. All launches that are in flight together agree about it.
 pub const ARRAY_STORES_IN_PLACE: u32 = 0x0400_0000;
+/// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
+pub const ARRAY_VICTIMS: u32 = 0x0200_0000;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 pub const REGION_DUELS: u32 = 32;
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_FETCH_WHILE_FREE`].
@@ -292,13 +294,16 @@ pub struct VictimsDesc {
     pub writers: u64,
     /// Base-two logarithm of the slots of a chunk.
     pub chunk_shift: u32,
-    /// While more slots than these are free, a page that is fetched from its slot keeps it beside its frame.
+    /// With fewer free slots pages stop to keep theirs.
     pub spare_min: u32,
     /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; 0 for none. It is changed by who
     /// has the frame, or the write-back mark of its page.
     pub slots_kept: u64,
+    /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
+    /// `spare_min`. A hint.
+    pub keeps: u32,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 22],
+    pub reserved: [u32; 21],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -475,16 +480,14 @@ pub struct Counters {
     pub read_ahead: u64,
     /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
     pub pages_overwritten: u64,
-    /// Clean pages that left their frames for a slot of a neighbour GPU.
-    pub victims_kept: u64,
+    /// Clean pages that left their frames and were copied to a slot of a neighbour GPU. Not those that had kept their slot.
+    pub victims_copied: u64,
     /// Pages that were fetched from such slots; `pages_fetched` and `bytes_fetched` have them, too.
     pub victims_fetched: u64,
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     pub victims_lost: u64,
-    /// Those of `victims_kept` that were copied there; the others had kept their slots since they were fetched from there.
-    pub victims_copied: u64,
     /// Unused, to 256 bytes.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 4],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -507,7 +510,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, reserved_tail: 120, }
-    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, reserved: 168, }
+    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, reserved: 172, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
@@ -525,7 +528,8 @@ shared_layout! {
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
-        read_ahead: 184, pages_overwritten: 192, victims_kept: 200, victims_fetched: 208, victims_lost: 216, victims_copied: 224, reserved: 232,
+        read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
+        reserved: 224,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

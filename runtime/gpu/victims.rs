@@ -13,8 +13,8 @@ use crate::{
     plan::{Settings, TransportKind, refuse},
 };
 
-/// One of so many slots is to be free before fetched pages keep theirs. With more free, there is room for pages twice: a page that leaves
-/// again needs no copy. With less, what room there is goes to pages that have no frame.
+/// While one of so many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
+/// With less, what room there is goes to pages that have no frame.
 const SPARE_SHARE: u32 = 64;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
@@ -91,6 +91,7 @@ impl Victims {
             chunk_shift: chunk_slots.trailing_zeros(),
             spare_min: slots as u32 / SPARE_SHARE,
             slots_kept: slots_kept.addr(),
+            keeps: 1,
             ..zero()
         };
         let victims = Self {

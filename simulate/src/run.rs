@@ -416,7 +416,7 @@ fn judge(
         happened: room.happened,
         corrupt: stats.pages_corrupt,
         mended: stats.replicas_mended,
-        victims: (stats.victims_kept, stats.victims_fetched, stats.victims_lost),
+        victims: (stats.victims_copied, stats.victims_fetched, stats.victims_lost),
         error,
         hash,
     }))

@@ -267,6 +267,9 @@ constexpr const unsigned int ARRAY_HOME_CHANGES = 134217728;
 /// multiple of 16 bytes. All launches that are in flight together agree about it.
 constexpr const unsigned int ARRAY_STORES_IN_PLACE = 67108864;
 
+/// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
+constexpr const unsigned int ARRAY_VICTIMS = 33554432;
+
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
 
@@ -558,13 +561,16 @@ struct alignas(128) VictimsDesc {
     unsigned long long writers;
     /// Base-two logarithm of the slots of a chunk.
     unsigned int chunk_shift;
-    /// While more slots than these are free, a page that is fetched from its slot keeps it beside its frame.
+    /// With fewer free slots pages stop to keep theirs.
     unsigned int spare_min;
     /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; 0 for none. It is changed by who
     /// has the frame, or the write-back mark of its page.
     unsigned long long slots_kept;
+    /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
+    /// `spare_min`. A hint.
+    unsigned int keeps;
     /// Unused, to the end of the line.
-    unsigned int reserved[22];
+    unsigned int reserved[21];
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -685,16 +691,14 @@ struct alignas(128) Counters {
     unsigned long long read_ahead;
     /// Pages that lanes overwrote whole, so that they came to a frame without a fetch.
     unsigned long long pages_overwritten;
-    /// Clean pages that left their frames for a slot of a neighbour GPU.
-    unsigned long long victims_kept;
+    /// Clean pages that left their frames and were copied to a slot of a neighbour GPU. Not those that had kept their slot.
+    unsigned long long victims_copied;
     /// Pages that were fetched from such slots; `pages_fetched` and `bytes_fetched` have them, too.
     unsigned long long victims_fetched;
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     unsigned long long victims_lost;
-    /// Those of `victims_kept` that were copied there; the others had kept their slots since they were fetched from there.
-    unsigned long long victims_copied;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[3];
+    unsigned long long reserved[4];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -961,7 +965,8 @@ static_assert(__builtin_offsetof(VictimsDesc, writers) == 144, "offset of Victim
 static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of VictimsDesc::chunk_shift");
 static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 156, "offset of VictimsDesc::spare_min");
 static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 160, "offset of VictimsDesc::slots_kept");
-static_assert(__builtin_offsetof(VictimsDesc, reserved) == 168, "offset of VictimsDesc::reserved");
+static_assert(__builtin_offsetof(VictimsDesc, keeps) == 168, "offset of VictimsDesc::keeps");
+static_assert(__builtin_offsetof(VictimsDesc, reserved) == 172, "offset of VictimsDesc::reserved");
 static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
@@ -1051,11 +1056,10 @@ static_assert(__builtin_offsetof(Counters, displacements) == 168, "offset of Cou
 static_assert(__builtin_offsetof(Counters, bytes_stored_in_place) == 176, "offset of Counters::bytes_stored_in_place");
 static_assert(__builtin_offsetof(Counters, read_ahead) == 184, "offset of Counters::read_ahead");
 static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of Counters::pages_overwritten");
-static_assert(__builtin_offsetof(Counters, victims_kept) == 200, "offset of Counters::victims_kept");
+static_assert(__builtin_offsetof(Counters, victims_copied) == 200, "offset of Counters::victims_copied");
 static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of Counters::victims_fetched");
 static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
-static_assert(__builtin_offsetof(Counters, victims_copied) == 224, "offset of Counters::victims_copied");
-static_assert(__builtin_offsetof(Counters, reserved) == 232, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, reserved) == 224, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -70,13 +70,12 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
         bool fits = array.home != 0 && !never_evicted(array) && !stores_in_place(array) &&
                     array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1)) &&
                     !is_in_sample(array, place.page);
-        // A page with a victim is fetched the long way.
-        if (kVictims && fits) fits = !victim_in(&regions_of(vm_of(array))[region_of(array)], seen);
         if (fits && state_of(seen) == kAbsent) {
             Source source = source_of(array, place.page);
             Quick quick =
                 read_quickly<B>(vm_of(array), words_of(array) + place.page, seen, page_id(region_of(array), place.page),
-                                source.home, array.frames, source.bytes, array.page_shift, place.offset);
+                                source.home, array.frames, source.bytes, array.page_shift, place.offset,
+                               victim_of(array, seen));
             if (quick.done) return bit_cast<T>(static_cast<B>(quick.bits));
         }
     }

@@ -52,6 +52,8 @@ class Fetch {
     }
     GPUVM_DEVICE void cancel() {}
     GPUVM_DEVICE void finish(u64 frame) { copy_plainly<false>(frame, home_, bytes_); }
+    // The copy's loads come before what the lane loads from now on.
+    GPUVM_DEVICE static void end_reads() { fence_acq_rel_gpu(); }
 
   private:
     u64 home_;
@@ -150,6 +152,10 @@ class Fetch {
         unlock_staging(buffer_);
         stage_out_wait();
     }
+
+    // The copy's loads come before what the lane loads from now on: an engine's reads are over before the arrival that
+    // the lane has waited for.
+    GPUVM_DEVICE static void end_reads() {}
 
     // `finish` in parts, for a page of one piece, whose bytes other lanes read in the staging buffer.
     GPUVM_DEVICE u32 buffer() const { return buffer_; }

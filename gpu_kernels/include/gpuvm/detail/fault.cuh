@@ -401,9 +401,9 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (status != kWon) return status;
         if (miss->pooled() && frame == kNoFrame && swaps(vm, miss->id()))
             turn_sample(vm, miss->id(), kSampleWindow, &frame);
-        const layout::RegionDesc* region = region_of(vm, miss->id());
-        u32 victim = victim_in(region, seen);
-        u64 from = victim ? slot_address(vm, victims_of(region), victim - 1) : source.home;
+        Victim victim = victim_of(miss->array, seen);
+        u64 from = source.home;
+        if (victim.named) from = slot_address(victim.victims, victim.named - 1, miss->array.page_shift);
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
@@ -418,7 +418,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             if (!claimed) continue;
             // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
-            revert_claim_of(region, word, seen);
+            revert_claim_to(word, victim.named);
             if (!may_wait) return kNone;
             frame = wait_for_frame(vm, miss->id());
             if (frame == kNoFrame) return kFailed;
@@ -430,12 +430,12 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             miss->token = fill_page(vm, word, miss->id(), from, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
-        if (victim) {
-            if (!was_lent(vm, region, victim)) {
+        if (victim.named) {
+            if (!was_lent(vm, victim)) {
                 fetch.begin(source.home, source.bytes);
                 fetch.finish(miss->frame_address());
             }
-            keep_or_give(victims_of(region), victim - 1, frame);
+            keep_or_give(victim, frame);
         }
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());

@@ -117,6 +117,12 @@ GPUVM_DEVICE bool try_clean(u64* word, u64 seen) {
     return atom_cas_acq_rel_gpu(word, seen, (seen & ~layout::DIRTY_BIT) | layout::WRITE_BACK_BIT) == seen;
 }
 
+// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: whoever had the mark before
+// has left what goes with the frame.
+GPUVM_DEVICE bool try_mark(u64* word, u64 seen) {
+    return atom_cas_acquire_gpu(word, seen, seen | layout::WRITE_BACK_BIT) == seen;
+}
+
 // A WRITE ended. Release: it has read the frame before the frame may be released.
 GPUVM_DEVICE void write_back_done(u64* word) { atom_and_release_gpu(word, ~layout::WRITE_BACK_BIT); }
 

@@ -33,7 +33,7 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
 // the frame is written. Anything else is left to `acquire_round`.
 template <class B>
 GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 id, u64 home, u64 frames,
-                                  u32 bytes, u32 page_shift, u32 offset) {
+                                  u32 bytes, u32 page_shift, u32 offset, Victim victim) {
     Quick result{0, false};
     u64 started = ticks();
     // Looked up while the page is on its way.
@@ -56,6 +56,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
+        if (kVictims && victim.named) home = slot_address(victim.victims, victim.named - 1, page_shift);
         fetch.begin(home, bytes);
         phase = fetch.phase();
         // All this while the page is on its way.
@@ -74,7 +75,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count(&c->bytes_fetched, bytes);
             spend_on_fetch(c, word, page_of(id), page_shift);
         } else {
-            if (claimed) revert_claim(word);
+            if (claimed) revert_claim_to(word, victim.named);
             fetch.cancel();
         }
     }
@@ -87,6 +88,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
+    bool lent = true;
+    if constexpr (kVictims)
+        if (leads && victim.named) lent = was_lent(vm, victim);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;
@@ -99,11 +103,20 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         // Whoever waits for the buffer need not wait for the frame.
         fetch.release();
         if (!together) Fetch::emptied();
-        publish(word, 0, frame, 0);
+        if (!lent) {
+            // Garbage: the long way fetches the page from its home. Nobody misses the slot.
+            st_relaxed_gpu(page_in_frame(&view, frame), u64{0});
+            pool_give(&view, frame);
+            revert_claim(word);
+        } else {
+            if (kVictims && victim.named) keep_or_give(victim, frame);
+            publish(word, 0, frame, 0);
+        }
         count_latency(histogram, ticks() - started);
         if (available <= low) refill(vm, 1, available, id);
     }
     __syncwarp(group);
+    if constexpr (kVictims) result.done = __shfl_sync(group, lent, leader);
     return result;
 }
 #endif

@@ -84,6 +84,10 @@ GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
 GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
 GPUVM_DEVICE u32 region_of(const layout::ArrayDesc& array) { return array.region & (layout::REGIONS_MAX - 1); }
 GPUVM_DEVICE bool never_evicted(const layout::ArrayDesc& array) { return array.region & layout::ARRAY_NEVER_EVICTED; }
+// Whether the words of absent pages name slots at a neighbour.
+GPUVM_DEVICE bool has_victims(const layout::ArrayDesc& array) {
+    return kVictims && array.region & layout::ARRAY_VICTIMS;
+}
 // Whether stores to a page without a frame go to its home.
 GPUVM_DEVICE bool stores_in_place(const layout::ArrayDesc& array) {
     return kDirect && array.region & layout::ARRAY_STORES_IN_PLACE;

@@ -25,23 +25,42 @@ GPUVM_DEVICE u32 chunk_of(const layout::VictimsDesc* victims, u32 slot) { return
 GPUVM_DEVICE u32* writers_of(const layout::VictimsDesc* victims, u32 slot) {
     return reinterpret_cast<u32*>(victims->writers) + chunk_of(victims, slot);
 }
-GPUVM_DEVICE u64 slot_address(const layout::VmDesc* vm, const layout::VictimsDesc* victims, u32 slot) {
-    u64 first = reinterpret_cast<const u64*>(victims->chunks)[chunk_of(victims, slot)];
-    return first + (static_cast<u64>(slot & ((1u << victims->chunk_shift) - 1)) << vm->page_shift);
-}
 // Relaxed: what it is to come before or after is said by a fence or an atomic beside each use.
 GPUVM_DEVICE bool is_lent(const layout::VictimsDesc* victims, u32 slot) {
     return ld_relaxed_gpu(reinterpret_cast<const u32*>(victims->lent) + chunk_of(victims, slot)) != 0;
 }
+GPUVM_DEVICE u64 slot_address(const layout::VictimsDesc* victims, u32 slot, u32 page_shift) {
+    u64 first = reinterpret_cast<const u64*>(victims->chunks)[chunk_of(victims, slot)];
+    return first + (static_cast<u64>(slot & ((1u << victims->chunk_shift) - 1)) << page_shift);
+}
+
+// A page's victim, where it has one.
+struct Victim {
+    const layout::VictimsDesc* victims;
+    u32 named;  // its slot plus one, or 0 for none
+};
+
+GPUVM_DEVICE void set_keeps(const layout::VictimsDesc* victims, u32 keeps) {
+    st_relaxed_gpu(const_cast<u32*>(&victims->keeps), keeps);
+}
 
 // A slot that nobody's word names any more. One whose memory was taken back is nobody's from now on.
 GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
-    if (is_lent(victims, slot)) pool_give(&victims->free, slot);
+    if (!is_lent(victims, slot)) return;
+    pool_give(&victims->free, slot);
+    // Relaxed, both: a hint.
+    i64 free = static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims->free)->available));
+    if (!ld_relaxed_gpu(&victims->keeps) && free > 2 * static_cast<i64>(victims->spare_min)) set_keeps(victims, 1);
 }
 
-// The slot that an absent page's word names, plus one; 0 for none.
+// The victim that an absent page's word names.
 GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
     return kVictims && region->victims && state_of(seen) == kAbsent ? frame_of(seen) : 0;
+}
+GPUVM_DEVICE Victim victim_of(const layout::ArrayDesc& array, u64 seen) {
+    bool named = has_victims(array) && state_of(seen) == kAbsent && frame_of(seen);
+    if (!named) return Victim{nullptr, 0};
+    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), frame_of(seen)};
 }
 
 GPUVM_DEVICE u32* slot_kept(const layout::VictimsDesc* victims, u32 frame) {
@@ -61,23 +80,22 @@ GPUVM_DEVICE void drop_kept(const layout::RegionDesc* region, u32 frame) {
 
 // A page has come from its slot to `frame`, which is ours, and its word is not published yet: what becomes of the slot.
 // Regions with victims have no frames of their own.
-GPUVM_NOINLINE void keep_or_give(const layout::VictimsDesc* victims, u32 slot, u32 frame) {
-    i64 free = static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims->free)->available));
-    if (free > static_cast<i64>(victims->spare_min) && is_lent(victims, slot))
+GPUVM_DEVICE void keep_or_give(const Victim& victim, u32 frame) {
+    // Weak: a hint, on a line that other loads have brought to L1.
+    if (ld_weak(&victim.victims->keeps))
         // Relaxed: the word's publication carries it to who marks the page.
-        st_relaxed_gpu(slot_kept(victims, frame), slot + 1);
+        st_relaxed_gpu(slot_kept(victim.victims, frame), victim.named);
     else
-        give_slot(victims, slot);
+        give_slot(victim.victims, victim.named - 1);
 }
 
-// A claim is taken back: the page has the victim that its word named.
-GPUVM_DEVICE void revert_claim_of(const layout::RegionDesc* region, u64* word, u64 seen) {
-    u32 victim = victim_in(region, seen);
-    if (!victim)
+// A claim is taken back: the page has the victim that its word named, or none for 0.
+GPUVM_DEVICE void revert_claim_to(u64* word, u32 named) {
+    if (!named)
         revert_claim(word);
     else
         // Release: the claimer's reads of the slot come before the next claimer's use of it.
-        atom_add_release_gpu(word, (kAbsent - kFetching) + (static_cast<u64>(victim) << layout::FRAME_SHIFT));
+        atom_add_release_gpu(word, (kAbsent - kFetching) + (static_cast<u64>(named) << layout::FRAME_SHIFT));
 }
 
 // The page that was claimed on the word `seen` has new contents, or a frame: its victim goes.
@@ -90,6 +108,10 @@ GPUVM_DEVICE void drop_victim(const layout::RegionDesc* region, u64 seen) {
 GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 id, u32 frame) {
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
+    // Relaxed, both: a hint.
+    if (static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims->free)->available)) <= static_cast<i64>(victims->spare_min) &&
+        ld_relaxed_gpu(&victims->keeps))
+        set_keeps(victims, 0);
     if (!pool_pop(&victims->free, &slot)) return 0;
     atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
     // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
@@ -97,7 +119,7 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
     // GPU's own memory, one after the other.
     fence_sc_gpu();
     bool lent = is_lent(victims, slot);
-    if (lent) copy_to_home(slot_address(vm, victims, slot), frame_address(vm, region, frame), source_of(vm, id).bytes);
+    if (lent) copy_to_home(slot_address(victims, slot, vm->page_shift), frame_address(vm, region, frame), source_of(vm, id).bytes);
     // Release: the copy comes before what the lender does there.
     atom_add_release_gpu(writers_of(victims, slot), ~0u);
     return lent ? slot + 1 : 0;
@@ -106,11 +128,13 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
 // Takes a clean page that nobody holds out of its frame, with a copy in a slot where one is free. False when the page
 // was used meanwhile: it stays. `seen`: its word, without the referenced bit.
 GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u64 seen) {
-    // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
-    if (!try_clean(word, seen)) return false;
     const layout::RegionDesc* region = region_of(vm, id);
     const layout::VictimsDesc* victims = victims_of(region);
-    u32 frame = frame_of(seen), kept = ld_relaxed_gpu(slot_kept(victims, frame));
+    u32 frame = frame_of(seen);
+    u32* beside = slot_kept(victims, frame);
+    // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
+    if (!try_mark(word, seen)) return false;
+    u32 kept = ld_relaxed_gpu(beside);
     if (kept && !is_lent(victims, kept - 1)) {
         drop_kept(region, frame);
         kept = 0;
@@ -120,8 +144,7 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
     if (atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)) {
         // The frame is ours: its next page has kept no slot.
-        if (kept) st_relaxed_gpu(slot_kept(victims, frame), 0u);
-        if (slot) count(&counters(vm)->victims_kept, 1);
+        if (kept) st_relaxed_gpu(beside, 0u);
         if (slot && !kept) count(&counters(vm)->victims_copied, 1);
         return true;
     }
@@ -146,11 +169,11 @@ GPUVM_DEVICE bool leave_cleaned(const layout::VmDesc* vm, u64 id, u64* word, u32
     return true;
 }
 
-// After a page was copied from its victim's slot to `frame`: whether those were its bytes.
-GPUVM_NOINLINE bool was_lent(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 victim) {
-    // The copy's loads come before the look at the loan: a lender ends it before it stores anything.
-    fence_acq_rel_gpu();
-    bool lent = is_lent(victims_of(region), victim - 1);
+// After a page was copied from its victim's slot: whether those were its bytes.
+GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
+    // A lender ends the loan before it stores anything.
+    Fetch::end_reads();
+    bool lent = is_lent(victim.victims, victim.named - 1);
     count(lent ? &counters(vm)->victims_fetched : &counters(vm)->victims_lost, 1);
     return lent;
 }

@@ -1,7 +1,7 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{CLOCK, FLUSH, Mutation, VICTIM, WRITE_BACK, broken, plant};
+use super::{CLOCK, COPY, FLUSH, Mutation, VICTIM, WRITE_BACK, broken, plant};
 use crate::workload::Workload::Victims as RUN;
 
 pub(super) static ALL: [Mutation; 19] = [
@@ -11,7 +11,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "whoever copied from a slot looks whether the memory is lent still",
         &[plant(
             VICTIM,
-            "bool lent = is_lent(victims_of(region), victim - 1);",
+            "bool lent = is_lent(victim.victims, victim.named - 1);",
             "bool lent = true;",
         )],
         RUN,
@@ -22,12 +22,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "look-before-the-copy",
         Victims(1),
         "a reader's look at the loan comes after its copy",
-        &[plant(
-            VICTIM,
-            "    // The copy's loads come before the look at the loan: a lender ends it before it stores anything.\n    \
-             fence_acq_rel_gpu();\n",
-            "",
-        )],
+        &[plant(COPY, "end_reads() { fence_acq_rel_gpu(); }", "end_reads() {}")],
         RUN,
         1542,
         NOT_ITS_BYTES,
@@ -121,7 +116,7 @@ pub(super) static ALL: [Mutation; 19] = [
         Victims(5),
         "a page that is copied to a neighbour has the mark of a write-back, so that a store meanwhile is seen",
         &[
-            plant(VICTIM, "    if (!try_clean(word, seen)) return false;\n", ""),
+            plant(VICTIM, "    if (!try_mark(word, seen)) return false;\n", ""),
             plant(
                 VICTIM,
                 "atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)",
@@ -159,8 +154,8 @@ pub(super) static ALL: [Mutation; 19] = [
         "a slot that a page's word names is not free",
         &[plant(
             VICTIM,
-            "if (slot) count(&counters(vm)->victims_kept, 1);\n",
-            "if (slot) give_slot(victims, slot - 1);\n",
+            "        // The frame is ours: its next page has kept no slot.\n",
+            "        if (slot) give_slot(victims, slot - 1);\n",
         )],
         RUN,
         0,
@@ -176,7 +171,11 @@ pub(super) static ALL: [Mutation; 19] = [
         "slot-not-given-back",
         Victims(7),
         "who brings a page back gives its slot back, or keeps it beside the frame",
-        &[plant(VICTIM, "    else\n        give_slot(victims, slot);\n", "")],
+        &[plant(
+            VICTIM,
+            "    else\n        give_slot(victim.victims, victim.named - 1);\n",
+            "",
+        )],
         RUN,
         0,
         &["was not given back", "is not free at the end"],
@@ -187,7 +186,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "a claim that is taken back leaves the page its slot",
         &[plant(
             VICTIM,
-            "    if (!victim)\n        revert_claim(word);",
+            "    if (!named)\n        revert_claim(word);",
             "    if (true)\n        revert_claim(word);",
         )],
         RUN,
@@ -225,11 +224,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "kept-beside-the-next-page",
         Victims(10),
         "who takes a page out of its frame with a slot makes the frame forget it",
-        &[plant(
-            VICTIM,
-            "        if (kept) st_relaxed_gpu(slot_kept(victims, frame), 0u);\n",
-            "",
-        )],
+        &[plant(VICTIM, "        if (kept) st_relaxed_gpu(beside, 0u);\n", "")],
         RUN,
         0,
         &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
@@ -251,19 +246,11 @@ pub(super) static ALL: [Mutation; 19] = [
         "kept-slot-looked-for-before-the-mark",
         Victims(11),
         "a page is marked before it is known whether it has a slot",
-        &[
-            plant(
-                VICTIM,
-                "    if (!try_clean(word, seen)) return false;\n",
-                "    u32 early = ld_relaxed_gpu(slot_kept(victims_of(region_of(vm, id)), frame_of(seen)));\n    \
-                 if (!try_clean(word, seen)) return false;\n",
-            ),
-            plant(
-                VICTIM,
-                "kept = ld_relaxed_gpu(slot_kept(victims, frame));\n    if (kept &&",
-                "kept = early;\n    if (kept &&",
-            ),
-        ],
+        &[plant(
+            VICTIM,
+            "    if (!try_mark(word, seen)) return false;\n    u32 kept = ld_relaxed_gpu(beside);\n",
+            "    u32 kept = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
+        )],
         RUN,
         0,
         &[
