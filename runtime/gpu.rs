@@ -27,6 +27,7 @@ use crate::{
 mod bring_up;
 mod guards;
 mod launcher;
+mod lender;
 mod machines;
 mod meters;
 mod page_table;

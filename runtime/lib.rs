@@ -100,6 +100,7 @@ pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
+pub use plan::Loan;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth};
 pub use scope::{Scope, ScopedRegion};

@@ -13,6 +13,23 @@ use crate::error::{Error, Result};
 pub use kind::TransportKind;
 pub(crate) use queues::{PAIRS, QueuePlan};
 
+/// How much memory a neighbour GPU lends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loan {
+    /// So many bytes, from the start on.
+    Bytes(u64),
+    /// What its owner does not use. A sixteenth of its memory always stays free there. The loan begins small, and grows by a quarter of itself
+    /// at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what
+    /// is missing is taken back at once, also while launches run, and is free when they have ended.
+    Auto,
+}
+
+impl From<u64> for Loan {
+    fn from(bytes: u64) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
 /// What any virtual memory has, whatever its GPU and its transport.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -25,8 +42,10 @@ pub(crate) struct Settings {
     pub regions_max: u32,
     /// Whether regions may have checksums or replicas.
     pub guarded: bool,
-    /// Memory of neighbour GPUs for clean pages that leave their frames: ordinals and bytes.
-    pub borrowed: Vec<(u32, u64)>,
+    /// GPUs of the virtual memory.
+    pub gpu_count: usize,
+    /// Memory of neighbour GPUs, by their ordinals, for clean pages that leave their frames.
+    pub borrowed: Vec<(u32, Loan)>,
     /// Bytes that a neighbour takes back together, at least a page: a power of two.
     pub borrowed_chunk: u64,
     pub support_options: CompileOptions,

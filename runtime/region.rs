@@ -232,17 +232,15 @@ impl RegionInner {
             )
     }
 
-    /// Where its clean pages go that leave their frames on that GPU. Absent pages' words name slots there, and count nothing: such a region
-    /// is not used in place, whatever it is advised.
+    /// Where its clean pages go that leave their frames on that GPU.
     fn victims_on<'a>(&self, on: &'a OnGpu) -> Option<&'a Victims> {
-        let fits = self.placement == Placement::Fetch && !self.never_evicted && on.direct_addr() != 0;
-        on.gpu.victims().filter(|_| fits)
+        on.gpu.victims().filter(|_| on.view.has_victims())
     }
 
     /// `ARRAY_*` of the kernel argument on a GPU under such advice.
     fn array_flags(&self, on: &OnGpu, advised: Advised) -> u32 {
-        if self.victims_on(on).is_some() {
-            return layout::ARRAY_VICTIMS;
+        if on.view.has_victims() {
+            return on.view.array_flags();
         }
         let kind = (self.never_evicted, self.read_only);
         let placement = advised.placement.unwrap_or(self.placement);

@@ -160,17 +160,39 @@ impl VmGpu {
     }
 
     /// Gives `bytes` bytes of borrowed memory back, in whole chunks of 16 MiB, at once, also while launches run: how many those were. What
-    /// was there is fetched from its home from now on. When this returns no lane writes there any more; the memory itself is freed with
-    /// the virtual memory. It waits for single page copies, not for a launch, and no longer than the wait limit.
+    /// was there is fetched from its home from now on. When this returns no lane writes there any more. The memory is free for its owner
+    /// when the launches that run now have ended, and as many chunks in a row were given back as were borrowed together (16). It waits for
+    /// single page copies, not for a launch, and no longer than the wait limit.
     ///
     /// # Errors
     /// [`Error::StillWritten`] when such a copy has not ended by then; [`Error::Gpu`].
     pub fn give_back_borrowed(&self, bytes: u64) -> Result<u64> {
+        self.give_back(None, bytes)
+    }
+
+    /// The same of what the neighbour GPU `ordinal` lends.
+    ///
+    /// # Errors
+    /// As [`give_back_borrowed`](Self::give_back_borrowed).
+    pub fn give_back_to(&self, ordinal: u32, bytes: u64) -> Result<u64> {
+        self.give_back(Some(ordinal), bytes)
+    }
+
+    fn give_back(&self, to: Option<u32>, bytes: u64) -> Result<u64> {
         let gpu = self.paged();
-        match gpu.victims() {
-            Some(victims) => gpu.or_lost(victims.take_back(&**gpu.device(), bytes, gpu.settings().wait_limit)),
-            None => Ok(0),
-        }
+        let Some(victims) = gpu.victims() else { return Ok(0) };
+        let back = gpu.or_lost(victims.take_back(&**gpu.device(), to, bytes, gpu.settings().wait_limit))?;
+        gpu.settle_loans()?;
+        Ok(back)
+    }
+
+    /// Borrows up to `bytes` bytes again, in whole chunks, of what was given back before: how many bytes there were. It waits for the
+    /// launches that run.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`], or as a launch.
+    pub fn borrow_again(&self, bytes: u64) -> Result<u64> {
+        self.paged().borrow_again(bytes)
     }
 
     /// What a neighbour may do with memory that it was given back, for tests: fills it with a byte.

@@ -163,7 +163,7 @@ impl MachineArgs {
     pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
         let mut builder = Vm::builder().page_size(page_bytes);
         for loan in &self.borrow {
-            builder = builder.borrow_from(loan.gpu, loan.bytes);
+            builder = builder.borrow_from(loan.gpu, loan.most);
         }
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
     }

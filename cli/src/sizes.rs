@@ -65,20 +65,39 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
 pub struct Loan {
     /// The neighbour's number.
     pub gpu: u32,
-    /// How much, in bytes.
-    pub bytes: u64,
+    /// How much.
+    pub most: gpuvm::Loan,
 }
 
-/// `GPU:SIZE`.
+impl Loan {
+    /// So many bytes of a GPU.
+    pub fn of_bytes(gpu: u32, bytes: u64) -> Self {
+        let most = bytes.into();
+        Self { gpu, most }
+    }
+
+    /// Bytes that are asked for; none where the loan follows from what is free.
+    pub fn bytes(&self) -> Option<u64> {
+        match self.most {
+            gpuvm::Loan::Bytes(bytes) => Some(bytes),
+            gpuvm::Loan::Auto => None,
+        }
+    }
+}
+
+/// `GPU:SIZE` or `GPU:auto`.
 pub fn parse_loan(text: &str) -> Result<Loan, String> {
     let parts = text
         .split_once(':')
         .and_then(|(gpu, size)| Some((gpu.parse().ok()?, size)));
     let Some((gpu, size)) = parts else {
-        return Err(format!("'{text}' names no GPU and size; write 1:8GiB"));
+        return Err(format!("'{text}' names no GPU and size; write 1:8GiB or 1:auto"));
     };
-    let bytes = parse_memory(size)?;
-    Ok(Loan { gpu, bytes })
+    let most = match size {
+        "auto" => gpuvm::Loan::Auto,
+        size => parse_memory(size)?.into(),
+    };
+    Ok(Loan { gpu, most })
 }
 
 /// A page: a power of two from 4 KiB to 2 MiB.
@@ -152,8 +171,9 @@ mod tests {
 
     #[test]
     fn loans_name_a_gpu_and_a_size() {
-        let loan = Loan { gpu: 1, bytes: 8 << 30 };
-        assert_eq!(parse_loan("1:8GiB"), Ok(loan));
+        assert_eq!(parse_loan("1:8GiB"), Ok(Loan::of_bytes(1, 8 << 30)));
+        let most = gpuvm::Loan::Auto;
+        assert_eq!(parse_loan("2:auto"), Ok(Loan { gpu: 2, most }));
         for text in ["8GiB", "1", "one:8GiB", "1:", "1:12", "-1:8GiB", ":8GiB"] {
             assert!(parse_loan(text).is_err(), "{text}");
         }

@@ -230,6 +230,15 @@ pub type LaunchOutcome = Result<LaunchReport, GpuError>;
 /// Called once when a launch has ended, before its waiters wake. It must not wait for that launch.
 pub type OnDone = Box<dyn FnOnce(&LaunchOutcome) + Send>;
 
+/// Memory of a GPU that its owner might lend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLeft {
+    /// Bytes that nobody uses.
+    pub free: u64,
+    /// Bytes of all its memory.
+    pub total: u64,
+}
+
 /// A GPU. All methods may be called from any thread.
 pub trait Gpu: Send + Sync {
     /// What this GPU can do.
@@ -300,6 +309,17 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
+
+    /// How much memory of the neighbour GPU `ordinal` is left, by all processes. It asks the driver and starts nothing on that GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`] when there is no such GPU, or nobody who could say.
+    fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError>;
+
+    /// Its own ordinal, as [`allocate_on`](Self::allocate_on) counts GPUs; none where its neighbours are counted apart.
+    fn ordinal(&self) -> Option<u32> {
+        None
+    }
 
     /// A new line of copies that the host enqueues and does not wait for, for an engine that serves kernels. To be made
     /// before the first kernel that waits for such copies starts: it is made ready so that no later use of it waits for

@@ -95,6 +95,7 @@ impl PagedGpu {
             device: gpu,
         });
         gpu.keep_queues()?;
+        gpu.keep_loans()?;
         gpu.check_version()?;
         Ok(gpu)
     }

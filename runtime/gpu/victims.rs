@@ -1,21 +1,28 @@
 //! Memory that neighbour GPUs lend, for clean pages that leave their frames.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpuvm_gpu::{DeviceMemory, Gpu};
-use gpuvm_layouts::{self as layout, VictimsDesc, VmDesc};
+use gpuvm_gpu::{Gpu, GpuError};
+use gpuvm_layouts::{self as layout, PoolState, VictimsDesc, VmDesc};
 use parking_lot::Mutex;
 
-use super::pool::FreeList;
+use super::{
+    lender::{Lender, most_of},
+    pool::FreeList,
+    view::RegionView,
+};
 use crate::{
     device::{DeviceArray, zero},
     error::{Doing, Error, Result},
-    plan::{Settings, TransportKind, refuse},
+    plan::{Loan, Settings, TransportKind, refuse},
 };
 
 /// While one of so many slots is free, fetched pages keep theirs: there is room for pages twice, and a page that leaves again needs no copy.
 /// With less, what room there is goes to pages that have no frame.
 const SPARE_SHARE: u32 = 64;
+/// A loan that may grow does so when fewer than one of so many slots is free.
+const DRY_SHARE: u64 = 16;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
 
@@ -23,23 +30,23 @@ const WRITERS_LOOK: Duration = Duration::from_micros(20);
 pub(crate) struct Victims {
     desc: DeviceArray<VictimsDesc>,
     free: FreeList,
-    _chunks: DeviceArray<u64>,
+    chunks: DeviceArray<u64>,
     lent: DeviceArray<u32>,
     writers: DeviceArray<u32>,
     slots_kept: DeviceArray<u32>,
     frames: u64,
-    /// Mapped until the GPU is no virtual memory's any more: a lane may read a slot for which it is too late.
-    _memory: Vec<DeviceMemory>,
-    /// Addresses of the chunks.
-    starts: Vec<u64>,
+    /// Of chunks that follow each other.
+    lenders: Mutex<Vec<Lender>>,
+    chunk_count: u32,
     chunk_slots: u32,
     page_size: u64,
-    /// Chunks that are lent: those before this one.
-    still_lent: Mutex<u32>,
 }
 
 impl Victims {
-    /// None where nothing is borrowed.
+    /// Borrows what the settings ask for; none when they ask for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Setting`], [`Error::Gpu`] when a neighbour has no such memory, or no path leads there.
     pub fn new(gpu: &dyn Gpu, transport: TransportKind, settings: &Settings) -> Result<Option<Self>> {
         if settings.borrowed.is_empty() {
             return Ok(None);
@@ -51,29 +58,23 @@ impl Victims {
         let page_size = settings.page_size;
         let chunk_bytes = settings.borrowed_chunk.max(page_size);
         let chunk_slots = (chunk_bytes / page_size) as u32;
-        let (mut memory, mut starts) = (Vec::new(), Vec::new());
-        for &(ordinal, bytes) in &settings.borrowed {
-            let chunks = bytes / chunk_bytes;
-            if chunks == 0 {
-                let reason =
-                    format!("GPU {ordinal} is to lend {bytes} bytes; memory is lent in chunks of {chunk_bytes}");
-                return refuse("borrowed memory", format!("{bytes} bytes"), reason);
-            }
-            let lent = gpu.allocate_on(ordinal, chunks * chunk_bytes);
-            let lent = lent.doing(|| format!("borrowing {} bytes of GPU {ordinal}", chunks * chunk_bytes))?;
-            starts.extend((0..chunks).map(|chunk| lent.addr() + chunk * chunk_bytes));
-            memory.push(lent);
-        }
-        let slots = starts.len() as u64 * u64::from(chunk_slots);
+        let mut lenders = lenders_of(gpu, settings, chunk_bytes)?;
+        let chunk_count: u32 = lenders.iter().map(|lender| lender.most).sum();
+        let slots = u64::from(chunk_count) * u64::from(chunk_slots);
         if slots >= layout::FRAMES_MAX {
             let reason = "page table words count at most 2^28 - 2 slots: use larger pages";
             return refuse("borrowed memory", format!("{slots} pages"), reason);
         }
+        for lender in &mut lenders {
+            begin(gpu, lender, chunk_bytes)?;
+        }
         let doing = || "allocating the bookkeeping of borrowed memory".to_owned();
-        let free = FreeList::new(gpu, slots as u32).doing(doing)?;
-        let chunks = DeviceArray::from_slice(gpu, &starts).doing(doing)?;
-        let lent = DeviceArray::from_slice(gpu, &vec![1_u32; starts.len()]).doing(doing)?;
-        let writers = DeviceArray::zeroed(gpu, starts.len() as u64).doing(doing)?;
+        // A table of no slots would be no allocation.
+        let (table_chunks, table_slots) = (u64::from(chunk_count.max(1)), (slots as u32).max(1));
+        let free = FreeList::new(gpu, table_slots).doing(doing)?;
+        let chunks = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
+        let lent = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
+        let writers = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
         let frames = settings.frame_memory / page_size;
         // The simulator watches pairs of them.
         let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
@@ -81,8 +82,8 @@ impl Victims {
             free: VmDesc {
                 pool: free.state(),
                 pool_ring: free.ring(),
-                frame_count: slots as u32,
-                frame_reciprocal: layout::reciprocal(slots as u32),
+                frame_count: table_slots,
+                frame_reciprocal: layout::reciprocal(table_slots),
                 ..zero()
             },
             chunks: chunks.addr(),
@@ -97,17 +98,19 @@ impl Victims {
         let victims = Self {
             desc: DeviceArray::from_slice(gpu, &[desc]).doing(doing)?,
             free,
-            _chunks: chunks,
+            chunks,
             lent,
             writers,
             slots_kept,
             frames,
-            _memory: memory,
+            lenders: Mutex::new(lenders),
+            chunk_count,
             chunk_slots,
             page_size,
-            still_lent: Mutex::new(starts.len() as u32),
-            starts,
         };
+        for lender in &*victims.lenders.lock() {
+            victims.tell(gpu, lender, 0)?;
+        }
         victims.free_all(gpu)?;
         Ok(Some(victims))
     }
@@ -119,62 +122,272 @@ impl Victims {
 
     /// No word names a slot any more: all that are lent are free. No kernel may run.
     pub fn free_all(&self, gpu: &dyn Gpu) -> Result<()> {
-        let lent = self.still_lent.lock();
+        let lenders = self.lenders.lock();
         let doing = || "freeing the slots of borrowed memory".to_owned();
-        let none = vec![0_u32; self.starts.len()];
+        let none = vec![0_u32; self.chunk_count as usize];
         self.writers.write(gpu, 0, &none).doing(doing)?;
         let none = vec![0_u32; self.frames as usize];
         self.slots_kept.write(gpu, 0, &none).doing(doing)?;
-        self.free.fill(gpu, 0..*lent * self.chunk_slots).doing(doing)
+        self.free.fill(gpu, self.lent_slots(&lenders)).doing(doing)
     }
 
     /// Bytes that are lent now.
     pub fn lent_bytes(&self) -> u64 {
-        u64::from(*self.still_lent.lock()) * self.chunk_bytes()
+        let chunks: u32 = self.lenders.lock().iter().map(|lender| lender.lent).sum();
+        u64::from(chunks) * self.chunk_bytes()
+    }
+
+    /// Whether a loan follows from the memory that is free at its owner.
+    pub fn follows_owners(&self) -> bool {
+        self.lenders.lock().iter().any(|lender| lender.auto)
     }
 
     fn chunk_bytes(&self) -> u64 {
         u64::from(self.chunk_slots) * self.page_size
     }
 
-    /// What a lender may do with what it was given back, for tests: fills it with a byte.
-    pub fn scribble(&self, gpu: &dyn Gpu, byte: u8) -> Result<()> {
-        let first = *self.still_lent.lock() as usize;
-        let bytes = vec![byte; self.chunk_bytes() as usize];
-        let starts = &self.starts[first..];
-        let doing = || "writing memory that was given back".to_owned();
-        starts
-            .iter()
-            .try_for_each(|&start| gpu.write(start, &bytes).doing(doing))
+    /// The slots that are lent, of all lenders in turn, so that what is borrowed of several is used of several.
+    fn lent_slots<'a>(&self, lenders: &'a [Lender]) -> impl Iterator<Item = u32> + use<'a> {
+        let (most, slots) = (lenders.iter().map(|lender| lender.lent).max(), self.chunk_slots);
+        let chunks = (0..most.unwrap_or(0)).flat_map(|chunk| {
+            let lending = lenders.iter().filter(move |lender| chunk < lender.lent);
+            lending.map(move |lender| lender.first + chunk)
+        });
+        chunks.flat_map(move |chunk| chunk * slots..(chunk + 1) * slots)
     }
 
-    /// Ends the loan of `bytes` bytes, in whole chunks, while launches run; how many those were. From its return on no lane writes
-    /// there, and none uses what it reads there. It waits for lanes that copy a page there now, no longer than `limit`.
-    pub fn take_back(&self, gpu: &dyn Gpu, bytes: u64, limit: Duration) -> Result<u64> {
-        let mut still_lent = self.still_lent.lock();
-        let taken = bytes.div_ceil(self.chunk_bytes()).min(u64::from(*still_lent)) as u32;
-        let (first, doing) = (*still_lent - taken, || "taking borrowed memory back".to_owned());
-        self.lent
-            .write(gpu, u64::from(first), &vec![0_u32; taken as usize])
-            .doing(doing)?;
-        *still_lent = first;
-        let deadline = Instant::now() + limit;
-        // Those of an earlier call, too, which may have ended before their writers did.
-        let mut writers = vec![0_u32; self.starts.len() - first as usize];
-        loop {
-            self.writers
-                .read_into(gpu, u64::from(first), &mut writers)
+    /// Tells lanes of a lender's chunks from `before` on, which are lent from now on. No kernel may run.
+    fn tell(&self, gpu: &dyn Gpu, lender: &Lender, before: u32) -> Result<()> {
+        let doing = || "lending memory".to_owned();
+        let chunks: Vec<u64> = (before..lender.lent)
+            .map(|chunk| lender.address(chunk, self.chunk_bytes()))
+            .collect();
+        let first = u64::from(lender.first + before);
+        self.chunks.write(gpu, first, &chunks).doing(doing)?;
+        self.lent.write(gpu, first, &vec![1_u32; chunks.len()]).doing(doing)
+    }
+
+    /// What a lender may do with what it was given back and is not freed yet, for tests: fills it with a byte.
+    pub fn scribble(&self, gpu: &dyn Gpu, byte: u8) -> Result<()> {
+        let bytes = vec![byte; self.chunk_bytes() as usize];
+        let doing = || "writing memory that was given back".to_owned();
+        for lender in &*self.lenders.lock() {
+            for chunk in lender.lent..lender.backed() {
+                gpu.write(lender.address(chunk, self.chunk_bytes()), &bytes)
+                    .doing(doing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the loan of `bytes` bytes, in whole chunks, of one lender or of all, while launches run; how many those were. From its return
+    /// on no lane writes there, and none uses what it reads there. It waits for lanes that copy a page there now, no longer than `limit`.
+    pub fn take_back(&self, gpu: &dyn Gpu, of: Option<u32>, bytes: u64, limit: Duration) -> Result<u64> {
+        let mut lenders = self.lenders.lock();
+        let doing = || "taking borrowed memory back".to_owned();
+        let (mut rest, mut taken) = (bytes.div_ceil(self.chunk_bytes()), 0);
+        let lending = lenders.iter_mut().rev();
+        for lender in lending.filter(|lender| of.is_none_or(|ordinal| ordinal == lender.ordinal)) {
+            let chunks = rest.min(u64::from(lender.lent)) as u32;
+            let first = u64::from(lender.first + lender.lent - chunks);
+            self.lent
+                .write(gpu, first, &vec![0_u32; chunks as usize])
                 .doing(doing)?;
-            if writers.iter().all(|count| *count == 0) {
-                return Ok(u64::from(taken) * self.chunk_bytes());
+            lender.lent -= chunks;
+            rest -= u64::from(chunks);
+            taken += u64::from(chunks);
+        }
+        let deadline = Instant::now() + limit;
+        // Also after an earlier call that ended before its writers did. Writers of chunks that are lent go on, and are not waited for.
+        let mut writers = vec![0_u32; self.chunk_count as usize];
+        loop {
+            self.writers.read_into(gpu, 0, &mut writers).doing(doing)?;
+            let back = lenders
+                .iter()
+                .flat_map(|lender| lender.first + lender.lent..lender.first + lender.most);
+            let writing: u32 = back.map(|chunk| writers[chunk as usize]).sum();
+            if writing == 0 {
+                return Ok(taken * self.chunk_bytes());
             }
             if Instant::now() > deadline {
-                let writers = writers.iter().sum();
-                return Err(Error::StillWritten { writers, waited: limit });
+                return Err(Error::StillWritten {
+                    writers: writing,
+                    waited: limit,
+                });
             }
             std::thread::sleep(WRITERS_LOOK);
         }
     }
+
+    /// Takes back what owners want that need memory themselves: how many bytes.
+    ///
+    /// # Errors
+    /// As [`take_back`](Self::take_back).
+    pub fn relieve(&self, gpu: &dyn Gpu, limit: Duration) -> Result<u64> {
+        let mut wanted = Vec::new();
+        for lender in self
+            .lenders
+            .lock()
+            .iter()
+            .filter(|lender| lender.auto && lender.lent > 0)
+        {
+            let left = gpu
+                .memory_left(lender.ordinal)
+                .doing(|| format!("asking for the free memory of GPU {}", lender.ordinal))?;
+            wanted.push((lender.ordinal, lender.wanted_back(left, self.chunk_bytes())));
+        }
+        let mut taken = 0;
+        for (ordinal, chunks) in wanted.into_iter().filter(|(_, chunks)| *chunks > 0) {
+            taken += self.take_back(gpu, Some(ordinal), u64::from(chunks) * self.chunk_bytes(), limit)?;
+        }
+        Ok(taken)
+    }
+
+    /// What is to be done while no launch runs, and none can begin: frees memory that was given back, and borrows more where slots have
+    /// become few or `more` bytes are asked for. `regions`: all of the GPU. How many bytes were borrowed.
+    pub fn settle(&self, gpu: &dyn Gpu, regions: &[Arc<RegionView>], more: u64) -> Result<u64> {
+        let mut lenders = self.lenders.lock();
+        let grown = self.growth(gpu, &mut lenders, more)?;
+        if grown.is_none() && !lenders.iter().any(Lender::has_unused) {
+            return Ok(0);
+        }
+        let used = self.forget_unlent(gpu, &lenders, regions)?;
+        let mut borrowed = 0;
+        for (n, lender) in lenders.iter_mut().enumerate() {
+            lender.free();
+            let before = lender.lent;
+            let asked = grown.as_ref().map_or(before, |grown| grown[n]);
+            match lender.back(gpu, asked, self.chunk_bytes()) {
+                // There is less than was said: what there is will do.
+                Ok(()) | Err(GpuError::OutOfMemory { .. }) => {}
+                Err(source) => return Err(source).doing(|| format!("borrowing memory of GPU {}", lender.ordinal)),
+            }
+            lender.lent = asked.min(lender.backed());
+            self.tell(gpu, lender, before)?;
+            borrowed += u64::from(lender.lent - before) * self.chunk_bytes();
+        }
+        let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
+        self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
+        Ok(borrowed)
+    }
+
+    /// Chunks that each lender is to lend, where that is more than it does.
+    fn growth(&self, gpu: &dyn Gpu, lenders: &mut [Lender], more: u64) -> Result<Option<Vec<u32>>> {
+        let mut rest = more.div_ceil(self.chunk_bytes());
+        if more == 0 && !(lenders.iter().any(Lender::may_grow) && self.is_dry(gpu, lenders)?) {
+            return Ok(None);
+        }
+        let mut grown = Vec::new();
+        for lender in lenders.iter_mut() {
+            let asked = rest.min(u64::from(lender.most - lender.lent)) as u32;
+            rest -= u64::from(asked);
+            let mut chunks = lender.lent + asked;
+            if more == 0 && lender.may_grow() {
+                let left = gpu
+                    .memory_left(lender.ordinal)
+                    .doing(|| format!("asking for the free memory of GPU {}", lender.ordinal))?;
+                chunks = lender.grows_to(left, self.chunk_bytes());
+            }
+            grown.push(chunks);
+        }
+        let grows = grown
+            .iter()
+            .zip(&*lenders)
+            .any(|(chunks, lender)| *chunks > lender.lent);
+        Ok(grows.then_some(grown))
+    }
+
+    /// Whether few of the slots are free.
+    fn is_dry(&self, gpu: &dyn Gpu, lenders: &[Lender]) -> Result<bool> {
+        let lent: u64 = lenders.iter().map(|lender| u64::from(lender.lent)).sum();
+        let mut state = [zero::<PoolState>()];
+        gpu.read(self.free.state(), bytemuck::cast_slice_mut(&mut state))
+            .doing(|| "reading how many slots are free".to_owned())?;
+        Ok(state[0].available < lent * u64::from(self.chunk_slots) / DRY_SHARE + 1)
+    }
+
+    /// Takes slots that are not lent any more out of words and from beside frames: which slots are in use.
+    fn forget_unlent(&self, gpu: &dyn Gpu, lenders: &[Lender], regions: &[Arc<RegionView>]) -> Result<Vec<bool>> {
+        let doing = || "looking through the slots of borrowed memory".to_owned();
+        let mut lent = vec![false; self.chunk_count as usize];
+        for lender in lenders {
+            lent[lender.first as usize..][..lender.lent as usize].fill(true);
+        }
+        let is_lent = |slot: u32| lent[(slot / self.chunk_slots) as usize];
+        let mut used = vec![false; self.chunk_count as usize * self.chunk_slots as usize];
+        for region in regions.iter().filter(|region| region.has_victims()) {
+            let mut words = region.read_words(gpu)?;
+            let mut changed = false;
+            for word in &mut words {
+                let state = *word & layout::STATE_MASK;
+                let named = ((*word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32;
+                if state != layout::STATE_ABSENT << layout::STATE_SHIFT || named == 0 {
+                    continue;
+                }
+                match is_lent(named - 1) {
+                    true => used[named as usize - 1] = true,
+                    false => {
+                        *word &= !layout::FRAME_MASK;
+                        changed = true;
+                    }
+                }
+            }
+            if changed {
+                region.write_words(gpu, &words)?;
+            }
+        }
+        let mut kept = self.slots_kept.read(gpu, 0, self.frames as usize).doing(doing)?;
+        for slot in kept.iter_mut().filter(|slot| **slot != 0) {
+            match is_lent(*slot - 1) {
+                true => used[*slot as usize - 1] = true,
+                false => *slot = 0,
+            }
+        }
+        self.slots_kept.write(gpu, 0, &kept).doing(doing)?;
+        Ok(used)
+    }
+}
+
+/// Who lends what the settings ask for, to this GPU: nothing yet.
+fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Vec<Lender>> {
+    let (mut lenders, mut first) = (Vec::new(), 0);
+    for &(ordinal, loan) in &settings.borrowed {
+        // Of several GPUs of a virtual memory each borrows of the others.
+        if settings.gpu_count > 1 && gpu.ordinal() == Some(ordinal) {
+            continue;
+        }
+        let most = match loan {
+            Loan::Bytes(bytes) => bytes / chunk_bytes,
+            Loan::Auto => {
+                let left = gpu.memory_left(ordinal);
+                let left = left.doing(|| format!("asking for the free memory of GPU {ordinal}"))?;
+                most_of(left, chunk_bytes).min(layout::FRAMES_MAX / 2 / (chunk_bytes / settings.page_size))
+            }
+        };
+        if let (0, Loan::Bytes(bytes)) = (most, loan) {
+            let reason = format!("GPU {ordinal} is to lend {bytes} bytes; memory is lent in chunks of {chunk_bytes}");
+            return refuse("borrowed memory", format!("{bytes} bytes"), reason);
+        }
+        let most = u32::try_from(most).unwrap_or(u32::MAX / 4);
+        lenders.push(Lender::new(ordinal, first, most, loan == Loan::Auto));
+        first = u32::saturating_add(first, most);
+    }
+    Ok(lenders)
+}
+
+/// The loan that a virtual memory begins with: all of a fixed one, one step of one that grows.
+fn begin(gpu: &dyn Gpu, lender: &mut Lender, chunk_bytes: u64) -> Result<()> {
+    let chunks = match lender.auto {
+        true => lender.first_step(),
+        false => lender.most,
+    };
+    let backed = lender.back(gpu, chunks, chunk_bytes);
+    if !(lender.auto && matches!(backed, Err(GpuError::OutOfMemory { .. }))) {
+        let bytes = u64::from(chunks) * chunk_bytes;
+        backed.doing(|| format!("borrowing {bytes} bytes of GPU {}", lender.ordinal))?;
+    }
+    lender.lent = chunks.min(lender.backed());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -196,7 +409,8 @@ mod tests {
             launch_deadline: Duration::from_secs(1),
             regions_max: 1,
             guarded: false,
-            borrowed: vec![(1, 2 * CHUNK_BYTES)],
+            gpu_count: 1,
+            borrowed: vec![(1, Loan::Bytes(2 * CHUNK_BYTES))],
             borrowed_chunk: CHUNK_BYTES,
             support_options: CompileOptions::default(),
         };
@@ -206,7 +420,7 @@ mod tests {
         // A lane copies a page to the last chunk, and does not end.
         victims.writers.write(&gpu, 1, &[1]).unwrap();
         let refused = |bytes| {
-            let taken = victims.take_back(&gpu, bytes, limit);
+            let taken = victims.take_back(&gpu, None, bytes, limit);
             assert!(
                 matches!(taken, Err(Error::StillWritten { writers: 1, .. })),
                 "{taken:?}"
@@ -217,6 +431,6 @@ mod tests {
         refused(1);
         assert_eq!(victims.lent_bytes(), 0);
         victims.writers.write(&gpu, 1, &[0]).unwrap();
-        assert_eq!(victims.take_back(&gpu, 1, limit).unwrap(), 0);
+        assert_eq!(victims.take_back(&gpu, None, 1, limit).unwrap(), 0);
     }
 }

@@ -96,6 +96,11 @@ impl RegionView {
         self.array_flags & layout::ARRAY_NEVER_EVICTED != 0
     }
 
+    /// Whether words of its absent pages name slots at a neighbour.
+    pub fn has_victims(&self) -> bool {
+        self.array_flags & layout::ARRAY_VICTIMS != 0
+    }
+
     /// Whether kernels only read it.
     pub fn is_read_only(&self) -> bool {
         self.read_only

@@ -59,8 +59,13 @@ impl OnGpu {
         });
         let homes: Vec<_> = reached.collect::<Result<_>>()?;
         let kind = (plan.never_evicted, plan.read_only);
-        let array_flags = plan.placement.flags_for(kind, homes[0].direct_addr(), pages.count());
-        let (read_costs, head) = placement::begin(gpu, array_flags, &pages, homes[0].direct_addr())?;
+        let home = homes[0].direct_addr();
+        // Absent pages' words name slots there, and count nothing: such a region is not used in place, whatever it is advised.
+        let mut array_flags = plan.placement.flags_for(kind, home, pages.count());
+        if array_flags == 0 && home != 0 && gpu.victims().is_some() {
+            array_flags = layout::ARRAY_VICTIMS;
+        }
+        let (read_costs, head) = placement::begin(gpu, array_flags, &pages, home)?;
         let words = PageTable::absent(device, pages.count(), head)
             .doing(|| format!("allocating the page table of region `{}`", plan.name))?;
         let guards = Guards::create(device, pages.count(), homes.len() > 1, plan.checksums.as_deref())

@@ -37,7 +37,7 @@ use gpuvm_memory_node::NodeClient;
 use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
-    plan::{QueuePlan, Settings, refuse},
+    plan::{Loan, QueuePlan, Settings, refuse},
     vm::Vm,
 };
 
@@ -82,6 +82,7 @@ impl Default for VmBuilder {
                 launch_deadline: Duration::from_secs(600),
                 regions_max: 256,
                 guarded: false,
+                gpu_count: 1,
                 borrowed: Vec::new(),
                 borrowed_chunk: BORROWED_CHUNK,
                 support_options: CompileOptions::default(),
@@ -101,6 +102,7 @@ impl VmBuilder {
     /// Kernels of all of them take the regions of the virtual memory, as [`VmGpu`](crate::VmGpu) says.
     pub fn gpus(mut self, gpus: impl IntoIterator<Item = impl Into<Gpu>>) -> Self {
         self.gpus = gpus.into_iter().map(Into::into).collect();
+        self.settings.gpu_count = self.gpus.len();
         self
     }
 
@@ -117,13 +119,14 @@ impl VmBuilder {
         self
     }
 
-    /// Borrows `bytes` bytes of the neighbour GPU `ordinal`, in whole chunks of 16 MiB, as a place between frames and homes: a clean page
-    /// that leaves its frame is copied there, and fetched from there when it is used again. Nothing is lost with that memory, which
-    /// [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several neighbours it may be called
-    /// several times. It is for the transport [`Direct`](Transport::Direct), which [`Auto`](Transport::Auto) is beside it, and for regions whose [`Placement`](crate::Placement) is `Fetch`
-    /// and that keep no frames of their own.
-    pub fn borrow_from(mut self, ordinal: u32, bytes: u64) -> Self {
-        self.settings.borrowed.push((ordinal, bytes));
+    /// Borrows memory of the neighbour GPU `ordinal`, so many bytes or what is free there ([`Loan`]), in whole chunks of 16 MiB, as a place
+    /// between frames and homes: a clean page that leaves its frame is copied there, and fetched from there when it is used again. Nothing
+    /// is lost with that memory, which [`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed) returns at any time. For several
+    /// neighbours it may be called several times; with several GPUs each of them borrows that of each of the others. It is for the
+    /// transport [`Direct`](Transport::Direct), which [`Auto`](Transport::Auto) is beside it, and for regions whose
+    /// [`Placement`](crate::Placement) is `Fetch` and that keep no frames of their own.
+    pub fn borrow_from(mut self, ordinal: u32, loan: impl Into<Loan>) -> Self {
+        self.settings.borrowed.push((ordinal, loan.into()));
         self
     }
 

@@ -1,6 +1,6 @@
 //! What only the simulated GPU has.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use gpuvm_gpu::Gpu as Device;
 use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
@@ -18,6 +18,7 @@ pub struct SimulatedGpu {
     lanes_per_worker: u32,
     memory: Option<u64>,
     neighbours: u32,
+    neighbour_use: Arc<AtomicU64>,
     seed: Option<u64>,
     options: SimOptions,
 }
@@ -29,6 +30,7 @@ impl Default for SimulatedGpu {
             lanes_per_worker: 256,
             memory: None,
             neighbours: 0,
+            neighbour_use: Arc::default(),
             seed: None,
             options: SimOptions::default(),
         }
@@ -65,6 +67,13 @@ impl SimulatedGpu {
     /// [`borrow_from`](crate::VmBuilder::borrow_from) name them. What is there is a part of this GPU's own memory. Default: 0.
     pub fn neighbours(mut self, count: u32) -> Self {
         self.neighbours = count;
+        self
+    }
+
+    /// Bytes that the owners of the neighbours use of their memory themselves: for tests, which change it at any time.
+    #[doc(hidden)]
+    pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {
+        self.neighbour_use = bytes;
         self
     }
 
@@ -114,6 +123,7 @@ impl SimulatedGpu {
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .neighbours(self.neighbours)
+            .neighbour_use(Arc::clone(&self.neighbour_use))
             .lanes_per_worker(self.lanes_per_worker);
         let beside = (transport == TransportKind::Rxe).then(workers_beside_a_proxy);
         if let Some(workers) = self.workers.or(beside) {

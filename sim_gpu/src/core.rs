@@ -27,6 +27,7 @@ pub(crate) struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) simulation: SimOptions,
     pub(crate) neighbours: u32,
+    pub(crate) neighbour_use: Arc<AtomicU64>,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }

@@ -53,7 +53,7 @@ mod worker;
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
     Actor, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory, HostRegistration,
-    Module, NoteFormatter, OnCopy, OnStore, Simulation, Source, Stream,
+    MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Simulation, Source, Stream,
 };
 use parking_lot::Mutex;
 
@@ -172,6 +172,7 @@ pub struct SimGpuBuilder {
     skip_exited: bool,
     options: SimOptions,
     neighbours: u32,
+    neighbour_use: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -202,6 +203,13 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn neighbours(mut self, count: u32) -> Self {
         self.neighbours = count;
+        self
+    }
+
+    /// Bytes that the owners of the neighbours use of their memory themselves, which may change at any time.
+    #[must_use]
+    pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {
+        self.neighbour_use = bytes;
         self
     }
 
@@ -283,6 +291,7 @@ impl SimGpuBuilder {
             seed,
             simulation: self.options,
             neighbours: self.neighbours,
+            neighbour_use: self.neighbour_use,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {
@@ -333,6 +342,7 @@ impl SimGpu {
             skip_exited: false,
             options: SimOptions::default(),
             neighbours: 0,
+            neighbour_use: Arc::default(),
             observer: None,
         }
     }
@@ -430,6 +440,17 @@ impl SimGpu {
     }
 }
 
+impl SimGpu {
+    fn check_neighbour(&self, ordinal: u32) -> Result<(), GpuError> {
+        let cause = match self.core.options.neighbours {
+            count if (1..=count).contains(&ordinal) => return Ok(()),
+            0 => "the simulated GPU has no neighbours".to_owned(),
+            count => format!("the simulated GPU's neighbours are 1 to {count}"),
+        };
+        Err(GpuError::NoPeer { ordinal, cause })
+    }
+}
+
 impl Gpu for SimGpu {
     fn capabilities(&self) -> Capabilities {
         let options = &self.core.options;
@@ -487,17 +508,18 @@ impl Gpu for SimGpu {
     }
 
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
-        match self.core.options.neighbours {
-            count if (1..=count).contains(&ordinal) => self.allocate(bytes, NEIGHBOUR_ALIGN),
-            0 => Err(GpuError::NoPeer {
-                ordinal,
-                cause: "the simulated GPU has no neighbours".into(),
-            }),
-            count => Err(GpuError::NoPeer {
-                ordinal,
-                cause: format!("the simulated GPU's neighbours are 1 to {count}"),
-            }),
-        }
+        self.check_neighbour(ordinal)?;
+        self.allocate(bytes, NEIGHBOUR_ALIGN)
+    }
+
+    fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
+        self.check_neighbour(ordinal)?;
+        // Relaxed: a figure that nothing is ordered by.
+        let used = self.core.options.neighbour_use.load(Ordering::Relaxed);
+        Ok(MemoryLeft {
+            free: self.core.memory.free().saturating_sub(used),
+            total: self.core.memory.capacity(),
+        })
     }
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {

@@ -58,6 +58,11 @@ impl Memory {
         self.state.lock()
     }
 
+    /// Bytes in holes.
+    pub(crate) fn free(&self) -> u64 {
+        self.state().holes.free()
+    }
+
     /// First fit in the holes.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
         let bad = |cause: &str| {

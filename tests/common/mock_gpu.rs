@@ -13,7 +13,8 @@ use std::{
 
 use gpuvm_gpu::{
     Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError, HostMemory,
-    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, Module, OnDone, Simulation, Source, Stream,
+    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone, Simulation, Source,
+    Stream,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -224,6 +225,10 @@ impl Gpu for MockGpu {
             return Err(GpuError::NoPeer { ordinal, cause });
         }
         self.allocate(bytes, 256)
+    }
+
+    fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
+        self.shared.sim.memory_left(ordinal)
     }
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {

@@ -1,15 +1,21 @@
 //! Clean pages that leave their frames go to memory that a neighbour GPU lends, and come from there; it has that memory back at any time.
 //! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those two in place of simulated ones.
 
-use std::time::Duration;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use std::time::{Duration, Instant};
 
 use crate::common::{
     BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, named_gpus, refused, scaled, simulated_gpu, stepped, words,
 };
-use gpuvm::{Advice, Error, LaunchConfig, Placement, Soft, Transport, Vm, VmBuilder};
+use gpuvm::{Advice, Error, LaunchConfig, Loan, Placement, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
 
 /// A loan is of whole chunks.
 const CHUNK: u64 = 16 << 20;
+/// A smaller one: of one page.
+const LITTLE: u64 = PAGE;
 const FRAMES: u64 = 16;
 const COUNT: u64 = 100 * PAGE_WORDS + 7;
 
@@ -152,6 +158,124 @@ fn memory_is_given_back_while_kernels_use_it_and_nothing_wrong_is_read() {
         "nothing goes there any more"
     );
     compare(&region.to_vec().unwrap(), &stepped(&before, rounds + 2)).unwrap();
+}
+
+#[test]
+fn what_is_read_once_takes_no_slot() {
+    let bench = Bench::new(borrowing(), BASIC);
+    let values = words(9, COUNT);
+    let region = bench.vm.region::<u32>().read_only().from_slice(&values).unwrap();
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    let read = || {
+        let start = bench.vm.stats().unwrap();
+        bench.must("sum", config(), (&region, &out));
+        bench.vm.stats().unwrap().difference(&start)
+    };
+    region.advise(Advice::ReadOnce).unwrap();
+    for _ in 0..2 {
+        let stats = read();
+        assert_eq!((stats.victims_copied, stats.victims_fetched), (0, 0), "{stats:?}");
+    }
+    region.advise(Advice::Normal).unwrap();
+    assert!(read().victims_copied > 0);
+}
+
+#[test]
+fn memory_that_was_given_back_is_borrowed_again() {
+    let bench = Bench::new(borrowing().borrowed_chunk(LITTLE), BASIC);
+    let mut before = words(6, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&before).unwrap();
+    let mut round = |most: u64| {
+        let start = bench.vm.stats().unwrap();
+        for _ in 0..2 {
+            bench.must("read_then_write", config(), (&region, STEP));
+        }
+        before = stepped(&before, 2);
+        let stats = bench.vm.stats().unwrap().difference(&start);
+        assert!((1..=most).contains(&stats.victims_copied) || most == 0, "{stats:?}");
+        stats
+    };
+    round(u64::MAX);
+    let lent = bench.vm.borrowed_bytes();
+    // Parts of it, then all: pages whose copies went are as good as those whose copies stay.
+    for part in [5 * LITTLE, 40 * LITTLE, lent] {
+        let back = bench.vm.give_back_borrowed(part).unwrap();
+        assert_eq!(bench.vm.borrowed_bytes(), lent - back);
+        let stats = round(if back == lent { 0 } else { u64::MAX });
+        assert_eq!(stats.victims_fetched == 0, back == lent, "{stats:?}");
+        assert_eq!(bench.vm.borrow_again(u64::MAX / 2).unwrap(), back);
+        assert_eq!(bench.vm.borrow_again(1).unwrap(), 0, "there is no more");
+        assert!(round(u64::MAX).victims_fetched > 0);
+        // Freed and borrowed again, memory is no longer what it was: a slot that a word still named would show it.
+        assert_eq!(bench.vm.borrowed_bytes(), lent);
+    }
+    compare(&region.to_vec().unwrap(), &before).unwrap();
+}
+
+#[test]
+fn a_loan_follows_what_its_owner_leaves_free() {
+    let used = Arc::new(AtomicU64::new(0));
+    let gpu = SimulatedGpu::new()
+        .memory(256 << 20)
+        .neighbours(1)
+        .neighbour_use(Arc::clone(&used));
+    let builder = Vm::builder()
+        .gpu(gpu)
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrowed_chunk(PAGE)
+        .borrow_from(1, Loan::Auto)
+        .launch_deadline(scaled(Duration::from_secs(60)));
+    let bench = Bench::new(builder, BASIC);
+    let first = bench.vm.borrowed_bytes();
+    let mut expected = words(7, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    let mut until = |enough: &dyn Fn(u64) -> bool| {
+        let deadline = Instant::now() + scaled(Duration::from_secs(20));
+        while !enough(bench.vm.borrowed_bytes()) {
+            assert!(Instant::now() < deadline, "{} bytes", bench.vm.borrowed_bytes());
+            bench.must("read_then_write", config(), (&region, STEP));
+            expected = stepped(&expected, 1);
+        }
+    };
+    // It grows by a step at a time until no page of the region lacks a slot.
+    until(&|lent| lent > first);
+    until(&|lent| lent >= COUNT * 4);
+    // The owner needs all of its memory, beside launches that use it.
+    used.store(250 << 20, Ordering::Relaxed);
+    until(&|lent| lent == 0);
+    used.store(0, Ordering::Relaxed);
+    until(&|lent| lent > first);
+    let before = bench.vm.stats().unwrap();
+    until(&|lent| lent >= COUNT * 4);
+    assert!(bench.vm.stats().unwrap().difference(&before).victims_copied > 0);
+    compare(&region.to_vec().unwrap(), &expected).unwrap();
+}
+
+#[test]
+fn several_neighbours_lend_and_each_takes_its_own_back() {
+    let simulated = simulated_gpu(FRAMES + 600).neighbours(2);
+    let builder = Vm::builder()
+        .gpu(simulated)
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrowed_chunk(LITTLE)
+        .borrow_from(1, 30 * LITTLE)
+        .borrow_from(2, 20 * LITTLE)
+        .launch_deadline(scaled(Duration::from_secs(60)));
+    let bench = Bench::new(builder, BASIC);
+    let expected = words(8, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    bench.must("read_then_write", config(), (&region, STEP));
+    assert_eq!(bench.vm.give_back_to(1, u64::MAX / 2).unwrap(), 30 * LITTLE);
+    assert_eq!(bench.vm.borrowed_bytes(), 20 * LITTLE);
+    assert_eq!(bench.vm.give_back_to(3, LITTLE).unwrap(), 0, "it lends nothing");
+    bench.must("read_then_write", config(), (&region, STEP));
+    let before = bench.vm.stats().unwrap();
+    bench.must("read_then_write", config(), (&region, STEP));
+    let stats = bench.vm.stats().unwrap().difference(&before);
+    assert!(stats.victims_fetched > 0 && stats.victims_lost == 0, "{stats:?}");
+    compare(&region.to_vec().unwrap(), &stepped(&expected, 3)).unwrap();
 }
 
 #[test]

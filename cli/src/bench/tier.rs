@@ -97,10 +97,7 @@ impl Plan {
         } else {
             named.collect()
         };
-        let a_little = lenders.iter().map(|&gpu| Loan {
-            gpu,
-            bytes: CHUNK_BYTES,
-        });
+        let a_little = lenders.iter().map(|&gpu| Loan::of_bytes(gpu, CHUNK_BYTES));
         with.borrow = a_little.collect();
         let probe = Machine::probe(&with)?;
         let report = Report::new("tier", probe.facts(&with));
@@ -120,7 +117,7 @@ impl Plan {
         if with.borrow.is_empty() {
             let left = pages.saturating_sub(frames).max(1) * page_bytes;
             let bytes = left.next_multiple_of(CHUNK_BYTES);
-            with.borrow.push(Loan { gpu: LENDER, bytes });
+            with.borrow.push(Loan::of_bytes(LENDER, bytes));
         }
         let plan = Self {
             with,
@@ -152,8 +149,13 @@ impl Plan {
         if share == Share(1.0) {
             return refuse("with a frame for each page none leaves; give --frames-share below 1".to_owned());
         }
-        if let Some(loan) = self.with.borrow.iter().find(|loan| loan.bytes < CHUNK_BYTES) {
-            let (asked, chunk) = (size(loan.bytes), size(CHUNK_BYTES));
+        for loan in &self.with.borrow {
+            let chunk = size(CHUNK_BYTES);
+            let asked = match loan.bytes() {
+                None => "what is free there; name the bytes, which are taken back",
+                Some(bytes) if bytes < CHUNK_BYTES => "less than a chunk",
+                Some(_) => continue,
+            };
             return refuse(format!(
                 "--borrow asks GPU {} for {asked}; memory is lent in chunks of {chunk}",
                 loan.gpu
@@ -192,7 +194,7 @@ impl Plan {
 
     fn loan(&self, row: Row) -> Row {
         let loans = self.with.borrow.iter();
-        let loans = loans.map(|loan| format!("{} of GPU {}", size(loan.bytes), loan.gpu));
+        let loans = loans.map(|loan| format!("{} of GPU {}", size(loan.bytes().unwrap_or(0)), loan.gpu));
         row.with("loan", loans.collect::<Vec<_>>().join(" and "))
     }
 

@@ -28,6 +28,7 @@ mod host;
 mod includes;
 mod launch;
 mod log;
+mod management;
 mod measure;
 mod memory;
 mod module;
@@ -59,7 +60,7 @@ use self::module::ModuleInner;
 use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
-use crate::api::{Capabilities, CompileOptions, Copier, DmaBuf, Gpu, Module, Source, Stream};
+use crate::api::{Capabilities, CompileOptions, Copier, DmaBuf, Gpu, MemoryLeft, Module, Source, Stream};
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
 use crate::simulation::Simulation;
@@ -253,6 +254,14 @@ impl Gpu for CudaGpu {
 
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
         self.places.device.allocate_on(ordinal, bytes)
+    }
+
+    fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
+        management::memory_left(ordinal)
+    }
+
+    fn ordinal(&self) -> Option<u32> {
+        Some(self.core.info.ordinal)
     }
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {

@@ -7,8 +7,6 @@
 namespace gpuvm {
 namespace detail {
 
-GPUVM_DEVICE bool is_read_once(const layout::RegionDesc* region) { return region->flags & layout::REGION_READ_ONCE; }
-
 // Whether pages of the region stay: as long as others can leave.
 GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* region) {
     const layout::PoolState* pool = pool_of(vm);

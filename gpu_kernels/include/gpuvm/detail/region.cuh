@@ -84,6 +84,8 @@ GPUVM_DEVICE const layout::VmDesc* vm_of(const layout::ArrayDesc& array) {
 GPUVM_DEVICE u64* words_of(const layout::ArrayDesc& array) { return reinterpret_cast<u64*>(array.words); }
 GPUVM_DEVICE u32 region_of(const layout::ArrayDesc& array) { return array.region & (layout::REGIONS_MAX - 1); }
 GPUVM_DEVICE bool never_evicted(const layout::ArrayDesc& array) { return array.region & layout::ARRAY_NEVER_EVICTED; }
+// Whether pages are not used again: the first to leave, and not worth a slot.
+GPUVM_DEVICE bool is_read_once(const layout::RegionDesc* region) { return region->flags & layout::REGION_READ_ONCE; }
 // Whether the words of absent pages name slots at a neighbour.
 GPUVM_DEVICE bool has_victims(const layout::ArrayDesc& array) {
     return kVictims && array.region & layout::ARRAY_VICTIMS;

@@ -139,7 +139,7 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
         drop_kept(region, frame);
         kept = 0;
     }
-    u32 slot = kept ? kept : copy_to_slot(vm, region, id, frame);
+    u32 slot = kept ? kept : is_read_once(region) ? 0 : copy_to_slot(vm, region, id, frame);
     u64 left = evicted(seen) | static_cast<u64>(slot) << layout::FRAME_SHIFT;
     // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
     if (atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)) {

@@ -1,0 +1,44 @@
+//! What NVIDIA's management library says of GPUs on which this process has no context, and makes none: one costs hundreds of
+//! megabytes there.
+
+use std::sync::OnceLock;
+
+use nvml_wrapper::Nvml;
+
+use crate::{GpuError, MemoryLeft};
+
+/// The library, once it was found. It stays until the process ends.
+fn library() -> Result<&'static Nvml, String> {
+    static LIBRARY: OnceLock<Result<Nvml, String>> = OnceLock::new();
+    let opened = LIBRARY.get_or_init(|| Nvml::init().map_err(|error| error.to_string()));
+    opened.as_ref().map_err(Clone::clone)
+}
+
+/// How much memory of a GPU is left.
+///
+/// # Errors
+/// [`GpuError::NoPeer`].
+pub(super) fn memory_left(ordinal: u32) -> Result<MemoryLeft, GpuError> {
+    let refuse = |cause: String| GpuError::NoPeer { ordinal, cause };
+    let devices = super::device::devices()?;
+    let device = devices.iter().find(|device| device.ordinal == ordinal);
+    let device = device.ok_or_else(|| refuse(format!("this process sees {} GPUs", devices.len())))?;
+    let library = library().map_err(|cause| {
+        refuse(format!(
+            "NVIDIA's management library (libnvidia-ml.so.1) does not say how much of its memory is free: {cause}; name the bytes to borrow"
+        ))
+    })?;
+    // By UUID: ordinals of the two libraries differ under CUDA_VISIBLE_DEVICES.
+    let memory = library
+        .device_by_uuid(device.uuid.as_str())
+        .and_then(|gpu| gpu.memory_info());
+    let memory = memory.map_err(|error| {
+        refuse(format!(
+            "its management library does not say how much of its memory is free: {error}"
+        ))
+    })?;
+    Ok(MemoryLeft {
+        free: memory.free,
+        total: memory.total,
+    })
+}

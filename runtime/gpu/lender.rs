@@ -1,0 +1,161 @@
+//! A neighbour GPU that lends memory: how much of it is lent, what backs it, and when it grows or shrinks.
+
+use std::time::{Duration, Instant};
+
+use gpuvm_gpu::{DeviceMemory, Gpu, GpuError, MemoryLeft};
+
+/// Chunks that are allocated together, and freed together.
+const LUMP_CHUNKS: u32 = 16;
+/// One part of so many of a neighbour's memory stays free where a loan follows from what is free.
+const RESERVE_SHARE: u64 = 16;
+/// A loan grows by one part of so many of itself, a lump at least.
+const GROWTH_SHARE: u32 = 4;
+/// Two steps of growth are so far apart at least.
+const GROWTH_PERIOD: Duration = Duration::from_millis(20);
+
+/// One lender. Its chunks are `first` and those behind it; the first `lent` of them are lent.
+pub(super) struct Lender {
+    pub ordinal: u32,
+    pub first: u32,
+    /// Chunks that it may lend.
+    pub most: u32,
+    pub lent: u32,
+    /// Whether the loan follows from the memory that is free there.
+    pub auto: bool,
+    /// What backs the chunks, [`LUMP_CHUNKS`] each.
+    lumps: Vec<DeviceMemory>,
+    grown: Option<Instant>,
+}
+
+impl Lender {
+    /// Who may lend so many chunks, and lends none yet.
+    pub fn new(ordinal: u32, first: u32, most: u32, auto: bool) -> Self {
+        Self {
+            ordinal,
+            first,
+            most,
+            lent: 0,
+            auto,
+            lumps: Vec::new(),
+            grown: None,
+        }
+    }
+
+    /// Chunks that have memory: those that are lent and, until [`free`](Self::free), those that were before.
+    pub fn backed(&self) -> u32 {
+        (self.lumps.len() as u32 * LUMP_CHUNKS).min(self.most)
+    }
+
+    /// Backs `chunks` chunks, as many of them as there is memory for: a lump that is not to be had ends it.
+    pub fn back(&mut self, gpu: &dyn Gpu, chunks: u32, chunk_bytes: u64) -> Result<(), GpuError> {
+        while self.backed() < chunks.min(self.most) {
+            let count = LUMP_CHUNKS.min(self.most - self.backed());
+            let lump = gpu.allocate_on(self.ordinal, u64::from(count) * chunk_bytes)?;
+            self.lumps.push(lump);
+        }
+        Ok(())
+    }
+
+    /// Frees the lumps none of whose chunks is lent. No kernel may run that knows them.
+    pub fn free(&mut self) {
+        self.lumps.truncate(self.lent.div_ceil(LUMP_CHUNKS) as usize);
+    }
+
+    /// Whether there is something to free.
+    pub fn has_unused(&self) -> bool {
+        self.lumps.len() as u32 > self.lent.div_ceil(LUMP_CHUNKS)
+    }
+
+    /// Address of a backed chunk, counted from 0 at `first`.
+    pub fn address(&self, chunk: u32, chunk_bytes: u64) -> u64 {
+        let lump = self.lumps[(chunk / LUMP_CHUNKS) as usize].addr();
+        lump + u64::from(chunk % LUMP_CHUNKS) * chunk_bytes
+    }
+
+    /// Chunks that the owner wants back by now: those without which its reserve would not be free.
+    pub fn wanted_back(&self, left: MemoryLeft, chunk_bytes: u64) -> u32 {
+        let missing = (left.total / RESERVE_SHARE).saturating_sub(left.free);
+        // What was given back and is not free yet will be.
+        let coming = u64::from(self.backed().saturating_sub(self.lent)) * chunk_bytes;
+        let chunks = missing.saturating_sub(coming).div_ceil(chunk_bytes);
+        chunks.min(u64::from(self.lent)) as u32
+    }
+
+    /// Chunks of the first step of a loan that grows.
+    pub fn first_step(&self) -> u32 {
+        LUMP_CHUNKS.min(self.most)
+    }
+
+    /// Whether the time has come to ask whether it grows.
+    pub fn may_grow(&self) -> bool {
+        let rests = self.grown.is_some_and(|then| then.elapsed() < GROWTH_PERIOD);
+        self.auto && self.lent < self.most && !rests
+    }
+
+    /// Chunks that the loan grows to when borrowers find no slot: slowly, and never into the owner's reserve.
+    pub fn grows_to(&mut self, left: MemoryLeft, chunk_bytes: u64) -> u32 {
+        if !self.may_grow() {
+            return self.lent;
+        }
+        let spare = left.free.saturating_sub(left.total / RESERVE_SHARE) / chunk_bytes;
+        // In whole lumps, or each step would be one.
+        let step = (self.lent / GROWTH_SHARE).max(1).next_multiple_of(LUMP_CHUNKS);
+        let step = u64::from(step).min(spare) as u32;
+        // Also where nothing is to spare: the owner's memory is not asked for before every launch.
+        self.grown = Some(Instant::now());
+        (self.lent + step).min(self.most)
+    }
+}
+
+/// Chunks of `chunk_bytes` bytes that an owner with so much memory may lend at most.
+pub(super) fn most_of(left: MemoryLeft, chunk_bytes: u64) -> u64 {
+    left.free.saturating_sub(left.total / RESERVE_SHARE) / chunk_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u64 = 1 << 20;
+
+    fn left(free: u64, total: u64) -> MemoryLeft {
+        MemoryLeft {
+            free: free * CHUNK,
+            total: total * CHUNK,
+        }
+    }
+
+    fn lending(lent: u32) -> Lender {
+        Lender {
+            lent,
+            ..Lender::new(1, 0, 1000, true)
+        }
+    }
+
+    #[test]
+    fn a_loan_grows_slowly_and_leaves_the_owner_its_reserve() {
+        assert_eq!(lending(0).grows_to(left(900, 1600), CHUNK), LUMP_CHUNKS);
+        assert_eq!(lending(256).grows_to(left(900, 1600), CHUNK), 256 + 64);
+        assert_eq!(lending(256).grows_to(left(110, 1600), CHUNK), 256 + 10);
+        assert_eq!(lending(256).grows_to(left(90, 1600), CHUNK), 256);
+        assert_eq!(lending(996).grows_to(left(900, 1600), CHUNK), 1000);
+        let mut twice = lending(0);
+        twice.lent = twice.grows_to(left(900, 1600), CHUNK);
+        assert_eq!(twice.grows_to(left(900, 1600), CHUNK), twice.lent, "at once");
+        let fixed = &mut Lender::new(1, 0, 1000, false);
+        assert_eq!(fixed.grows_to(left(900, 1600), CHUNK), 0);
+    }
+
+    #[test]
+    fn an_owner_under_pressure_gets_back_what_its_reserve_lacks() {
+        assert_eq!(lending(256).wanted_back(left(100, 1600), CHUNK), 0);
+        assert_eq!(lending(256).wanted_back(left(30, 1600), CHUNK), 70);
+        assert_eq!(lending(20).wanted_back(left(30, 1600), CHUNK), 20);
+    }
+
+    #[test]
+    fn what_may_be_lent_at_most() {
+        assert_eq!(most_of(left(900, 1600), CHUNK), 800);
+        assert_eq!(most_of(left(90, 1600), CHUNK), 0);
+    }
+}
