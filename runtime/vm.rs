@@ -170,7 +170,7 @@ impl VmGpu {
         self.give_back(None, bytes)
     }
 
-    /// The same of what the neighbour GPU `ordinal` lends.
+    /// Gives back as [`give_back_borrowed`](Self::give_back_borrowed) does, of what the neighbour GPU `ordinal` lends alone.
     ///
     /// # Errors
     /// As [`give_back_borrowed`](Self::give_back_borrowed).

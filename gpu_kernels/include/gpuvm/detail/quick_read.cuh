@@ -28,6 +28,28 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     return view;
 }
 
+GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) {
+    layout::Counters* c = counters(view);
+    count(&c->missed_lanes, lanes);
+    count(&c->coalesced, lanes - 1);
+    count(&c->faults, 1);
+    count(&c->pages_fetched, 1);
+    count(&c->bytes_fetched, bytes);
+}
+
+// Publishes a page in its frame. Not where it came from memory whose loan had ended: what came is garbage, and the long
+// way fetches the page from its home. Nobody misses such a slot.
+GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {
+    if (!lent) {
+        st_relaxed_gpu(page_in_frame(view, frame), u64{0});
+        pool_give(view, frame);
+        revert_claim(word);
+        return;
+    }
+    if (kVictims && victim.named) keep_or_give(victim, frame);
+    publish(word, 0, frame, 0);
+}
+
 // The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
@@ -67,13 +89,8 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             low = view.frames_low;
             histogram = latencies(&view);
             st_relaxed_gpu(page_in_frame(&view, frame), id);
-            layout::Counters* c = counters(&view);
-            count(&c->missed_lanes, lanes);
-            count(&c->coalesced, lanes - 1);
-            count(&c->faults, 1);
-            count(&c->pages_fetched, 1);
-            count(&c->bytes_fetched, bytes);
-            spend_on_fetch(c, word, page_of(id), page_shift);
+            count_quick(&view, lanes, bytes);
+            spend_on_fetch(counters(&view), word, page_of(id), page_shift);
         } else {
             if (claimed) revert_claim_to(word, victim.named);
             fetch.cancel();
@@ -103,15 +120,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         // Whoever waits for the buffer need not wait for the frame.
         fetch.release();
         if (!together) Fetch::emptied();
-        if (!lent) {
-            // Garbage: the long way fetches the page from its home. Nobody misses the slot.
-            st_relaxed_gpu(page_in_frame(&view, frame), u64{0});
-            pool_give(&view, frame);
-            revert_claim(word);
-        } else {
-            if (kVictims && victim.named) keep_or_give(victim, frame);
-            publish(word, 0, frame, 0);
-        }
+        end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);
         if (available <= low) refill(vm, 1, available, id);
     }
