@@ -132,6 +132,11 @@ impl Victims {
         u64::from(*self.still_lent.lock()) * self.chunk_bytes()
     }
 
+    /// Bytes whose loan has ended: none is ever lent again.
+    pub fn given_back_bytes(&self) -> u64 {
+        self.starts.len() as u64 * self.chunk_bytes() - self.lent_bytes()
+    }
+
     fn chunk_bytes(&self) -> u64 {
         u64::from(self.chunk_slots) * self.page_size
     }
@@ -201,7 +206,7 @@ mod tests {
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();
         let limit = Duration::from_millis(5);
-        assert_eq!(victims.lent_bytes(), 2 * CHUNK_BYTES);
+        assert_eq!((victims.lent_bytes(), victims.given_back_bytes()), (2 * CHUNK_BYTES, 0));
         // A lane copies a page to the last chunk, and does not end.
         victims.writers.write(&gpu, 1, &[1]).unwrap();
         let refused = |bytes| {
@@ -214,7 +219,7 @@ mod tests {
         refused(1);
         refused(1);
         refused(1);
-        assert_eq!(victims.lent_bytes(), 0);
+        assert_eq!((victims.lent_bytes(), victims.given_back_bytes()), (0, 2 * CHUNK_BYTES));
         victims.writers.write(&gpu, 1, &[0]).unwrap();
         assert_eq!(victims.take_back(&gpu, 1, limit).unwrap(), 0);
     }

@@ -33,6 +33,7 @@ mod memory;
 mod module;
 mod nics;
 mod nvrtc;
+mod peers;
 mod pin_book;
 mod pins;
 mod places;
@@ -51,6 +52,7 @@ pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
 pub use self::facts::{driver_version, nvrtc_version};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
+pub use self::peers::{PeerInfo, peers};
 
 use self::copier::StreamCopier;
 use self::core::Core;
