@@ -2,7 +2,10 @@
 
 use gpuvm_layouts::{Counters, LATENCY_BUCKETS, LATENCY_SUB_BITS};
 
-use crate::{error::Result, gpu::PagedGpu};
+use crate::{
+    error::Result,
+    gpu::{PagedGpu, Victims},
+};
 
 /// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,12 @@ pub struct Stats {
     pub victims_fetched: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
+    /// Bytes that neighbours lend at the time of these counts. Of a [`difference`](Self::difference): at its end.
+    pub bytes_borrowed: u64,
+    /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
+    pub bytes_given_back: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
     pub latencies: [u64; LATENCY_BUCKETS],
     /// Length of a tick in picoseconds.
@@ -113,6 +122,9 @@ impl Stats {
             victims_fetched: sum(|c| c.victims_fetched),
             victims_lost: sum(|c| c.victims_lost),
             victims_copied: sum(|c| c.victims_copied),
+            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes),
+            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes),
+            page_bytes: 1 << gpu.page_shift(),
             latencies: histogram.buckets,
             tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
         })
@@ -131,6 +143,24 @@ impl Stats {
             }
         }
         0
+    }
+
+    /// Bytes fetched from borrowed memory of neighbour GPUs, in whole pages: a region's short last page counts as a whole one, so that
+    /// [`bytes_from_homes`](Self::bytes_from_homes) is less by what it lacks.
+    pub fn bytes_from_neighbours(&self) -> u64 {
+        self.victims_fetched.saturating_mul(self.page_bytes)
+    }
+
+    /// Bytes fetched from the pages' homes: host memory, a memory node, or a neighbour that is the home. Reads in place are not among them:
+    /// see [`bytes_in_place`](Self::bytes_in_place).
+    pub fn bytes_from_homes(&self) -> u64 {
+        self.bytes_fetched.saturating_sub(self.bytes_from_neighbours())
+    }
+
+    /// Hit rate of borrowed memory: of all fetched pages, prefetches included, the share that came from there, from 0 to 1. 0 when none
+    /// was fetched. Pages that came for the first time, and could not be there, count as misses.
+    pub fn victims_hit_rate(&self) -> f64 {
+        self.victims_fetched as f64 / self.pages_fetched.max(1) as f64
     }
 
     /// Counts between `earlier` and this.
@@ -166,6 +196,9 @@ impl Stats {
             victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
             victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
             victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
+            bytes_borrowed: self.bytes_borrowed,
+            bytes_given_back: self.bytes_given_back.saturating_sub(earlier.bytes_given_back),
+            page_bytes: self.page_bytes,
             latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
             tick_ps: self.tick_ps,
         }

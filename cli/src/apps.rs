@@ -11,6 +11,7 @@ use crate::args::{MachineArgs, MemorySize, RunAppArgs};
 use crate::error::CliError;
 use crate::machine::FRAMES_MIN;
 use crate::progress::Bars;
+use crate::report::NeighbourReport;
 use crate::stdout;
 
 /// What a run tells its user; the field names are the keys of the JSON object.
@@ -52,6 +53,9 @@ pub struct AppReport {
     pub admissions: u64,
     /// Pages of such regions that left their frame for another page of their region.
     pub displacements: u64,
+    /// What memory of neighbour GPUs did in the first run, where some is borrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<NeighbourReport>,
     /// Values that were compared with the processor's, of each run.
     pub verified: u64,
 }
@@ -98,6 +102,9 @@ impl fmt::Display for AppReport {
             "placement  {} pages admitted while no frame was free, {} displaced by pages of their region",
             self.admissions, self.displacements
         )?;
+        if let Some(neighbour) = &self.neighbour {
+            writeln!(out, "neighbour  {neighbour}")?;
+        }
         write!(
             out,
             "verified   {} values equal those of the processor, twice",
@@ -220,6 +227,7 @@ fn report(app: &dyn App, started: &Started, measured: &Measured) -> AppReport {
         bytes_copied: measured.copied,
         admissions: stats.admissions,
         displacements: stats.displacements,
+        neighbour: NeighbourReport::of(stats),
         verified: measured.verified,
     }
 }

@@ -15,7 +15,7 @@ use crate::output::{Output, same_file};
 use crate::profile::Files;
 use crate::profile::report::ProfileReport;
 use crate::progress::Bars;
-use crate::report::BfsReport;
+use crate::report::{BfsReport, NeighbourReport};
 
 /// More frames than a page table can name.
 const FRAMES_BEYOND: u64 = 1 << 28;
@@ -276,6 +276,7 @@ fn report(
         read_costs: outcome.read_costs.map(Into::into),
         admissions: stats.admissions,
         displacements: stats.displacements,
+        neighbour: NeighbourReport::of(stats),
         hit_rate: 1.0 - stats.missed_lanes as f64 / outcome.accesses.max(1) as f64,
         fault_ns_p50: stats.fault_ns(0.5),
         fault_ns_p99: stats.fault_ns(0.99),

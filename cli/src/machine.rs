@@ -168,6 +168,14 @@ impl MachineArgs {
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
     }
 
+    /// The GPU, with the neighbours that it is to borrow from where it is a simulated one.
+    pub fn beside_lenders(&self, gpu: Gpu) -> Gpu {
+        match (gpu, self.borrow.iter().map(|loan| loan.gpu).max()) {
+            (Gpu::Simulated(simulated), Some(last)) => simulated.neighbours(last).into(),
+            (gpu, _) => gpu,
+        }
+    }
+
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
     ///
     /// # Errors

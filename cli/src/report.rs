@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use bytesize::ByteSize;
-use gpuvm::ReadCosts;
+use gpuvm::{ReadCosts, Stats};
 use serde::Serialize;
 
 use crate::stdout;
@@ -62,6 +62,9 @@ pub struct BfsReport {
     pub admissions: u64,
     /// Pages of such regions that left their frame for another page of their region.
     pub displacements: u64,
+    /// What memory of neighbour GPUs did, where some is borrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<NeighbourReport>,
     /// Share of the accesses to paged elements that found their page.
     pub hit_rate: f64,
     /// Half of the faults took at most these nanoseconds from the miss to the publication.
@@ -152,12 +155,68 @@ impl fmt::Display for BfsReport {
             Grouped(self.admissions),
             Grouped(self.displacements)
         )?;
+        if let Some(neighbour) = &self.neighbour {
+            writeln!(out, "neighbour  {neighbour}")?;
+        }
         let verified = match self.verified {
             Some(true) => "the distances equal those of a search on the CPU",
             Some(false) => "the distances are WRONG",
             None => "not compared with a search on the CPU",
         };
         write!(out, "verified   {verified}")
+    }
+}
+
+/// What borrowed memory of neighbour GPUs did in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct NeighbourReport {
+    /// Bytes fetched from there.
+    pub bytes_fetched: u64,
+    /// Bytes fetched from the pages' homes.
+    pub bytes_from_homes: u64,
+    /// Share of the fetched pages that came from there, from 0 to 1.
+    pub hit_rate: f64,
+    /// Pages that were copied there.
+    pub pages_copied: u64,
+    /// Pages that came from their home, since the loan of their copy had ended.
+    pub pages_lost: u64,
+    /// Bytes that are lent at the end of the run.
+    pub bytes_lent: u64,
+    /// Bytes whose loan ended in the run.
+    pub bytes_given_back: u64,
+}
+
+impl NeighbourReport {
+    /// Of a run with these counts; nothing where it had borrowed nothing.
+    pub fn of(stats: &Stats) -> Option<Self> {
+        // The loan may have ended before the run did.
+        (stats.bytes_borrowed + stats.bytes_given_back > 0).then(|| Self {
+            bytes_fetched: stats.bytes_from_neighbours(),
+            bytes_from_homes: stats.bytes_from_homes(),
+            hit_rate: stats.victims_hit_rate(),
+            pages_copied: stats.victims_copied,
+            pages_lost: stats.victims_lost,
+            bytes_lent: stats.bytes_borrowed,
+            bytes_given_back: stats.bytes_given_back,
+        })
+    }
+}
+
+impl fmt::Display for NeighbourReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: u64| ByteSize::b(bytes).display().iec();
+        write!(
+            out,
+            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages copied there, {} missed as the loan had ended; {} lent now, {} \
+             given back",
+            size(self.bytes_fetched),
+            size(self.bytes_from_homes),
+            self.hit_rate * 100.0,
+            Grouped(self.pages_copied),
+            Grouped(self.pages_lost),
+            size(self.bytes_lent),
+            size(self.bytes_given_back)
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! `gpuvm run bfs` and `gpuvm run pagerank` with `--gpus`: one graph on several GPUs, each with a part of the vertices.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use gpuvm::{Gpu, Vm};
@@ -13,6 +13,7 @@ use crate::args::{MachineArgs, RunAppArgs, RunBfsArgs};
 use crate::bfs::{frame_bytes, load_graph, source_vertex};
 use crate::error::CliError;
 use crate::progress::Bars;
+use crate::report::NeighbourReport;
 use crate::stdout;
 
 /// Iterations of PageRank, as with one GPU.
@@ -35,6 +36,8 @@ struct SeveralReport {
     memory_bytes: u64,
     /// Bytes of a page.
     page_bytes: u64,
+    /// Before the first launch: kernels are compiled and regions made, which locks the graph in memory.
+    set_up_seconds: f64,
     /// All launches, and what the host did between them.
     seconds: f64,
     /// The GPUs, in their order.
@@ -52,6 +55,9 @@ struct GpuReport {
     bytes_fetched: u64,
     /// Estimated from a sample.
     bytes_in_place: u64,
+    /// What memory of neighbour GPUs did, where some is borrowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    neighbour: Option<NeighbourReport>,
 }
 
 impl fmt::Display for SeveralReport {
@@ -77,8 +83,15 @@ impl fmt::Display for SeveralReport {
                 "GPU {place}      {name}: {fetched} fetched by {} faults, {in_place} read in place",
                 gpu.faults
             )?;
+            if let Some(neighbour) = &gpu.neighbour {
+                writeln!(out, "neighbour  of GPU {place}: {neighbour}")?;
+            }
         }
-        writeln!(out, "time       {:.3} ms", self.seconds * 1e3)?;
+        let (time, set_up) = (self.seconds * 1e3, self.set_up_seconds * 1e3);
+        writeln!(
+            out,
+            "time       {time:.3} ms, after {set_up:.3} ms of set-up (kernels compiled, regions made)"
+        )?;
         let verified = if self.verified {
             "equal to the processor's"
         } else {
@@ -90,7 +103,8 @@ impl fmt::Display for SeveralReport {
 
 /// A virtual memory over the GPUs.
 fn start(machine: &MachineArgs, gpus: &[Gpu], page_bytes: u64, frame_bytes: u64) -> Result<Vm, CliError> {
-    let builder = machine.builder(page_bytes, None)?.gpus(gpus.iter().cloned());
+    let builder = machine.builder(page_bytes, None)?;
+    let builder = builder.gpus(gpus.iter().cloned().map(|gpu| machine.beside_lenders(gpu)));
     builder.frame_memory(frame_bytes).build().map_err(CliError::BackEnd)
 }
 
@@ -123,12 +137,10 @@ pub fn run_bfs(args: &RunBfsArgs, gpus: &[Gpu]) -> Result<(), CliError> {
     let memory_bytes = frame_bytes(search, &graph)?;
     let vm = start(&search.machine, gpus, search.page_size, memory_bytes)?;
     bars.working("searching");
-    let begun = Instant::now();
-    let distances = several::bfs(&vm, graph.csr(), source, search.placement).map_err(CliError::Run)?;
-    let seconds = begun.elapsed().as_secs_f64();
+    let found = several::bfs(&vm, graph.csr(), source, search.placement).map_err(CliError::Run)?;
     if search.check {
         bars.working("comparing");
-        reference::compare(&reference::bfs(graph.csr(), source)?, &distances)?;
+        reference::compare(&reference::bfs(graph.csr(), source)?, &found.values)?;
     }
     bars.clear();
     let about = About {
@@ -136,7 +148,7 @@ pub fn run_bfs(args: &RunBfsArgs, gpus: &[Gpu]) -> Result<(), CliError> {
         graph: search.graph.to_string(),
         size: (graph.csr().vertices(), graph.csr().edges()),
         memory_bytes,
-        seconds,
+        times: (found.set_up, found.elapsed),
         verified: search.check,
     };
     print(report(about, &vm)?, args.json)
@@ -168,15 +180,18 @@ pub fn run_pagerank(args: &RunAppArgs, gpus: &[Gpu]) -> Result<(), CliError> {
     let memory_bytes = memory_bytes.max(crate::machine::FRAMES_MIN * args.page_size);
     let vm = start(&args.machine, gpus, args.page_size, memory_bytes)?;
     bars.working("running");
-    let begun = Instant::now();
-    let ranks = several::pagerank(&vm, csr, ITERATIONS, placement).map_err(CliError::Run)?;
-    let seconds = begun.elapsed().as_secs_f64();
+    let found = several::pagerank(&vm, csr, ITERATIONS, placement).map_err(CliError::Run)?;
     bars.working("comparing");
-    for (vertex, (found, expected)) in ranks.iter().zip(reference::pagerank(csr, ITERATIONS)).enumerate() {
-        if (f64::from(*found) - expected).abs() > TOLERANCE * expected {
+    for (vertex, (rank, expected)) in found
+        .values
+        .iter()
+        .zip(reference::pagerank(csr, ITERATIONS))
+        .enumerate()
+    {
+        if (f64::from(*rank) - expected).abs() > TOLERANCE * expected {
             return Err(CliError::WrongRank {
                 vertex,
-                found: *found,
+                found: *rank,
                 expected,
             });
         }
@@ -187,7 +202,7 @@ pub fn run_pagerank(args: &RunAppArgs, gpus: &[Gpu]) -> Result<(), CliError> {
         graph: text.to_owned(),
         size: (csr.vertices(), csr.edges()),
         memory_bytes,
-        seconds,
+        times: (found.set_up, found.elapsed),
         verified: true,
     };
     print(report(about, &vm)?, args.json)
@@ -199,7 +214,8 @@ struct About {
     graph: String,
     size: (u32, u64),
     memory_bytes: u64,
-    seconds: f64,
+    /// Of set-up, and of the algorithm.
+    times: (Duration, Duration),
     verified: bool,
 }
 
@@ -211,6 +227,7 @@ fn report(about: About, vm: &Vm) -> Result<SeveralReport, CliError> {
             faults: stats.faults,
             bytes_fetched: stats.bytes_fetched,
             bytes_in_place: stats.bytes_in_place,
+            neighbour: NeighbourReport::of(&stats),
         })
     };
     let gpus: Result<Vec<GpuReport>, gpuvm::Error> = vm.gpus().iter().map(of_gpu).collect();
@@ -222,7 +239,8 @@ fn report(about: About, vm: &Vm) -> Result<SeveralReport, CliError> {
         transport: vm.transport().to_string(),
         memory_bytes: about.memory_bytes,
         page_bytes: vm.page_size(),
-        seconds: about.seconds,
+        set_up_seconds: about.times.0.as_secs_f64(),
+        seconds: about.times.1.as_secs_f64(),
         gpus: gpus.map_err(CliError::Run)?,
         verified: about.verified,
     })

@@ -1,6 +1,9 @@
 //! Memory that neighbour GPUs lend, for clean pages that leave their frames.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 use std::time::{Duration, Instant};
 
 use gpuvm_gpu::{Gpu, GpuError};
@@ -40,6 +43,8 @@ pub(crate) struct Victims {
     chunk_count: u32,
     chunk_slots: u32,
     page_size: u64,
+    /// Bytes, all times together.
+    given_back: AtomicU64,
 }
 
 impl Victims {
@@ -107,6 +112,7 @@ impl Victims {
             chunk_count,
             chunk_slots,
             page_size,
+            given_back: AtomicU64::new(0),
         };
         for lender in &*victims.lenders.lock() {
             victims.tell(gpu, lender, 0)?;
@@ -140,6 +146,12 @@ impl Victims {
     /// Whether a loan follows from the memory that is free at its owner.
     pub fn follows_owners(&self) -> bool {
         self.lenders.lock().iter().any(|lender| lender.auto)
+    }
+
+    /// Bytes that were given back so far. What was borrowed again meanwhile counts each time.
+    pub fn given_back_bytes(&self) -> u64 {
+        // Relaxed: a count that nothing is ordered by.
+        self.given_back.load(Ordering::Relaxed)
     }
 
     fn chunk_bytes(&self) -> u64 {
@@ -197,6 +209,7 @@ impl Victims {
             rest -= u64::from(chunks);
             taken += u64::from(chunks);
         }
+        self.given_back.fetch_add(taken * self.chunk_bytes(), Ordering::Relaxed);
         let deadline = Instant::now() + limit;
         // Also after an earlier call that ended before its writers did. Writers of chunks that are lent go on, and are not waited for.
         let mut writers = vec![0_u32; self.chunk_count as usize];
@@ -416,7 +429,7 @@ mod tests {
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();
         let limit = Duration::from_millis(5);
-        assert_eq!(victims.lent_bytes(), 2 * CHUNK_BYTES);
+        assert_eq!((victims.lent_bytes(), victims.given_back_bytes()), (2 * CHUNK_BYTES, 0));
         // A lane copies a page to the last chunk, and does not end.
         victims.writers.write(&gpu, 1, &[1]).unwrap();
         let refused = |bytes| {
@@ -429,7 +442,7 @@ mod tests {
         refused(1);
         refused(1);
         refused(1);
-        assert_eq!(victims.lent_bytes(), 0);
+        assert_eq!((victims.lent_bytes(), victims.given_back_bytes()), (0, 2 * CHUNK_BYTES));
         victims.writers.write(&gpu, 1, &[0]).unwrap();
         assert_eq!(victims.take_back(&gpu, None, 1, limit).unwrap(), 0);
     }

@@ -59,6 +59,14 @@ fn pages_come_back_from_the_neighbour() {
         "{stats:?}"
     );
     assert!(stats.victims_fetched <= stats.pages_fetched);
+    // The bytes of both paths are all bytes, and the rate is that of the pages.
+    let from_there = stats.bytes_from_neighbours();
+    assert_eq!(from_there, stats.victims_fetched * PAGE);
+    assert!(stats.bytes_from_homes() > 0);
+    assert_eq!(from_there + stats.bytes_from_homes(), stats.bytes_fetched);
+    let share = stats.victims_fetched as f64 / stats.pages_fetched as f64;
+    assert!((stats.victims_hit_rate() - share).abs() < 1e-12);
+    assert_eq!((stats.bytes_borrowed, stats.bytes_given_back), (CHUNK, 0));
 }
 
 #[test]
@@ -149,6 +157,9 @@ fn memory_is_given_back_while_kernels_use_it_and_nothing_wrong_is_read() {
     compare(&region.to_vec().unwrap(), &stepped(&before, rounds + 1)).unwrap();
     let stats = bench.vm.stats().unwrap();
     assert!(stats.victims_copied > 0 && stats.victims_lost > 0, "{stats:?}");
+    assert_eq!((stats.bytes_borrowed, stats.bytes_given_back), (0, CHUNK));
+    let later = bench.vm.stats().unwrap().difference(&stats);
+    assert_eq!((later.bytes_borrowed, later.bytes_given_back), (0, 0));
     assert_eq!(bench.vm.give_back_borrowed(CHUNK).unwrap(), 0, "there is no more");
     let kept = stats.victims_copied;
     bench.must("read_then_write", config(), (&region, STEP));

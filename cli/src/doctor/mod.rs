@@ -4,6 +4,7 @@ pub mod args;
 mod finding;
 mod gpu;
 mod modes;
+mod peers;
 mod platform;
 mod rdma;
 mod redact;

@@ -190,6 +190,31 @@ fn acs_control(config: &[u8]) -> Result<Option<u16>, ()> {
     Ok(None)
 }
 
+/// The bridges above those functions, with what [`acs_control`] says of each.
+fn access_control(view: &View, functions: &[PciAddress]) -> Vec<(PciAddress, Result<Option<u16>, ()>)> {
+    let above = functions.iter().flat_map(|address| view.machine.pci_bridges(*address));
+    let mut bridges: Vec<_> = above.collect();
+    bridges.sort();
+    bridges.dedup();
+    let config = |bridge: &PciAddress| {
+        let file = format!("sys/bus/pci/devices/{bridge}/config");
+        acs_control(&view.machine.bytes(file).unwrap_or_default())
+    };
+    bridges.iter().map(|bridge| (*bridge, config(bridge))).collect()
+}
+
+fn redirecting(read: &[(PciAddress, Result<Option<u16>, ()>)]) -> Vec<PciAddress> {
+    read.iter()
+        .filter(|(_, control)| matches!(control, Ok(Some(control)) if control & ACS_REDIRECTS != 0))
+        .map(|(bridge, _)| *bridge)
+        .collect()
+}
+
+/// The bridges above GPUs that are known to redirect traffic between devices.
+pub fn redirecting_above_gpus(view: &View) -> Vec<PciAddress> {
+    redirecting(&access_control(view, &view.gpus))
+}
+
 fn acs(view: &View) -> Finding {
     let check = Check {
         id: "acs",
@@ -199,22 +224,8 @@ fn acs(view: &View) -> Finding {
     if view.gpus.is_empty() || view.nics().next().is_none() {
         return check.unneeded("it takes a GPU and a NIC");
     }
-    let mut bridges: Vec<_> = endpoints(view)
-        .into_iter()
-        .flat_map(|address| view.machine.pci_bridges(address))
-        .collect();
-    bridges.sort();
-    bridges.dedup();
-    let config = |bridge: &PciAddress| {
-        let file = format!("sys/bus/pci/devices/{bridge}/config");
-        acs_control(&view.machine.bytes(file).unwrap_or_default())
-    };
-    let read: Vec<_> = bridges.iter().map(|bridge| (*bridge, config(bridge))).collect();
-    let redirecting: Vec<PciAddress> = read
-        .iter()
-        .filter(|(_, control)| matches!(control, Ok(Some(control)) if control & ACS_REDIRECTS != 0))
-        .map(|(bridge, _)| *bridge)
-        .collect();
+    let read = access_control(view, &endpoints(view));
+    let redirecting = redirecting(&read);
     match redirecting.first() {
         Some(first) => check
             .is(

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::doctor::finding::{Finding, FindingState};
 use crate::doctor::modes::{ConnectX, Facts, Frames, Mode, Verdict, decide, verdict};
 use crate::doctor::view::View;
-use crate::doctor::{gpu, platform, rdma};
+use crate::doctor::{gpu, peers, platform, rdma};
 use gpuvm_gpu::cuda::CAPABILITY_MIN;
 use gpuvm_nic::devices::{DeviceKind, PciMeeting, RdmaDevice};
 
@@ -35,6 +35,7 @@ impl Report {
     /// Looks at everything.
     pub fn of(view: &View) -> Self {
         let mut findings = gpu::checks(view);
+        findings.push(peers::check(view));
         findings.extend(rdma::checks(view));
         findings.extend(platform::checks(view));
         let modes = decide(&facts(view));

@@ -1,5 +1,6 @@
 mod garbage;
 pub mod machines;
+mod peers;
 
 use serde_json::Value;
 
@@ -72,8 +73,12 @@ fn all_is_well() {
         .collect();
     assert_eq!(
         rest,
-        [("peermem", FindingState::Unneeded), ("rxe", FindingState::Limited)],
-        "dma-buf serves, and SoftRoCE is not set up"
+        [
+            ("peers", FindingState::Unneeded),
+            ("peermem", FindingState::Unneeded),
+            ("rxe", FindingState::Limited)
+        ],
+        "one GPU, dma-buf serves, and SoftRoCE is not set up"
     );
     assert_eq!((report.exit_status, report.modes[0].gpu), (0, "nvidia"));
     assert!(report.modes[0].chosen && report.modes[0].works);

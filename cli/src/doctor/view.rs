@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use gpuvm::sim;
-use gpuvm_gpu::cuda;
+use gpuvm_gpu::cuda::{self, PeerInfo};
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
 use gpuvm_nic::with_causes;
 
@@ -46,6 +46,8 @@ pub struct GpuFacts {
 pub struct Probed {
     /// The GPUs, or why there are none.
     pub gpus: Result<Vec<GpuFacts>, String>,
+    /// Pairs of GPUs in both directions, or why they are not known.
+    pub peers: Result<Vec<PeerInfo>, String>,
     /// CUDA's version that `libcuda` has; `None` without the library.
     pub cuda: Option<(u32, u32)>,
     /// NVRTC's version, or what is wrong.
@@ -62,6 +64,7 @@ impl Probed {
         let gpus = cuda::devices().map(|devices| devices.into_iter().map(gpu_facts).collect());
         Self {
             gpus: gpus.map_err(|error| with_causes(&error)),
+            peers: cuda::peers().map_err(|error| with_causes(&error)),
             cuda: cuda::driver_version().ok(),
             nvrtc: cuda::nvrtc_version().map_err(|error| with_causes(&error)),
             compiler: sim::compiler_version().map_err(|error| with_causes(&error)),

@@ -165,6 +165,9 @@ fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
         assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
         let report: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!(report["verified"], true, "{report}");
+        // Kernels are compiled, which takes longer than nothing, and not in the algorithm's time.
+        let seconds = |key: &str| report[key].as_f64().unwrap();
+        assert!(seconds("set_up_seconds") > 0.0 && seconds("seconds") > 0.0, "{report}");
         let of_each = report["gpus"].as_array().unwrap();
         assert_eq!(of_each.len(), gpus, "{report}");
         // Each has read a part of the graph.
@@ -184,4 +187,51 @@ fn bfs_and_pagerank_run_on_several_gpus_of_one_virtual_memory() {
         assert_eq!((status, out.as_str()), (1, ""), "{arguments}: {err}");
         assert!(err.contains(expected), "{arguments}: {err}");
     }
+}
+
+#[test]
+fn a_run_tells_what_borrowed_memory_did_and_says_nothing_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str| {
+        let (status, out, err) = finish(gpuvm(folder.path(), arguments));
+        assert_eq!((status, err.as_str()), (0, ""), "{arguments}: {out}");
+        out
+    };
+    for (arguments, key) in [
+        ("run bfs kron:13 --memory 10%", "/neighbour"),
+        ("run pagerank kron:11 --memory 10%", "/neighbour"),
+        ("profile bfs kron:13 --memory 10%", "/run/neighbour"),
+    ] {
+        let with = format!("{arguments} --gpu sim --transport direct --placement fetch --borrow 1:16MiB");
+        let json = if arguments.starts_with("profile") {
+            "--json -"
+        } else {
+            "--json"
+        };
+        let report: serde_json::Value = serde_json::from_str(&run(&format!("{with} {json}"))).unwrap();
+        let neighbour = report.pointer(key).unwrap_or_else(|| panic!("{report}"));
+        let number = |key: &str| neighbour[key].as_f64().unwrap_or_else(|| panic!("{key}: {neighbour}"));
+        assert!(
+            number("bytes_fetched") > 0.0 && number("bytes_from_homes") > 0.0,
+            "{neighbour}"
+        );
+        assert!(number("hit_rate") > 0.0 && number("hit_rate") < 1.0, "{neighbour}");
+        assert!(number("pages_copied") > 0.0, "{neighbour}");
+        assert_eq!(
+            (number("bytes_lent"), number("bytes_given_back")),
+            (16.0 * 1048576.0, 0.0)
+        );
+        let text = run(&with);
+        let line = text.lines().find(|line| line.starts_with("neighbour  "));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            line.contains("hit rate") && line.contains("16.0 MiB lent now"),
+            "{line}"
+        );
+        let without = run(&format!("{arguments} --gpu sim {json}"));
+        let without: serde_json::Value = serde_json::from_str(&without).unwrap();
+        assert!(without.pointer(key).is_none(), "{without}");
+    }
+    let text = run("run bfs kron:9 --gpus sim,sim");
+    assert!(!text.contains("neighbour") && text.contains("of set-up"), "{text}");
 }

@@ -97,6 +97,7 @@ pub(crate) mod cu {
         cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
         cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
         cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
+        cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice);
         cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
         cuDevicePrimaryCtxRelease_v2(device: CUdevice);
         cuCtxSetCurrent(context: CUcontext);

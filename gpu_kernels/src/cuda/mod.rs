@@ -34,6 +34,7 @@ mod memory;
 mod module;
 mod nics;
 mod nvrtc;
+mod peers;
 mod pin_book;
 mod pins;
 mod places;
@@ -52,6 +53,7 @@ pub use self::device::{CAPABILITY_MIN, DeviceId, DeviceInfo, devices};
 pub use self::facts::{driver_version, nvrtc_version};
 pub use self::log::Usage;
 pub use self::measure::{Advice, Copying, Managed, Side};
+pub use self::peers::{PeerInfo, peers};
 
 use self::copier::StreamCopier;
 use self::core::Core;

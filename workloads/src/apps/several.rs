@@ -6,21 +6,34 @@
 //! but at the end of a level or an iteration.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use gpuvm::{CompileOptions, Error, Kernel, LaunchConfig, Placement, Region, ScopedRegion, Vm, VmGpu};
 
 use crate::graph::Csr;
 use crate::graph::reference::DAMPING;
 
+/// What a run on several GPUs gave, and what it took.
+#[derive(Clone, Debug)]
+pub struct Ran<T> {
+    /// One value for each vertex.
+    pub values: Vec<T>,
+    /// Before the first launch: kernels are compiled and regions made, which locks the graph in memory.
+    pub set_up: Duration,
+    /// The algorithm: all launches, and what the host did between them.
+    pub elapsed: Duration,
+}
+
 /// A search on the GPUs of `vm`: the distance of each vertex from `source`, -1 where it is not reached.
 ///
 /// # Errors
 /// The virtual memory's.
-pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Vec<i32>, Error> {
+pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Ran<i32>, Error> {
+    let begun = Instant::now();
     let mut distances = vec![-1; csr.vertices() as usize];
     let words = u64::from(csr.vertices()).div_ceil(32);
     let parts = parts(csr, vm.gpus().len());
-    vm.scope(|scope| {
+    let (set_up, elapsed) = vm.scope(|scope| {
         let rows = Rows {
             offsets: scope.read_only_placed("row offsets", csr.offsets(), placement)?,
             neighbours: scope.read_only_placed("neighbours", csr.neighbours(), placement)?,
@@ -29,6 +42,7 @@ pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Vec<
         let workers = workers(vm, "expand", &parts, |gpu, _| gpu.region().name("found").zeroed(words))?;
         let mut next = vec![0u32; words as usize];
         next[source as usize / 32] = 1 << (source % 32);
+        let (set_up, started) = (begun.elapsed(), Instant::now());
         for level in 0.. {
             if !visit(&mut distances, &mut next, level) {
                 break;
@@ -48,9 +62,13 @@ pub fn bfs(vm: &Vm, csr: &Csr, source: u32, placement: Placement) -> Result<Vec<
                 next.iter_mut().zip(found).for_each(|(next, found)| *next |= found);
             }
         }
-        Ok(())
+        Ok((set_up, started.elapsed()))
     })?;
-    Ok(distances)
+    Ok(Ran {
+        values: distances,
+        set_up,
+        elapsed,
+    })
 }
 
 /// Gives the vertices of `next` that had no distance the distance `level`, and leaves none but those in it. Whether there are any.
@@ -73,12 +91,13 @@ fn visit(distances: &mut [i32], next: &mut [u32], level: i32) -> bool {
 ///
 /// # Errors
 /// The virtual memory's.
-pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Result<Vec<f32>, Error> {
+pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Result<Ran<f32>, Error> {
+    let begun = Instant::now();
     let vertices = csr.vertices() as usize;
     let mut ranks = vec![1.0 / vertices as f32; vertices];
     let base = (1.0 - DAMPING as f32) / vertices as f32;
     let parts = parts(csr, vm.gpus().len());
-    vm.scope(|scope| {
+    let (set_up, elapsed) = vm.scope(|scope| {
         let rows = Rows {
             offsets: scope.read_only_placed("row offsets", csr.offsets(), placement)?,
             neighbours: scope.read_only_placed("neighbours", csr.neighbours(), placement)?,
@@ -87,6 +106,7 @@ pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Re
         let workers = workers(vm, "pull", &parts, |gpu, part| {
             gpu.region().name("ranks").zeroed(u64::from(part.end - part.start))
         })?;
+        let (set_up, started) = (begun.elapsed(), Instant::now());
         for _ in 0..iterations {
             let degrees = csr.offsets().windows(2).map(|ends| (ends[1] - ends[0]).max(1) as f32);
             let given: Vec<f32> = ranks.iter().zip(degrees).map(|(rank, degree)| rank / degree).collect();
@@ -113,9 +133,13 @@ pub fn pagerank(vm: &Vm, csr: &Csr, iterations: u32, placement: Placement) -> Re
                 worker.own.read(0, &mut ranks[start as usize..end as usize])?;
             }
         }
-        Ok(())
+        Ok((set_up, started.elapsed()))
     })?;
-    Ok(ranks)
+    Ok(Ran {
+        values: ranks,
+        set_up,
+        elapsed,
+    })
 }
 
 /// A graph's rows.

@@ -32,6 +32,7 @@ impl Fixture {
             _folder: folder,
             probed: Probed {
                 gpus: Err("no NVIDIA driver".into()),
+                peers: Err("no NVIDIA driver".into()),
                 cuda: None,
                 nvrtc: Err("no NVRTC".into()),
                 compiler: Err("no compiler".into()),
@@ -107,6 +108,7 @@ impl Fixture {
             dma_buf: Some(true),
             writes_ordered_for: Some(100),
         }]);
+        fixture.probed.peers = Ok(Vec::new());
         fixture.probed.cuda = Some((12, 8));
         fixture.probed.nvrtc = Ok((12, 8));
         let file = |name: &str| PathBuf::from(format!("/usr/lib/x86_64-linux-gnu/{name}.25.56.0"));

@@ -53,6 +53,10 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
 // The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
+//
+// ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong where two
+// groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is loaded a lane, so a
+// mask that it is or-ed into may differ; its state is 0 here, the page being absent.
 template <class B>
 GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 id, u64 home, u64 frames,
                                   u32 bytes, u32 page_shift, u32 offset, Victim victim) {
@@ -60,9 +64,6 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u64 started = ticks();
     // Looked up while the page is on its way.
     const layout::VmDesc view = pool_view(vm);
-    // ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong
-    // where two groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is
-    // loaded a lane, so a mask that it is or-ed into may differ; its state is 0 here, the page being absent.
     static_assert(kAbsent == 0, "the state of an absent page adds nothing to a mask of lanes");
     u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
     u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
