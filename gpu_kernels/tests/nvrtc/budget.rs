@@ -91,6 +91,7 @@ const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u3
 pub const SIMULATED_ALONE: &[&str] = &[
     "simulate/kernels/spans.cu",
     "simulate/kernels/sweeps.cu",
+    "simulate/kernels/victims.cu",
     "simulate/kernels/words.cu",
 ];
 
@@ -454,6 +455,11 @@ pub const FILES: &[File] = &[
         ],
     },
     File {
+        path: "simulate/kernels/victims.cu",
+        defines: &[],
+        kernels: &[paged("use_pages", 224, 240), plain("take_back", 64)],
+    },
+    File {
         path: "simulate/kernels/words.cu",
         defines: &[],
         kernels: &[
@@ -483,7 +489,28 @@ pub const GUARDED: &[File] = &[File {
     kernels: &[guarded("sum", 232), guarded("copy", 232)],
 }];
 
-/// A kernel of that form, which is always queued.
+/// Kernels in the form for a virtual memory that borrows of neighbours: what slots add to a thread that may fault.
+pub const BORROWING: &[File] = &[
+    File {
+        path: "tests/kernels/basic.cu",
+        defines: &[],
+        kernels: &[
+            paged("sum", 184, 184),
+            paged("copy", 168, 168),
+            paged("read_then_write", 168, 168),
+        ],
+    },
+    File {
+        path: "cli/src/bench/faults.cu",
+        defines: &[("BENCH_NEIGHBOUR", "1")],
+        kernels: &[
+            capped("touch_warps<false>", 128, 0, 400, 0),
+            capped("touch_spans<true>", 128, 0, 450, 0),
+        ],
+    },
+];
+
+/// A kernel of the form with both, which is always queued.
 const fn guarded(name: &'static str, registers: u32) -> Kernel {
     paged(name, registers, registers)
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use budget::{FILES, File, GUARDED, Limit, SIMULATED_ALONE};
+use budget::{BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE};
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
 use gpuvm_gpu::{CompileOptions, GpuError, Source};
 
@@ -25,6 +25,8 @@ const FORMS: [(Form, &[u32]); 2] = [(Form::Direct, &[75, 80, 90]), (Form::Queued
 const MEASURED: u32 = 90;
 /// Those of the form with replicas and checksums.
 const GUARDED_FOR: [u32; 2] = [75, 90];
+/// Those of the form that borrows of neighbours, each with its way to copy.
+const BORROWING_FOR: [u32; 3] = [75, 80, 90];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -32,6 +34,8 @@ enum Form {
     Queued,
     /// Queued, for a virtual memory whose regions may have replicas and checksums.
     Guarded,
+    /// Direct, for a virtual memory that borrows memory of neighbours.
+    Borrowing,
 }
 
 impl Form {
@@ -40,6 +44,7 @@ impl Form {
             Self::Direct => &["GPUVM_DIRECT_ONLY"],
             Self::Queued => &["GPUVM_QUEUED_ONLY"],
             Self::Guarded => &["GPUVM_QUEUED_ONLY", "GPUVM_GUARDED"],
+            Self::Borrowing => &["GPUVM_DIRECT_ONLY", "GPUVM_VICTIMS"],
         }
     }
 }
@@ -90,9 +95,11 @@ fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) 
     let place = |kernel: &str| format!("{file} {kernel} ({form:?}, sm_{architecture})");
     let names: Vec<&str> = file.kernels.iter().map(|kernel| kernel.name).collect();
     let text = match form {
-        // The others would take a minute, and have no budget there.
-        Form::Guarded => kernels_of(&text(file.path), &names),
-        Form::Direct | Form::Queued => text(file.path),
+        // The others would take a minute, and have no budget there. Templates are compiled by their names alone.
+        Form::Guarded | Form::Borrowing if !names.iter().any(|name| name.contains('<')) => {
+            kernels_of(&text(file.path), &names)
+        }
+        _ => text(file.path),
     };
     let source = Source::new(file.path, text);
     let begun = std::time::Instant::now();
@@ -118,7 +125,7 @@ fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) 
             continue;
         };
         let limit = match form {
-            Form::Direct => budget.direct,
+            Form::Direct | Form::Borrowing => budget.direct,
             Form::Queued | Form::Guarded => budget.queued,
         };
         let spills = usage.spill_store_bytes + usage.spill_load_bytes;
@@ -181,6 +188,18 @@ fn kernels_with_replicas_and_checksums_keep_a_budget_too() {
     let jobs: Vec<_> = GUARDED
         .iter()
         .flat_map(|file| GUARDED_FOR.map(|architecture| (file, Form::Guarded, architecture)))
+        .collect();
+    within_budgets(&jobs);
+}
+
+#[test]
+fn kernels_that_borrow_memory_keep_a_budget_too() {
+    if !nvrtc() {
+        return;
+    }
+    let jobs: Vec<_> = BORROWING
+        .iter()
+        .flat_map(|file| BORROWING_FOR.map(|architecture| (file, Form::Borrowing, architecture)))
         .collect();
     within_budgets(&jobs);
 }

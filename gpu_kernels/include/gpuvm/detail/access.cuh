@@ -71,11 +71,11 @@ GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
                     array.offset_mask < kStagingBytes && !(array.home & (kStagingBytes - 1)) &&
                     !is_in_sample(array, place.page);
         if (fits && state_of(seen) == kAbsent) {
-            Source source = source_of(array, place.page);
-            Quick quick =
-                read_quickly<B>(vm_of(array), words_of(array) + place.page, seen, page_id(region_of(array), place.page),
-                                source.home, array.frames, source.bytes, array.page_shift, place.offset,
-                               victim_of(array, seen));
+            Quick quick;
+            if constexpr (kVictims)
+                quick = read_quickly_of<B>(array, place.page, place.offset, seen, victim_of(array, seen));
+            else
+                quick = read_quickly_of<B>(array, place.page, place.offset, seen);
             if (quick.done) return bit_cast<T>(static_cast<B>(quick.bits));
         }
     }

@@ -117,8 +117,8 @@ GPUVM_DEVICE bool try_clean(u64* word, u64 seen) {
     return atom_cas_acq_rel_gpu(word, seen, (seen & ~layout::DIRTY_BIT) | layout::WRITE_BACK_BIT) == seen;
 }
 
-// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: whoever had the mark before
-// has left what goes with the frame.
+// The mark of a write-back on a clean page, whose bytes its holder does not change. Acquire: whoever had the mark
+// before has left what goes with the frame.
 GPUVM_DEVICE bool try_mark(u64* word, u64 seen) {
     return atom_cas_acquire_gpu(word, seen, seen | layout::WRITE_BACK_BIT) == seen;
 }

@@ -28,6 +28,9 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     return view;
 }
 
+GPUVM_DEVICE Victim one_of() { return Victim{nullptr, 0}; }
+GPUVM_DEVICE Victim one_of(const Victim& victim) { return victim; }
+
 GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) {
     layout::Counters* c = counters(view);
     count(&c->missed_lanes, lanes);
@@ -54,13 +57,16 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
 //
-// ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong where two
-// groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is loaded a lane, so a
-// mask that it is or-ed into may differ; its state is 0 here, the page being absent.
-template <class B>
+// ptxas 13.0 takes a mask that comes of `__activemask` for the same in all lanes that are here, which is wrong where
+// two groups meet at the end of a branch: one's leader passed a barrier with the other's mask. `seen` is loaded a lane,
+// so a mask that it is or-ed into may differ; its state is 0 here, the page being absent.
+//
+// `named`: the page's victim, in a program that knows such; in others a parameter more would cost registers.
+template <class B, class... Named>
 GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen, u64 id, u64 home, u64 frames,
-                                  u32 bytes, u32 page_shift, u32 offset, Victim victim) {
+                                  u32 bytes, u32 page_shift, u32 offset, Named... named) {
     Quick result{0, false};
+    Victim victim = one_of(named...);
     u64 started = ticks();
     // Looked up while the page is on its way.
     const layout::VmDesc view = pool_view(vm);
@@ -73,9 +79,8 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     bool leads = rank == 0;
     u32 lanes = __popc(group);
     Fetch fetch;
-    u32 frame = kNoFrame, phase = 0;
+    u32 frame = kNoFrame, phase = 0, low = 0;
     i64 available = 0;
-    u32 low = 0;
     u64* histogram = nullptr;
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
@@ -128,6 +133,14 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     if constexpr (kVictims) result.done = __shfl_sync(group, lent, leader);
     return result;
+}
+
+// The quick way of an array's page, whose word was `seen`.
+template <class B, class... Named>
+GPUVM_DEVICE Quick read_quickly_of(const layout::ArrayDesc& array, u64 page, u32 offset, u64 seen, Named... named) {
+    Source source = source_of(array, page);
+    return read_quickly<B>(vm_of(array), words_of(array) + page, seen, page_id(region_of(array), page), source.home,
+                           array.frames, source.bytes, array.page_shift, offset, named...);
 }
 #endif
 

@@ -119,7 +119,9 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
     // GPU's own memory, one after the other.
     fence_sc_gpu();
     bool lent = is_lent(victims, slot);
-    if (lent) copy_to_home(slot_address(victims, slot, vm->page_shift), frame_address(vm, region, frame), source_of(vm, id).bytes);
+    if (lent)
+        copy_to_home(slot_address(victims, slot, vm->page_shift), frame_address(vm, region, frame),
+                     source_of(vm, id).bytes);
     // Release: the copy comes before what the lender does there.
     atom_add_release_gpu(writers_of(victims, slot), ~0u);
     return lent ? slot + 1 : 0;

@@ -55,8 +55,8 @@ pub(super) static ALL: [Mutation; 19] = [
             ),
             plant(
                 VICTIM,
-                "    bool lent = is_lent(victims, slot);\n    if (lent) copy",
-                "    if (lent) copy",
+                "    bool lent = is_lent(victims, slot);\n    if (lent)\n",
+                "    if (lent)\n",
             ),
         ],
         RUN,
@@ -78,8 +78,8 @@ pub(super) static ALL: [Mutation; 19] = [
         "nobody copies to memory whose loan has ended",
         &[plant(
             VICTIM,
-            "bool lent = is_lent(victims, slot);\n    if (lent) copy",
-            "bool lent = true;\n    if (lent) copy",
+            "bool lent = is_lent(victims, slot);\n    if (lent)\n",
+            "bool lent = true;\n    if (lent)\n",
         )],
         RUN,
         1,
@@ -140,8 +140,8 @@ pub(super) static ALL: [Mutation; 19] = [
             ),
             plant(
                 VICTIM,
-                "    u64 left = evicted(seen)",
-                "    seen &= ~layout::DIRTY_BIT;\n    u64 left = evicted(seen)",
+                "    if (!try_mark(word, seen)) return false;\n",
+                "    if (!try_clean(word, seen)) return false;\n    seen &= ~layout::DIRTY_BIT;\n",
             ),
         ],
         RUN,
