@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "bool lent = true;",
         )],
         RUN,
-        1,
+        0,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -24,7 +24,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "a reader's look at the loan comes after its copy",
         &[plant(COPY, "end_reads() { fence_acq_rel_gpu(); }", "end_reads() {}")],
         RUN,
-        1542,
+        673,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -40,7 +40,7 @@ pub(super) static ALL: [Mutation; 19] = [
             ),
         ],
         RUN,
-        13,
+        14,
         LATE,
     ),
     broken(
@@ -60,7 +60,7 @@ pub(super) static ALL: [Mutation; 19] = [
             ),
         ],
         RUN,
-        423,
+        100,
         LATE,
     ),
     broken(
@@ -69,7 +69,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
         &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
         RUN,
-        538,
+        231,
         LATE,
     ),
     broken(
@@ -82,7 +82,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "bool lent = true;\n    if (lent)\n",
         )],
         RUN,
-        1,
+        2,
         LATE,
     ),
     broken(
@@ -95,7 +95,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        1122,
+        1969,
         LATE,
     ),
     broken(
@@ -108,7 +108,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "    if (!lent) return 0;\n",
         )],
         RUN,
-        17,
+        29,
         &["has writers long after its loan has ended"],
     ),
     broken(
@@ -208,7 +208,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "the slot beside a frame goes when its page is written back",
         &[plant(WRITE_BACK, "    drop_kept(region_of(vm, id), frame);\n", "")],
         RUN,
-        0,
+        2,
         &["its slot"],
     ),
     broken(
@@ -217,7 +217,7 @@ pub(super) static ALL: [Mutation; 19] = [
         "a frame that its page has left, by whatever way, keeps no slot",
         &[plant(FLUSH, "                drop_kept(region, frame_of(seen));\n", "")],
         RUN,
-        0,
+        15,
         &["went to the pool and keeps"],
     ),
     broken(
@@ -239,7 +239,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "if (slot) give_slot(victims, slot - 1);",
         )],
         RUN,
-        0,
+        22,
         &["became free while frame"],
     ),
     broken(
@@ -252,7 +252,7 @@ pub(super) static ALL: [Mutation; 19] = [
             "    u32 kept = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
-        0,
+        9,
         &[
             "its slot",
             "where page",
