@@ -75,8 +75,8 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 
-    /// Memory of a neighbour GPU for clean pages that leave their frames: its number and a size, such as 1:8GiB. Given several
-    /// times, of several. For transport direct, and arrays whose pages are always fetched.
+    /// Memory of a neighbour GPU for clean pages that leave their frames: its number and a size, such as 1:8GiB, or 1:auto for
+    /// what is free there. Given several times, of several. For transport direct, and arrays whose pages are always fetched.
     #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
     pub borrow: Vec<Loan>,
 }

@@ -197,7 +197,7 @@ impl Mutation {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "mutations"))]
 mod tests {
     use super::all;
 

@@ -46,14 +46,14 @@ GPUVM_DEVICE void fence_proxy() {}
 // synchronous the second does it all.
 class Fetch {
   public:
+    // The copy's loads come before what the lane loads from now on.
+    GPUVM_DEVICE static void end_reads() { fence_acq_rel_gpu(); }
     GPUVM_DEVICE void begin(u64 home, u32 bytes) {
         home_ = home;
         bytes_ = bytes;
     }
     GPUVM_DEVICE void cancel() {}
     GPUVM_DEVICE void finish(u64 frame) { copy_plainly<false>(frame, home_, bytes_); }
-    // The copy's loads come before what the lane loads from now on.
-    GPUVM_DEVICE static void end_reads() { fence_acq_rel_gpu(); }
 
   private:
     u64 home_;

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The rows of memory borrowed of a neighbour in docs/PERFORMANCE.md, on two NVIDIA GPUs: tier.sh GPUVM PROMISES DIR SECONDS
+# All that was printed is in DIR/tier.txt. No step begins after so many seconds, and none takes longer than 60.
+# The tests' files lie in memory: a driver without HMM maps no others.
+set -uo pipefail
+gpuvm=$1 promises=$2 out=$3 limit=$4
+mkdir -p "$out"
+log=$out/tier.txt
+: >"$log"
+export TMPDIR=/dev/shm GPUVM_TEST_GPUS=cuda:0,cuda:1
+step() {
+    if [ "$SECONDS" -ge "$limit" ]; then
+        echo "not begun: $*"
+        return
+    fi
+    echo "### $*" >>"$log"
+    timeout 60 "$@" >>"$log" 2>&1
+    echo "exit status $?, $SECONDS s so far: $*"
+}
+faults=("$gpuvm" bench faults --gpu cuda:0 --frames-share 1/4 --access warp,span --repeat 3)
+step "${faults[@]}" --borrow 1:4608MiB
+step "$promises" victims:: --test-threads 1
+step "${faults[@]}" --borrow 1:3GiB
+step "${faults[@]}" --home gpu:1
+for app in pagerank bfs; do
+    run=("$gpuvm" run "$app" kron:22 --gpu cuda:0 --memory 25%)
+    step "${run[@]}"
+    step "${run[@]}" --placement fetch
+    step "${run[@]}" --placement fetch --borrow 1:288MiB
+    step "${run[@]}" --placement fetch --borrow 1:auto
+    step "$gpuvm" run "$app" kron:22 --gpus cuda:0,cuda:1 --memory 100%
+done
+step "$gpuvm" doctor
+step "$gpuvm" bench tier --gpu cuda:0
+step "${faults[@]}" --borrow 1:4608MiB --writes 50
