@@ -220,9 +220,15 @@ impl VmBuilder {
         let rxe = chosen.open_rxe(&nodes)?;
         let device = match device {
             Some(device) => device,
-            None => gpu
-                .simulated()
-                .start(&self.settings, &plan, nodes.len(), chosen.kind())?,
+            None => {
+                let mut simulated = gpu.simulated();
+                // Nobody said what neighbours it has: those that are to lend.
+                let lenders = self.settings.borrowed.iter().map(|(ordinal, _)| *ordinal);
+                if let (Gpu::Auto, Some(last)) = (gpu, lenders.max()) {
+                    simulated = simulated.neighbours(last);
+                }
+                simulated.start(&self.settings, &plan, nodes.len(), chosen.kind())?
+            }
         };
         let nics = match rxe {
             Some(nic) => TransportNics::Rxe(nic),
