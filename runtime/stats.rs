@@ -145,10 +145,15 @@ impl Stats {
         0
     }
 
-    /// Bytes fetched from borrowed memory of neighbour GPUs, in whole pages: a region's short last page counts as a whole one, so that
-    /// [`bytes_from_homes`](Self::bytes_from_homes) is less by what it lacks.
+    /// Bytes fetched from borrowed memory of neighbour GPUs. Of the two paths the one with fewer pages is counted in whole pages, and the
+    /// other has the rest of the bytes: so it is exact but for short last pages of regions on the path that is used less.
     pub fn bytes_from_neighbours(&self) -> u64 {
-        self.victims_fetched.saturating_mul(self.page_bytes)
+        let whole = |pages: u64| pages.saturating_mul(self.page_bytes).min(self.bytes_fetched);
+        let from_homes = self.pages_fetched.saturating_sub(self.victims_fetched);
+        match self.victims_fetched <= from_homes {
+            true => whole(self.victims_fetched),
+            false => self.bytes_fetched - whole(from_homes),
+        }
     }
 
     /// Bytes fetched from the pages' homes: host memory, a memory node, or a neighbour that is the home. Reads in place are not among them:
