@@ -28,6 +28,7 @@ mod bring_up;
 mod guards;
 mod launcher;
 mod lender;
+mod loans;
 mod machines;
 mod meters;
 mod page_table;

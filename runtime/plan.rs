@@ -18,10 +18,15 @@ pub(crate) use queues::{PAIRS, QueuePlan};
 pub enum Loan {
     /// So many bytes, from the start on.
     Bytes(u64),
-    /// What its owner does not use. A sixteenth of its memory always stays free there. The loan begins small, and grows by a quarter of itself
-    /// at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what
+    /// What its owner does not use, no more than what was free when the virtual memory was made. A sixteenth of its memory always stays free
+    /// there. The loan begins small, and grows by a quarter of itself at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what
     /// is missing is taken back at once, also while launches run, and is free when they have ended.
     Auto,
+}
+
+impl Loan {
+    /// Bytes that are lent and given back together: few enough to take back gigabytes by one copy of flags.
+    pub const CHUNK: u64 = 16 << 20;
 }
 
 impl From<u64> for Loan {

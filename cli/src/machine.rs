@@ -12,7 +12,7 @@ use gpuvm::{
 
 use crate::error::CliError;
 use crate::secret::read_secret;
-use crate::sizes::{Loan, parse_loan, parse_mtu, parse_node, parse_queue_depth};
+use crate::sizes::{Borrow, parse_loan, parse_mtu, parse_node, parse_queue_depth};
 
 /// The fewest frames that a share of small data is rounded up to.
 pub const FRAMES_MIN: u64 = 16;
@@ -78,7 +78,7 @@ pub struct MachineArgs {
     /// Memory of a neighbour GPU for clean pages that leave their frames: its number and a size, such as 1:8GiB, or 1:auto for
     /// what is free there. Given several times, of several. For transport direct, and arrays whose pages are always fetched.
     #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
-    pub borrow: Vec<Loan>,
+    pub borrow: Vec<Borrow>,
 }
 
 const PACKETS: &str = "Packets of a ConnectX device";
@@ -163,17 +163,9 @@ impl MachineArgs {
     pub fn builder(&self, page_bytes: u64, seed: Option<u64>) -> Result<VmBuilder, CliError> {
         let mut builder = Vm::builder().page_size(page_bytes);
         for loan in &self.borrow {
-            builder = builder.borrow_from(loan.gpu, loan.most);
+            builder = builder.borrow_from(loan.gpu, loan.loan);
         }
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
-    }
-
-    /// The GPU, with the neighbours that it is to borrow from where it is a simulated one.
-    pub fn beside_lenders(&self, gpu: Gpu) -> Gpu {
-        match (gpu, self.borrow.iter().map(|loan| loan.gpu).max()) {
-            (Gpu::Simulated(simulated), Some(last)) => simulated.neighbours(last).into(),
-            (gpu, _) => gpu,
-        }
     }
 
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.
@@ -197,12 +189,10 @@ impl MachineArgs {
                 return refuse("workers", workers.to_string(), reason);
             }
         }
-        let neighbours = self.borrow.iter().map(|loan| loan.gpu).max().unwrap_or(0);
-        let lent_to = neighbours > 0 && matches!(self.gpu, Gpu::Simulated(_));
-        if seed.is_none() && self.workers.is_none() && !lent_to {
+        if seed.is_none() && self.workers.is_none() {
             return Ok(self.gpu.clone());
         }
-        let mut gpu = SimulatedGpu::new().neighbours(neighbours);
+        let mut gpu = SimulatedGpu::new();
         if let Some(workers) = self.workers {
             gpu = gpu.workers(workers);
         }

@@ -104,7 +104,7 @@ impl fmt::Display for SeveralReport {
 /// A virtual memory over the GPUs.
 fn start(machine: &MachineArgs, gpus: &[Gpu], page_bytes: u64, frame_bytes: u64) -> Result<Vm, CliError> {
     let builder = machine.builder(page_bytes, None)?;
-    let builder = builder.gpus(gpus.iter().cloned().map(|gpu| machine.beside_lenders(gpu)));
+    let builder = builder.gpus(gpus.iter().cloned());
     builder.frame_memory(frame_bytes).build().map_err(CliError::BackEnd)
 }
 

@@ -62,23 +62,23 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
 
 /// Memory that a neighbour GPU lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
+pub struct Borrow {
     /// The neighbour's number.
     pub gpu: u32,
     /// How much.
-    pub most: gpuvm::Loan,
+    pub loan: gpuvm::Loan,
 }
 
-impl Loan {
+impl Borrow {
     /// So many bytes of a GPU.
     pub fn of_bytes(gpu: u32, bytes: u64) -> Self {
-        let most = bytes.into();
-        Self { gpu, most }
+        let loan = bytes.into();
+        Self { gpu, loan }
     }
 
     /// Bytes that are asked for; none where the loan follows from what is free.
     pub fn bytes(&self) -> Option<u64> {
-        match self.most {
+        match self.loan {
             gpuvm::Loan::Bytes(bytes) => Some(bytes),
             gpuvm::Loan::Auto => None,
         }
@@ -86,18 +86,18 @@ impl Loan {
 }
 
 /// `GPU:SIZE` or `GPU:auto`.
-pub fn parse_loan(text: &str) -> Result<Loan, String> {
+pub fn parse_loan(text: &str) -> Result<Borrow, String> {
     let parts = text
         .split_once(':')
         .and_then(|(gpu, size)| Some((gpu.parse().ok()?, size)));
     let Some((gpu, size)) = parts else {
         return Err(format!("'{text}' names no GPU and size; write 1:8GiB or 1:auto"));
     };
-    let most = match size {
+    let loan = match size {
         "auto" => gpuvm::Loan::Auto,
         size => parse_memory(size)?.into(),
     };
-    Ok(Loan { gpu, most })
+    Ok(Borrow { gpu, loan })
 }
 
 /// A page: a power of two from 4 KiB to 2 MiB.
@@ -171,9 +171,9 @@ mod tests {
 
     #[test]
     fn loans_name_a_gpu_and_a_size() {
-        assert_eq!(parse_loan("1:8GiB"), Ok(Loan::of_bytes(1, 8 << 30)));
-        let most = gpuvm::Loan::Auto;
-        assert_eq!(parse_loan("2:auto"), Ok(Loan { gpu: 2, most }));
+        assert_eq!(parse_loan("1:8GiB"), Ok(Borrow::of_bytes(1, 8 << 30)));
+        let loan = gpuvm::Loan::Auto;
+        assert_eq!(parse_loan("2:auto"), Ok(Borrow { gpu: 2, loan }));
         for text in ["8GiB", "1", "one:8GiB", "1:", "1:12", "-1:8GiB", ":8GiB"] {
             assert!(parse_loan(text).is_err(), "{text}");
         }

@@ -1,23 +1,15 @@
 //! What a GPU needs before a launch: nothing left of launches that have ended, and recovery where one calls for it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
-use std::time::Duration;
+use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_gpu::Stream;
 use parking_lot::MutexGuard;
 
-use super::{GpuState, PagedGpu, Victims};
+use super::{GpuState, PagedGpu};
 use crate::{
-    background::Background,
     error::{Error, Result},
     launch::{InFlight, Peers},
 };
-
-/// How often owners of borrowed memory are looked at.
-const LOAN_PERIOD: Duration = Duration::from_millis(10);
 
 impl PagedGpu {
     /// Lets go of launches that have ended, and remembers whether one of them calls for recovery.
@@ -37,7 +29,7 @@ impl PagedGpu {
         drop(done);
     }
 
-    fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
+    pub(super) fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
         let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
         state.in_flight = running;
         for launch in &done {
@@ -92,71 +84,6 @@ impl PagedGpu {
         }
         state.errors.found = false;
         state.errors.forgetting = forgetting;
-        Ok(())
-    }
-
-    /// Frees borrowed memory that was given back, and borrows more where it has become little, if no launch runs: how many bytes those
-    /// are.
-    fn settle_loans_locked(&self, state: &GpuState, more: u64) -> Result<u64> {
-        let idle = state.in_flight.is_empty() && !state.needs_recovery && state.poisoned.is_none();
-        match self.victims().filter(|_| idle) {
-            Some(victims) => victims.settle(&*self.device, &state.live().collect::<Vec<_>>(), more),
-            None => Ok(0),
-        }
-    }
-
-    /// The same where no launch runs now.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn settle_loans(&self) -> Result<()> {
-        let mut state = self.lock();
-        let done = self.prune_locked(&mut state);
-        let settled = self.settle_loans_locked(&state, 0);
-        drop(state);
-        drop(done);
-        self.or_lost(settled).map(drop)
-    }
-
-    /// Borrows `more` bytes again, after all launches: how many there were.
-    ///
-    /// # Errors
-    /// [`Error::GpuLost`], [`Error::Poisoned`], the driver's.
-    pub fn borrow_again(&self, more: u64) -> Result<u64> {
-        let mut state = self.lock();
-        self.make_ready(&mut state)?;
-        for launch in &state.in_flight {
-            launch.settle();
-        }
-        let done = self.prune_locked(&mut state);
-        let borrowed = self.settle_loans_locked(&state, more);
-        drop(state);
-        drop(done);
-        self.or_lost(borrowed)
-    }
-
-    /// Has owners of borrowed memory looked at while launches run, where a loan follows from what they use.
-    ///
-    /// # Errors
-    /// [`Error::Thread`].
-    pub fn keep_loans(self: &Arc<Self>) -> Result<()> {
-        let follows = self.victims().is_some_and(Victims::follows_owners);
-        // A GPU that follows a seed has no time of its own.
-        if !follows || self.capabilities().deterministic {
-            return Ok(());
-        }
-        let gpu = Arc::downgrade(self);
-        let look = move |_: &AtomicBool| {
-            let Some(gpu) = gpu.upgrade() else { return false };
-            let Some(victims) = gpu.victims() else { return false };
-            // What fails now is tried again, unless the GPU is gone.
-            if victims.relieve(&*gpu.device, gpu.settings.wait_limit).unwrap_or(0) > 0 {
-                let _ = gpu.settle_loans();
-            }
-            gpu.device.lost().is_none()
-        };
-        let keeper = Background::start("gpuvm loans", LOAN_PERIOD, look);
-        self.keep(keeper.map_err(|source| Error::Thread { source })?);
         Ok(())
     }
 

@@ -65,21 +65,19 @@ impl Victims {
         let chunk_slots = (chunk_bytes / page_size) as u32;
         let mut lenders = lenders_of(gpu, settings, chunk_bytes)?;
         let chunk_count: u32 = lenders.iter().map(|lender| lender.most).sum();
-        let slots = u64::from(chunk_count) * u64::from(chunk_slots);
-        if slots >= layout::FRAMES_MAX {
-            let reason = "page table words count at most 2^28 - 2 slots: use larger pages";
-            return refuse("borrowed memory", format!("{slots} pages"), reason);
+        // Only its own, of several GPUs, or of owners who have nothing to spare.
+        if chunk_count == 0 {
+            return Ok(None);
         }
+        let slots = u64::from(chunk_count) * u64::from(chunk_slots);
         for lender in &mut lenders {
             begin(gpu, lender, chunk_bytes)?;
         }
         let doing = || "allocating the bookkeeping of borrowed memory".to_owned();
-        // A table of no slots would be no allocation.
-        let (table_chunks, table_slots) = (u64::from(chunk_count.max(1)), (slots as u32).max(1));
-        let free = FreeList::new(gpu, table_slots).doing(doing)?;
-        let chunks = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
-        let lent = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
-        let writers = DeviceArray::zeroed(gpu, table_chunks).doing(doing)?;
+        let free = FreeList::new(gpu, slots as u32).doing(doing)?;
+        let chunks = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
+        let lent = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
+        let writers = DeviceArray::zeroed(gpu, chunk_count.into()).doing(doing)?;
         let frames = settings.frame_memory / page_size;
         // The simulator watches pairs of them.
         let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
@@ -87,8 +85,8 @@ impl Victims {
             free: VmDesc {
                 pool: free.state(),
                 pool_ring: free.ring(),
-                frame_count: table_slots,
-                frame_reciprocal: layout::reciprocal(table_slots),
+                frame_count: slots as u32,
+                frame_reciprocal: layout::reciprocal(slots as u32),
                 ..zero()
             },
             chunks: chunks.addr(),
@@ -294,7 +292,9 @@ impl Victims {
         }
         let mut grown = Vec::new();
         for lender in lenders.iter_mut() {
-            let asked = rest.min(u64::from(lender.most - lender.lent)) as u32;
+            // A loan that follows what is free grows by that alone.
+            let room = if lender.auto { 0 } else { lender.most - lender.lent };
+            let asked = rest.min(u64::from(room)) as u32;
             rest -= u64::from(asked);
             let mut chunks = lender.lent + asked;
             // A launch does not fail since nobody says what is free elsewhere: the loan stays what it is.
@@ -364,9 +364,10 @@ impl Victims {
     }
 }
 
-/// Who lends what the settings ask for, to this GPU: nothing yet.
+/// Who lends what the settings ask for, to this GPU: nothing yet. All chunks together have no more slots than words can name.
 fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Vec<Lender>> {
-    let (mut lenders, mut first) = (Vec::new(), 0);
+    let (mut lenders, mut first) = (Vec::new(), 0_u32);
+    let chunk_slots = chunk_bytes / settings.page_size;
     for &(ordinal, loan) in &settings.borrowed {
         // Of several GPUs of a virtual memory each borrows of the others.
         if settings.gpu_count > 1 && gpu.ordinal() == Some(ordinal) {
@@ -377,16 +378,20 @@ fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Ve
             Loan::Auto => {
                 let left = gpu.memory_left(ordinal);
                 let left = left.doing(|| format!("asking for the free memory of GPU {ordinal}"))?;
-                most_of(left, chunk_bytes).min(layout::FRAMES_MAX / 2 / (chunk_bytes / settings.page_size))
+                most_of(left, chunk_bytes).min((layout::FRAMES_MAX - 1) / chunk_slots - u64::from(first))
             }
         };
         if let (0, Loan::Bytes(bytes)) = (most, loan) {
             let reason = format!("GPU {ordinal} is to lend {bytes} bytes; memory is lent in chunks of {chunk_bytes}");
             return refuse("borrowed memory", format!("{bytes} bytes"), reason);
         }
-        let most = u32::try_from(most).unwrap_or(u32::MAX / 4);
-        lenders.push(Lender::new(ordinal, first, most, loan == Loan::Auto));
-        first = u32::saturating_add(first, most);
+        let slots = most.saturating_add(first.into()).saturating_mul(chunk_slots);
+        if slots >= layout::FRAMES_MAX {
+            let reason = "page table words count at most 2^28 - 2 slots: borrow less, or use larger pages";
+            return refuse("borrowed memory", format!("{slots} pages"), reason);
+        }
+        lenders.push(Lender::new(ordinal, first, most as u32, loan == Loan::Auto));
+        first += most as u32;
     }
     Ok(lenders)
 }
@@ -413,7 +418,7 @@ mod tests {
 
     use super::*;
 
-    const CHUNK_BYTES: u64 = 16 << 20;
+    const CHUNK_BYTES: u64 = Loan::CHUNK;
 
     #[test]
     fn giving_back_waits_for_those_who_write_there_also_in_a_later_call() {

@@ -51,9 +51,6 @@ pub use simulated::SimulatedGpu;
 pub use soft::Soft;
 pub use transport::Transport;
 
-/// Bytes that a neighbour takes back together: few enough to take back gigabytes by one copy of flags.
-const BORROWED_CHUNK: u64 = 16 << 20;
-
 /// Settings of a [`Vm`]. Every one has a default; [`build`](Self::build) checks them all.
 #[derive(Debug, Clone)]
 #[must_use]
@@ -84,7 +81,7 @@ impl Default for VmBuilder {
                 guarded: false,
                 gpu_count: 1,
                 borrowed: Vec::new(),
-                borrowed_chunk: BORROWED_CHUNK,
+                borrowed_chunk: Loan::CHUNK,
                 support_options: CompileOptions::default(),
             },
         }
@@ -222,11 +219,8 @@ impl VmBuilder {
             Some(device) => device,
             None => {
                 let mut simulated = gpu.simulated();
-                // Nobody said what neighbours it has: those that are to lend.
                 let lenders = self.settings.borrowed.iter().map(|(ordinal, _)| *ordinal);
-                if let (Gpu::Auto, Some(last)) = (gpu, lenders.max()) {
-                    simulated = simulated.neighbours(last);
-                }
+                simulated.unless_said(lenders.max().unwrap_or(0));
                 simulated.start(&self.settings, &plan, nodes.len(), chosen.kind())?
             }
         };

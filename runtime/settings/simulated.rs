@@ -70,6 +70,13 @@ impl SimulatedGpu {
         self
     }
 
+    /// So many neighbours, where nobody said how many it has: those that are to lend.
+    pub(super) fn unless_said(&mut self, neighbours: u32) {
+        if self.neighbours == 0 {
+            self.neighbours = neighbours;
+        }
+    }
+
     /// Bytes that the owners of the neighbours use of their memory themselves: for tests, which change it at any time.
     #[doc(hidden)]
     pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {

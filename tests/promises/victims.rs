@@ -13,7 +13,7 @@ use crate::common::{
 use gpuvm::{Advice, Error, LaunchConfig, Loan, Placement, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
 
 /// A loan is of whole chunks.
-const CHUNK: u64 = 16 << 20;
+const CHUNK: u64 = Loan::CHUNK;
 /// A smaller one: of one page.
 const LITTLE: u64 = PAGE;
 const FRAMES: u64 = 16;
@@ -320,6 +320,9 @@ fn what_cannot_be_borrowed_is_refused() {
     let refuse = |builder: VmBuilder| refused(builder.build());
     let message = refuse(borrowing().borrow_from(1, CHUNK - 1));
     assert!(message.contains("chunks") && message.contains("GPU 1"), "{message}");
+    let everything = (0..5).fold(borrowing(), |builder, _| builder.borrow_from(1, u64::MAX));
+    let message = refuse(everything);
+    assert!(message.contains("borrow less"), "{message}");
     let message = refuse(borrowing().transport(Soft::new()));
     assert!(message.contains("direct"), "{message}");
     let Err(error) = borrowing().borrow_from(2, CHUNK).build() else {
@@ -329,6 +332,12 @@ fn what_cannot_be_borrowed_is_refused() {
         matches!(&error, Error::Gpu { .. }) && error.to_string().contains("GPU 2"),
         "{error}"
     );
+    // An owner who has nothing to spare lends nothing.
+    let used = Arc::new(AtomicU64::new(u64::MAX));
+    let gpu = simulated_gpu(FRAMES).neighbours(1).neighbour_use(used);
+    let builder = Vm::builder().gpu(gpu).frame_memory(FRAMES * PAGE);
+    let vm = builder.borrow_from(1, Loan::Auto).build().unwrap();
+    assert_eq!((vm.borrowed_bytes(), vm.borrow_again(1).unwrap()), (0, 0));
     // Who borrows nothing has nothing to give back.
     let vm = Vm::builder()
         .gpu(simulated_gpu(FRAMES))

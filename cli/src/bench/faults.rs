@@ -337,15 +337,12 @@ impl<'a> Faults<'a> {
             (true, Integrity::Crc32c) => row.with("checksums", "crc32c"),
             (true, _) => row.with("checksums", "none"),
         };
-        let row = match !self.args.machine.borrow.is_empty() {
-            true => row
-                .with("borrowed", size(self.machine.vm.borrowed_bytes()))
-                .and(
-                    "of the neighbour %",
-                    share_of(stats.victims_fetched, stats.pages_fetched) * 100.0,
-                )
-                .and("copied there", stats.victims_copied as f64),
-            false => row,
+        let row = if self.args.machine.borrow.is_empty() {
+            row
+        } else {
+            row.with("borrowed", size(self.machine.vm.borrowed_bytes()))
+                .and("of the neighbour %", stats.victims_hit_rate() * 100.0)
+                .and("copied there", stats.victims_copied as f64)
         };
         match self.args.home {
             HomeArg::Host => row,
@@ -454,7 +451,7 @@ impl<'a> Ceilings<'a> {
                 runs
             }
         };
-        let back = share_of(stats.pages_written_back + stats.victims_copied, stats.pages_fetched);
+        let back = (stats.pages_written_back + stats.victims_copied) as f64 / stats.pages_fetched.max(1) as f64;
         let percent = (back * 100.0).round() as u32;
         if percent == 0 {
             return Ok(row.ceiling("bare page reads", &alone));
@@ -473,10 +470,6 @@ impl<'a> Ceilings<'a> {
             .ceiling("bare page reads and writes together", &both)
             .and("of bare reads %", of_reads * 100.0))
     }
-}
-
-fn share_of(some: u64, all: u64) -> f64 {
-    some as f64 / all.max(1) as f64
 }
 
 fn millions(rates: &Runs) -> Runs {

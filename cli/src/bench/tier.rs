@@ -3,7 +3,7 @@
 mod borrower;
 mod lender;
 
-use gpuvm::{CudaGpu, Gpu};
+use gpuvm::{CudaGpu, Gpu, Loan};
 use gpuvm_gpu::cuda::Side;
 
 use crate::args::MachineArgs;
@@ -13,10 +13,8 @@ use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::bench::tier::borrower::Borrower;
 use crate::error::CliError;
-use crate::sizes::Loan;
+use crate::sizes::Borrow;
 
-/// A loan is of whole chunks.
-const CHUNK_BYTES: u64 = 16 << 20;
 /// The neighbour that lends where none is named.
 const LENDER: u32 = 1;
 /// The fewest pages with which there is something to see.
@@ -56,7 +54,7 @@ pub fn measure(args: &TierArgs) -> Result<Report, CliError> {
         // The first pass leaves the pages with the lender.
         borrower.read(&region, 1)?;
         let beside = lender::row(&plan, &borrower, &region)?;
-        // Last: what was given back is not lent again.
+        // Last: the loan ends with it.
         let back = borrower.take_back(&region)?;
         Ok((tier, beside, back))
     })?;
@@ -97,7 +95,7 @@ impl Plan {
         } else {
             named.collect()
         };
-        let a_little = lenders.iter().map(|&gpu| Loan::of_bytes(gpu, CHUNK_BYTES));
+        let a_little = lenders.iter().map(|&gpu| Borrow::of_bytes(gpu, Loan::CHUNK));
         with.borrow = a_little.collect();
         let probe = Machine::probe(&with)?;
         let report = Report::new("tier", probe.facts(&with));
@@ -116,8 +114,8 @@ impl Plan {
         with.borrow.clone_from(&args.machine.borrow);
         if with.borrow.is_empty() {
             let left = pages.saturating_sub(frames).max(1) * page_bytes;
-            let bytes = left.next_multiple_of(CHUNK_BYTES);
-            with.borrow.push(Loan::of_bytes(LENDER, bytes));
+            let bytes = left.next_multiple_of(Loan::CHUNK);
+            with.borrow.push(Borrow::of_bytes(LENDER, bytes));
         }
         let plan = Self {
             with,
@@ -150,10 +148,10 @@ impl Plan {
             return refuse("with a frame for each page none leaves; give --frames-share below 1".to_owned());
         }
         for loan in &self.with.borrow {
-            let chunk = size(CHUNK_BYTES);
+            let chunk = size(Loan::CHUNK);
             let asked = match loan.bytes() {
                 None => "what is free there; name the bytes, which are taken back",
-                Some(bytes) if bytes < CHUNK_BYTES => "less than a chunk",
+                Some(bytes) if bytes < Loan::CHUNK => "less than a chunk",
                 Some(_) => continue,
             };
             return refuse(format!(

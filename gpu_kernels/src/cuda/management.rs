@@ -20,9 +20,11 @@ fn library() -> Result<&'static Nvml, String> {
 /// [`GpuError::NoPeer`].
 pub(super) fn memory_left(ordinal: u32) -> Result<MemoryLeft, GpuError> {
     let refuse = |cause: String| GpuError::NoPeer { ordinal, cause };
-    let devices = super::device::devices()?;
-    let device = devices.iter().find(|device| device.ordinal == ordinal);
-    let device = device.ok_or_else(|| refuse(format!("this process sees {} GPUs", devices.len())))?;
+    let count = super::device::count()?;
+    if ordinal >= count {
+        return Err(refuse(format!("this process sees {count} GPUs")));
+    }
+    let device = super::device::describe(ordinal)?;
     let library = library().map_err(|cause| {
         refuse(format!(
             "NVIDIA's management library (libnvidia-ml.so.1) does not say how much of its memory is free: {cause}; name the bytes to borrow"

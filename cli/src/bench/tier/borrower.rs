@@ -111,10 +111,9 @@ impl<'a> Borrower<'a> {
             }
             passes.runs.push((cold, others, warm));
             let stats = self.stats()?.difference(&between);
-            let share = stats.victims_fetched as f64 / stats.pages_fetched.max(1) as f64;
             passes.more = vec![
                 ("others' fetches", stats.pages_fetched as f64),
-                ("of the neighbour %", share * 100.0),
+                ("of the neighbour %", stats.victims_hit_rate() * 100.0),
             ];
         }
         Ok(passes)
