@@ -31,6 +31,7 @@ mod lender;
 mod loans;
 mod machines;
 mod meters;
+mod mirrors;
 mod page_table;
 mod pool;
 mod read_costs;
@@ -46,6 +47,7 @@ pub(crate) use guards::{GuardAddresses, Guards};
 pub(crate) use launcher::Named;
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
+pub(crate) use mirrors::{Mirror, Mirrors};
 pub(crate) use page_table::PageTable;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
@@ -119,6 +121,8 @@ pub(crate) struct PagedGpu {
     pool: FramePool,
     /// None where nothing is borrowed of neighbours.
     victims: Option<Victims>,
+    /// None where no second path leads to homes.
+    mirrors: Option<Mirrors>,
     regions: RegionTable,
     meters: Meters,
     launch_states: Arc<StatePool>,
@@ -196,6 +200,11 @@ impl PagedGpu {
     /// Where clean pages go that leave their frames; none where they are dropped.
     pub fn victims(&self) -> Option<&Victims> {
         self.victims.as_ref()
+    }
+
+    /// Chunks that neighbours' copy engines bring; none where no second path leads to homes.
+    pub fn mirrors(&self) -> Option<&Mirrors> {
+        self.mirrors.as_ref()
     }
 
     /// The stream of launches that name none.

@@ -53,6 +53,10 @@ pub(crate) struct Settings {
     pub borrowed: Vec<(u32, Loan)>,
     /// Bytes that a neighbour takes back together, at least a page: a power of two.
     pub borrowed_chunk: u64,
+    /// Bytes at each of these neighbours for chunks that its copy engine brings; 0 for none.
+    pub second_path: u64,
+    /// Bytes of such a chunk, at least a page: a power of two.
+    pub mirror_chunk: u64,
     pub support_options: CompileOptions,
 }
 

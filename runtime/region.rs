@@ -211,7 +211,7 @@ impl RegionInner {
             pad: 0,
             homes_reciprocal: layout::reciprocal(stripes.len() as u32),
             victims: self.victims_on(on).map_or(0, Victims::desc_addr),
-            reserved_tail: [0; 2],
+            mirror: on.view.mirror_addr(),
         }
     }
 

@@ -4,7 +4,7 @@ use gpuvm_layouts::{Counters, LATENCY_BUCKETS, LATENCY_SUB_BITS};
 
 use crate::{
     error::Result,
-    gpu::{PagedGpu, Victims},
+    gpu::{Mirrors, PagedGpu, Victims},
 };
 
 /// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
@@ -74,6 +74,11 @@ pub struct Stats {
     pub victims_fetched: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
+    /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory
+    /// ([`VmBuilder::second_path`](crate::VmBuilder::second_path)); `pages_fetched` and `bytes_fetched` have them, too.
+    pub mirrored: u64,
+    /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was given up.
+    pub mirrored_lost: u64,
     /// Bytes that neighbours lend at the time of these counts. Of a [`difference`](Self::difference): at its end.
     pub bytes_borrowed: u64,
     /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
@@ -122,8 +127,11 @@ impl Stats {
             victims_fetched: sum(|c| c.victims_fetched),
             victims_lost: sum(|c| c.victims_lost),
             victims_copied: sum(|c| c.victims_copied),
-            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes),
-            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes),
+            mirrored: sum(|c| c.mirrored),
+            mirrored_lost: sum(|c| c.mirrored_lost),
+            bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes) + gpu.mirrors().map_or(0, Mirrors::bytes),
+            bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes)
+                + gpu.mirrors().map_or(0, Mirrors::given_back_bytes),
             page_bytes: 1 << gpu.page_shift(),
             latencies: histogram.buckets,
             tick_ps: (1e6 / gpu.capabilities().ticks_per_us).round() as u64,
@@ -145,13 +153,18 @@ impl Stats {
         0
     }
 
-    /// Bytes fetched from borrowed memory of neighbour GPUs. Of the two paths the one with fewer pages is counted in whole pages, and the
+    /// Pages fetched from memory of neighbour GPUs: borrowed memory, or what their copy engines brought there.
+    fn from_neighbours(&self) -> u64 {
+        self.victims_fetched + self.mirrored
+    }
+
+    /// Bytes fetched from borrowed memory of neighbour GPUs, and from what they brought over a second path. Of the two paths the one with fewer pages is counted in whole pages, and the
     /// other has the rest of the bytes: so it is exact but for short last pages of regions on the path that is used less.
     pub fn bytes_from_neighbours(&self) -> u64 {
         let whole = |pages: u64| pages.saturating_mul(self.page_bytes).min(self.bytes_fetched);
-        let from_homes = self.pages_fetched.saturating_sub(self.victims_fetched);
-        match self.victims_fetched <= from_homes {
-            true => whole(self.victims_fetched),
+        let from_homes = self.pages_fetched.saturating_sub(self.from_neighbours());
+        match self.from_neighbours() <= from_homes {
+            true => whole(self.from_neighbours()),
             false => self.bytes_fetched - whole(from_homes),
         }
     }
@@ -201,6 +214,8 @@ impl Stats {
             victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
             victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
             victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
+            mirrored: self.mirrored.saturating_sub(earlier.mirrored),
+            mirrored_lost: self.mirrored_lost.saturating_sub(earlier.mirrored_lost),
             bytes_borrowed: self.bytes_borrowed,
             bytes_given_back: self.bytes_given_back.saturating_sub(earlier.bytes_given_back),
             page_bytes: self.page_bytes,

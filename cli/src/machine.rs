@@ -12,7 +12,7 @@ use gpuvm::{
 
 use crate::error::CliError;
 use crate::secret::read_secret;
-use crate::sizes::{Borrow, parse_loan, parse_mtu, parse_node, parse_queue_depth};
+use crate::sizes::{Borrow, parse_bytes, parse_loan, parse_mtu, parse_node, parse_queue_depth};
 
 /// The fewest frames that a share of small data is rounded up to.
 pub const FRAMES_MIN: u64 = 16;
@@ -79,6 +79,11 @@ pub struct MachineArgs {
     /// what is free there. Given several times, of several. For transport direct, and arrays whose pages are always fetched.
     #[arg(long, value_name = "GPU:SIZE", value_parser = parse_loan)]
     pub borrow: Vec<Borrow>,
+
+    /// With --borrow: so much more memory of each neighbour, whose copy engine brings half of what is read in order there, over the
+    /// neighbour's own link to the host. At least 32 MiB. Without it: none.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "borrow")]
+    pub second_path: Option<u64>,
 }
 
 const PACKETS: &str = "Packets of a ConnectX device";
@@ -165,6 +170,7 @@ impl MachineArgs {
         for loan in &self.borrow {
             builder = builder.borrow_from(loan.gpu, loan.loan);
         }
+        builder = builder.second_path(self.second_path.unwrap_or(0));
         Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
     }
 

@@ -176,6 +176,8 @@ pub struct NeighbourReport {
     pub bytes_from_homes: u64,
     /// Share of the fetched pages that came from there, from 0 to 1.
     pub hit_rate: f64,
+    /// Pages that were fetched from what neighbours' copy engines had brought.
+    pub pages_of_second_path: u64,
     /// Pages that were copied there.
     pub pages_copied: u64,
     /// Pages that came from their home, since the loan of their copy had ended.
@@ -194,6 +196,7 @@ impl NeighbourReport {
             bytes_fetched: stats.bytes_from_neighbours(),
             bytes_from_homes: stats.bytes_from_homes(),
             hit_rate: stats.victims_hit_rate(),
+            pages_of_second_path: stats.mirrored,
             pages_copied: stats.victims_copied,
             pages_lost: stats.victims_lost,
             bytes_lent: stats.bytes_borrowed,
@@ -207,11 +210,12 @@ impl fmt::Display for NeighbourReport {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
         write!(
             out,
-            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages copied there, {} missed as the loan had ended; {} lent now, {} \
+            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages over the second path, {} pages copied there, {} missed as the loan had ended; {} lent now, {} \
              given back",
             size(self.bytes_fetched),
             size(self.bytes_from_homes),
             self.hit_rate * 100.0,
+            Grouped(self.pages_of_second_path),
             Grouped(self.pages_copied),
             Grouped(self.pages_lost),
             size(self.bytes_lent),

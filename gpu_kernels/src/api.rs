@@ -329,6 +329,13 @@ pub trait Gpu: Send + Sync {
     /// The driver's error, [`GpuError::ShutDown`] when the GPU is gone.
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError>;
 
+    /// The same of the neighbour GPU `ordinal`'s copy engines, which move bytes between host memory that this GPU allocated or registered
+    /// and memory of [`allocate_on`](Self::allocate_on) over the neighbour's own link.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`], else as [`copier`](Self::copier).
+    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError>;
+
     /// Why nothing can run on this GPU any more, once that is so: a kernel trapped, the device was lost, or a kernel that
     /// cannot be stopped runs on.
     fn lost(&self) -> Option<GpuError>;

@@ -11,6 +11,7 @@ use super::{
     CatchingUp, FailedPages, GpuState, Machines, PagedGpu,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
+    mirrors::Mirrors,
     pool::FramePool,
     region_table::RegionTable,
     support::{self, Support},
@@ -63,6 +64,7 @@ impl PagedGpu {
         let meters = Meters::new(&*gpu).doing(doing)?;
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
         let victims = Victims::new(&*gpu, transport, settings)?;
+        let mirrors = Mirrors::new(&*gpu, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
         let gpu = Arc::new(Self {
             place,
@@ -74,6 +76,7 @@ impl PagedGpu {
             soft_nics,
             pool,
             victims,
+            mirrors,
             regions,
             meters,
             launch_states: StatePool::new(),
@@ -96,6 +99,7 @@ impl PagedGpu {
         });
         gpu.keep_queues()?;
         gpu.keep_loans()?;
+        gpu.keep_mirrors()?;
         gpu.check_version()?;
         Ok(gpu)
     }

@@ -93,9 +93,7 @@ impl Victims {
             lent: lent.addr(),
             writers: writers.addr(),
             chunk_shift: chunk_slots.trailing_zeros(),
-            spare_min: slots as u32 / SPARE_SHARE,
             slots_kept: slots_kept.addr(),
-            keeps: 1,
             ..zero()
         };
         let victims = Self {
@@ -112,9 +110,12 @@ impl Victims {
             page_size,
             given_back: AtomicU64::new(0),
         };
-        for lender in &*victims.lenders.lock() {
+        let lenders = victims.lenders.lock();
+        for lender in &*lenders {
             victims.tell(gpu, lender, 0)?;
         }
+        victims.tell_spare(gpu, &lenders)?;
+        drop(lenders);
         victims.free_all(gpu)?;
         Ok(Some(victims))
     }
@@ -175,6 +176,16 @@ impl Victims {
         let first = u64::from(lender.first + before);
         self.chunks.write(gpu, first, &chunks).doing(doing)?;
         self.lent.write(gpu, first, &vec![1_u32; chunks.len()]).doing(doing)
+    }
+
+    /// Tells lanes from how few free slots on pages stop to keep theirs, of those that are lent now. No kernel may run.
+    fn tell_spare(&self, gpu: &dyn Gpu, lenders: &[Lender]) -> Result<()> {
+        let lent: u32 = lenders.iter().map(|lender| lender.lent).sum();
+        let doing = || "lending memory".to_owned();
+        let tell = |field: usize, value: u32| gpu.write(self.desc.addr() + field as u64, &value.to_ne_bytes());
+        let spare = lent * self.chunk_slots / SPARE_SHARE;
+        tell(std::mem::offset_of!(VictimsDesc, spare_min), spare).doing(doing)?;
+        tell(std::mem::offset_of!(VictimsDesc, keeps), 1).doing(doing)
     }
 
     /// What a lender may do with what it was given back and is not freed yet, for tests: fills it with a byte.
@@ -279,6 +290,7 @@ impl Victims {
             self.tell(gpu, lender, before)?;
             borrowed += u64::from(lender.lent - before) * self.chunk_bytes();
         }
+        self.tell_spare(gpu, &lenders)?;
         let free = self.lent_slots(&lenders).filter(|slot| !used[*slot as usize]);
         self.free.fill(gpu, free).doing(|| "listing free slots".to_owned())?;
         Ok(borrowed)
@@ -433,6 +445,8 @@ mod tests {
             gpu_count: 1,
             borrowed: vec![(1, Loan::Bytes(2 * CHUNK_BYTES))],
             borrowed_chunk: CHUNK_BYTES,
+            second_path: 0,
+            mirror_chunk: 2 << 20,
             support_options: CompileOptions::default(),
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();

@@ -67,6 +67,12 @@ impl Naming {
         self.in_flight.iter().any(|(kind, _)| kind.gpu == gpu)
     }
 
+    /// Whether none of them runs, or may yet.
+    pub fn is_idle(&mut self) -> bool {
+        self.forget_ended();
+        self.in_flight.is_empty()
+    }
+
     fn forget_ended(&mut self) {
         self.in_flight
             .retain(|(_, launch)| launch.upgrade().is_some_and(|launch| !launch.is_done()));

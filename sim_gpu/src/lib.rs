@@ -529,6 +529,11 @@ impl Gpu for SimGpu {
         Ok(Arc::new(SimCopier::new(Arc::clone(&self.core))))
     }
 
+    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
+        self.check_neighbour(ordinal)?;
+        self.copier()
+    }
+
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
         self.core.memory.write(addr, bytes)
     }

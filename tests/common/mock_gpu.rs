@@ -239,6 +239,10 @@ impl Gpu for MockGpu {
         }))
     }
 
+    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
+        self.shared.sim.copier_of(ordinal)
+    }
+
     fn lost(&self) -> Option<GpuError> {
         self.shared.lost.lock().unwrap().clone()
     }

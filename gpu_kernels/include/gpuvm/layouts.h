@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 11;
+constexpr const unsigned int LAYOUT_VERSION = 12;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -270,6 +270,9 @@ constexpr const unsigned int ARRAY_STORES_IN_PLACE = 67108864;
 /// Bit of [`ArrayDesc::region`]: the word of an absent page names a slot at a neighbour GPU, if any ([`VictimsDesc`]).
 constexpr const unsigned int ARRAY_VICTIMS = 33554432;
 
+/// Bit of [`ArrayDesc::region`], with [`ARRAY_VICTIMS`]: chunks of the region may be mirrored ([`MirrorDesc`]).
+constexpr const unsigned int ARRAY_MIRRORED = 16777216;
+
 /// Bit of [`RegionDesc::flags`]: as [`ARRAY_DUELS`].
 constexpr const unsigned int REGION_DUELS = 32;
 
@@ -497,8 +500,8 @@ struct alignas(64) RegionDesc {
     unsigned long long homes_reciprocal;
     /// Address of the [`VictimsDesc`] where clean pages go that leave their frames; 0 when they are dropped.
     unsigned long long victims;
-    /// Unused, to 128 bytes.
-    unsigned int reserved_tail[2];
+    /// With [`ARRAY_MIRRORED`]: address of the [`MirrorDesc`].
+    unsigned long long mirror;
 };
 
 /// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
@@ -571,6 +574,30 @@ struct alignas(128) VictimsDesc {
     unsigned int keeps;
     /// Unused, to the end of the line.
     unsigned int reserved[21];
+};
+
+/// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
+/// from the region's home, over the neighbour's own link, while launches read the region and none may write it.
+struct MirrorDesc {
+    /// Address of a [`MirrorEntry`] a chunk.
+    unsigned long long entries;
+    /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
+    unsigned long long chunk_mask;
+    /// Base-two logarithm of the pages of a chunk.
+    unsigned int page_shift;
+    /// Unused, to align.
+    unsigned int pad;
+};
+
+/// A chunk of a region, as [`MirrorDesc`] has it.
+struct alignas(16) MirrorEntry {
+    /// Address of the chunk's copy, with the number of its bringing in the bits that such addresses do not use; 0 for none. The host alone
+    /// writes it: when a copy is there, and before its memory is used otherwise.
+    unsigned long long copy;
+    /// Fetches of the chunk's pages, one for each 64 KiB of it or each page that is larger: where launches read.
+    unsigned int uses;
+    /// Unused, to align.
+    unsigned int pad;
 };
 
 /// One stripe of a region: the pages of one home that one NIC moves, and the NIC's queue pairs that reach them.
@@ -697,8 +724,12 @@ struct alignas(128) Counters {
     unsigned long long victims_fetched;
     /// Pages whose slot had been taken back when they were fetched, so that they came from their home.
     unsigned long long victims_lost;
+    /// Pages that were fetched from a mirrored chunk; `pages_fetched` and `bytes_fetched` have them, too.
+    unsigned long long mirrored;
+    /// Pages whose chunk was mirrored no more when they had been fetched from there, so that they came from their home.
+    unsigned long long mirrored_lost;
     /// Unused, to 256 bytes.
-    unsigned long long reserved[4];
+    unsigned long long reserved[2];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -877,6 +908,8 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
+static_assert(sizeof(MirrorDesc) == 24, "size of MirrorDesc");
+static_assert(sizeof(MirrorEntry) == 16, "size of MirrorEntry");
 static_assert(sizeof(VictimsDesc) == 256, "size of VictimsDesc");
 static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
@@ -957,7 +990,14 @@ static_assert(__builtin_offsetof(RegionDesc, replicas) == 96, "offset of RegionD
 static_assert(__builtin_offsetof(RegionDesc, pad) == 100, "offset of RegionDesc::pad");
 static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset of RegionDesc::homes_reciprocal");
 static_assert(__builtin_offsetof(RegionDesc, victims) == 112, "offset of RegionDesc::victims");
-static_assert(__builtin_offsetof(RegionDesc, reserved_tail) == 120, "offset of RegionDesc::reserved_tail");
+static_assert(__builtin_offsetof(RegionDesc, mirror) == 120, "offset of RegionDesc::mirror");
+static_assert(__builtin_offsetof(MirrorDesc, entries) == 0, "offset of MirrorDesc::entries");
+static_assert(__builtin_offsetof(MirrorDesc, chunk_mask) == 8, "offset of MirrorDesc::chunk_mask");
+static_assert(__builtin_offsetof(MirrorDesc, page_shift) == 16, "offset of MirrorDesc::page_shift");
+static_assert(__builtin_offsetof(MirrorDesc, pad) == 20, "offset of MirrorDesc::pad");
+static_assert(__builtin_offsetof(MirrorEntry, copy) == 0, "offset of MirrorEntry::copy");
+static_assert(__builtin_offsetof(MirrorEntry, uses) == 8, "offset of MirrorEntry::uses");
+static_assert(__builtin_offsetof(MirrorEntry, pad) == 12, "offset of MirrorEntry::pad");
 static_assert(__builtin_offsetof(VictimsDesc, free) == 0, "offset of VictimsDesc::free");
 static_assert(__builtin_offsetof(VictimsDesc, chunks) == 128, "offset of VictimsDesc::chunks");
 static_assert(__builtin_offsetof(VictimsDesc, lent) == 136, "offset of VictimsDesc::lent");
@@ -1059,7 +1099,9 @@ static_assert(__builtin_offsetof(Counters, pages_overwritten) == 192, "offset of
 static_assert(__builtin_offsetof(Counters, victims_copied) == 200, "offset of Counters::victims_copied");
 static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of Counters::victims_fetched");
 static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
-static_assert(__builtin_offsetof(Counters, reserved) == 224, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, mirrored) == 224, "offset of Counters::mirrored");
+static_assert(__builtin_offsetof(Counters, mirrored_lost) == 232, "offset of Counters::mirrored_lost");
+static_assert(__builtin_offsetof(Counters, reserved) == 240, "offset of Counters::reserved");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

@@ -15,10 +15,12 @@ use parking_lot::Mutex;
 
 use super::calls::{Missing, cu};
 use super::core::{Core, EventHandle, Raw, Retired, StreamHandle};
+use super::device;
 use super::driver::{is, outcome};
 use super::places::Places;
 use crate::api::{COPIES_IN_FLIGHT_MAX, Copier, CopySpan};
 use crate::error::GpuError;
+use crate::memory::DeviceMemory;
 
 /// Most copies of one call.
 const BATCH_MAX: usize = 256;
@@ -27,7 +29,10 @@ const WARM_BYTES: u64 = 4096;
 
 /// A stream of copies, and events that tell which have arrived.
 pub(crate) struct StreamCopier {
+    /// The GPU whose engines copy.
     core: Arc<Core>,
+    /// The GPU that knows how host memory is pinned.
+    owner: Arc<Core>,
     stream: StreamHandle,
     state: Mutex<CopierState>,
 }
@@ -50,9 +55,22 @@ struct CopierState {
 impl StreamCopier {
     /// A copier that is ready.
     pub(crate) fn new(core: &Arc<Core>, places: &Places) -> Result<Self, GpuError> {
+        Self::of(core, core, places, places.device.allocate(2 * WARM_BYTES, 256)?)
+    }
+
+    /// A copier of the neighbour `ordinal`'s engines, that is ready.
+    pub(crate) fn at_neighbour(owner: &Arc<Core>, places: &Places, ordinal: u32) -> Result<Self, GpuError> {
+        // Asks for a path between the two.
+        let memory = places.device.allocate_on(ordinal, 2 * WARM_BYTES)?;
+        let neighbour = Arc::new(Core::open(device::describe(ordinal)?)?);
+        Self::of(&neighbour, owner, places, memory)
+    }
+
+    fn of(core: &Arc<Core>, owner: &Arc<Core>, places: &Places, memory: DeviceMemory) -> Result<Self, GpuError> {
         core.enter()?;
         let copier = Self {
             core: Arc::clone(core),
+            owner: Arc::clone(owner),
             stream: core.new_stream(true)?,
             state: Mutex::new(CopierState {
                 pieces: Vec::with_capacity(BATCH_MAX),
@@ -69,7 +87,7 @@ impl StreamCopier {
             let event = copier.event()?;
             copier.state.lock().resting.push(event);
         }
-        copier.warm(places)?;
+        copier.warm(places, &memory)?;
         Ok(copier)
     }
 
@@ -84,9 +102,10 @@ impl StreamCopier {
     }
 
     /// Makes every kind of copy once, both ways: alone and in batches, short and long.
-    fn warm(&self, places: &Places) -> Result<(), GpuError> {
-        let bytes = 2 * WARM_BYTES;
-        let (device, host) = (places.device.allocate(bytes, 256)?, places.host.allocate(bytes)?);
+    fn warm(&self, places: &Places, device: &DeviceMemory) -> Result<(), GpuError> {
+        let host = places.host.allocate(2 * WARM_BYTES)?;
+        // The allocations may have made the owner's context current.
+        self.core.enter()?;
         let pinned = host.host_ptr() as u64;
         let one = |offset: u64, bytes: u64| CopySpan {
             to: device.addr() + offset,
@@ -126,7 +145,7 @@ impl StreamCopier {
     /// Enqueues copies without order among them.
     fn enqueue(&self, state: &mut CopierState, spans: &[CopySpan]) -> Result<(), GpuError> {
         let mut pieces = std::mem::take(&mut state.pieces);
-        match self.core.pins() {
+        match self.owner.pins() {
             Some(pins) => pins.cut(spans, &mut pieces),
             None => spans.clone_into(&mut pieces),
         }

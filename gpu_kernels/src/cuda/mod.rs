@@ -270,6 +270,10 @@ impl Gpu for CudaGpu {
         Ok(Arc::new(StreamCopier::new(&self.core, &self.places)?))
     }
 
+    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
+        Ok(Arc::new(StreamCopier::at_neighbour(&self.core, &self.places, ordinal)?))
+    }
+
     fn lost(&self) -> Option<GpuError> {
         self.core.lost()
     }

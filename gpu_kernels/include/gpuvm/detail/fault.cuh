@@ -404,6 +404,9 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         Victim victim = victim_of(miss->array, seen);
         u64 from = source.home;
         if (victim.named) from = slot_address(victim.victims, victim.named - 1, miss->array.page_shift);
+        Mirrored mirrored{nullptr, 0, 0};
+        if (victim.mirrored) mirrored = mirrored_at(vm, miss->id());
+        if (mirrored.copy) from = mirrored.from;
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
@@ -436,6 +439,10 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
                 fetch.finish(miss->frame_address());
             }
             keep_or_give(victim, frame);
+        }
+        if (mirrored.copy && !was_mirrored(vm, mirrored)) {
+            fetch.begin(source.home, source.bytes);
+            fetch.finish(miss->frame_address());
         }
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());

@@ -28,7 +28,7 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     return view;
 }
 
-GPUVM_DEVICE Victim one_of() { return Victim{nullptr, 0}; }
+GPUVM_DEVICE Victim one_of() { return Victim{nullptr, 0, false}; }
 GPUVM_DEVICE Victim one_of(const Victim& victim) { return victim; }
 
 GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) {
@@ -40,8 +40,8 @@ GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) 
     count(&c->bytes_fetched, bytes);
 }
 
-// Publishes a page in its frame. Not where it came from memory whose loan had ended: what came is garbage, and the long
-// way fetches the page from its home. Nobody misses such a slot.
+// Publishes a page in its frame. Not where it came from memory whose loan had ended, or from a copy that is none any
+// more: what came is garbage, and the long way fetches the page from its home. Nobody misses such a slot.
 GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {
     if (!lent) {
         st_relaxed_gpu(page_in_frame(view, frame), u64{0});
@@ -82,9 +82,12 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     u32 frame = kNoFrame, phase = 0, low = 0;
     i64 available = 0;
     u64* histogram = nullptr;
+    Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
         if (kVictims && victim.named) home = slot_address(victim.victims, victim.named - 1, page_shift);
+        if (kVictims && victim.mirrored) mirrored = mirrored_at(vm, id);
+        if (kVictims && mirrored.copy) home = mirrored.from;
         fetch.begin(home, bytes);
         phase = fetch.phase();
         // All this while the page is on its way.
@@ -114,6 +117,8 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     bool lent = true;
     if constexpr (kVictims)
         if (leads && victim.named) lent = was_lent(vm, victim);
+    if constexpr (kVictims)
+        if (leads && mirrored.copy) lent = was_mirrored(vm, mirrored);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;

@@ -13,7 +13,7 @@
 // page's write-back. So a page is marked before it is known whether it has a slot.
 #pragma once
 
-#include "direct.cuh"
+#include "mirror.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -37,7 +37,8 @@ GPUVM_DEVICE u64 slot_address(const layout::VictimsDesc* victims, u32 slot, u32 
 // A page's victim, where it has one.
 struct Victim {
     const layout::VictimsDesc* victims;
-    u32 named;  // its slot plus one, or 0 for none
+    u32 named;      // its slot plus one, or 0 for none
+    bool mirrored;  // it has none, and its chunk may have a copy
 };
 
 GPUVM_DEVICE void set_keeps(const layout::VictimsDesc* victims, u32 keeps) {
@@ -59,8 +60,8 @@ GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
 }
 GPUVM_DEVICE Victim victim_of(const layout::ArrayDesc& array, u64 seen) {
     bool named = has_victims(array) && state_of(seen) == kAbsent && frame_of(seen);
-    if (!named) return Victim{nullptr, 0};
-    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), frame_of(seen)};
+    if (!named) return Victim{nullptr, 0, has_mirror(array)};
+    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), frame_of(seen), false};
 }
 
 GPUVM_DEVICE u32* slot_kept(const layout::VictimsDesc* victims, u32 frame) {
