@@ -310,6 +310,12 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
 
+    /// Zeroed memory of this GPU that the copy engines of these neighbours reach, too ([`copier_of`](Self::copier_of)).
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`], else as [`allocate`](Self::allocate).
+    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError>;
+
     /// How much memory of the neighbour GPU `ordinal` is left, by all processes. It asks the driver and starts nothing on that GPU.
     ///
     /// # Errors

@@ -285,25 +285,16 @@ pub struct RegionDesc {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct MirrorDesc {
-    /// Address of a [`MirrorEntry`] a chunk.
+    /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
+    /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
     pub entries: u64,
+    /// Address of 32 bits a chunk, in host memory: when a page of the chunk was fetched last, in ticks and never 0, or 0. One fetch of each
+    /// 64 KiB stores it, or of each page that is larger: so the host sees where launches read.
+    pub uses: u64,
     /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
     pub chunk_mask: u64,
     /// Base-two logarithm of the pages of a chunk.
     pub page_shift: u32,
-    /// Unused, to align.
-    pub pad: u32,
-}
-
-/// A chunk of a region, as [`MirrorDesc`] has it.
-#[repr(C, align(16))]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct MirrorEntry {
-    /// Address of the chunk's copy, with the number of its bringing in the bits that such addresses do not use; 0 for none. The host alone
-    /// writes it: when a copy is there, and before its memory is used otherwise.
-    pub copy: u64,
-    /// Fetches of the chunk's pages, one for each 64 KiB of it or each page that is larger: where launches read.
-    pub uses: u32,
     /// Unused, to align.
     pub pad: u32,
 }
@@ -544,8 +535,7 @@ shared_layout! {
     RegionDesc: 128 { words: 0, bytes: 8, pages: 16, stripes: 24, homes: 32, flags: 36, frames: 40, home: 48,
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, mirror: 120, }
-    MirrorDesc: 24 { entries: 0, chunk_mask: 8, page_shift: 16, pad: 20, }
-    MirrorEntry: 16 { copy: 0, uses: 8, pad: 12, }
+    MirrorDesc: 32 { entries: 0, uses: 8, chunk_mask: 16, page_shift: 24, pad: 28, }
     VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, reserved: 172, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }

@@ -3,17 +3,17 @@
 //! such copies is in `detail/mirror.cuh`; here is who makes them, and who says that they are none any more.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashSet, VecDeque},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::Thread,
     time::{Duration, Instant},
 };
 
 use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory};
-use gpuvm_layouts::{MirrorDesc, MirrorEntry};
+use gpuvm_layouts::MirrorDesc;
 use gpuvm_nic::with_causes;
 use parking_lot::Mutex;
 
@@ -50,9 +50,10 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub(crate) struct Mirror {
     number: u64,
     desc: DeviceArray<MirrorDesc>,
-    entries: DeviceArray<MirrorEntry>,
-    /// An entry a chunk as it was read last, and behind them the word of each that is to be written.
-    shadow: HostMemory,
+    /// Of this GPU's memory, which neighbours' copy engines reach.
+    entries: DeviceMemory,
+    /// When lanes used each chunk last.
+    uses: HostMemory,
     chunks: u64,
     /// Device address of the region's home, and its length.
     home: u64,
@@ -65,54 +66,49 @@ impl Mirror {
         self.desc.addr()
     }
 
-    /// The copy of all entries' uses.
-    fn look_span(&self) -> CopySpan {
-        CopySpan {
-            to: self.shadow.device_addr(),
-            from: self.entries.addr(),
-            bytes: self.chunks * size_of::<MirrorEntry>() as u64,
+    /// When each chunk was used last; 0 for never.
+    fn uses(&self) -> Vec<u32> {
+        let first = self.uses.host_ptr().cast::<u32>();
+        // SAFETY: the memory has a word a chunk, zeroed at first, and lives as long as this value. Relaxed: lanes store there at any time,
+        // and nothing is ordered by it.
+        let load = |chunk| unsafe { AtomicU32::from_ptr(first.add(chunk)) }.load(Ordering::Relaxed);
+        (0..self.chunks as usize).map(load).collect()
+    }
+
+    /// No chunk was used.
+    fn forget_uses(&self) {
+        let first = self.uses.host_ptr().cast::<u32>();
+        for chunk in 0..self.chunks as usize {
+            // SAFETY: as above.
+            unsafe { AtomicU32::from_ptr(first.add(chunk)) }.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The uses that were read last.
-    fn uses(&self) -> Vec<u32> {
-        // SAFETY: the memory has an entry a chunk, zeroed at first, and is this value's own. The one copy that writes it has ended.
-        let entries =
-            unsafe { std::slice::from_raw_parts(self.shadow.host_ptr().cast::<MirrorEntry>(), self.chunks as usize) };
-        entries.iter().map(|entry| entry.uses).collect()
-    }
-
-    /// Puts the word of a chunk where a copy to the GPU reads it, and returns that copy.
-    fn name_span(&self, chunk: u64, copy: u64) -> CopySpan {
-        let at = self.chunks * size_of::<MirrorEntry>() as u64 + chunk * 8;
-        // SAFETY: behind the entries there is a word a chunk. A copy that reads it is over before the next one of the same chunk begins:
-        // those of one chunk are made in turn, and each is waited for before the chunk's memory is used otherwise.
-        unsafe {
-            self.shadow
-                .host_ptr()
-                .add(at as usize)
-                .cast::<u64>()
-                .write_volatile(copy)
-        };
+    /// The copy of a word, at a device address, to a chunk's entry.
+    fn name_span(&self, chunk: u64, word: u64) -> CopySpan {
         CopySpan {
-            to: self.entries.addr() + chunk * size_of::<MirrorEntry>() as u64,
-            from: self.shadow.device_addr() + at,
+            to: self.entries.addr() + chunk * 8,
+            from: word,
             bytes: 8,
         }
     }
 }
 
-/// Memory at one neighbour, and what brings chunks there.
+/// Memory at one neighbour, and what brings chunks there. All that is copied is copied by the neighbour: this GPU's link has a queue of
+/// faults, behind which a copy of one word waits for longer than a chunk takes.
 struct Path {
     ordinal: u32,
-    // Dropped first: it waits for copies to the memory.
+    // Dropped first: it waits for copies to the memory, and of the words.
     copier: Arc<dyn Copier>,
     memory: DeviceMemory,
+    /// A word a slot, which its chunk's entry gets, and behind them one that is 0.
+    words: HostMemory,
     slots: Vec<Slot>,
     /// The slot whose copy is the oldest.
     oldest: usize,
-    flying: VecDeque<Coming>,
-    /// Copies that have arrived.
+    /// In order. Those that only take names away are none of a chunk.
+    flying: VecDeque<Option<Coming>>,
+    /// Submits that have ended.
     arrived: u64,
     pace: Pace,
 }
@@ -126,7 +122,7 @@ struct Slot {
     bringings: u64,
 }
 
-/// A copy on its way.
+/// A copy on its way, or about to be.
 struct Coming {
     mirror: u64,
     chunk: u64,
@@ -137,16 +133,13 @@ struct Coming {
 struct Open {
     mirror: Arc<Mirror>,
     /// Chunks that have a copy, or are about to.
-    held: HashMap<u64, u64>,
+    held: HashSet<u64>,
     streams: Streams,
 }
 
 struct State {
     paths: Vec<Path>,
     open: Vec<Open>,
-    /// Copies of entries, both ways.
-    own: Arc<dyn Copier>,
-    submitted: u64,
 }
 
 /// The copies of all regions of one GPU.
@@ -194,6 +187,7 @@ impl Mirrors {
                 ordinal,
                 copier: gpu.copier_of(ordinal).doing(doing)?,
                 memory,
+                words: gpu.allocate_host((slots + 1) * 8).doing(doing)?,
                 slots: vec![Slot::default(); slots as usize],
                 oldest: 0,
                 flying: VecDeque::new(),
@@ -201,13 +195,10 @@ impl Mirrors {
                 pace: Pace::default(),
             });
         }
-        let own = gpu.copier().doing(|| "opening second paths".to_owned())?;
         Ok(Some(Self {
             state: Mutex::new(State {
                 paths,
                 open: Vec::new(),
-                own,
-                submitted: 0,
             }),
             chunk_bytes,
             numbers: AtomicU64::new(1),
@@ -219,9 +210,12 @@ impl Mirrors {
     /// What a region of so many bytes, whose home lies at the device address `home`, needs to be mirrored.
     pub fn mirror(&self, gpu: &dyn Gpu, home: u64, bytes: u64, page_shift: u32) -> Result<Mirror, GpuError> {
         let chunks = bytes.div_ceil(self.chunk_bytes).max(1);
-        let entries = DeviceArray::zeroed(gpu, chunks)?;
+        let ordinals: Vec<u32> = self.state.lock().paths.iter().map(|path| path.ordinal).collect();
+        let entries = gpu.allocate_for(&ordinals, chunks * 8)?;
+        let uses = gpu.allocate_host(chunks * 4)?;
         let desc = MirrorDesc {
             entries: entries.addr(),
+            uses: uses.device_addr(),
             chunk_mask: self.chunk_bytes - 1,
             page_shift: self.chunk_bytes.trailing_zeros() - page_shift,
             pad: 0,
@@ -231,7 +225,7 @@ impl Mirrors {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             desc: DeviceArray::from_slice(gpu, &[desc])?,
             entries,
-            shadow: gpu.allocate_host(chunks * (size_of::<MirrorEntry>() as u64 + 8))?,
+            uses,
             chunks,
             home,
             bytes,
@@ -257,7 +251,7 @@ impl Mirrors {
         }
         state.open.push(Open {
             mirror: Arc::clone(mirror),
-            held: HashMap::new(),
+            held: HashSet::new(),
             streams: Streams::default(),
         });
         drop(state);
@@ -275,7 +269,7 @@ impl Mirrors {
         let Some(at) = state.open.iter().position(|open| open.mirror.number == mirror.number) else {
             return Ok(());
         };
-        let closed = state.close(gpu, at, self.chunk_bytes);
+        let closed = state.close(gpu, at);
         if closed.is_err() {
             // Waits for what is on its way.
             state.paths.clear();
@@ -293,7 +287,7 @@ impl Mirrors {
         }
         // Regions that are open now are read over the GPU's own link from now on.
         while !state.open.is_empty() {
-            if let Err(error) = state.close(gpu, 0, self.chunk_bytes) {
+            if let Err(error) = state.close(gpu, 0) {
                 state.open.clear();
                 state.paths.clear();
                 return Err(error).doing(|| "giving memory of copies back".to_owned());
@@ -332,134 +326,124 @@ impl Mirrors {
 }
 
 impl State {
-    /// Copies entries and waits until that is done: it takes as long as one transfer.
-    fn copy_entries(&mut self, spans: &[CopySpan]) -> Result<(), GpuError> {
-        if spans.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: entries and their shadows, which live as long as their region is open, or is being closed by who called; all copies have
-        // ended when this returns. Lanes read and count there by atomics.
-        unsafe { self.own.submit(spans, &[])? };
-        self.submitted += 1;
-        while self.own.completed()? < self.submitted {
-            std::hint::spin_loop();
-        }
-        Ok(())
-    }
-
-    fn opened(&mut self, number: u64) -> Option<&mut Open> {
-        self.open.iter_mut().find(|open| open.mirror.number == number)
-    }
-
-    /// Takes copies that have arrived, and lets words name them. Whether there were some.
-    fn land(&mut self, chunk_bytes: u64) -> Result<bool, GpuError> {
-        let mut landed = Vec::new();
-        for (n, path) in self.paths.iter_mut().enumerate() {
+    /// Takes what has arrived. Whether a chunk did.
+    fn land(&mut self) -> Result<bool, GpuError> {
+        let mut landed = false;
+        for path in &mut self.paths {
             let arrived = path.copier.completed()?;
             while path.arrived < arrived {
                 path.arrived += 1;
-                landed.extend(path.flying.pop_front().map(|coming| (n, coming)));
-                path.pace.arrived(Instant::now(), !path.flying.is_empty());
-            }
-        }
-        let mut spans = Vec::new();
-        for (n, Coming { mirror, chunk, slot }) in &landed {
-            let path = &mut self.paths[*n];
-            let address = path.address(*slot, chunk_bytes);
-            path.slots[*slot].bringings += 1;
-            let copy = address | (path.slots[*slot].bringings & (chunk_bytes - 1));
-            match self.opened(*mirror) {
-                Some(open) => {
-                    open.held.insert(*chunk, copy);
-                    spans.push(open.mirror.name_span(*chunk, copy));
+                if let Some(Some(_)) = path.flying.pop_front() {
+                    path.pace.arrived(Instant::now(), !path.flying.is_empty());
+                    landed = true;
                 }
-                // Closed meanwhile.
-                None => self.paths[*n].slots[*slot].holder = None,
             }
         }
-        self.copy_entries(&spans)?;
-        Ok(!landed.is_empty())
+        Ok(landed)
     }
 
     /// One look, and what follows from it. Whether somebody reads in order, or a copy came.
     fn step(&mut self, chunk_bytes: u64) -> Result<bool, GpuError> {
-        let landed = self.land(chunk_bytes)?;
+        let landed = self.land()?;
         let now = Instant::now();
-        let free = |path: &Path| path.flying.len() < FLYING && !path.pace.rests(now);
-        if self.open.is_empty() || !self.paths.iter().any(free) {
+        let room = |path: &Path| FLYING.saturating_sub(path.chunks_flying()) * usize::from(!path.pace.rests(now));
+        let mut rooms: Vec<usize> = self.paths.iter().map(room).collect();
+        if self.open.is_empty() || rooms.iter().all(|room| *room == 0) {
             return Ok(landed);
         }
-        let looks: Vec<CopySpan> = self.open.iter().map(|open| open.mirror.look_span()).collect();
-        self.copy_entries(&looks)?;
         let (mut wanted, paths) = (Vec::new(), self.paths.len());
         for open in &mut self.open {
             let ahead = open.streams.look(&open.mirror.uses(), paths, AHEAD * paths);
-            let new = ahead.into_iter().filter(|chunk| !open.held.contains_key(chunk));
+            let new = ahead.into_iter().filter(|chunk| !open.held.contains(chunk));
             wanted.extend(new.map(|chunk| (open.mirror.number, chunk)));
         }
-        let mut taken = Vec::new();
-        for (mirror, chunk) in wanted.iter().copied() {
-            let n = (chunk % (paths as u64 + 1)) as usize - 1;
-            let waiting = taken.iter().filter(|(path, _)| *path == n).count();
-            let path = &mut self.paths[n];
-            if path.flying.len() + waiting < FLYING && !path.pace.rests(now) {
-                let slot = path.oldest;
-                path.oldest = (slot + 1) % path.slots.len();
-                taken.push((n, Coming { mirror, chunk, slot }));
+        let read = !wanted.is_empty();
+        wanted.retain(|(_, chunk)| {
+            let room = &mut rooms[path_of(*chunk, paths)];
+            let taken = *room > 0;
+            *room -= usize::from(taken);
+            taken
+        });
+        for n in 0..paths {
+            let coming = wanted.iter().filter(|(_, chunk)| path_of(*chunk, paths) == n);
+            let coming: Vec<Coming> = coming
+                .map(|&(mirror, chunk)| self.paths[n].take(mirror, chunk))
+                .collect();
+            self.unname(n, &coming)?;
+            for coming in coming {
+                self.bring(n, coming, chunk_bytes)?;
             }
         }
-        self.unname(&taken)?;
-        for (n, coming) in taken {
-            self.bring(n, coming, chunk_bytes)?;
-        }
-        Ok(landed || !wanted.is_empty())
+        Ok(landed || read)
     }
 
-    /// Takes the names of what is in these slots out of entries, and waits until no lane can find them there.
-    fn unname(&mut self, taken: &[(usize, Coming)]) -> Result<(), GpuError> {
-        let mut spans = Vec::new();
-        for (n, coming) in taken {
-            let held = self.paths[*n].slots[coming.slot].holder.take();
-            let Some((number, chunk)) = held else { continue };
-            if let Some(open) = self.opened(number)
-                && open.held.remove(&chunk).is_some_and(|copy| copy != 0)
-            {
-                spans.push(open.mirror.name_span(chunk, 0));
+    /// Has a path take the names of what is in these slots out of entries, before anything else that it does from now on.
+    fn unname(&mut self, n: usize, coming: &[Coming]) -> Result<(), GpuError> {
+        let (path, mut spans) = (&mut self.paths[n], Vec::new());
+        for coming in coming {
+            let Some((number, chunk)) = path.slots[coming.slot].holder.take() else {
+                continue;
+            };
+            let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == number) else {
+                continue;
+            };
+            if open.held.remove(&chunk) {
+                spans.push(open.mirror.name_span(chunk, path.word_addr(path.slots.len())));
             }
         }
-        self.copy_entries(&spans)
+        if spans.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: entries of regions that are open, whose closing waits for this path; a word that stays 0 for as long as the path is.
+        unsafe { path.copier.submit(&spans, &[])? };
+        path.flying.push_back(None);
+        Ok(())
     }
 
-    /// Has a path bring a chunk to one of its slots, which no entry names.
+    /// Has a path bring a chunk to one of its slots, which no entry names by then, and let the chunk's entry name it.
     fn bring(&mut self, n: usize, coming: Coming, chunk_bytes: u64) -> Result<(), GpuError> {
         let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == coming.mirror) else {
             return Ok(());
         };
         let path = &mut self.paths[n];
         let start = coming.chunk * chunk_bytes;
-        let span = CopySpan {
-            to: path.address(coming.slot, chunk_bytes),
+        let to = path.memory.addr().next_multiple_of(chunk_bytes) + coming.slot as u64 * chunk_bytes;
+        let data = CopySpan {
+            to,
             from: open.mirror.home + start,
             bytes: chunk_bytes.min(open.mirror.bytes - start),
         };
+        let slot = &mut path.slots[coming.slot];
+        slot.bringings += 1;
+        let copy = to | (slot.bringings & (chunk_bytes - 1));
+        slot.holder = Some((coming.mirror, coming.chunk));
+        // SAFETY: there is a word a slot, and one more. The last copy that read it has ended: there are far more slots than chunks on their
+        // way, and slots are taken in turn.
+        unsafe {
+            path.words
+                .host_ptr()
+                .cast::<u64>()
+                .add(coming.slot)
+                .write_volatile(copy)
+        };
+        let name = open.mirror.name_span(coming.chunk, path.word_addr(coming.slot));
         // SAFETY: a slot of the path's own memory, which no entry names, so that lanes who read there still take nothing of it; and a part
         // of a region's home, which is registered until the region was closed, which waits for this copy. The host may write it when the
         // launches that read it have ended: what came then is named to nobody, since the next launch closes first.
-        unsafe { path.copier.submit(&[span], &[])? };
+        unsafe { path.copier.submit(&[data], &[name])? };
         path.pace.begun(Instant::now());
-        path.slots[coming.slot].holder = Some((coming.mirror, coming.chunk));
-        open.held.insert(coming.chunk, 0);
-        path.flying.push_back(coming);
+        open.held.insert(coming.chunk);
+        path.flying.push_back(Some(coming));
         Ok(())
     }
 
     /// Ends the copies of a region that is open.
-    fn close(&mut self, gpu: &dyn Gpu, at: usize, chunk_bytes: u64) -> Result<(), GpuError> {
+    fn close(&mut self, gpu: &dyn Gpu, at: usize) -> Result<(), GpuError> {
         let open = self.open.swap_remove(at);
         let number = open.mirror.number;
-        let flies = |path: &Path| path.flying.iter().any(|coming| coming.mirror == number);
-        while self.paths.iter().any(flies) {
-            self.land(chunk_bytes)?;
+        // Also of what takes its names away.
+        while self.paths.iter().any(|path| !path.flying.is_empty()) {
+            self.land()?;
         }
         for slot in self.paths.iter_mut().flat_map(|path| &mut path.slots) {
             slot.holder.take_if(|(holder, _)| *holder == number);
@@ -467,14 +451,31 @@ impl State {
         if open.held.is_empty() && open.streams.saw_nothing() {
             return Ok(());
         }
-        let none = vec![crate::device::zero::<MirrorEntry>(); open.mirror.chunks as usize];
-        open.mirror.entries.write(gpu, 0, &none)
+        open.mirror.forget_uses();
+        gpu.write(open.mirror.entries.addr(), &vec![0; open.mirror.chunks as usize * 8])
     }
 }
 
+/// The path that brings a chunk, of so many: the first chunk of each `paths` + 1 in a row is left to faults.
+fn path_of(chunk: u64, paths: usize) -> usize {
+    (chunk % (paths as u64 + 1)) as usize - 1
+}
+
 impl Path {
-    fn address(&self, slot: usize, chunk_bytes: u64) -> u64 {
-        self.memory.addr().next_multiple_of(chunk_bytes) + slot as u64 * chunk_bytes
+    fn chunks_flying(&self) -> usize {
+        self.flying.iter().flatten().count()
+    }
+
+    /// Device address of a slot's word, or of the one that is 0.
+    fn word_addr(&self, slot: usize) -> u64 {
+        self.words.device_addr() + slot as u64 * 8
+    }
+
+    /// The slot that a chunk will come to.
+    fn take(&mut self, mirror: u64, chunk: u64) -> Coming {
+        let slot = self.oldest;
+        self.oldest = (slot + 1) % self.slots.len();
+        Coming { mirror, chunk, slot }
     }
 }
 

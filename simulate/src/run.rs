@@ -183,6 +183,8 @@ pub struct Borrowed {
     pub chunk_pages: u64,
     /// Chunks.
     pub chunks: u64,
+    /// Pages of a chunk that a second path brings; 0 for no such path.
+    pub mirror_pages: u64,
 }
 
 impl Room<'_> {
@@ -272,6 +274,11 @@ impl Room<'_> {
             0 => builder,
             chunks => builder.borrowed_chunk(chunk).borrow_from(1, chunks * chunk),
         };
+        let mirrored = borrowed.mirror_pages * needs.page;
+        let builder = match mirrored {
+            0 => builder,
+            chunk => builder.mirror_chunk(chunk).second_path(16 * chunk),
+        };
         Ok(match sources.direct {
             true => builder.transport(Transport::Direct),
             false => builder.transport(soft),
@@ -307,6 +314,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             true => Borrowed {
                 chunk_pages: 1,
                 chunks: 1,
+                mirror_pages: 0,
             },
             false => Borrowed::default(),
         },

@@ -227,6 +227,10 @@ impl Gpu for MockGpu {
         self.allocate(bytes, 256)
     }
 
+    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.shared.sim.allocate_for(ordinals, bytes)
+    }
+
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
         self.shared.sim.memory_left(ordinal)
     }

@@ -347,3 +347,102 @@ fn what_cannot_be_borrowed_is_refused() {
     let vm = vm.unwrap();
     assert_eq!((vm.borrowed_bytes(), vm.give_back_borrowed(1).unwrap()), (0, 0));
 }
+
+/// A chunk of a second path, and how many of them there is room for.
+const MIRROR_CHUNK: u64 = 16 * PAGE;
+const MIRROR_CHUNKS: u64 = 16;
+/// A region of many such chunks, and a part of one.
+const LONG: u64 = 3000 * PAGE_WORDS + 11;
+
+fn with_second_path() -> VmBuilder {
+    borrowing()
+        .borrowed_chunk(LITTLE)
+        .mirror_chunk(MIRROR_CHUNK)
+        .second_path(MIRROR_CHUNKS * MIRROR_CHUNK)
+}
+
+/// Reads a region in order, a few times at most, until some of it came over the second path.
+fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
+    let total: u64 = expected.iter().map(|word| u64::from(*word)).sum();
+    let before = bench.vm.stats().unwrap();
+    for _ in 0..20 {
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", config(), (region, &out));
+        assert_eq!(out.to_vec().unwrap(), [total]);
+        if bench.vm.stats().unwrap().difference(&before).mirrored > 0 {
+            return;
+        }
+    }
+    panic!("nothing came over the second path: {:?}", bench.vm.stats().unwrap());
+}
+
+#[test]
+fn what_is_read_in_order_comes_over_two_paths() {
+    let bench = Bench::new(with_second_path(), BASIC);
+    let mut expected = words(3, LONG);
+    let mut region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    read_in_order(&bench, &region, &expected);
+    // What the host writes is read, and no copy that was made before.
+    for round in 0..3 {
+        let new = words(20 + round, LONG - 100);
+        region.write(100, &new).unwrap();
+        expected[100..].copy_from_slice(&new);
+        read_in_order(&bench, &region, &expected);
+    }
+    // What kernels write: they may not be read over the second path before it is home.
+    bench.must("read_then_write", config(), (&region, STEP));
+    let written = stepped(&expected, 1);
+    let total: u64 = written.iter().map(|word| u64::from(*word)).sum();
+    let before = bench.vm.stats().unwrap();
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    bench.must("sum", config(), (&region, &out));
+    assert_eq!(out.to_vec().unwrap(), [total]);
+    assert_eq!(bench.vm.stats().unwrap().difference(&before).mirrored, 0);
+    region.flush().unwrap();
+    read_in_order(&bench, &region, &written);
+    let stats = bench.vm.stats().unwrap();
+    assert_eq!(
+        stats.bytes_from_neighbours() + stats.bytes_from_homes(),
+        stats.bytes_fetched
+    );
+    compare(&region.to_vec().unwrap(), &written).unwrap();
+    // Another region over the memory of one that has ended.
+    region.close().unwrap();
+    let region = bench.vm.region::<u32>().read_only().from_slice(&expected).unwrap();
+    read_in_order(&bench, &region, &expected);
+}
+
+#[test]
+fn the_owner_has_the_memory_of_a_second_path_back_at_once() {
+    let bench = Bench::new(with_second_path(), BASIC);
+    let expected = words(4, LONG);
+    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    read_in_order(&bench, &region, &expected);
+    let borrowed = bench.vm.stats().unwrap().bytes_borrowed;
+    assert!(borrowed >= CHUNK + MIRROR_CHUNKS * MIRROR_CHUNK);
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    let launch = bench.launch("sum", config(), (&region, &out));
+    assert_eq!(bench.vm.give_back_borrowed(u64::MAX).unwrap(), borrowed);
+    launch.sync().unwrap();
+    assert_eq!(
+        out.to_vec().unwrap(),
+        [expected.iter().map(|word| u64::from(*word)).sum::<u64>()]
+    );
+    let stats = bench.vm.stats().unwrap();
+    assert_eq!((stats.bytes_borrowed, stats.bytes_given_back), (0, borrowed));
+    bench.must("sum", config(), (&region, &out));
+    let after = bench.vm.stats().unwrap().difference(&stats);
+    assert_eq!((after.mirrored, after.mirrored_lost), (0, 0));
+}
+
+#[test]
+fn a_second_path_that_cannot_be_is_refused() {
+    let little = borrowing().mirror_chunk(MIRROR_CHUNK).second_path(MIRROR_CHUNK).build();
+    assert!(refused(little).contains("16 chunks"));
+    let nobody = Vm::builder()
+        .gpu(simulated_gpu(FRAMES))
+        .transport(Transport::Direct)
+        .second_path(64 << 20)
+        .build();
+    assert!(refused(nobody).contains("second path"));
+}

@@ -579,23 +579,16 @@ struct alignas(128) VictimsDesc {
 /// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
 /// from the region's home, over the neighbour's own link, while launches read the region and none may write it.
 struct MirrorDesc {
-    /// Address of a [`MirrorEntry`] a chunk.
+    /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
+    /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
     unsigned long long entries;
+    /// Address of 32 bits a chunk, in host memory: when a page of the chunk was fetched last, in ticks and never 0, or 0. One fetch of each
+    /// 64 KiB stores it, or of each page that is larger: so the host sees where launches read.
+    unsigned long long uses;
     /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
     unsigned long long chunk_mask;
     /// Base-two logarithm of the pages of a chunk.
     unsigned int page_shift;
-    /// Unused, to align.
-    unsigned int pad;
-};
-
-/// A chunk of a region, as [`MirrorDesc`] has it.
-struct alignas(16) MirrorEntry {
-    /// Address of the chunk's copy, with the number of its bringing in the bits that such addresses do not use; 0 for none. The host alone
-    /// writes it: when a copy is there, and before its memory is used otherwise.
-    unsigned long long copy;
-    /// Fetches of the chunk's pages, one for each 64 KiB of it or each page that is larger: where launches read.
-    unsigned int uses;
     /// Unused, to align.
     unsigned int pad;
 };
@@ -908,8 +901,7 @@ static_assert(sizeof(QueueState) == 512, "size of QueueState");
 static_assert(sizeof(RequestRecord) == 32, "size of RequestRecord");
 static_assert(sizeof(ArrayDesc) == 64, "size of ArrayDesc");
 static_assert(sizeof(RegionDesc) == 128, "size of RegionDesc");
-static_assert(sizeof(MirrorDesc) == 24, "size of MirrorDesc");
-static_assert(sizeof(MirrorEntry) == 16, "size of MirrorEntry");
+static_assert(sizeof(MirrorDesc) == 32, "size of MirrorDesc");
 static_assert(sizeof(VictimsDesc) == 256, "size of VictimsDesc");
 static_assert(sizeof(TableHead) == 5248, "size of TableHead");
 static_assert(sizeof(StreamState) == 16, "size of StreamState");
@@ -992,12 +984,10 @@ static_assert(__builtin_offsetof(RegionDesc, homes_reciprocal) == 104, "offset o
 static_assert(__builtin_offsetof(RegionDesc, victims) == 112, "offset of RegionDesc::victims");
 static_assert(__builtin_offsetof(RegionDesc, mirror) == 120, "offset of RegionDesc::mirror");
 static_assert(__builtin_offsetof(MirrorDesc, entries) == 0, "offset of MirrorDesc::entries");
-static_assert(__builtin_offsetof(MirrorDesc, chunk_mask) == 8, "offset of MirrorDesc::chunk_mask");
-static_assert(__builtin_offsetof(MirrorDesc, page_shift) == 16, "offset of MirrorDesc::page_shift");
-static_assert(__builtin_offsetof(MirrorDesc, pad) == 20, "offset of MirrorDesc::pad");
-static_assert(__builtin_offsetof(MirrorEntry, copy) == 0, "offset of MirrorEntry::copy");
-static_assert(__builtin_offsetof(MirrorEntry, uses) == 8, "offset of MirrorEntry::uses");
-static_assert(__builtin_offsetof(MirrorEntry, pad) == 12, "offset of MirrorEntry::pad");
+static_assert(__builtin_offsetof(MirrorDesc, uses) == 8, "offset of MirrorDesc::uses");
+static_assert(__builtin_offsetof(MirrorDesc, chunk_mask) == 16, "offset of MirrorDesc::chunk_mask");
+static_assert(__builtin_offsetof(MirrorDesc, page_shift) == 24, "offset of MirrorDesc::page_shift");
+static_assert(__builtin_offsetof(MirrorDesc, pad) == 28, "offset of MirrorDesc::pad");
 static_assert(__builtin_offsetof(VictimsDesc, free) == 0, "offset of VictimsDesc::free");
 static_assert(__builtin_offsetof(VictimsDesc, chunks) == 128, "offset of VictimsDesc::chunks");
 static_assert(__builtin_offsetof(VictimsDesc, lent) == 136, "offset of VictimsDesc::lent");

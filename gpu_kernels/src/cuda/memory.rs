@@ -94,6 +94,24 @@ impl DevicePool {
     /// Zeroed memory of the neighbour `ordinal`.
     pub(crate) fn allocate_on(self: &Arc<Self>, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
         check_size(bytes, GRANULE)?;
+        self.check_peer(ordinal)?;
+        let block = self.map(bytes, GRANULE, &[ordinal, self.core.info.ordinal], false)?;
+        self.admit(block.addr, bytes, LiveKind::Large(block))
+    }
+
+    /// Zeroed memory of this GPU that those neighbours' engines reach, too.
+    pub(crate) fn allocate_for(self: &Arc<Self>, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
+        check_size(bytes, GRANULE)?;
+        ordinals.iter().try_for_each(|ordinal| self.check_peer(*ordinal))?;
+        let devices: Vec<u32> = std::iter::once(self.core.info.ordinal)
+            .chain(ordinals.iter().copied())
+            .collect();
+        let block = self.map(bytes, GRANULE, &devices, false)?;
+        self.admit(block.addr, bytes, LiveKind::Large(block))
+    }
+
+    /// Whether this GPU reaches the memory of the neighbour `ordinal`.
+    fn check_peer(&self, ordinal: u32) -> Result<(), GpuError> {
         self.core.enter()?;
         let refuse = |cause: String| Err(GpuError::NoPeer { ordinal, cause });
         if ordinal == self.core.info.ordinal {
@@ -114,8 +132,7 @@ impl DevicePool {
                 "there is no path between the two that loads and stores can take: see nvidia-smi topo -p2p r".into(),
             );
         }
-        let block = self.map(bytes, GRANULE, &[ordinal, self.core.info.ordinal], false)?;
-        self.admit(block.addr, bytes, LiveKind::Large(block))
+        Ok(())
     }
 
     /// Zeroes the memory and enters it into the books.

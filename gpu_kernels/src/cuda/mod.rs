@@ -258,6 +258,10 @@ impl Gpu for CudaGpu {
         self.places.device.allocate_on(ordinal, bytes)
     }
 
+    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.places.device.allocate_for(ordinals, bytes)
+    }
+
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
         management::memory_left(ordinal)
     }

@@ -1,4 +1,4 @@
-//! Which chunks of a region will be read next, by how often each was used so far.
+//! Which chunks of a region will be read next, by when each was used last.
 
 /// Most chunks that a region is read at together: with more, nothing says what comes next.
 const FRONTS_MAX: usize = 64;
@@ -13,8 +13,8 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Chunks that should have a copy soon, the next first: those that follow where the region is read in ascending order, of each
-    /// `paths` + 1 in a row all but the first, which faults fetch over the GPU's own link meanwhile. `uses`: of each chunk, since the
-    /// first look. `ahead`: chunks to look ahead of a reader, besides as many as it came since the last look.
+    /// `paths` + 1 in a row all but the first, which faults fetch over the GPU's own link meanwhile. `uses`: when each chunk was used last,
+    /// 0 for never. `ahead`: chunks to look ahead of a reader, besides as many as it came since the last look.
     pub fn look(&mut self, uses: &[u32], paths: usize, ahead: usize) -> Vec<u64> {
         self.uses.resize(uses.len(), 0);
         let active: Vec<usize> = (0..uses.len()).filter(|&n| uses[n] != self.uses[n]).collect();

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
-use crate::kernels::{PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::kernels::{MIRROR, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
 mod contended;
 mod guarded;
+mod mirror;
 mod programs;
 mod spans;
 mod sweeps;
@@ -62,6 +63,8 @@ pub enum Workload {
     Checksums,
     /// Pages leave for a neighbour's memory and come from there, and the neighbour takes it back meanwhile.
     Victims,
+    /// Copies of chunks at a neighbour come and go, while lanes fetch pages from there.
+    Mirror,
 }
 
 /// A workload that is none.
@@ -93,7 +96,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -114,6 +117,7 @@ impl Workload {
         Self::Returns,
         Self::Checksums,
         Self::Victims,
+        Self::Mirror,
     ];
 
     /// Its name on a command line.
@@ -139,6 +143,7 @@ impl Workload {
             Self::Returns => "returns",
             Self::Checksums => "checksums",
             Self::Victims => "victims",
+            Self::Mirror => "mirror",
         }
     }
 
@@ -158,6 +163,7 @@ impl Workload {
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
+            Self::Mirror => (MIRROR, &[]),
         };
         Sources {
             kernels,
@@ -170,7 +176,7 @@ impl Workload {
     }
 
     /// Whether its lanes race for words by design: as operations of which any order is right, by storing equal values, where a page never
-    /// leaves, by a weak look at a word that changes once, or with a lender for what they read of its memory and do not use then.
+    /// leaves, by a weak look at a word that changes once, or with who uses a neighbour's memory otherwise for what they read there and do not use then.
     pub fn races_on_purpose(self) -> bool {
         matches!(
             self,
@@ -182,6 +188,7 @@ impl Workload {
                 | Self::StoresInPlace
                 | Self::NeverEvicted
                 | Self::Victims
+                | Self::Mirror
         )
     }
 
@@ -196,12 +203,13 @@ impl Workload {
                 | Self::Rising
                 | Self::StoresInPlace
                 | Self::Victims
+                | Self::Mirror
         )
     }
 
     /// Whether its pages leave their frames for a neighbour's memory.
     pub(crate) fn borrows(self) -> bool {
-        self == Self::Victims
+        matches!(self, Self::Victims | Self::Mirror)
     }
 
     /// Whether its pages have two homes, some of which are taken away.
@@ -243,6 +251,7 @@ impl Workload {
             Self::Returns => guarded::returns(room),
             Self::Checksums => guarded::checksums(room),
             Self::Victims => victims::victims(room),
+            Self::Mirror => mirror::mirror(room),
         }
     }
 }

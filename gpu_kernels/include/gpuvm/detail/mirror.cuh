@@ -17,22 +17,24 @@ GPUVM_DEVICE bool has_mirror(const layout::ArrayDesc& array) {
 
 // A page's place in a mirrored chunk.
 struct Mirrored {
-    const layout::MirrorEntry* entry;
+    const u64* entry;
     u64 copy;  // what the entry said, or 0 for none
     u64 from;  // the page's address in the copy
 };
 
-// Uses are counted once for so many bytes.
+// Uses are told once for so many bytes.
 constexpr u64 kUseBytes = 64 << 10;
 
-// Where a page of a region with a mirror is in a copy of its chunk, if there is one. Counts the use.
+// Where a page of a region with a mirror is in a copy of its chunk, if there is one. Tells the host of the use.
 GPUVM_NOINLINE Mirrored mirrored_at(const layout::VmDesc* vm, u64 id) {
     const layout::MirrorDesc* mirror = reinterpret_cast<const layout::MirrorDesc*>(region_of(vm, id)->mirror);
-    u64 page = page_of(id), start = page << vm->page_shift;
-    layout::MirrorEntry* entry = reinterpret_cast<layout::MirrorEntry*>(mirror->entries) + (page >> mirror->page_shift);
-    if (!(start & (kUseBytes - 1))) atom_add_relaxed_gpu(&entry->uses, 1u);
+    u64 page = page_of(id), start = page << vm->page_shift, chunk = page >> mirror->page_shift;
+    const u64* entry = reinterpret_cast<const u64*>(mirror->entries) + chunk;
+    // A store that nobody waits for. Relaxed: a hint.
+    if (!(start & (kUseBytes - 1)))
+        st_relaxed_sys(reinterpret_cast<u32*>(mirror->uses) + chunk, static_cast<u32>(ticks()) | 1);
     // Acquire: the copy's bytes, which another GPU's copy engine wrote, come before the entry that names them.
-    u64 copy = ld_acquire_sys(&entry->copy);
+    u64 copy = ld_acquire_sys(entry);
     return Mirrored{entry, copy, (copy & ~mirror->chunk_mask) + (start & mirror->chunk_mask)};
 }
 
@@ -40,7 +42,7 @@ GPUVM_NOINLINE Mirrored mirrored_at(const layout::VmDesc* vm, u64 id) {
 GPUVM_DEVICE bool was_mirrored(const layout::VmDesc* vm, const Mirrored& mirrored) {
     // The host takes the name away before the copy's memory has other bytes.
     Fetch::end_reads();
-    bool same = ld_relaxed_sys(&mirrored.entry->copy) == mirrored.copy;
+    bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;
     count(same ? &counters(vm)->mirrored : &counters(vm)->mirrored_lost, 1);
     return same;
 }
