@@ -280,6 +280,9 @@ pub struct RegionDesc {
     pub mirror: u64,
 }
 
+/// Bytes of a region whose first page tells that they are read.
+pub const MIRROR_USE_BYTES: u64 = 64 << 10;
+
 /// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
 /// from the region's home, over the neighbour's own link, while launches read the region and none may write it.
 #[repr(C)]
@@ -288,8 +291,8 @@ pub struct MirrorDesc {
     /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
     /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
     pub entries: u64,
-    /// Address of 32 bits a chunk, in host memory: when a page of the chunk was fetched last, in ticks and never 0, or 0. One fetch of each
-    /// 64 KiB stores it, or of each page that is larger: so the host sees where launches read.
+    /// Address of a byte for each [`MIRROR_USE_BYTES`] of the region, in host memory: 1 once the page that begins there was fetched. So the
+    /// host sees what launches have read.
     pub uses: u64,
     /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
     pub chunk_mask: u64,

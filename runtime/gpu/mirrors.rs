@@ -6,14 +6,14 @@ use std::{
     collections::{HashSet, VecDeque},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::Thread,
     time::{Duration, Instant},
 };
 
 use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory};
-use gpuvm_layouts::MirrorDesc;
+use gpuvm_layouts::{MIRROR_USE_BYTES, MirrorDesc};
 use gpuvm_nic::with_causes;
 use parking_lot::Mutex;
 
@@ -32,11 +32,13 @@ use pace::Pace;
 use streams::Streams;
 
 /// Copies of one neighbour that are on their way at once: enough to keep its link busy.
-const FLYING: usize = 4;
-/// Chunks that copies are made ahead of a reader, besides those that it is seen to come.
-const AHEAD: usize = 2 * FLYING;
+const FLYING: usize = 6;
+/// How many chunks further than needed copies are made ahead of a reader, a path.
+const AHEAD: usize = 4 * FLYING;
 /// Fewest chunks a neighbour: what is ahead of a reader, twice.
-const SLOTS_MIN: u64 = 4 * FLYING as u64;
+const SLOTS_MIN: u64 = 16;
+/// How long a copy is kept that nobody comes to, where others need its room.
+const STALE: Duration = Duration::from_millis(5);
 /// How long the thread rests between two looks while a region is read in order.
 const LOOK: Duration = Duration::from_micros(20);
 /// How long it rests while launches run that read in no order, or nothing.
@@ -52,9 +54,12 @@ pub(crate) struct Mirror {
     desc: DeviceArray<MirrorDesc>,
     /// Of this GPU's memory, which neighbours' copy engines reach.
     entries: DeviceMemory,
-    /// When lanes used each chunk last.
+    /// What lanes have read, as a [`MirrorDesc`] has it.
     uses: HostMemory,
     chunks: u64,
+    chunk_bytes: u64,
+    /// Parts of a chunk that are told apart.
+    parts: u32,
     /// Device address of the region's home, and its length.
     home: u64,
     bytes: u64,
@@ -66,21 +71,40 @@ impl Mirror {
         self.desc.addr()
     }
 
-    /// When each chunk was used last; 0 for never.
-    fn uses(&self) -> Vec<u32> {
-        let first = self.uses.host_ptr().cast::<u32>();
-        // SAFETY: the memory has a word a chunk, zeroed at first, and lives as long as this value. Relaxed: lanes store there at any time,
-        // and nothing is ordered by it.
-        let load = |chunk| unsafe { AtomicU32::from_ptr(first.add(chunk)) }.load(Ordering::Relaxed);
-        (0..self.chunks as usize).map(load).collect()
+    /// How many parts of each chunk were read: of [`MIRROR_USE_BYTES`], or pages that are larger.
+    fn read(&self) -> Vec<u32> {
+        let words = self.uses_of(self.chunk_bytes).max(8) / 8;
+        let whole = self.uses_of(self.chunk_bytes).is_multiple_of(8);
+        let count = |chunk: u64| match whole {
+            true => (chunk * words..(chunk + 1) * words)
+                .map(|word| self.eight_uses(word).count_ones())
+                .sum(),
+            false => {
+                let first = chunk * self.chunk_bytes / MIRROR_USE_BYTES;
+                let uses = first..first + self.uses_of(self.chunk_bytes);
+                uses.map(|n| (self.eight_uses(n / 8) >> (8 * (n % 8)) & 1) as u32).sum()
+            }
+        };
+        (0..self.chunks).map(count).collect()
     }
 
-    /// No chunk was used.
-    fn forget_uses(&self) {
-        let first = self.uses.host_ptr().cast::<u32>();
-        for chunk in 0..self.chunks as usize {
+    fn uses_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(MIRROR_USE_BYTES)
+    }
+
+    fn eight_uses(&self, word: u64) -> u64 {
+        let words = self.uses.host_ptr().cast::<u64>();
+        // SAFETY: the memory has a byte a use of every chunk, in whole words, and lives as long as this value. Relaxed: lanes store there at
+        // any time, and nothing is ordered by it.
+        unsafe { AtomicU64::from_ptr(words.add(word as usize)) }.load(Ordering::Relaxed)
+    }
+
+    /// Nothing was read.
+    fn forget_reads(&self) {
+        let words = self.uses.host_ptr().cast::<u64>();
+        for word in 0..self.uses.bytes() as usize / 8 {
             // SAFETY: as above.
-            unsafe { AtomicU32::from_ptr(first.add(chunk)) }.store(0, Ordering::Relaxed);
+            unsafe { AtomicU64::from_ptr(words.add(word)) }.store(0, Ordering::Relaxed);
         }
     }
 
@@ -104,8 +128,6 @@ struct Path {
     /// A word a slot, which its chunk's entry gets, and behind them one that is 0.
     words: HostMemory,
     slots: Vec<Slot>,
-    /// The slot whose copy is the oldest.
-    oldest: usize,
     /// In order. Those that only take names away are none of a chunk.
     flying: VecDeque<Option<Coming>>,
     /// Submits that have ended.
@@ -118,8 +140,9 @@ struct Path {
 struct Slot {
     /// The region's number and its chunk, which a word names or is about to.
     holder: Option<(u64, u64)>,
-    /// How often a chunk was brought here.
+    /// How often a chunk was brought here, and when that was begun last.
     bringings: u64,
+    begun: Option<Instant>,
 }
 
 /// A copy on its way, or about to be.
@@ -140,6 +163,9 @@ struct Open {
 struct State {
     paths: Vec<Path>,
     open: Vec<Open>,
+    /// Chunks that were brought since the last report, and those of which much was read by then.
+    brought: u64,
+    late: u64,
 }
 
 /// The copies of all regions of one GPU.
@@ -150,6 +176,8 @@ pub(crate) struct Mirrors {
     /// Bytes.
     given_back: AtomicU64,
     waker: OnceLock<Thread>,
+    /// Somebody waked the thread.
+    woken: AtomicBool,
 }
 
 impl Mirrors {
@@ -189,7 +217,6 @@ impl Mirrors {
                 memory,
                 words: gpu.allocate_host((slots + 1) * 8).doing(doing)?,
                 slots: vec![Slot::default(); slots as usize],
-                oldest: 0,
                 flying: VecDeque::new(),
                 arrived: 0,
                 pace: Pace::default(),
@@ -199,11 +226,14 @@ impl Mirrors {
             state: Mutex::new(State {
                 paths,
                 open: Vec::new(),
+                brought: 0,
+                late: 0,
             }),
             chunk_bytes,
             numbers: AtomicU64::new(1),
             given_back: AtomicU64::new(0),
             waker: OnceLock::new(),
+            woken: AtomicBool::new(false),
         }))
     }
 
@@ -212,7 +242,8 @@ impl Mirrors {
         let chunks = bytes.div_ceil(self.chunk_bytes).max(1);
         let ordinals: Vec<u32> = self.state.lock().paths.iter().map(|path| path.ordinal).collect();
         let entries = gpu.allocate_for(&ordinals, chunks * 8)?;
-        let uses = gpu.allocate_host(chunks * 4)?;
+        let uses = (chunks * self.chunk_bytes).div_ceil(MIRROR_USE_BYTES);
+        let uses = gpu.allocate_host(uses.next_multiple_of(8))?;
         let desc = MirrorDesc {
             entries: entries.addr(),
             uses: uses.device_addr(),
@@ -227,6 +258,8 @@ impl Mirrors {
             entries,
             uses,
             chunks,
+            chunk_bytes: self.chunk_bytes,
+            parts: (self.chunk_bytes / MIRROR_USE_BYTES.max(1 << page_shift)).max(1) as u32,
             home,
             bytes,
         })
@@ -252,9 +285,11 @@ impl Mirrors {
         state.open.push(Open {
             mirror: Arc::clone(mirror),
             held: HashSet::new(),
-            streams: Streams::default(),
+            streams: Streams::new(mirror.parts),
         });
         drop(state);
+        // Relaxed: the thread sees it at its next turn at the latest.
+        self.woken.store(true, Ordering::Relaxed);
         if let Some(thread) = self.waker.get() {
             thread.unpark();
         }
@@ -307,16 +342,27 @@ impl Mirrors {
 
     /// Brings chunks while launches run that read in order.
     fn turn(&self, stop: &AtomicBool, busy: impl Fn() -> bool) -> Result<(), GpuError> {
-        self.waker.get_or_init(std::thread::current);
-        let mut seen = Instant::now();
+        self.waker.get_or_init(|| {
+            // SAFETY: it sets how late this thread's own sleeps may end, ns.
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+            std::thread::current()
+        });
+        // A launch is about to begin, and is in flight soon.
+        let now = Instant::now();
+        let mut seen = if self.woken.swap(false, Ordering::Relaxed) {
+            Some(now)
+        } else {
+            None
+        };
         // Relaxed: it only ends the turn.
         while !stop.load(Ordering::Relaxed) {
             let read = self.state.lock().step(self.chunk_bytes)?;
             if read {
-                seen = Instant::now();
+                seen = Some(Instant::now());
             }
-            let quiet = seen.elapsed() > PATIENCE;
+            let quiet = seen.is_none_or(|seen| seen.elapsed() > PATIENCE);
             if quiet && !busy() {
+                self.state.lock().report();
                 return Ok(());
             }
             std::thread::park_timeout(if quiet { QUIET_LOOK } else { LOOK });
@@ -326,6 +372,20 @@ impl Mirrors {
 }
 
 impl State {
+    /// Tells what was brought since the last report.
+    fn report(&mut self) {
+        if self.brought > 0 {
+            let leads: Vec<usize> = self.open.iter().map(|open| open.streams.lead()).collect();
+            tracing::debug!(
+                chunks = self.brought,
+                late = self.late,
+                ?leads,
+                "brought over second paths"
+            );
+        }
+        (self.brought, self.late) = (0, 0);
+    }
+
     /// Takes what has arrived. Whether a chunk did.
     fn land(&mut self) -> Result<bool, GpuError> {
         let mut landed = false;
@@ -333,10 +393,15 @@ impl State {
             let arrived = path.copier.completed()?;
             while path.arrived < arrived {
                 path.arrived += 1;
-                if let Some(Some(_)) = path.flying.pop_front() {
-                    path.pace.arrived(Instant::now(), !path.flying.is_empty());
-                    landed = true;
+                let Some(Some(coming)) = path.flying.pop_front() else {
+                    continue;
+                };
+                path.pace.arrived(Instant::now(), !path.flying.is_empty());
+                if let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == coming.mirror) {
+                    self.late += u64::from(open.streams.landed(coming.chunk, path.slots.len() / 2));
                 }
+                self.brought += 1;
+                landed = true;
             }
         }
         Ok(landed)
@@ -347,43 +412,62 @@ impl State {
         let landed = self.land()?;
         let now = Instant::now();
         let room = |path: &Path| FLYING.saturating_sub(path.chunks_flying()) * usize::from(!path.pace.rests(now));
-        let mut rooms: Vec<usize> = self.paths.iter().map(room).collect();
+        let rooms: Vec<usize> = self.paths.iter().map(room).collect();
         if self.open.is_empty() || rooms.iter().all(|room| *room == 0) {
             return Ok(landed);
         }
         let (mut wanted, paths) = (Vec::new(), self.paths.len());
         for open in &mut self.open {
-            let ahead = open.streams.look(&open.mirror.uses(), paths, AHEAD * paths);
+            let ahead = open.streams.look(open.mirror.read(), paths, AHEAD * paths);
             let new = ahead.into_iter().filter(|chunk| !open.held.contains(chunk));
             wanted.extend(new.map(|chunk| (open.mirror.number, chunk)));
+            if open.streams.is_all_read() {
+                open.mirror.forget_reads();
+            }
         }
         let read = !wanted.is_empty();
-        wanted.retain(|(_, chunk)| {
-            let room = &mut rooms[path_of(*chunk, paths)];
-            let taken = *room > 0;
-            *room -= usize::from(taken);
-            taken
-        });
         for n in 0..paths {
-            let coming = wanted.iter().filter(|(_, chunk)| path_of(*chunk, paths) == n);
-            let coming: Vec<Coming> = coming
-                .map(|&(mirror, chunk)| self.paths[n].take(mirror, chunk))
-                .collect();
-            self.unname(n, &coming)?;
-            for coming in coming {
+            let mut coming = Vec::new();
+            let of_path = wanted.iter().filter(|(_, chunk)| path_of(*chunk, paths) == n);
+            for &(mirror, chunk) in of_path.take(rooms[n]) {
+                let Some(slot) = self.free_slot(n, now) else { break };
+                let slot_of = &mut self.paths[n].slots[slot];
+                let held = slot_of.holder.replace((mirror, chunk));
+                slot_of.begun = Some(now);
+                coming.push((held, Coming { mirror, chunk, slot }));
+            }
+            self.unname(n, coming.iter().filter_map(|(held, _)| *held))?;
+            for (_, coming) in coming {
                 self.bring(n, coming, chunk_bytes)?;
             }
         }
         Ok(landed || read)
     }
 
-    /// Has a path take the names of what is in these slots out of entries, before anything else that it does from now on.
-    fn unname(&mut self, n: usize, coming: &[Coming]) -> Result<(), GpuError> {
-        let (path, mut spans) = (&mut self.paths[n], Vec::new());
-        for coming in coming {
-            let Some((number, chunk)) = path.slots[coming.slot].holder.take() else {
-                continue;
+    /// A slot that has no copy, or one that is of no use any more: its chunk was read, or nobody came to it for long.
+    fn free_slot(&self, n: usize, now: Instant) -> Option<usize> {
+        let is_useless = |slot: &Slot| match slot.holder {
+            Some((number, chunk)) => {
+                let open = self.open.iter().find(|open| open.mirror.number == number);
+                open.is_none_or(|open| open.streams.is_read(chunk))
+            }
+            None => true,
+        };
+        let slots = &self.paths[n].slots;
+        slots.iter().position(is_useless).or_else(|| {
+            let old = |slot: &Slot| {
+                slot.begun
+                    .is_some_and(|begun| now.saturating_duration_since(begun) > STALE)
             };
+            let stale = (0..slots.len()).filter(|&slot| old(&slots[slot]));
+            stale.min_by_key(|&slot| slots[slot].begun)
+        })
+    }
+
+    /// Has a path take the names of chunks' copies out of entries, before anything else that it does from now on.
+    fn unname(&mut self, n: usize, held: impl Iterator<Item = (u64, u64)>) -> Result<(), GpuError> {
+        let (path, mut spans) = (&mut self.paths[n], Vec::new());
+        for (number, chunk) in held {
             let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == number) else {
                 continue;
             };
@@ -416,9 +500,7 @@ impl State {
         let slot = &mut path.slots[coming.slot];
         slot.bringings += 1;
         let copy = to | (slot.bringings & (chunk_bytes - 1));
-        slot.holder = Some((coming.mirror, coming.chunk));
-        // SAFETY: there is a word a slot, and one more. The last copy that read it has ended: there are far more slots than chunks on their
-        // way, and slots are taken in turn.
+        // SAFETY: there is a word a slot, and one more. The last copy that read it has ended: no slot is taken whose chunk is on its way.
         unsafe {
             path.words
                 .host_ptr()
@@ -451,7 +533,7 @@ impl State {
         if open.held.is_empty() && open.streams.saw_nothing() {
             return Ok(());
         }
-        open.mirror.forget_uses();
+        open.mirror.forget_reads();
         gpu.write(open.mirror.entries.addr(), &vec![0; open.mirror.chunks as usize * 8])
     }
 }
@@ -469,13 +551,6 @@ impl Path {
     /// Device address of a slot's word, or of the one that is 0.
     fn word_addr(&self, slot: usize) -> u64 {
         self.words.device_addr() + slot as u64 * 8
-    }
-
-    /// The slot that a chunk will come to.
-    fn take(&mut self, mirror: u64, chunk: u64) -> Coming {
-        let slot = self.oldest;
-        self.oldest = (slot + 1) % self.slots.len();
-        Coming { mirror, chunk, slot }
     }
 }
 

@@ -361,6 +361,13 @@ fn with_second_path() -> VmBuilder {
         .second_path(MIRROR_CHUNKS * MIRROR_CHUNK)
 }
 
+/// A region whose pages take no slots: all that a neighbour has of it are copies of chunks.
+fn unkept(bench: &Bench, values: &[u32]) -> gpuvm::Region<u32> {
+    let region = bench.vm.region::<u32>().from_slice(values).unwrap();
+    region.advise(Advice::ReadOnce).unwrap();
+    region
+}
+
 /// Reads a region in order, a few times at most, until some of it came over the second path.
 fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
     let total: u64 = expected.iter().map(|word| u64::from(*word)).sum();
@@ -380,7 +387,7 @@ fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
 fn what_is_read_in_order_comes_over_two_paths() {
     let bench = Bench::new(with_second_path(), BASIC);
     let mut expected = words(3, LONG);
-    let mut region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    let mut region = unkept(&bench, &expected);
     read_in_order(&bench, &region, &expected);
     // What the host writes is read, and no copy that was made before.
     for round in 0..3 {
@@ -408,7 +415,7 @@ fn what_is_read_in_order_comes_over_two_paths() {
     compare(&region.to_vec().unwrap(), &written).unwrap();
     // Another region over the memory of one that has ended.
     region.close().unwrap();
-    let region = bench.vm.region::<u32>().read_only().from_slice(&expected).unwrap();
+    let region = unkept(&bench, &expected);
     read_in_order(&bench, &region, &expected);
 }
 
@@ -416,7 +423,7 @@ fn what_is_read_in_order_comes_over_two_paths() {
 fn the_owner_has_the_memory_of_a_second_path_back_at_once() {
     let bench = Bench::new(with_second_path(), BASIC);
     let expected = words(4, LONG);
-    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    let region = unkept(&bench, &expected);
     read_in_order(&bench, &region, &expected);
     let borrowed = bench.vm.stats().unwrap().bytes_borrowed;
     assert!(borrowed >= CHUNK + MIRROR_CHUNKS * MIRROR_CHUNK);

@@ -380,6 +380,9 @@ constexpr const unsigned int REGIONS_MAX = (1 << 16);
 /// Computer Programming, volume 3, 6.4).
 constexpr const unsigned long long NIC_HASH = 5700357409661599243ULL;
 
+/// Bytes of a region whose first page tells that they are read.
+constexpr const unsigned long long MIRROR_USE_BYTES = (64ULL << 10ULL);
+
 /// Sub-buckets an octave of the latency histogram.
 constexpr const unsigned int LATENCY_SUB_BITS = 3;
 
@@ -582,8 +585,8 @@ struct MirrorDesc {
     /// Address of 64 bits a chunk: the address of the chunk's copy, with the number of its bringing in the bits that such addresses do not
     /// use; 0 for none. The host alone writes them: when a copy is there, and before its memory is used otherwise.
     unsigned long long entries;
-    /// Address of 32 bits a chunk, in host memory: when a page of the chunk was fetched last, in ticks and never 0, or 0. One fetch of each
-    /// 64 KiB stores it, or of each page that is larger: so the host sees where launches read.
+    /// Address of a byte for each [`MIRROR_USE_BYTES`] of the region, in host memory: 1 once the page that begins there was fetched. So the
+    /// host sees what launches have read.
     unsigned long long uses;
     /// Bytes of a chunk, and of a copy, less one: copies lie at multiples of their size.
     unsigned long long chunk_mask;

@@ -22,17 +22,14 @@ struct Mirrored {
     u64 from;  // the page's address in the copy
 };
 
-// Uses are told once for so many bytes.
-constexpr u64 kUseBytes = 64 << 10;
-
 // Where a page of a region with a mirror is in a copy of its chunk, if there is one. Tells the host of the use.
 GPUVM_NOINLINE Mirrored mirrored_at(const layout::VmDesc* vm, u64 id) {
     const layout::MirrorDesc* mirror = reinterpret_cast<const layout::MirrorDesc*>(region_of(vm, id)->mirror);
-    u64 page = page_of(id), start = page << vm->page_shift, chunk = page >> mirror->page_shift;
-    const u64* entry = reinterpret_cast<const u64*>(mirror->entries) + chunk;
+    u64 page = page_of(id), start = page << vm->page_shift;
+    const u64* entry = reinterpret_cast<const u64*>(mirror->entries) + (page >> mirror->page_shift);
     // A store that nobody waits for. Relaxed: a hint.
-    if (!(start & (kUseBytes - 1)))
-        st_relaxed_sys(reinterpret_cast<u32*>(mirror->uses) + chunk, static_cast<u32>(ticks()) | 1);
+    if (!(start & (layout::MIRROR_USE_BYTES - 1)))
+        st_relaxed_sys(reinterpret_cast<u8*>(mirror->uses) + start / layout::MIRROR_USE_BYTES, u8{1});
     // Acquire: the copy's bytes, which another GPU's copy engine wrote, come before the entry that names them.
     u64 copy = ld_acquire_sys(entry);
     return Mirrored{entry, copy, (copy & ~mirror->chunk_mask) + (start & mirror->chunk_mask)};
