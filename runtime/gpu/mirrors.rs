@@ -33,12 +33,14 @@ use streams::Streams;
 
 /// Copies of one neighbour that are on their way at once: enough to keep its link busy.
 const FLYING: usize = 6;
-/// How many chunks further than needed copies are made ahead of a reader, a path.
-const AHEAD: usize = 4 * FLYING;
-/// Fewest chunks a neighbour: what is ahead of a reader, twice.
+/// Fewest chunks a neighbour.
 const SLOTS_MIN: u64 = 16;
-/// How long a copy is kept that nobody comes to, where others need its room.
+/// How long a copy is kept of which nothing is read, where others need its room.
 const STALE: Duration = Duration::from_millis(5);
+/// Chunks that are brought before it is known whether they are read.
+const CREDIT: u64 = 128;
+/// No more than so many times what was read is brought.
+const PAYS_SHARE: u64 = 4;
 /// How long the thread rests between two looks while a region is read in order.
 const LOOK: Duration = Duration::from_micros(20);
 /// How long it rests while launches run that read in no order, or nothing.
@@ -140,9 +142,13 @@ struct Path {
 struct Slot {
     /// The region's number and its chunk, which a word names or is about to.
     holder: Option<(u64, u64)>,
-    /// How often a chunk was brought here, and when that was begun last.
+    /// How often a chunk was brought here.
     bringings: u64,
-    begun: Option<Instant>,
+    /// Whether it is on its way. Its slot is not taken then, also where nobody needs it any more: its word is to be copied still.
+    flies: bool,
+    /// How much of it was read, and since when that is so.
+    read: u32,
+    since: Option<Instant>,
 }
 
 /// A copy on its way, or about to be.
@@ -158,6 +164,16 @@ struct Open {
     /// Chunks that have a copy, or are about to.
     held: HashSet<u64>,
     streams: Streams,
+    /// Parts that were brought, and those of them that were read there.
+    brought: u64,
+    earned: u64,
+}
+
+impl Open {
+    /// Whether it pays to bring more: enough of what was brought is read there.
+    fn pays(&self) -> bool {
+        self.brought <= CREDIT * u64::from(self.mirror.parts) + self.earned * PAYS_SHARE
+    }
 }
 
 struct State {
@@ -286,6 +302,8 @@ impl Mirrors {
             mirror: Arc::clone(mirror),
             held: HashSet::new(),
             streams: Streams::new(mirror.parts),
+            brought: 0,
+            earned: 0,
         });
         drop(state);
         // Relaxed: the thread sees it at its next turn at the latest.
@@ -397,7 +415,10 @@ impl State {
                     continue;
                 };
                 path.pace.arrived(Instant::now(), !path.flying.is_empty());
+                let slot = &mut path.slots[coming.slot];
+                (slot.flies, slot.read, slot.since) = (false, 0, Some(Instant::now()));
                 if let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == coming.mirror) {
+                    slot.read = open.streams.read_of(coming.chunk);
                     self.late += u64::from(open.streams.landed(coming.chunk, path.slots.len() / 2));
                 }
                 self.brought += 1;
@@ -417,55 +438,79 @@ impl State {
             return Ok(landed);
         }
         let (mut wanted, paths) = (Vec::new(), self.paths.len());
+        let most: usize = rooms.iter().sum::<usize>() * paths;
         for open in &mut self.open {
-            let ahead = open.streams.look(open.mirror.read(), paths, AHEAD * paths);
-            let new = ahead.into_iter().filter(|chunk| !open.held.contains(chunk));
+            let pays = open.pays();
+            let next = open.streams.look(open.mirror.read(), paths);
+            let new = next.filter(|chunk| pays && !open.held.contains(chunk)).take(most);
             wanted.extend(new.map(|chunk| (open.mirror.number, chunk)));
             if open.streams.is_all_read() {
                 open.mirror.forget_reads();
+                open.streams.begin();
             }
         }
         let read = !wanted.is_empty();
         for n in 0..paths {
-            let mut coming = Vec::new();
             let of_path = wanted.iter().filter(|(_, chunk)| path_of(*chunk, paths) == n);
-            for &(mirror, chunk) in of_path.take(rooms[n]) {
-                let Some(slot) = self.free_slot(n, now) else { break };
-                let slot_of = &mut self.paths[n].slots[slot];
-                let held = slot_of.holder.replace((mirror, chunk));
-                slot_of.begun = Some(now);
-                coming.push((held, Coming { mirror, chunk, slot }));
+            let free = self.tend(n, now);
+            let (mut held, mut coming) = (Vec::new(), Vec::new());
+            for (&(mirror, chunk), slot) in of_path.take(rooms[n]).zip(free) {
+                let taken = &mut self.paths[n].slots[slot];
+                held.extend(taken.holder.replace((mirror, chunk)));
+                coming.push(Coming { mirror, chunk, slot });
             }
-            self.unname(n, coming.iter().filter_map(|(held, _)| *held))?;
-            for (_, coming) in coming {
+            self.unname(n, held)?;
+            for coming in coming {
                 self.bring(n, coming, chunk_bytes)?;
             }
         }
         Ok(landed || read)
     }
 
-    /// A slot that has no copy, or one that is of no use any more: its chunk was read, or nobody came to it for long.
-    fn free_slot(&self, n: usize, now: Instant) -> Option<usize> {
-        let is_useless = |slot: &Slot| match slot.holder {
-            Some((number, chunk)) => {
-                let open = self.open.iter().find(|open| open.mirror.number == number);
-                open.is_none_or(|open| open.streams.is_read(chunk))
-            }
-            None => true,
-        };
-        let slots = &self.paths[n].slots;
-        slots.iter().position(is_useless).or_else(|| {
-            let old = |slot: &Slot| {
-                slot.begun
-                    .is_some_and(|begun| now.saturating_duration_since(begun) > STALE)
+    /// Looks at what was read of copies since the last look, and finds slots of a path that have none, or one that is of no use any more: its
+    /// chunk was read, or nothing of it for long. As many as copies may be on their way.
+    fn tend(&mut self, n: usize, now: Instant) -> Vec<usize> {
+        let (mut free, mut oldest): (Vec<usize>, Option<(Instant, usize)>) = (Vec::new(), None);
+        for (at, slot) in self.paths[n]
+            .slots
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, slot)| !slot.flies)
+        {
+            let held = slot.holder.zip(slot.since);
+            let holder = held.and_then(|((number, chunk), since)| {
+                let open = self.open.iter_mut().find(|open| open.mirror.number == number)?;
+                Some((open, chunk, since))
+            });
+            let Some((open, chunk, since)) = holder else {
+                free.push(at);
+                continue;
             };
-            let stale = (0..slots.len()).filter(|&slot| old(&slots[slot]));
-            stale.min_by_key(|&slot| slots[slot].begun)
-        })
+            let read = open.streams.read_of(chunk);
+            if read != slot.read {
+                open.earned += u64::from(read.saturating_sub(slot.read));
+                (slot.read, slot.since) = (read, Some(now));
+            } else if now.saturating_duration_since(since) > STALE && oldest.is_none_or(|(then, _)| since < then) {
+                oldest = Some((since, at));
+            }
+            if open.streams.is_read(chunk) {
+                free.push(at);
+            }
+        }
+        free.truncate(FLYING);
+        if let (true, Some((_, at))) = (free.is_empty(), oldest) {
+            if let Some((number, chunk)) = self.paths[n].slots[at].holder
+                && let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == number)
+            {
+                open.streams.give_up(chunk);
+            }
+            free.push(at);
+        }
+        free
     }
 
     /// Has a path take the names of chunks' copies out of entries, before anything else that it does from now on.
-    fn unname(&mut self, n: usize, held: impl Iterator<Item = (u64, u64)>) -> Result<(), GpuError> {
+    fn unname(&mut self, n: usize, held: Vec<(u64, u64)>) -> Result<(), GpuError> {
         let (path, mut spans) = (&mut self.paths[n], Vec::new());
         for (number, chunk) in held {
             let Some(open) = self.open.iter_mut().find(|open| open.mirror.number == number) else {
@@ -499,6 +544,7 @@ impl State {
         };
         let slot = &mut path.slots[coming.slot];
         slot.bringings += 1;
+        slot.flies = true;
         let copy = to | (slot.bringings & (chunk_bytes - 1));
         // SAFETY: there is a word a slot, and one more. The last copy that read it has ended: no slot is taken whose chunk is on its way.
         unsafe {
@@ -515,6 +561,7 @@ impl State {
         unsafe { path.copier.submit(&[data], &[name])? };
         path.pace.begun(Instant::now());
         open.held.insert(coming.chunk);
+        open.brought += u64::from(open.mirror.parts);
         path.flying.push_back(Some(coming));
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Which chunks of a region will be read next, by how much of each was read so far.
+//! Which chunks of a region are to be brought next, by how much of each was read so far.
 
-/// Most places where a region is read in order at once: with more, nothing says what comes next.
-const FRONTS_MAX: usize = 64;
+use std::collections::HashSet;
+
 /// A chunk of which more than one part of so many was read is left to faults.
 const BEGUN_SHARE: u32 = 8;
 /// A copy came late if more than one part of so many of its chunk was read by then.
@@ -15,6 +15,8 @@ pub(super) struct Streams {
     parts: u32,
     /// Chunks between those that are read and the first one to bring: as many as are read while it comes.
     lead: usize,
+    /// Chunks whose copies nobody read for long: perhaps their pages have frames.
+    idle: HashSet<u64>,
 }
 
 impl Streams {
@@ -23,33 +25,38 @@ impl Streams {
             read: Vec::new(),
             parts,
             lead: 1,
+            idle: HashSet::new(),
         }
     }
 
-    /// Chunks that should have a copy soon, the next first: `ahead` chunks that follow where the region is read in ascending order, of each
-    /// `paths` + 1 in a row all but the first, which faults fetch over the GPU's own link meanwhile. `read`: how many parts of each chunk
-    /// were.
-    pub fn look(&mut self, read: Vec<u32>, paths: usize, ahead: usize) -> Vec<u64> {
+    /// Chunks of which little was read yet, in ascending order, which is that of most kernels: of each `paths` + 1 in a row all but the
+    /// first, which faults fetch over the GPU's own link meanwhile. None where nothing was read since the last look. `read`: how many
+    /// parts of each chunk were.
+    ///
+    /// The lanes of a kernel are not in step: while the first have come to a chunk, the last are hundreds before it. So a chunk is in use for
+    /// long, and no look at where lanes are tells what comes next.
+    pub fn look(&mut self, read: Vec<u32>, paths: usize) -> impl Iterator<Item = u64> {
         let moved = read != self.read;
         self.read = read;
-        if !moved {
-            return Vec::new();
-        }
-        let begun = |chunk: usize| self.read[chunk] > self.parts / BEGUN_SHARE;
-        // Lanes are not in step: some have come to chunks that most others have before them.
-        let last = self.read.len().saturating_sub(1);
-        let fronts: Vec<usize> = (0..last).filter(|&chunk| begun(chunk) && !begun(chunk + 1)).collect();
-        if fronts.len() > FRONTS_MAX {
-            return Vec::new();
-        }
-        let mut wanted = Vec::new();
-        for front in fronts {
-            let next = front + 1 + self.lead..(front + 1 + self.lead + ahead).min(self.read.len());
-            wanted.extend(next.filter(|&chunk| !begun(chunk) && chunk % (paths + 1) != 0));
-        }
-        wanted.sort_unstable();
-        wanted.dedup();
-        wanted.into_iter().map(|chunk| chunk as u64).collect()
+        let little = |chunk: &usize| self.read[*chunk] <= self.parts / BEGUN_SHARE;
+        let count = if moved { self.read.len() } else { 0 };
+        let first = (0..count).find(little).unwrap_or(count);
+        let next = (first + self.lead).min(count)..count;
+        let of_paths = next.filter(move |chunk| chunk % (paths + 1) != 0);
+        of_paths
+            .filter(little)
+            .map(|chunk| chunk as u64)
+            .filter(|chunk| !self.idle.contains(chunk))
+    }
+
+    /// Nobody read a chunk's copy for long: it is brought no more.
+    pub fn give_up(&mut self, chunk: u64) {
+        self.idle.insert(chunk);
+    }
+
+    /// The kernel begins anew.
+    pub fn begin(&mut self) {
+        self.idle.clear();
     }
 
     /// The copy of a chunk has come: whether that was in time says how long before its use the next ones are to be begun. `most`: chunks
@@ -87,7 +94,8 @@ impl Streams {
         self.read.iter().all(|read| *read == 0)
     }
 
-    fn read_of(&self, chunk: u64) -> u32 {
+    /// What was read of a chunk, in parts.
+    pub fn read_of(&self, chunk: u64) -> u32 {
         self.read.get(chunk as usize).copied().unwrap_or(0)
     }
 }
@@ -108,62 +116,68 @@ mod tests {
         (0..64).map(read).collect()
     }
 
+    fn look(streams: &mut Streams, read: Vec<u32>, paths: usize, most: usize) -> Vec<u64> {
+        streams.look(read, paths).take(most).collect()
+    }
+
     #[test]
     fn a_stream_is_met_ahead_by_every_other_chunk() {
         let mut streams = Streams::new(PARTS);
-        assert_eq!(streams.look(read_to(0), 1, 4), [3, 5]);
-        assert_eq!(
-            streams.look(read_to(0), 1, 4),
-            Vec::<u64>::new(),
+        assert_eq!(look(&mut streams, read_to(0), 1, 2), [3, 5]);
+        assert!(
+            look(&mut streams, read_to(0), 1, 2).is_empty(),
             "nothing was read since"
         );
-        assert_eq!(streams.look(read_to(3), 1, 8), [5, 7, 9, 11]);
+        assert_eq!(look(&mut streams, read_to(3), 1, 4), [5, 7, 9, 11]);
     }
 
     #[test]
     fn with_two_paths_two_of_three_chunks_come_from_them() {
-        assert_eq!(Streams::new(PARTS).look(read_to(0), 2, 6), [2, 4, 5, 7]);
+        assert_eq!(look(&mut Streams::new(PARTS), read_to(0), 2, 4), [2, 4, 5, 7]);
     }
 
     #[test]
     fn copies_that_come_late_are_begun_earlier() {
         let mut streams = Streams::new(PARTS);
-        streams.look(read_to(9), 1, 4);
-        streams.landed(9, 32);
-        assert_eq!(streams.look(read_to(10), 1, 4), [15, 17]);
+        look(&mut streams, read_to(9), 1, 2);
+        assert!(streams.landed(9, 32));
+        assert_eq!(look(&mut streams, read_to(10), 1, 2), [15, 17]);
         // And those that come early a little later.
-        streams.landed(17, 32);
-        assert_eq!(streams.look(read_to(11), 1, 4), [15, 17]);
-        (0..100).for_each(|_| streams.landed(1, 32));
-        assert_eq!(streams.look(read_to(12), 1, 4), [45, 47], "not as early as one likes");
+        assert!(!streams.landed(17, 32));
+        assert_eq!(look(&mut streams, read_to(11), 1, 2), [15, 17]);
+        (0..100).for_each(|_| _ = streams.landed(1, 32));
+        assert_eq!(
+            look(&mut streams, read_to(12), 1, 2),
+            [45, 47],
+            "not as early as one likes"
+        );
     }
 
     #[test]
     fn the_end_of_a_region_is_the_end() {
         let mut streams = Streams::new(PARTS);
-        assert_eq!(streams.look(read_to(60), 1, 4), [63]);
-        assert_eq!(streams.look(read_to(63), 1, 4), Vec::<u64>::new());
+        assert_eq!(look(&mut streams, read_to(60), 1, 9), [63]);
+        assert!(look(&mut streams, read_to(63), 1, 9).is_empty());
         assert!(streams.is_all_read());
-        assert_eq!(Streams::new(PARTS).look(Vec::new(), 1, 4), Vec::<u64>::new());
+        assert!(look(&mut Streams::new(PARTS), Vec::new(), 1, 9).is_empty());
     }
 
     #[test]
-    fn scattered_reads_are_no_streams() {
-        let scattered: Vec<u32> = (0..1000).map(|chunk| 8 * u32::from(chunk % 3 == 0)).collect();
-        assert_eq!(Streams::new(PARTS).look(scattered, 1, 4), Vec::<u64>::new());
-    }
-
-    #[test]
-    fn several_streams_go_on_beside_each_other() {
-        let read: Vec<u32> = (0..64).map(|chunk| 8 * u32::from(chunk == 8 || chunk == 40)).collect();
-        assert_eq!(Streams::new(PARTS).look(read, 1, 2), [11, 43]);
+    fn a_copy_that_nobody_reads_is_not_brought_again() {
+        let mut streams = Streams::new(PARTS);
+        look(&mut streams, read_to(0), 1, 2);
+        streams.give_up(5);
+        assert_eq!(look(&mut streams, read_to(1), 1, 2), [3, 7]);
+        streams.begin();
+        assert_eq!(look(&mut streams, read_to(0), 1, 2), [3, 5]);
     }
 
     #[test]
     fn what_was_read_is_known() {
         let mut streams = Streams::new(PARTS);
         assert!(streams.saw_nothing());
-        streams.look(read_to(3), 1, 4);
+        look(&mut streams, read_to(3), 1, 4);
         assert!(streams.is_read(2) && !streams.is_read(3) && !streams.saw_nothing() && !streams.is_all_read());
+        assert_eq!((streams.read_of(3), streams.read_of(99)), (PARTS / 2, 0));
     }
 }
