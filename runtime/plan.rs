@@ -35,6 +35,9 @@ impl From<u64> for Loan {
     }
 }
 
+/// Fewest chunks that a second path has room for.
+const PATH_CHUNKS_MIN: u64 = 16;
+
 /// What any virtual memory has, whatever its GPU and its transport.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -83,6 +86,18 @@ impl Settings {
         if !(1..=layout::REGIONS_MAX).contains(&self.regions_max) {
             let reason = "there must be room for 1 to 65536";
             return refuse("regions", self.regions_max.to_string(), reason);
+        }
+        let chunks = self.second_path / self.mirror_chunk.max(self.page_size);
+        if self.second_path > 0 && (chunks < PATH_CHUNKS_MIN || self.borrowed.is_empty()) {
+            let value = format!("{} bytes", self.second_path);
+            let reason = match self.borrowed.is_empty() {
+                true => "its way is the link of a neighbour GPU: name one that lends memory".to_owned(),
+                false => {
+                    let chunk = self.mirror_chunk.max(self.page_size);
+                    format!("it takes room for {PATH_CHUNKS_MIN} chunks of {chunk} bytes")
+                }
+            };
+            return refuse("second path", value, reason);
         }
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
             return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");

@@ -154,7 +154,7 @@ impl Stats {
     }
 
     /// Pages fetched from memory of neighbour GPUs: borrowed memory, or what their copy engines brought there.
-    fn from_neighbours(&self) -> u64 {
+    fn pages_from_neighbours(&self) -> u64 {
         self.victims_fetched + self.mirrored
     }
 
@@ -162,9 +162,9 @@ impl Stats {
     /// other has the rest of the bytes: so it is exact but for short last pages of regions on the path that is used less.
     pub fn bytes_from_neighbours(&self) -> u64 {
         let whole = |pages: u64| pages.saturating_mul(self.page_bytes).min(self.bytes_fetched);
-        let from_homes = self.pages_fetched.saturating_sub(self.from_neighbours());
-        match self.from_neighbours() <= from_homes {
-            true => whole(self.from_neighbours()),
+        let from_homes = self.pages_fetched.saturating_sub(self.pages_from_neighbours());
+        match self.pages_from_neighbours() <= from_homes {
+            true => whole(self.pages_from_neighbours()),
             false => self.bytes_fetched - whole(from_homes),
         }
     }

@@ -310,11 +310,15 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`] when there is no such GPU or no path to it, else as [`allocate`](Self::allocate).
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError>;
 
-    /// Zeroed memory of this GPU that the copy engines of these neighbours reach, too ([`copier_of`](Self::copier_of)).
+    /// Zeroed memory of this GPU that the copy engines of these neighbours reach, too ([`copier_of`](Self::copier_of)). Unless a GPU says
+    /// otherwise, they reach all of its memory.
     ///
     /// # Errors
     /// [`GpuError::NoPeer`], else as [`allocate`](Self::allocate).
-    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError>;
+    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let _ = ordinals;
+        self.allocate(bytes, 256)
+    }
 
     /// How much memory of the neighbour GPU `ordinal` is left, by all processes. It asks the driver and starts nothing on that GPU.
     ///
@@ -335,8 +339,8 @@ pub trait Gpu: Send + Sync {
     /// The driver's error, [`GpuError::ShutDown`] when the GPU is gone.
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError>;
 
-    /// The same of the neighbour GPU `ordinal`'s copy engines, which move bytes between host memory that this GPU allocated or registered
-    /// and memory of [`allocate_on`](Self::allocate_on) over the neighbour's own link.
+    /// A line of copies that the neighbour GPU `ordinal`'s copy engines make, over its own link: between host memory that this GPU
+    /// allocated or registered, memory of [`allocate_for`](Self::allocate_for), and memory of [`allocate_on`](Self::allocate_on) there.
     ///
     /// # Errors
     /// [`GpuError::NoPeer`], else as [`copier`](Self::copier).

@@ -113,7 +113,9 @@ impl OnGpu {
 
     /// Takes the homes away from the GPU's NICs, or its lanes. What can be taken back is, whatever becomes of the other home.
     pub(super) fn withdraw(&self) -> Result<()> {
-        let mut gone = self.view.close_mirror(&self.gpu);
+        // After an error nothing is on its way from there either.
+        let _ = self.view.close_mirror(&self.gpu);
+        let mut gone = Ok(());
         for reached in self.homes.iter().rev() {
             gone = gone.and(reached.reach.withdraw(&**self.gpu.device(), self.view.name()));
         }

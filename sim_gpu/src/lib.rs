@@ -512,11 +512,6 @@ impl Gpu for SimGpu {
         self.allocate(bytes, NEIGHBOUR_ALIGN)
     }
 
-    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
-        ordinals.iter().try_for_each(|ordinal| self.check_neighbour(*ordinal))?;
-        self.allocate(bytes, NEIGHBOUR_ALIGN)
-    }
-
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
         self.check_neighbour(ordinal)?;
         // Relaxed: a figure that nothing is ordered by.

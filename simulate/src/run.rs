@@ -424,7 +424,11 @@ fn judge(
         happened: room.happened,
         corrupt: stats.pages_corrupt,
         mended: stats.replicas_mended,
-        victims: (stats.victims_copied, stats.victims_fetched, stats.victims_lost),
+        victims: (
+            stats.victims_copied,
+            stats.victims_fetched + stats.mirrored,
+            stats.victims_lost + stats.mirrored_lost,
+        ),
         error,
         hash,
     }))

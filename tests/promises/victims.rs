@@ -387,7 +387,7 @@ fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
 fn what_is_read_in_order_comes_over_two_paths() {
     let bench = Bench::new(with_second_path(), BASIC);
     let mut expected = words(3, LONG);
-    let mut region = unkept(&bench, &expected);
+    let region = unkept(&bench, &expected);
     read_in_order(&bench, &region, &expected);
     // What the host writes is read, and no copy that was made before.
     for round in 0..3 {
@@ -443,12 +443,36 @@ fn the_owner_has_the_memory_of_a_second_path_back_at_once() {
 }
 
 #[test]
+fn two_neighbours_are_two_more_paths() {
+    let vm = Vm::builder()
+        .gpu(simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(2))
+        .page_size(PAGE)
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrowed_chunk(LITTLE)
+        .borrow_from(1, LITTLE)
+        .borrow_from(2, LITTLE)
+        .mirror_chunk(MIRROR_CHUNK)
+        .second_path(MIRROR_CHUNKS * MIRROR_CHUNK);
+    let bench = Bench::new(vm, BASIC);
+    let expected = words(6, LONG);
+    let region = unkept(&bench, &expected);
+    read_in_order(&bench, &region, &expected);
+    // One of them leaves.
+    let given = bench.vm.give_back_to(1, u64::MAX).unwrap();
+    assert!(given > MIRROR_CHUNKS * MIRROR_CHUNK, "{given}");
+    read_in_order(&bench, &region, &expected);
+    assert!(bench.vm.stats().unwrap().bytes_borrowed > MIRROR_CHUNKS * MIRROR_CHUNK);
+}
+
+#[test]
 fn a_second_path_that_cannot_be_is_refused() {
     let little = borrowing().mirror_chunk(MIRROR_CHUNK).second_path(MIRROR_CHUNK).build();
     assert!(refused(little).contains("16 chunks"));
     let nobody = Vm::builder()
         .gpu(simulated_gpu(FRAMES))
         .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
         .second_path(64 << 20)
         .build();
     assert!(refused(nobody).contains("second path"));

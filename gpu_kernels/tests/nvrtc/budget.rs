@@ -89,6 +89,7 @@ const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u3
 
 /// Files whose kernels run on the simulated GPU alone: compiled once, which shows that they are CUDA.
 pub const SIMULATED_ALONE: &[&str] = &[
+    "simulate/kernels/mirror.cu",
     "simulate/kernels/spans.cu",
     "simulate/kernels/sweeps.cu",
     "simulate/kernels/victims.cu",
@@ -429,6 +430,11 @@ pub const FILES: &[File] = &[
         path: "simulate/kernels/program.cu",
         defines: &[("ELEMENT", "wide16")],
         kernels: &[paged("program", 208, 208)],
+    },
+    File {
+        path: "simulate/kernels/mirror.cu",
+        defines: &[],
+        kernels: &[paged("read_pages", 224, 240), plain("bring", 64)],
     },
     File {
         path: "simulate/kernels/spans.cu",

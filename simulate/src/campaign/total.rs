@@ -96,7 +96,8 @@ impl Total {
         }
         let queued = !self.workload.is_direct();
         let checked = self.workload == Workload::Checksums;
-        let (writes, borrows) = (self.workload != Workload::Prefetch, self.workload.borrows());
+        let writes = !matches!(self.workload, Workload::Prefetch | Workload::Mirror);
+        let (lends, borrows) = (self.workload == Workload::Victims, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [
             (true, looks.words, "no page's word ever changed"),
@@ -142,13 +143,13 @@ impl Total {
             (checked, self.corrupt, "no flipped bit was found"),
             (checked, looks.damaged, "no copy differed by a flipped bit"),
             (borrows, self.came_back, "no page came from a neighbour's memory"),
-            (borrows, self.lost, "no page was missed where a loan had ended"),
+            (borrows, self.lost, "no page was missed where a copy had ended"),
             (
-                borrows,
+                lends,
                 looks.victims,
-                "no copy at a neighbour was ever compared with its home",
+                "no copy at a neighbour was compared with its home",
             ),
-            (borrows, looks.taken_back, "no lender ever used what it was given back"),
+            (lends, looks.taken_back, "no lender ever used what it was given back"),
             (
                 self.workload == Workload::Linear,
                 self.linear,

@@ -34,7 +34,7 @@ pub(super) fn mirror(room: &mut Room<'_>) -> Result<(), Wrong> {
         .map(|n| (0..WORDS).map(|i| pattern(seed ^ n << 40, i)).collect())
         .collect();
     // In most seeds pages take no slots, and come from copies of chunks or from their homes.
-    let advice = if seed % 4 == 0 {
+    let advice = if seed.is_multiple_of(4) {
         Advice::Normal
     } else {
         Advice::ReadOnce
@@ -51,12 +51,7 @@ pub(super) fn mirror(room: &mut Room<'_>) -> Result<(), Wrong> {
     let slots = rng.random_range(1..=2u32);
     let _calm = Calm(&bench.vm);
     for _ in 0..LAUNCHES {
-        let mut places = Vec::new();
-        for n in 0..REGIONS as u32 {
-            let (entries, home) = room.watcher().mirrored(n).ok_or("a region has no mirror".to_owned())?;
-            places.extend([entries, home]);
-        }
-        places.push(memory.addr());
+        let places = places(room, memory.addr())?;
         let (ops, hashes, shape) = operations(&mut rng, &model);
         let (given, found) = (filled(&bench.vm, &ops)?, bench.vm.buffer::<u64>(hashes.len() as u64)?);
         let [a, b, c] = &regions[..] else {
@@ -90,6 +85,17 @@ pub(super) fn mirror(room: &mut Room<'_>) -> Result<(), Wrong> {
     ended
         .into_iter()
         .try_for_each(|(region, words)| super::close(&bench, region, words))
+}
+
+/// Where entries and homes are, and memory for copies.
+fn places(room: &Room<'_>, memory: u64) -> Result<Vec<u64>, Wrong> {
+    let mut places = Vec::new();
+    for n in 0..REGIONS as u32 {
+        let (entries, home) = room.watcher().mirrored(n).ok_or("a region has no mirror".to_owned())?;
+        places.extend([entries, home]);
+    }
+    places.push(memory);
+    Ok(places)
 }
 
 /// What each lane reads and makes of it, and the launch that does.

@@ -40,6 +40,18 @@ GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) 
     count(&c->bytes_fetched, bytes);
 }
 
+// Where a page comes from: its victim's slot, its chunk's copy, or its home.
+GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, Mirrored* mirrored) {
+    if (victim.named) return slot_address(victim.victims, victim.named - 1, vm->page_shift);
+    if (victim.mirrored) *mirrored = mirrored_at(vm, id);
+    return mirrored->copy ? mirrored->from : home;
+}
+// Whether what came from there was the page.
+GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim, const Mirrored& mirrored) {
+    if (victim.named) return was_lent(vm, victim);
+    return !mirrored.copy || was_mirrored(vm, mirrored);
+}
+
 // Publishes a page in its frame. Not where it came from memory whose loan had ended, or from a copy that is none any
 // more: what came is garbage, and the long way fetches the page from its home. Nobody misses such a slot.
 GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {
@@ -85,9 +97,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
-        if (kVictims && victim.named) home = slot_address(victim.victims, victim.named - 1, page_shift);
-        if (kVictims && victim.mirrored) mirrored = mirrored_at(vm, id);
-        if (kVictims && mirrored.copy) home = mirrored.from;
+        if constexpr (kVictims) home = nearest(vm, id, victim, home, &mirrored);
         fetch.begin(home, bytes);
         phase = fetch.phase();
         // All this while the page is on its way.
@@ -116,9 +126,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     bool lent = true;
     if constexpr (kVictims)
-        if (leads && victim.named) lent = was_lent(vm, victim);
-    if constexpr (kVictims)
-        if (leads && mirrored.copy) lent = was_mirrored(vm, mirrored);
+        if (leads) lent = was_there(vm, victim, mirrored);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;

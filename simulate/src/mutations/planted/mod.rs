@@ -40,6 +40,7 @@ const IN_PLACE: &str = "gpuvm/detail/in_place.cuh";
 const COPY: &str = "gpuvm/detail/copy.cuh";
 const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
+const MIRROR: &str = "gpuvm/detail/mirror.cuh";
 const VICTIM: &str = "gpuvm/detail/victim.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.

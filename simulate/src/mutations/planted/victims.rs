@@ -1,10 +1,10 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{CLOCK, COPY, FLUSH, Mutation, VICTIM, WRITE_BACK, broken, plant};
-use crate::workload::Workload::Victims as RUN;
+use super::{CLOCK, COPY, FLUSH, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
+use crate::workload::Workload::{self, Victims as RUN};
 
-pub(super) static ALL: [Mutation; 19] = [
+pub(super) static ALL: [Mutation; 22] = [
     broken(
         "copy-of-lent-memory-believed",
         Victims(1),
@@ -260,6 +260,41 @@ pub(super) static ALL: [Mutation; 19] = [
             "became free twice",
             "which keeps slot",
         ],
+    ),
+    broken(
+        "copy-of-a-mirror-believed",
+        Victims(12),
+        "whoever copied from a chunk's copy looks whether the chunk's entry names it still",
+        &[plant(
+            MIRROR,
+            "bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;",
+            "bool same = true;",
+        )],
+        Workload::Mirror,
+        14,
+        NOT_ITS_BYTES,
+    ),
+    broken(
+        "look-at-a-mirror-before-the-copy",
+        Victims(12),
+        "a reader's look at the entry comes after its copy",
+        &[plant(MIRROR, "    Fetch::end_reads();\n", "")],
+        Workload::Mirror,
+        663,
+        NOT_ITS_BYTES,
+    ),
+    broken(
+        "mirror-of-another-bringing",
+        Victims(13),
+        "an entry that names the same memory may name what was brought there later",
+        &[plant(
+            MIRROR,
+            "ld_relaxed_sys(mirrored.entry) == mirrored.copy;",
+            "(ld_relaxed_sys(mirrored.entry) ^ mirrored.copy) < 4096;",
+        )],
+        Workload::Mirror,
+        145,
+        NOT_ITS_BYTES,
     ),
 ];
 
