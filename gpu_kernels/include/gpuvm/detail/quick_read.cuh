@@ -124,9 +124,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
-    bool lent = true;
-    if constexpr (kVictims)
-        if (leads) lent = was_there(vm, victim, mirrored);
+    bool lent = !kVictims || !leads || was_there(vm, victim, mirrored);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
     result.done = true;
