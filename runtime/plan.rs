@@ -5,7 +5,7 @@ mod queues;
 
 use std::time::Duration;
 
-use gpuvm_gpu::CompileOptions;
+use gpuvm_gpu::{CompileOptions, Gpu};
 use gpuvm_layouts as layout;
 
 use crate::error::{Error, Result};
@@ -87,22 +87,41 @@ impl Settings {
             let reason = "there must be room for 1 to 65536";
             return refuse("regions", self.regions_max.to_string(), reason);
         }
-        let chunks = self.second_path / self.mirror_chunk.max(self.page_size);
-        if self.second_path > 0 && (chunks < PATH_CHUNKS_MIN || self.borrowed.is_empty()) {
-            let value = format!("{} bytes", self.second_path);
-            let reason = match self.borrowed.is_empty() {
-                true => "its way is the link of a neighbour GPU: name one that lends memory".to_owned(),
-                false => {
-                    let chunk = self.mirror_chunk.max(self.page_size);
-                    format!("it takes room for {PATH_CHUNKS_MIN} chunks of {chunk} bytes")
-                }
-            };
-            return refuse("second path", value, reason);
-        }
+        self.check_second_path()?;
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
             return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");
         }
         Ok(())
+    }
+}
+
+impl Settings {
+    /// Bytes that a second path brings together.
+    pub fn mirror_bytes(&self) -> u64 {
+        self.mirror_chunk.max(self.page_size)
+    }
+
+    /// Who lends memory to a GPU, and how much: of several GPUs of a virtual memory each borrows of the others.
+    pub fn lenders(&self, gpu: &dyn Gpu) -> Vec<(u32, Loan)> {
+        let own = gpu.ordinal().filter(|_| self.gpu_count > 1);
+        let others = self.borrowed.iter().filter(|(ordinal, _)| own != Some(*ordinal));
+        others.copied().collect()
+    }
+
+    fn check_second_path(&self) -> Result<()> {
+        let reason = match self.second_path / self.mirror_bytes() {
+            _ if self.second_path == 0 => return Ok(()),
+            _ if self.borrowed.is_empty() => {
+                "its way is the link of a neighbour GPU: name one that lends memory".to_owned()
+            }
+            PATH_CHUNKS_MIN.. => return Ok(()),
+            _ => format!(
+                "it takes {} bytes at least: room for {PATH_CHUNKS_MIN} chunks of {}",
+                PATH_CHUNKS_MIN * self.mirror_bytes(),
+                self.mirror_bytes()
+            ),
+        };
+        refuse("second path", format!("{} bytes", self.second_path), reason)
     }
 }
 

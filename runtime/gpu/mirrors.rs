@@ -130,16 +130,13 @@ impl Mirrors {
         if settings.second_path == 0 {
             return Ok(None);
         }
-        let chunk_bytes = settings.mirror_chunk.max(settings.page_size);
+        let chunk_bytes = settings.mirror_bytes();
         let slots = settings.second_path / chunk_bytes;
-        let mut paths = Vec::new();
-        for &(ordinal, _) in &settings.borrowed {
-            if settings.gpu_count > 1 && gpu.ordinal() == Some(ordinal) {
-                continue;
-            }
-            let doing = || format!("opening a second path through GPU {ordinal}");
-            paths.push(Path::new(gpu, ordinal, slots, chunk_bytes).doing(doing)?);
-        }
+        let open = |(ordinal, _)| {
+            let path = Path::new(gpu, ordinal, slots, chunk_bytes);
+            path.doing(|| format!("opening a second path through GPU {ordinal}"))
+        };
+        let paths = settings.lenders(gpu).into_iter().map(open).collect::<Result<_>>()?;
         Ok(Some(Self {
             state: Mutex::new(State::new(paths)),
             chunk_bytes,
@@ -206,7 +203,7 @@ impl Mirrors {
     /// No chunk of the region has a copy any more, and none is brought: its home may change, or go, when this returns.
     ///
     /// # Errors
-    /// The driver's. Then no region has copies any more.
+    /// The driver's, where the region may have copies still: a launch that may write it must not begin.
     pub fn close(&self, gpu: &dyn Gpu, mirror: &Mirror) -> Result<()> {
         let closed = self.state.lock().close(gpu, mirror.number);
         closed.doing(|| "ending the copies of a region at a neighbour".to_owned())
@@ -230,11 +227,7 @@ impl Mirrors {
         });
         // A launch is about to begin, and is in flight soon.
         let now = Instant::now();
-        let mut seen = if self.woken.swap(false, Ordering::Relaxed) {
-            Some(now)
-        } else {
-            None
-        };
+        let mut seen = self.woken.swap(false, Ordering::Relaxed).then_some(now);
         // Relaxed: it only ends the turn.
         while !stop.load(Ordering::Relaxed) {
             let read = self.state.lock().step(self.chunk_bytes)?;
@@ -268,11 +261,8 @@ impl PagedGpu {
             let Some(mirrors) = gpu.mirrors() else { return false };
             let turned = mirrors.turn(stop, || !gpu.lock().in_flight.is_empty());
             if let Err(error) = turned {
-                // Faults go on over the GPU's own link.
-                tracing::warn!(
-                    "nothing is brought over a second path any more: {}",
-                    with_causes(&error)
-                );
+                // Faults go on over the GPU's own link. Where entries could not be cleared, the next launch tries again.
+                tracing::warn!("nothing is brought over second paths any more: {}", with_causes(&error));
                 let _ = mirrors.give_back(&*gpu.device, None);
                 return false;
             }

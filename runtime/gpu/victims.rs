@@ -380,11 +380,7 @@ impl Victims {
 fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Vec<Lender>> {
     let (mut lenders, mut first) = (Vec::new(), 0_u32);
     let chunk_slots = chunk_bytes / settings.page_size;
-    for &(ordinal, loan) in &settings.borrowed {
-        // Of several GPUs of a virtual memory each borrows of the others.
-        if settings.gpu_count > 1 && gpu.ordinal() == Some(ordinal) {
-            continue;
-        }
+    for (ordinal, loan) in settings.lenders(gpu) {
         let most = match loan {
             Loan::Bytes(bytes) => bytes / chunk_bytes,
             Loan::Auto => {

@@ -51,6 +51,13 @@ impl Shared {
     }
 }
 
+fn check_neighbour(ordinal: u32) -> Result<(), GpuError> {
+    let cause = "the mock GPU has one neighbour".into();
+    (ordinal == NEIGHBOUR)
+        .then_some(())
+        .ok_or(GpuError::NoPeer { ordinal, cause })
+}
+
 pub struct MockGpu {
     shared: Arc<Shared>,
     /// As an NVIDIA GPU has one.
@@ -220,15 +227,8 @@ impl Gpu for MockGpu {
     }
 
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
-        if ordinal != NEIGHBOUR {
-            let cause = "the mock GPU has one neighbour".into();
-            return Err(GpuError::NoPeer { ordinal, cause });
-        }
+        check_neighbour(ordinal)?;
         self.allocate(bytes, 256)
-    }
-
-    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
-        self.shared.sim.allocate_for(ordinals, bytes)
     }
 
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
@@ -244,7 +244,8 @@ impl Gpu for MockGpu {
     }
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
-        self.shared.sim.copier_of(ordinal)
+        check_neighbour(ordinal)?;
+        self.copier()
     }
 
     fn lost(&self) -> Option<GpuError> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, named_gpus, refused, scaled, simulated_gpu, stepped, words,
 };
+use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use gpuvm::{Advice, Error, LaunchConfig, Loan, Placement, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
 
 /// A loan is of whole chunks.
@@ -463,6 +464,42 @@ fn two_neighbours_are_two_more_paths() {
     assert!(given > MIRROR_CHUNKS * MIRROR_CHUNK, "{given}");
     read_in_order(&bench, &region, &expected);
     assert!(bench.vm.stats().unwrap().bytes_borrowed > MIRROR_CHUNKS * MIRROR_CHUNK);
+}
+
+#[test]
+fn a_second_path_that_fails_is_left_and_nothing_wrong_is_read() {
+    let gpu = MockGpu::new(Some((9, 0)));
+    let vm = Vm::builder()
+        .gpu(gpu.clone())
+        .page_size(PAGE)
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrowed_chunk(LITTLE)
+        .borrow_from(NEIGHBOUR, LITTLE)
+        .mirror_chunk(MIRROR_CHUNK)
+        .second_path(MIRROR_CHUNKS * MIRROR_CHUNK);
+    let bench = Bench::new(vm, BASIC);
+    let mut expected = words(7, LONG);
+    let region = unkept(&bench, &expected);
+    read_in_order(&bench, &region, &expected);
+    let borrowed = bench.vm.stats().unwrap().bytes_borrowed;
+    gpu.fail_copies_after(2);
+    let total = |words: &[u32]| words.iter().map(|word| u64::from(*word)).sum::<u64>();
+    for round in 0..20 {
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", config(), (&region, &out));
+        assert_eq!(out.to_vec().unwrap(), [total(&expected)]);
+        // What was brought before the failure is of another time.
+        expected[5..].copy_from_slice(&words(30 + round, LONG - 5));
+        region.write(5, &expected[5..]).unwrap();
+    }
+    // The path is gone, and its memory with it.
+    let stats = bench.vm.stats().unwrap();
+    assert_eq!(stats.bytes_borrowed, LITTLE, "{borrowed} before: {stats:?}");
+    let out = bench.vm.buffer::<u64>(1).unwrap();
+    bench.must("sum", config(), (&region, &out));
+    assert_eq!(out.to_vec().unwrap(), [total(&expected)]);
+    assert_eq!(bench.vm.stats().unwrap().difference(&stats).mirrored, 0);
 }
 
 #[test]

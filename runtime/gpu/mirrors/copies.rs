@@ -7,6 +7,7 @@ use std::{
 };
 
 use gpuvm_gpu::{Copier, CopySpan, DeviceMemory, Gpu, GpuError, HostMemory};
+use gpuvm_nic::with_causes;
 
 use super::{Mirror, pace::Pace, streams::Streams};
 
@@ -14,6 +15,8 @@ use super::{Mirror, pace::Pace, streams::Streams};
 const FLYING: usize = 6;
 /// How long a copy is kept of which nothing is read, where others need its room.
 const STALE: Duration = Duration::from_millis(5);
+/// How long the host rests between two looks at copies that it waits for.
+const SETTLE_LOOK: Duration = Duration::from_micros(20);
 /// Chunks that are brought before it is known whether they are read.
 const CREDIT: u64 = 128;
 /// No more than so many times what was read is brought.
@@ -78,6 +81,8 @@ impl Open {
 pub(super) struct State {
     paths: Vec<Path>,
     open: Vec<Open>,
+    /// Of paths that failed, until no entry names what is there.
+    left: Vec<(DeviceMemory, HostMemory)>,
     /// Chunks that were brought since the last report, and those of which much was read by then.
     brought: u64,
     late: u64,
@@ -88,6 +93,7 @@ impl State {
         Self {
             paths,
             open: Vec::new(),
+            left: Vec::new(),
             brought: 0,
             late: 0,
         }
@@ -118,39 +124,63 @@ impl State {
         true
     }
 
-    /// No chunk of a region has a copy any more. After an error no region has any, and nothing is on its way either.
+    /// No chunk of a region has a copy any more. After an error some may, and it is tried again.
     pub fn close(&mut self, gpu: &dyn Gpu, number: u64) -> Result<(), GpuError> {
-        let Some(at) = self.open.iter().position(|open| open.mirror.number == number) else {
+        if !self.open.iter().any(|open| open.mirror.number == number) {
             return Ok(());
-        };
-        let closed = self.close_at(gpu, at);
-        if closed.is_err() {
-            // Waits for what is on its way.
-            self.paths.clear();
-            self.open.clear();
         }
-        closed
+        self.settle();
+        self.clear(gpu, |open| open.mirror.number == number)
     }
 
-    /// Takes all copies' names away, and gives up the memory at a neighbour, or at all of them: how many bytes.
+    /// Takes all copies' names away, and gives up the memory at a neighbour, or at all of them: how many bytes. Regions that are open now are
+    /// read over the GPU's own link until the next launch.
     pub fn give_back(&mut self, gpu: &dyn Gpu, of: Option<u32>) -> Result<u64, GpuError> {
         let leaves = |path: &Path| of.is_none_or(|ordinal| ordinal == path.ordinal);
         if !self.paths.iter().any(leaves) {
             return Ok(0);
         }
-        // Regions that are open now are read over the GPU's own link until the next launch.
-        while let Some(open) = self.open.first() {
-            let number = open.mirror.number;
-            self.close(gpu, number)?;
-        }
-        let gone = self
-            .paths
-            .iter()
-            .filter(|path| leaves(path))
-            .map(|path| path.memory.bytes())
-            .sum();
+        self.settle();
+        self.clear(gpu, |_| true)?;
+        let before = self.bytes();
         self.paths.retain(|path| !leaves(path));
-        Ok(gone)
+        Ok(before - self.bytes())
+    }
+
+    /// Waits for all that is on its way: copies end by themselves. A path that fails brings nothing any more, and what it had brought is
+    /// as good as before.
+    fn settle(&mut self) {
+        while self.paths.iter().any(|path| !path.flying.is_empty()) {
+            if let Err(error) = self.land() {
+                tracing::warn!("nothing is brought over second paths any more: {}", with_causes(&error));
+                // Each copier waits for the rest. Entries may name the memory still: it goes when they are cleared.
+                let rest = self.paths.drain(..).map(|path| (path.memory, path.words));
+                self.left.extend(rest);
+            }
+            std::thread::sleep(SETTLE_LOOK);
+        }
+    }
+
+    /// No chunk of these regions has a copy any more. Nothing is on its way.
+    fn clear(&mut self, gpu: &dyn Gpu, which: impl Fn(&Open) -> bool) -> Result<(), GpuError> {
+        while let Some(at) = self.open.iter().position(&which) {
+            let open = &self.open[at];
+            let untouched = open.held.is_empty() && open.streams.saw_nothing();
+            // A lost GPU reads nothing any more.
+            if gpu.lost().is_none() && !untouched {
+                open.mirror.forget_reads();
+                let none = vec![0; open.mirror.chunks as usize * 8];
+                gpu.write(open.mirror.entries.addr(), &none)?;
+            }
+            let number = self.open.swap_remove(at).mirror.number;
+            for slot in self.paths.iter_mut().flat_map(|path| &mut path.slots) {
+                slot.holder.take_if(|(holder, _)| *holder == number);
+            }
+        }
+        if self.open.is_empty() {
+            self.left.clear();
+        }
+        Ok(())
     }
 
     /// Tells what was brought since the last report.
@@ -327,24 +357,6 @@ impl State {
         open.brought += u64::from(open.mirror.parts);
         path.flying.push_back(Some(coming));
         Ok(())
-    }
-
-    fn close_at(&mut self, gpu: &dyn Gpu, at: usize) -> Result<(), GpuError> {
-        let open = self.open.swap_remove(at);
-        let number = open.mirror.number;
-        // Also of what takes its names away.
-        while self.paths.iter().any(|path| !path.flying.is_empty()) {
-            self.land()?;
-        }
-        for slot in self.paths.iter_mut().flat_map(|path| &mut path.slots) {
-            slot.holder.take_if(|(holder, _)| *holder == number);
-        }
-        // A lost GPU reads nothing any more.
-        if gpu.lost().is_some() || (open.held.is_empty() && open.streams.saw_nothing()) {
-            return Ok(());
-        }
-        open.mirror.forget_reads();
-        gpu.write(open.mirror.entries.addr(), &vec![0; open.mirror.chunks as usize * 8])
     }
 }
 

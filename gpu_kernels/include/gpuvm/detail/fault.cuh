@@ -402,11 +402,8 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         if (miss->pooled() && frame == kNoFrame && swaps(vm, miss->id()))
             turn_sample(vm, miss->id(), kSampleWindow, &frame);
         Victim victim = victim_of(miss->array, seen);
-        u64 from = source.home;
-        if (victim.named) from = slot_address(victim.victims, victim.named - 1, miss->array.page_shift);
         Mirrored mirrored{nullptr, 0, 0};
-        if (victim.mirrored) mirrored = mirrored_at(vm, miss->id());
-        if (mirrored.copy) from = mirrored.from;
+        u64 from = nearest(vm, miss->id(), victim, source.home, &mirrored);
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.
@@ -433,17 +430,11 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             miss->token = fill_page(vm, word, miss->id(), from, miss->frame_address(), source.bytes);
         else
             fetch.finish(miss->frame_address());
-        if (victim.named) {
-            if (!was_lent(vm, victim)) {
-                fetch.begin(source.home, source.bytes);
-                fetch.finish(miss->frame_address());
-            }
-            keep_or_give(victim, frame);
-        }
-        if (mirrored.copy && !was_mirrored(vm, mirrored)) {
+        if (!was_there(vm, victim, mirrored)) {
             fetch.begin(source.home, source.bytes);
             fetch.finish(miss->frame_address());
         }
+        if (victim.named) keep_or_give(victim, frame);
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
         publish(word, miss->token, frame, pins);

@@ -40,18 +40,6 @@ GPUVM_DEVICE void count_quick(const layout::VmDesc* view, u32 lanes, u32 bytes) 
     count(&c->bytes_fetched, bytes);
 }
 
-// Where a page comes from: its victim's slot, its chunk's copy, or its home.
-GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, Mirrored* mirrored) {
-    if (victim.named) return slot_address(victim.victims, victim.named - 1, vm->page_shift);
-    if (victim.mirrored) *mirrored = mirrored_at(vm, id);
-    return mirrored->copy ? mirrored->from : home;
-}
-// Whether what came from there was the page.
-GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim, const Mirrored& mirrored) {
-    if (victim.named) return was_lent(vm, victim);
-    return !mirrored.copy || was_mirrored(vm, mirrored);
-}
-
 // Publishes a page in its frame. Not where it came from memory whose loan had ended, or from a copy that is none any
 // more: what came is garbage, and the long way fetches the page from its home. Nobody misses such a slot.
 GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, const Victim& victim, bool lent) {

@@ -181,5 +181,17 @@ GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
     return lent;
 }
 
+// Where a page comes from: its victim's slot, its chunk's copy, or its home.
+GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, Mirrored* mirrored) {
+    if (victim.named) return slot_address(victim.victims, victim.named - 1, vm->page_shift);
+    if (victim.mirrored) *mirrored = mirrored_at(vm, id);
+    return mirrored->copy ? mirrored->from : home;
+}
+// Whether what came from there was the page.
+GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim, const Mirrored& mirrored) {
+    if (victim.named) return was_lent(vm, victim);
+    return !mirrored.copy || was_mirrored(vm, mirrored);
+}
+
 }  // namespace detail
 }  // namespace gpuvm
