@@ -403,7 +403,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             turn_sample(vm, miss->id(), kSampleWindow, &frame);
         Victim victim = victim_of(miss->array, seen);
         Mirrored mirrored{nullptr, 0, 0};
-        u64 from = nearest(vm, miss->id(), victim, source.home, &mirrored);
+        u64 from = nearest(vm, miss->id(), victim, source.home, miss->array.page_shift, &mirrored);
         Fetch fetch;
         // Before the claim: only when it succeeds, on this very word, is the data used. The acquire of the word comes
         // before the copy.

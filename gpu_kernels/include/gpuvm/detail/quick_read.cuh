@@ -85,7 +85,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
         // Before the claim: only when it succeeds, on the word that the caller acquired, is the data used.
-        if constexpr (kVictims) home = nearest(vm, id, victim, home, &mirrored);
+        if constexpr (kVictims) home = nearest(vm, id, victim, home, page_shift, &mirrored);
         fetch.begin(home, bytes);
         phase = fetch.phase();
         // All this while the page is on its way.

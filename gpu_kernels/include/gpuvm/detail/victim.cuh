@@ -182,8 +182,9 @@ GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
 }
 
 // Where a page comes from: its victim's slot, its chunk's copy, or its home.
-GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, Mirrored* mirrored) {
-    if (victim.named) return slot_address(victim.victims, victim.named - 1, vm->page_shift);
+GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, u32 page_shift,
+                         Mirrored* mirrored) {
+    if (victim.named) return slot_address(victim.victims, victim.named - 1, page_shift);
     if (victim.mirrored) *mirrored = mirrored_at(vm, id);
     return mirrored->copy ? mirrored->from : home;
 }
