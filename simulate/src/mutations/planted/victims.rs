@@ -1,7 +1,7 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{CLOCK, COPY, FLUSH, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
+use super::{CLOCK, FLUSH, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
 use crate::workload::Workload::{self, Victims as RUN};
 
 pub(super) static ALL: [Mutation; 22] = [
@@ -22,9 +22,20 @@ pub(super) static ALL: [Mutation; 22] = [
         "look-before-the-copy",
         Victims(1),
         "a reader's look at the loan comes after its copy",
-        &[plant(COPY, "end_reads() { fence_acq_rel_gpu(); }", "end_reads() {}")],
+        &[
+            plant(
+                VICTIM,
+                "    if (victim.named) return slot_address(",
+                "    if (victim.named) const_cast<Victim&>(victim).mirrored = is_lent(victim.victims, victim.named - 1);\n    if (victim.named) return slot_address(",
+            ),
+            plant(
+                VICTIM,
+                "bool lent = is_lent(victim.victims, victim.named - 1);",
+                "bool lent = victim.mirrored;",
+            ),
+        ],
         RUN,
-        673,
+        3,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -259,6 +270,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "which is free",
             "became free twice",
             "which keeps slot",
+            "and forgets slot",
         ],
     ),
     broken(
