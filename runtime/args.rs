@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use crate::{
+    broadcast::{Broadcast, BroadcastInner},
     buffer::{Buffer, BufferInner},
     element::ElementType,
     error::Result,
@@ -31,6 +32,11 @@ enum Kind<'a> {
         inner: &'a Arc<BufferInner>,
     },
     Region(&'a Arc<RegionInner>),
+    Broadcast {
+        array: &'a Arc<BroadcastInner>,
+        /// One of several views of one GPU; none for the view of the kernel's GPU.
+        view: Option<usize>,
+    },
     Address {
         element: ElementType,
         address: u64,
@@ -41,6 +47,7 @@ enum Kind<'a> {
 pub(crate) enum Placed<'a> {
     Bytes(Vec<u8>),
     Region(&'a RegionInner, Arc<OnGpu>),
+    Broadcast(&'a BroadcastInner, usize),
 }
 
 impl Placed<'_> {
@@ -49,13 +56,14 @@ impl Placed<'_> {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
             Self::Region(region, on) => bytemuck::bytes_of(&region.array(on)).to_vec(),
+            Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view)).to_vec(),
         }
     }
 
     /// Index and name, when it is a region.
     pub fn region(&self) -> Option<(u32, String)> {
         match self {
-            Self::Bytes(_) => None,
+            Self::Bytes(_) | Self::Broadcast(..) => None,
             Self::Region(region, on) => Some((on.view.id(), region.name.clone())),
         }
     }
@@ -77,6 +85,12 @@ impl<'a> Arg<'a> {
         Self(Kind::Address { element, address })
     }
 
+    /// A broadcast array as one of its views has it.
+    pub(crate) fn of_view(array: &'a Arc<BroadcastInner>, view: usize) -> Self {
+        let view = Some(view);
+        Self(Kind::Broadcast { array, view })
+    }
+
     /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
     ///
     /// # Errors
@@ -86,6 +100,10 @@ impl<'a> Arg<'a> {
             Kind::Value { bytes, .. } => Placed::Bytes(bytes.to_vec()),
             Kind::Buffer { inner, .. } => Placed::Bytes(inner.memory.addr().to_ne_bytes().to_vec()),
             Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
+            Kind::Broadcast { array, view } => {
+                // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
+                Placed::Broadcast(array, view.or_else(|| array.view_of(gpu)).unwrap_or_default())
+            }
             Kind::Address { address, .. } => Placed::Bytes(address.to_ne_bytes().to_vec()),
         })
     }
@@ -116,6 +134,14 @@ impl<'a> Arg<'a> {
                 gpu: Some(Arc::clone(&region.own.gpu)),
                 memory: Some(Arc::clone(region) as _),
             },
+            Kind::Broadcast { array, .. } => Given {
+                kind: GivenKind::Broadcast {
+                    element: array.element.clone(),
+                    array: array.name.clone(),
+                },
+                gpu: Some(Arc::clone(array.gpu(0))),
+                memory: Some(Arc::clone(array) as _),
+            },
             Kind::Address { element, .. } => Given {
                 kind: GivenKind::Pointer(element.clone()),
                 gpu: None,
@@ -141,7 +167,14 @@ impl<'a, E> From<&'a Region<E>> for Arg<'a> {
     }
 }
 
-/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], or an [`Arg`] that is any of these.
+impl<'a, T> From<&'a Broadcast<T>> for Arg<'a> {
+    fn from(array: &'a Broadcast<T>) -> Self {
+        let array = array.inner();
+        Self(Kind::Broadcast { array, view: None })
+    }
+}
+
+/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], a [`Broadcast`] array, or an [`Arg`] that is any of these.
 ///
 /// Numbers must have exactly the parameter's type: `5u32` for `unsigned`, `5u64` for `unsigned long long`.
 pub trait KernelArg: private::Sealed {}
@@ -203,6 +236,13 @@ impl<T: Pod> private::Sealed for &ScopedRegion<'_, T> {
     fn arg(&self) -> Arg<'_> {
         let region: &Region<T> = self;
         Arg::from(region)
+    }
+}
+
+impl<T: Pod> KernelArg for &Broadcast<T> {}
+impl<T: Pod> private::Sealed for &Broadcast<T> {
+    fn arg(&self) -> Arg<'_> {
+        Arg::from(*self)
     }
 }
 

@@ -259,6 +259,18 @@ pub enum Error {
         /// How long they were waited for.
         waited: Duration,
     },
+    /// A GPU cannot give back its copy of a page of a broadcast array: it has the last one.
+    #[error(
+        "GPU {gpu} has the last copy of page {page} of broadcast array `{array}`: subscribe another GPU to it first"
+    )]
+    LastSubscriber {
+        /// The array's name.
+        array: String,
+        /// The page.
+        page: u64,
+        /// The place of the GPU in the virtual memory.
+        gpu: usize,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {

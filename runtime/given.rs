@@ -30,6 +30,10 @@ pub(crate) enum GivenKind {
         /// Why kernels of other GPUs do not take it, if so.
         one_gpu: Option<&'static str>,
     },
+    Broadcast {
+        element: ElementType,
+        array: String,
+    },
 }
 
 impl GivenKind {
@@ -47,13 +51,14 @@ impl GivenKind {
                 let kind = if *read_only { "read-only " } else { "" };
                 format!("the {kind}region `{region}` of {}", element.name())
             }
+            Self::Broadcast { element, array } => format!("the broadcast array `{array}` of {}", element.name()),
         }
     }
 
     /// Why a kernel of another GPU does not take it, if so.
     pub fn keeps_to_one_gpu(&self) -> Option<&'static str> {
         match self {
-            Self::Scalar { .. } => None,
+            Self::Scalar { .. } | Self::Broadcast { .. } => None,
             Self::Pointer(_) => Some("plain memory lies on one GPU"),
             Self::Array { one_gpu, .. } => *one_gpu,
         }
@@ -74,6 +79,9 @@ impl GivenKind {
             Self::Pointer(element) => param.kind == ParamKind::Pointer && same(element),
             Self::Array { element, .. } => {
                 matches!(param.kind, ParamKind::PagedArray | ParamKind::PagedArrayConst) && same(element)
+            }
+            Self::Broadcast { element, .. } => {
+                matches!(param.kind, ParamKind::Broadcast | ParamKind::BroadcastConst) && same(element)
             }
         };
         if !fits {

@@ -320,7 +320,11 @@ impl PagedGpu {
     fn service_config(&self, pages: u64) -> LaunchConfig {
         let threads = 64;
         let blocks = pages.div_ceil(u64::from(threads)).clamp(1, 8) as u32;
-        LaunchConfig::new(blocks, threads).deadline(self.settings.launch_deadline.max(Duration::from_secs(60)))
+        LaunchConfig::new(blocks, threads).deadline(self.service_deadline())
+    }
+
+    fn service_deadline(&self) -> Duration {
+        self.settings.launch_deadline.max(Duration::from_secs(60))
     }
 
     /// Bytes of page table and frame bookkeeping.

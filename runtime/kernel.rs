@@ -106,7 +106,7 @@ impl Kernel {
         let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
         let mut named = Named::default();
         for ((given, placed), param) in given.into_iter().zip(&placed).zip(&self.info().params) {
-            let writes = param.kind != ParamKind::PagedArrayConst;
+            let writes = !matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
             named.regions.extend(placed.region());
         }

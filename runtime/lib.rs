@@ -55,6 +55,7 @@ mod arena;
 mod args;
 mod background;
 mod backoff;
+mod broadcast;
 mod buffer;
 mod catch_up;
 mod coherence;
@@ -85,6 +86,7 @@ mod stats;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};
+pub use broadcast::{Broadcast, BroadcastBuilder, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
 pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    broadcast::Arrays,
     local_home::LocalHome,
     plan::{QueuePlan, Settings},
     region::Regions,
@@ -15,6 +16,7 @@ pub(crate) struct Shared {
     regions: Arc<Regions>,
     /// Homes in this host's memory that can be lost one by one.
     host_homes: Vec<Arc<LocalHome>>,
+    broadcasts: Arc<Arrays>,
 }
 
 impl Shared {
@@ -24,6 +26,7 @@ impl Shared {
             settings: Arc::new(settings),
             regions: Arc::default(),
             host_homes: LocalHome::several(host_homes),
+            broadcasts: Arc::default(),
         }
     }
 
@@ -33,6 +36,11 @@ impl Shared {
 
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    }
+
+    /// Arrays of which several GPUs hold copies.
+    pub fn broadcasts(&self) -> &Arc<Arrays> {
+        &self.broadcasts
     }
 
     pub fn host_homes(&self) -> &[Arc<LocalHome>] {

@@ -7,6 +7,7 @@ use gpuvm_gpu::{CompileOptions, Gpu, Source};
 use gpuvm_nic::{NicCapabilities, SoftNic};
 
 use crate::{
+    broadcast::BroadcastBuilder,
     buffer::{Buffer, RawBuffer},
     catch_up::{self, Catching},
     element::{ElementType, Untyped},
@@ -62,6 +63,30 @@ impl Vm {
             value: place.to_string(),
             reason: format!("the Vm has {}, counted from 0", self.gpus.len()),
         })
+    }
+
+    /// An array of which each GPU holds a copy. One of the builder's last calls gives it its data, and thereby its length.
+    pub fn broadcast<T: Pod>(&self) -> BroadcastBuilder<T> {
+        let gpus = self.gpus.iter().map(|gpu| Arc::clone(gpu.paged())).collect();
+        BroadcastBuilder::new(gpus, Arc::clone(self.shared.broadcasts()))
+    }
+
+    /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
+    /// subscribes to those that it has read, and to no others: stores go to nobody who does not read them. Whoever reads another page later
+    /// reads the owner's copy, slower and right. Reads by `gpuvm::broadcast<T>::data()` are not seen.
+    ///
+    /// # Errors
+    /// What `iteration` returns, also of subscriptions that cannot be changed ([`Error::Gpu`]).
+    pub fn track<R>(&self, iteration: impl FnOnce() -> Result<R>) -> Result<R> {
+        let arrays = self.shared.broadcasts().live();
+        arrays.iter().try_for_each(|array| array.begin_tracking())?;
+        let outcome = iteration();
+        let mut ended = Ok(());
+        for array in &arrays {
+            ended = ended.and(array.end_tracking());
+        }
+        let outcome = outcome?;
+        ended.map(|()| outcome)
     }
 
     /// All GPUs, in their order; one at least.

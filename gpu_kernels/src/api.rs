@@ -115,6 +115,10 @@ pub enum ParamKind {
     PagedArray,
     /// A read-only paged array.
     PagedArrayConst,
+    /// An array of which several GPUs hold copies.
+    Broadcast,
+    /// A read-only array of which several GPUs hold copies.
+    BroadcastConst,
 }
 
 /// One parameter of a kernel.
@@ -346,6 +350,33 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`], else as [`copier`](Self::copier).
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError>;
 
+    /// Bytes of a [`Piece`] of this GPU's memory: what its page table maps at once.
+    fn piece_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Memory of this GPU without an address, [`piece_bytes`](Self::piece_bytes) long. What it holds is unspecified.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], [`GpuError::Unsupported`], or the driver's error.
+    fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        Err(GpuError::Unsupported {
+            what: "give memory in pieces".into(),
+        })
+    }
+
+    /// Addresses for `bytes` bytes, at which kernels of this GPU, and of those with these ordinals, reach the pieces that are placed there:
+    /// pieces of any of them. This GPU's [`read`](Self::read) and [`write`](Self::write) reach them too.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`] when one of them does not reach another's memory, [`GpuError::Unsupported`], or the driver's error.
+    fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
+        let _ = (bytes, beside);
+        Err(GpuError::Unsupported {
+            what: "place memory at addresses".into(),
+        })
+    }
+
     /// Why nothing can run on this GPU any more, once that is so: a kernel trapped, the device was lost, or a kernel that
     /// cannot be stopped runs on.
     fn lost(&self) -> Option<GpuError>;
@@ -366,6 +397,27 @@ pub trait Gpu: Send + Sync {
 
     /// What this GPU does for machines that are simulated beside it; none for hardware.
     fn simulation(&self) -> Option<&dyn Simulation>;
+}
+
+/// Memory of one GPU that has no address before it is placed in an [`AddressSpace`]. It is given back when nobody holds it and it lies
+/// nowhere any more.
+pub trait Piece: Send + Sync {
+    /// It as the type of its own GPU.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// Addresses of one process, at which kernels of several GPUs reach pieces of their memory. Dropping it takes all pieces out; kernels that
+/// use it must have ended by then.
+pub trait AddressSpace: Send + Sync {
+    /// First address, a multiple of the size of a piece.
+    fn addr(&self) -> u64;
+
+    /// Places pieces, each at its offset, a multiple of its size, instead of what lies there. One piece may lie at several offsets: a
+    /// kernel that uses two of them needs fences between (PTX ISA, `fence.proxy.alias`). No kernel may use these addresses meanwhile.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] for an offset that is none, or the driver's error: then some may have been placed.
+    fn place(&self, pieces: &[(u64, Arc<dyn Piece>)]) -> Result<(), GpuError>;
 }
 
 /// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or

@@ -39,7 +39,12 @@ pub(crate) use shared_layout;
 
 /// All shared structures, in the order of their modules.
 pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
-    [crate::queue::FACTS, crate::vm::FACTS, crate::launch::FACTS]
-        .into_iter()
-        .flatten()
+    [
+        crate::queue::FACTS,
+        crate::vm::FACTS,
+        crate::launch::FACTS,
+        crate::broadcast::FACTS,
+    ]
+    .into_iter()
+    .flatten()
 }

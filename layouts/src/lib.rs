@@ -10,12 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod broadcast;
 mod facts;
 mod launch;
 mod page_word;
 mod queue;
 mod vm;
 
+pub use broadcast::*;
 pub use facts::{FieldFact, LayoutFact, layout_facts};
 pub use launch::*;
 pub use page_word::*;
@@ -24,4 +26,4 @@ pub use vm::*;
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-pub const LAYOUT_VERSION: u32 = 12;
+pub const LAYOUT_VERSION: u32 = 13;

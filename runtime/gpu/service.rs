@@ -9,6 +9,7 @@ use super::{PagedGpu, RegionView, Retired};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
+    launch::LaunchConfig,
 };
 
 /// A number as a kernel's argument.
@@ -104,6 +105,37 @@ impl PagedGpu {
             Some(region),
             &label,
         )
+    }
+
+    /// Passes on the lines of a broadcast array that this GPU has marked, of so many.
+    pub fn pass_on(&self, array: &layout::BroadcastDesc, lines: u64, name: &str) -> Result<()> {
+        let support = &self.support;
+        let config = self.over_memory(lines.div_ceil(8));
+        let label = format!("passing on what atomics changed of `{name}`");
+        self.run(
+            &support.stream,
+            &support.pass_on,
+            config,
+            &[arg(*array), arg(lines)],
+            None,
+            &label,
+        )
+    }
+
+    /// Copies bytes of a broadcast array from their owners' copies to this GPU's.
+    pub fn bring_copy(&self, array: &layout::BroadcastDesc, first: u64, bytes: u64, name: &str) -> Result<()> {
+        let support = &self.support;
+        let args = [arg(*array), arg(first), arg(bytes)];
+        let label = format!("subscribing to pages of `{name}`");
+        let config = self.over_memory(bytes / 8);
+        self.run(&support.stream, &support.bring_copy, config, &args, None, &label)
+    }
+
+    /// The shape of a kernel that goes over so many words at memory's speed.
+    fn over_memory(&self, words: u64) -> LaunchConfig {
+        let multiprocessors = u64::from(self.capabilities().sm_count).max(1);
+        let blocks = words.div_ceil(256).clamp(1, 4 * multiprocessors) as u32;
+        LaunchConfig::new(blocks, 256).deadline(self.service_deadline())
     }
 
     /// The kernel that forgets failed fetches of a region's pages, and its arguments.

@@ -86,3 +86,21 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
             gpuvm_is_late(vm, begun))
             return;
 }
+
+// Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.
+__global__ void gpuvm_pass_on(gpuvm::layout::BroadcastDesc array, unsigned long long lines) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    unsigned long long warp = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) / 32 * 32;
+    // 8 lines a lane; all lanes of a warp go round as often.
+    for (unsigned long long at = warp * 8; at < lines; at += lanes * 8)
+        gpuvm::detail::pass_on_marked(array, at + threadIdx.x % 32 * 8, lines);
+}
+
+// Copies the owners' copies of bytes [first, first + bytes) to this GPU's, 8 bytes an access.
+__global__ void gpuvm_bring_copy(gpuvm::layout::BroadcastDesc array, unsigned long long first,
+                                 unsigned long long bytes) {
+    unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
+    for (unsigned long long at = (blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x) * 8;
+         at < bytes; at += lanes * 8)
+        gpuvm::detail::bring_word(array, first + at);
+}

@@ -20,6 +20,8 @@ pub(super) struct Support {
     pub catch_up: Arc<dyn Kernel>,
     pub forget: Arc<dyn Kernel>,
     pub read_home: Arc<dyn Kernel>,
+    pub pass_on: Arc<dyn Kernel>,
+    pub bring_copy: Arc<dyn Kernel>,
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
@@ -37,6 +39,8 @@ impl Support {
             "gpuvm_catch_up",
             "gpuvm_forget",
             "gpuvm_read_home",
+            "gpuvm_pass_on",
+            "gpuvm_bring_copy",
         ];
         let module = gpu
             .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
@@ -51,6 +55,8 @@ impl Support {
             catch_up: kernel(names[5])?,
             forget: kernel(names[6])?,
             read_home: kernel(names[7])?,
+            pass_on: kernel(names[8])?,
+            bring_copy: kernel(names[9])?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

@@ -8,6 +8,8 @@ use gpuvm_gpu::back_end::{Ranges, Release};
 use gpuvm_gpu::{DeviceMemory, GpuError, HostMemory};
 use parking_lot::Mutex;
 
+use super::spaces::PieceFile;
+
 /// Smallest alignment and granule of an allocation, bytes; CUDA's.
 const GRANULE: u64 = 256;
 const PAGE: u64 = 4096;
@@ -17,6 +19,7 @@ pub(crate) struct Memory {
     base: u64,
     capacity: u64,
     state: Mutex<MemoryState>,
+    pub(crate) pieces: PieceFile,
 }
 
 #[derive(Default)]
@@ -26,6 +29,10 @@ struct MemoryState {
     holes: Ranges,
     /// Live host allocations: address -> (bytes asked for, bytes mapped).
     host: BTreeMap<u64, (u64, u64)>,
+    /// Address spaces: address -> bytes.
+    spaces: BTreeMap<u64, u64>,
+    /// Bytes of pieces, which no hole has.
+    in_pieces: u64,
 }
 
 impl Memory {
@@ -41,6 +48,7 @@ impl Memory {
             base,
             capacity,
             state: Mutex::new(state),
+            pieces: PieceFile::default(),
         }))
     }
 
@@ -58,9 +66,39 @@ impl Memory {
         self.state.lock()
     }
 
-    /// Bytes in holes.
+    /// Bytes that nobody has.
     pub(crate) fn free(&self) -> u64 {
-        self.state().holes.free()
+        self.state().free()
+    }
+
+    /// Counts a piece; its bytes lie elsewhere.
+    pub(crate) fn take_for_piece(&self, bytes: u64) -> Result<(), GpuError> {
+        let mut state = self.state();
+        if state.free() < bytes {
+            drop(state);
+            return Err(self.out_of_memory(bytes));
+        }
+        state.in_pieces += bytes;
+        Ok(())
+    }
+
+    /// A piece is gone.
+    pub(crate) fn give_of_piece(&self, bytes: u64) {
+        self.state().in_pieces -= bytes;
+    }
+
+    /// So many bytes were asked for and are not there.
+    pub(crate) fn out_of_memory(&self, asked: u64) -> GpuError {
+        GpuError::OutOfMemory {
+            asked,
+            free: self.free(),
+            capacity: self.capacity,
+        }
+    }
+
+    /// Host accesses reach the addresses of an address space, until they are released.
+    pub(crate) fn enter_space(&self, addr: u64, bytes: u64) {
+        self.state().spaces.insert(addr, bytes);
     }
 
     /// First fit in the holes.
@@ -82,9 +120,12 @@ impl Memory {
         let mut state = self.state();
         let out_of_memory = GpuError::OutOfMemory {
             asked: bytes,
-            free: state.holes.free(),
+            free: state.free(),
             capacity: self.capacity,
         };
+        if bytes > state.free() {
+            return Err(out_of_memory);
+        }
         let taken = bytes.checked_next_multiple_of(GRANULE);
         let Some((addr, taken)) = taken.and_then(|taken| Some((state.holes.take(taken, align)?, taken))) else {
             return Err(out_of_memory);
@@ -148,13 +189,19 @@ impl Memory {
 }
 
 impl MemoryState {
+    fn free(&self) -> u64 {
+        self.holes.free().saturating_sub(self.in_pieces)
+    }
+
     fn check(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
         let inside = |map: &BTreeMap<u64, (u64, u64)>| {
             map.range(..=addr)
                 .next_back()
                 .is_some_and(|(start, (len, _))| addr.checked_add(bytes).is_some_and(|end| end <= start + len))
         };
-        if inside(&self.live) || inside(&self.host) {
+        let below = self.spaces.range(..=addr).next_back();
+        let in_space = below.is_some_and(|(start, len)| addr.checked_add(bytes).is_some_and(|end| end <= start + len));
+        if in_space || inside(&self.live) || inside(&self.host) {
             Ok(())
         } else {
             Err(GpuError::BadAddress { addr, bytes })
@@ -165,6 +212,9 @@ impl MemoryState {
 impl Release for Memory {
     fn release(&self, addr: u64) {
         let mut state = self.state();
+        if state.spaces.remove(&addr).is_some() {
+            return;
+        }
         if let Some((_, mapped)) = state.host.remove(&addr) {
             // SAFETY: this mapping was made by `allocate_host` and its only owner has just been dropped.
             unsafe { libc::munmap(addr as *mut libc::c_void, mapped as usize) };

@@ -11,6 +11,7 @@ mod program;
 mod advice;
 mod bookkeeping;
 mod both_transports;
+mod broadcast;
 mod collapsed;
 mod completions_are_checked;
 mod cursors;

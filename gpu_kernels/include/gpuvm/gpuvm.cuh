@@ -9,3 +9,4 @@
 #pragma once
 
 #include "array.cuh"
+#include "broadcast.cuh"

@@ -3,7 +3,7 @@
 #pragma once
 
 // What a parameter of type T is. A type that stands for paged data specialises it with
-//   static constexpr unsigned kind = 2 (paged array) or 3 (read-only paged array);
+//   static constexpr unsigned kind = 2 (paged array), 3 (read-only paged array), 4 (broadcast array) or 5 (read-only);
 //   using element = the type it holds;
 // `element` may be left out when `static constexpr unsigned element_bytes` is there.
 template <class T>

@@ -7,7 +7,22 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 12;
+constexpr const unsigned int LAYOUT_VERSION = 13;
+
+/// Most GPUs, and so views, of a broadcast array.
+constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
+
+/// Bits of a page's entry: the views to store to besides the GPU's own.
+constexpr const unsigned int BROADCAST_OTHERS_MASK = ((1 << BROADCAST_VIEWS_MAX) - 1);
+
+/// Where a page's entry holds the view by which this GPU reaches the owner's copy.
+constexpr const unsigned int BROADCAST_OWNER_SHIFT = BROADCAST_VIEWS_MAX;
+
+/// For [`BroadcastDesc::others`]: pages differ, so that a store looks at its page's entry.
+constexpr const unsigned int BROADCAST_BY_PAGE = (1 << 31);
+
+/// Bytes of a line, base-two logarithm: what leaves a GPU at once, and what a mark stands for.
+constexpr const unsigned int BROADCAST_LINE_SHIFT = 7;
 
 /// No fault.
 constexpr const unsigned int FAULT_NONE = 0;
@@ -894,6 +909,54 @@ struct alignas(128) LaunchState {
     FaultRecord fault;
 };
 
+/// The kernel argument behind `gpuvm::broadcast<T>`, on one GPU. Each GPU has a view of the array: addresses at which a page is its own
+/// copy if it subscribed to the page, else the owner's. The views of one array lie side by side.
+struct alignas(16) BroadcastDesc {
+    /// Address of element 0 in this GPU's view.
+    unsigned long long own;
+    /// Elements.
+    unsigned long long length;
+    /// Address of element 0 in view 0.
+    unsigned long long views;
+    /// Bytes from one view to the next.
+    unsigned long long stride;
+    /// Address of 32 bits a page, its entry: `BROADCAST_OTHERS_MASK`, `BROADCAST_OWNER_SHIFT`. The host alone writes them, while no launch
+    /// uses the array.
+    unsigned long long pages;
+    /// Address of a byte a page, in this GPU's memory: 1 once this GPU has read there. 0 where reads are not tracked.
+    unsigned long long reads;
+    /// Address of a byte a line, in this GPU's memory: 1 when this GPU has changed the owner's copy alone.
+    unsigned long long marks;
+    /// Address of 32 bits in host memory: 1 once a mark is set.
+    unsigned long long marked;
+    /// Address of this GPU's [`BroadcastCounters`].
+    unsigned long long counters;
+    /// Base-two logarithm of the page size.
+    unsigned int page_shift;
+    /// Lines whose number has none of these bits are counted.
+    unsigned int sample_mask;
+    /// The other views that every page is stored to, if all pages have the same; else [`BROADCAST_BY_PAGE`].
+    unsigned int others;
+    /// This GPU's view.
+    unsigned int view;
+    /// Unused, to align.
+    unsigned long long pad;
+};
+
+/// What one GPU has stored to a broadcast array, of the lines that are counted.
+struct BroadcastCounters {
+    /// Stores of single lanes that went to other GPUs.
+    unsigned long long stores;
+    /// Lines that left for other GPUs: stores of one warp to one line are one.
+    unsigned long long lines;
+    /// Bytes that left for each view.
+    unsigned long long bytes[BROADCAST_VIEWS_MAX];
+    /// Lines that were passed on at the end of launches.
+    unsigned long long passed_on;
+    /// Unused, to the end of the line.
+    unsigned long long reserved[13];
+};
+
 }  // namespace layout
 }  // namespace gpuvm
 
@@ -916,6 +979,8 @@ static_assert(sizeof(Counters) == 256, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
+static_assert(sizeof(BroadcastDesc) == 96, "size of BroadcastDesc");
+static_assert(sizeof(BroadcastCounters) == 256, "size of BroadcastCounters");
 #if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof
 static_assert(__builtin_offsetof(QueueDesc, kind) == 0, "offset of QueueDesc::kind");
 static_assert(__builtin_offsetof(QueueDesc, number) == 4, "offset of QueueDesc::number");
@@ -1119,6 +1184,25 @@ static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of Lau
 static_assert(__builtin_offsetof(LaunchState, continues) == 8, "offset of LaunchState::continues");
 static_assert(__builtin_offsetof(LaunchState, pad) == 12, "offset of LaunchState::pad");
 static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
+static_assert(__builtin_offsetof(BroadcastDesc, own) == 0, "offset of BroadcastDesc::own");
+static_assert(__builtin_offsetof(BroadcastDesc, length) == 8, "offset of BroadcastDesc::length");
+static_assert(__builtin_offsetof(BroadcastDesc, views) == 16, "offset of BroadcastDesc::views");
+static_assert(__builtin_offsetof(BroadcastDesc, stride) == 24, "offset of BroadcastDesc::stride");
+static_assert(__builtin_offsetof(BroadcastDesc, pages) == 32, "offset of BroadcastDesc::pages");
+static_assert(__builtin_offsetof(BroadcastDesc, reads) == 40, "offset of BroadcastDesc::reads");
+static_assert(__builtin_offsetof(BroadcastDesc, marks) == 48, "offset of BroadcastDesc::marks");
+static_assert(__builtin_offsetof(BroadcastDesc, marked) == 56, "offset of BroadcastDesc::marked");
+static_assert(__builtin_offsetof(BroadcastDesc, counters) == 64, "offset of BroadcastDesc::counters");
+static_assert(__builtin_offsetof(BroadcastDesc, page_shift) == 72, "offset of BroadcastDesc::page_shift");
+static_assert(__builtin_offsetof(BroadcastDesc, sample_mask) == 76, "offset of BroadcastDesc::sample_mask");
+static_assert(__builtin_offsetof(BroadcastDesc, others) == 80, "offset of BroadcastDesc::others");
+static_assert(__builtin_offsetof(BroadcastDesc, view) == 84, "offset of BroadcastDesc::view");
+static_assert(__builtin_offsetof(BroadcastDesc, pad) == 88, "offset of BroadcastDesc::pad");
+static_assert(__builtin_offsetof(BroadcastCounters, stores) == 0, "offset of BroadcastCounters::stores");
+static_assert(__builtin_offsetof(BroadcastCounters, lines) == 8, "offset of BroadcastCounters::lines");
+static_assert(__builtin_offsetof(BroadcastCounters, bytes) == 16, "offset of BroadcastCounters::bytes");
+static_assert(__builtin_offsetof(BroadcastCounters, passed_on) == 144, "offset of BroadcastCounters::passed_on");
+static_assert(__builtin_offsetof(BroadcastCounters, reserved) == 152, "offset of BroadcastCounters::reserved");
 #endif
 }  // namespace layout
 }  // namespace gpuvm

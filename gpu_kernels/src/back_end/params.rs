@@ -51,6 +51,8 @@ fn describe(row: &[u8]) -> ParamInfo {
         1 => ParamKind::Pointer,
         2 => ParamKind::PagedArray,
         3 => ParamKind::PagedArrayConst,
+        4 => ParamKind::Broadcast,
+        5 => ParamKind::BroadcastConst,
         _ => scalar(field(3)),
     };
     let type_name = CStr::from_bytes_until_nul(row.get(28..).unwrap_or_default());

@@ -80,6 +80,16 @@ pub(crate) enum Retired {
     Stream(StreamHandle),
     /// Managed memory.
     Managed(u64),
+    /// A handle of memory.
+    Piece(CUmemGenericAllocationHandle),
+    /// Addresses, with what is mapped there in pieces of one size.
+    Space {
+        addr: u64,
+        bytes: u64,
+        piece_bytes: u64,
+        /// Offsets.
+        placed: Vec<u64>,
+    },
 }
 
 /// Device memory behind addresses of its own.
@@ -298,6 +308,20 @@ impl Core {
                 }
                 Retired::Managed(addr) => {
                     let _ = self.check("free managed memory", cu::cuMemFree_v2(*addr));
+                }
+                Retired::Piece(handle) => {
+                    let _ = self.check("free memory", cu::cuMemRelease(*handle));
+                }
+                Retired::Space {
+                    addr,
+                    bytes,
+                    piece_bytes,
+                    placed,
+                } => {
+                    for offset in placed {
+                        let _ = self.check("unmap memory", cu::cuMemUnmap(addr + offset, *piece_bytes as usize));
+                    }
+                    let _ = self.check("free addresses", cu::cuMemAddressFree(*addr, *bytes as usize));
                 }
             }
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::{
     CUmemAccess_flags_enum as Access, CUmemAccessDesc, CUmemAllocationGranularity_flags_enum as Granularity,
     CUmemAllocationHandleType_enum as Shareable, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as Flags,
-    CUmemAllocationType_enum as Kind, CUmemLocation, CUmemLocationType_enum as Place, CUresult,
+    CUmemAllocationType_enum as Kind, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType_enum as Place,
+    CUresult,
 };
 use parking_lot::Mutex;
 
@@ -14,6 +15,7 @@ use super::calls::cu;
 use super::copy::HostCopies;
 use super::core::{Block, Core, Retired};
 use super::driver::{is, outcome};
+use super::spaces::{CudaPiece, CudaSpace};
 use crate::back_end::Ranges;
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, Release};
@@ -51,6 +53,8 @@ enum LiveKind {
         taken: u64,
     },
     Large(Block),
+    /// Addresses of an address space, which frees what lies there.
+    Space,
 }
 
 struct Slab {
@@ -178,26 +182,7 @@ impl DevicePool {
         let Some(rounded) = bytes.checked_next_multiple_of(granularity).filter(|b| *b < 1 << 47) else {
             return Err(self.out_of_memory(bytes));
         };
-        let mut prop = properties(devices[0]);
-        prop.allocFlags.gpuDirectRDMACapable = u8::from(for_nics);
-        let mut handle = 0;
-        // SAFETY: an out-value and a complete description; the context is current.
-        let create =
-            |handle: &mut u64| outcome(unsafe { cu::cuMemCreate(handle, rounded as usize, &raw const prop, 0) });
-        let mut created = create(&mut handle);
-        if created
-            .as_ref()
-            .is_err_and(|f| is(f.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY))
-        {
-            self.core.free_retired();
-            created = create(&mut handle);
-        }
-        if let Err(failure) = created {
-            return Err(match is(failure.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
-                true => self.out_of_memory(bytes),
-                false => self.core.error(what, failure),
-            });
-        }
+        let handle = self.create(rounded, devices[0], for_nics)?;
         let mut addr = 0;
         let align = align.max(granularity) as usize;
         // SAFETY: each call gets what the one before gave; what was made is taken back in reverse order when one fails.
@@ -224,6 +209,61 @@ impl DevicePool {
             bytes: rounded,
             handle,
         })
+    }
+
+    /// `bytes` bytes of memory of a GPU, whole granules.
+    fn create(&self, bytes: u64, device: u32, for_nics: bool) -> Result<CUmemGenericAllocationHandle, GpuError> {
+        let mut prop = properties(device);
+        prop.allocFlags.gpuDirectRDMACapable = u8::from(for_nics);
+        let mut handle = 0;
+        // SAFETY: an out-value and a complete description; the context is current.
+        let create = |handle: &mut u64| outcome(unsafe { cu::cuMemCreate(handle, bytes as usize, &raw const prop, 0) });
+        let mut created = create(&mut handle);
+        if created
+            .as_ref()
+            .is_err_and(|f| is(f.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY))
+        {
+            self.core.free_retired();
+            created = create(&mut handle);
+        }
+        match created {
+            Ok(()) => Ok(handle),
+            Err(failure) if is(failure.code, CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Err(self.out_of_memory(bytes)),
+            Err(failure) => Err(self.core.error(format!("make {bytes} bytes of GPU memory"), failure)),
+        }
+    }
+
+    /// Bytes of a piece.
+    pub(crate) fn piece_bytes(&self) -> Result<u64, GpuError> {
+        self.core.enter()?;
+        self.granularity(self.core.info.ordinal)
+    }
+
+    /// A piece of this GPU's memory.
+    pub(crate) fn piece(&self) -> Result<CudaPiece, GpuError> {
+        let bytes = self.piece_bytes()?;
+        let handle = self.create(bytes, self.core.info.ordinal, false)?;
+        Ok(CudaPiece::new(&self.core, handle))
+    }
+
+    /// Addresses at which this GPU and those neighbours reach pieces.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, beside: &[u32]) -> Result<CudaSpace, GpuError> {
+        check_size(bytes, GRANULE)?;
+        beside.iter().try_for_each(|ordinal| self.check_peer(*ordinal))?;
+        let piece = self.piece_bytes()?;
+        let Some(rounded) = bytes.checked_next_multiple_of(piece).filter(|b| *b < 1 << 47) else {
+            return Err(self.out_of_memory(bytes));
+        };
+        let users: Vec<u32> = std::iter::once(self.core.info.ordinal)
+            .chain(beside.iter().copied())
+            .collect();
+        CudaSpace::reserve(&self.core, self, rounded, piece, &users)
+    }
+
+    /// Enters addresses of an address space into the books, until they are released.
+    pub(crate) fn enter_space(&self, addr: u64, bytes: u64) {
+        let kind = LiveKind::Space;
+        self.state.lock().live.insert(addr, Live { bytes, kind });
     }
 
     fn granularity(&self, device: u32) -> Result<u64, GpuError> {
@@ -264,6 +304,7 @@ impl Release for DevicePool {
             match live.kind {
                 LiveKind::Large(block) => Some(block),
                 LiveKind::Small { slab, taken } => state.give(slab, addr, taken),
+                LiveKind::Space => None,
             }
         };
         if let Some(block) = gone {
@@ -333,7 +374,8 @@ fn properties(device: u32) -> CUmemAllocationProp {
     }
 }
 
-fn writable(device: u32) -> CUmemAccessDesc {
+/// Reads and writes by one GPU.
+pub(crate) fn writable(device: u32) -> CUmemAccessDesc {
     CUmemAccessDesc {
         location: location(device),
         flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

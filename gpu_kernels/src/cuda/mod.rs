@@ -38,6 +38,7 @@ mod peers;
 mod pin_book;
 mod pins;
 mod places;
+mod spaces;
 mod stops;
 mod stream;
 
@@ -62,7 +63,9 @@ use self::module::ModuleInner;
 use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
-use crate::api::{Capabilities, CompileOptions, Copier, DmaBuf, Gpu, MemoryLeft, Module, Source, Stream};
+use crate::api::{
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, Gpu, MemoryLeft, Module, Piece, Source, Stream,
+};
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
 use crate::simulation::Simulation;
@@ -276,6 +279,18 @@ impl Gpu for CudaGpu {
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
         Ok(Arc::new(StreamCopier::at_neighbour(&self.core, &self.places, ordinal)?))
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        self.places.device.piece_bytes().unwrap_or_default()
+    }
+
+    fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        Ok(Arc::new(self.places.device.piece()?))
+    }
+
+    fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
+        Ok(Arc::new(self.places.device.reserve(bytes, beside)?))
     }
 
     fn lost(&self) -> Option<GpuError> {

@@ -1,0 +1,116 @@
+// A broadcast array's stores, marks and passing on. See docs/PROTOCOL.md, "Broadcast arrays".
+#pragma once
+
+#include "element.cuh"
+
+namespace gpuvm {
+namespace detail {
+
+constexpr u32 kLineBytes = 1u << layout::BROADCAST_LINE_SHIFT;
+
+GPUVM_DEVICE u32 entry_of(const layout::BroadcastDesc& b, u64 byte) {
+    // Weak: no launch runs while the host writes it.
+    return ld_weak(reinterpret_cast<const u32*>(b.pages) + (byte >> b.page_shift));
+}
+// The views to store a byte to, besides the own one.
+GPUVM_DEVICE u32 others_of(const layout::BroadcastDesc& b, u64 byte) {
+    return b.others != layout::BROADCAST_BY_PAGE ? b.others : entry_of(b, byte) & layout::BROADCAST_OTHERS_MASK;
+}
+GPUVM_DEVICE u64 in_view(const layout::BroadcastDesc& b, u32 view, u64 byte) {
+    return b.views + view * b.stride + byte;
+}
+
+// One store, or all that these lanes make at once, to some other views. The lanes of one line count one line.
+GPUVM_NOINLINE void count_stores(u64 counters, u64 line, u32 others, u32 bytes) {
+    auto* c = reinterpret_cast<layout::BroadcastCounters*>(counters);
+    u32 active, group = match_active(line << layout::BROADCAST_VIEWS_MAX | others, &active);
+    if (lane_id() != static_cast<u32>(__ffs(group)) - 1) return;
+    u32 lanes = __popc(group);
+    atom_add_relaxed_gpu(&c->stores, static_cast<u64>(lanes));
+    atom_add_relaxed_gpu(&c->lines, u64{1});
+    for (; others; others &= others - 1) atom_add_relaxed_gpu(&c->bytes[__ffs(others) - 1], u64{lanes} * bytes);
+}
+
+// One line that left a queue, with so many 4-byte words. Stores were counted as they came.
+GPUVM_NOINLINE void count_merged(u64 counters, u32 others, u32 words) {
+    auto* c = reinterpret_cast<layout::BroadcastCounters*>(counters);
+    atom_add_relaxed_gpu(&c->lines, u64{1});
+    for (; others; others &= others - 1) atom_add_relaxed_gpu(&c->bytes[__ffs(others) - 1], u64{words} * 4);
+}
+
+// An element to the own view and to those of the other subscribers. The order of one lane's stores to an element is
+// the same in each of them; so is that of several lanes of a GPU that are ordered by release and acquire.
+template <class T>
+GPUVM_DEVICE void store_to_all(const layout::BroadcastDesc& b, u64 i, T value) {
+    u64 byte = i * sizeof(T);
+    *reinterpret_cast<T*>(b.own + byte) = value;
+    u32 others = others_of(b, byte);
+    if (!others) return;
+    u64 line = byte >> layout::BROADCAST_LINE_SHIFT;
+    if (!(line & b.sample_mask)) count_stores(b.counters, line, others, sizeof(T));
+    for (; others; others &= others - 1) *reinterpret_cast<T*>(in_view(b, __ffs(others) - 1, byte)) = value;
+}
+
+// Before an element is read in the own view: tells the host which pages this GPU reads.
+GPUVM_DEVICE void note_read(const layout::BroadcastDesc& b, u64 byte) {
+    if (!b.reads) return;
+    u8* seen = reinterpret_cast<u8*>(b.reads) + (byte >> b.page_shift);
+    // Weak: one who sees an old value stores once more.
+    if (!ld_weak(seen)) st_relaxed_gpu(seen, u8{1});
+}
+
+// Where the owner's copy of a byte is, by the one address at which this GPU reaches it.
+GPUVM_DEVICE u64 at_owner(const layout::BroadcastDesc& b, u64 byte) {
+    return in_view(b, entry_of(b, byte) >> layout::BROADCAST_OWNER_SHIFT, byte);
+}
+// The owner's copy of the line is changed alone: it is passed on when the launches have ended.
+GPUVM_DEVICE void mark_line(const layout::BroadcastDesc& b, u64 byte) {
+    u8* mark = reinterpret_cast<u8*>(b.marks) + (byte >> layout::BROADCAST_LINE_SHIFT);
+    // Weak: as in `note_read`. No launch runs while marks are cleared.
+    if (ld_weak(mark)) return;
+    st_relaxed_gpu(mark, u8{1});
+    u32* marked = reinterpret_cast<u32*>(b.marked);
+    // The host looks when the launch has ended.
+    if (!ld_weak(marked)) st_relaxed_sys(marked, 1u);
+}
+
+// A line of the owner's copy to the copies of the other subscribers, 8 bytes a lane. No launch uses the array.
+GPUVM_DEVICE void pass_on(const layout::BroadcastDesc& b, u64 byte) {
+    u32 entry = entry_of(b, byte), owner = entry >> layout::BROADCAST_OWNER_SHIFT;
+    u32 to = entry & layout::BROADCAST_OTHERS_MASK;
+    // The own view is the owner's copy, or one that lacks the change.
+    if (owner != b.view) to = (to & ~(1u << owner)) | 1u << b.view;
+    if (!to) return;
+    u64 word = ld_relaxed_sys(reinterpret_cast<const u64*>(in_view(b, owner, byte)));
+    for (; to; to &= to - 1) st_relaxed_sys(reinterpret_cast<u64*>(in_view(b, __ffs(to) - 1, byte)), word);
+}
+
+// 8 bytes of the owner's copy to this GPU's new one. No launch uses the array.
+GPUVM_DEVICE void bring_word(const layout::BroadcastDesc& b, u64 byte) {
+    st_relaxed_gpu(reinterpret_cast<u64*>(b.own + byte),
+                   ld_relaxed_sys(reinterpret_cast<const u64*>(at_owner(b, byte))));
+}
+
+// Passes on the lines that this GPU has marked, of the 8 that `at` begins, and clears the marks. All lanes of a warp
+// come with lines of their own, some perhaps with none (`at` past the end).
+GPUVM_DEVICE void pass_on_marked(const layout::BroadcastDesc& b, u64 at, u64 lines) {
+    u64* word = reinterpret_cast<u64*>(b.marks + at);
+    // A table of marks is a multiple of 8 long.
+    u64 marks = at < lines ? ld_relaxed_gpu(word) : 0;
+    if (marks) st_relaxed_gpu(word, u64{0});
+    u32 lane = lane_id(), half = lane >> 4, passed = 0;
+    for (u32 with = __ballot_sync(~0u, marks != 0); with; with &= with - 1) {
+        u32 from = __ffs(with) - 1;
+        u64 theirs = __shfl_sync(~0u, marks, from), first = __shfl_sync(~0u, at, from);
+        // Two lines at a time, 16 lanes each.
+        for (u32 n = half; n < 8; n += 2) {
+            if (!(theirs >> 8 * n & 0xff)) continue;
+            pass_on(b, (first + n) * kLineBytes + (lane & 15) * 8);
+            passed += !(lane & 15);
+        }
+    }
+    if (passed) atom_add_relaxed_gpu(&reinterpret_cast<layout::BroadcastCounters*>(b.counters)->passed_on, u64{passed});
+}
+
+}  // namespace detail
+}  // namespace gpuvm

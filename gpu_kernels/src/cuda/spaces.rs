@@ -1,0 +1,148 @@
+//! Pieces of GPUs' memory, and addresses at which several GPUs reach them.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUmemAccessDesc, CUmemGenericAllocationHandle};
+use parking_lot::Mutex;
+
+use super::calls::cu;
+use super::core::{Core, Retired};
+use super::memory::{DevicePool, writable};
+use crate::api::{AddressSpace, Piece};
+use crate::error::GpuError;
+use crate::memory::Release;
+
+/// One handle of memory.
+pub(crate) struct CudaPiece {
+    core: Arc<Core>,
+    handle: CUmemGenericAllocationHandle,
+}
+
+impl CudaPiece {
+    /// Takes over a handle of `core`'s GPU.
+    pub(crate) fn new(core: &Arc<Core>, handle: CUmemGenericAllocationHandle) -> Self {
+        Self {
+            core: Arc::clone(core),
+            handle,
+        }
+    }
+}
+
+impl Piece for CudaPiece {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for CudaPiece {
+    fn drop(&mut self) {
+        self.core.retire(Retired::Piece(self.handle));
+    }
+}
+
+/// Reserved addresses, entered into the books of the GPU that reserved them.
+pub(crate) struct CudaSpace {
+    core: Arc<Core>,
+    pool: Arc<DevicePool>,
+    addr: u64,
+    bytes: u64,
+    piece_bytes: u64,
+    users: Vec<CUmemAccessDesc>,
+    /// What lies at each offset.
+    placed: Mutex<BTreeMap<u64, Arc<dyn Piece>>>,
+}
+
+// SAFETY: `CUmemAccessDesc` is plain data.
+unsafe impl Send for CudaSpace {}
+// SAFETY: as for Send.
+unsafe impl Sync for CudaSpace {}
+
+impl CudaSpace {
+    /// Reserves addresses for `bytes` bytes, whole pieces of `piece_bytes`, for GPUs with these ordinals.
+    pub(crate) fn reserve(
+        core: &Arc<Core>,
+        pool: &Arc<DevicePool>,
+        bytes: u64,
+        piece_bytes: u64,
+        users: &[u32],
+    ) -> Result<Self, GpuError> {
+        let mut addr = 0;
+        // SAFETY: an out-value; nothing is mapped there.
+        core.check(format_args!("reserve addresses for {bytes} bytes"), unsafe {
+            cu::cuMemAddressReserve(&raw mut addr, bytes as usize, piece_bytes as usize, 0, 0)
+        })?;
+        pool.enter_space(addr, bytes);
+        Ok(Self {
+            core: Arc::clone(core),
+            pool: Arc::clone(pool),
+            addr,
+            bytes,
+            piece_bytes,
+            users: users.iter().map(|&device| writable(device)).collect(),
+            placed: Mutex::default(),
+        })
+    }
+
+    fn unmap(&self, offset: u64) -> Result<(), GpuError> {
+        // SAFETY: exactly what was mapped there, which no kernel uses, as the caller of `place` promises.
+        self.core.check("take memory from its addresses", unsafe {
+            cu::cuMemUnmap(self.addr + offset, self.piece_bytes as usize)
+        })
+    }
+}
+
+impl AddressSpace for CudaSpace {
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    fn place(&self, pieces: &[(u64, Arc<dyn Piece>)]) -> Result<(), GpuError> {
+        self.core.enter()?;
+        let size = self.piece_bytes;
+        let mut placed = self.placed.lock();
+        let mut opened: Vec<u64> = Vec::with_capacity(pieces.len());
+        for (offset, piece) in pieces {
+            let addr = self.addr.saturating_add(*offset);
+            let inside = offset.is_multiple_of(size) && offset.checked_add(size).is_some_and(|end| end <= self.bytes);
+            let Some(own) = piece.as_any().downcast_ref::<CudaPiece>().filter(|_| inside) else {
+                return Err(GpuError::BadAddress { addr, bytes: size });
+            };
+            if placed.remove(offset).is_some() {
+                self.unmap(*offset)?;
+            }
+            // SAFETY: nothing is mapped there; the handle lives as long as `placed` holds the piece.
+            self.core.check("give memory its addresses", unsafe {
+                cu::cuMemMap(addr, size as usize, 0, own.handle, 0)
+            })?;
+            placed.insert(*offset, Arc::clone(piece));
+            opened.push(*offset);
+        }
+        // A run at a time: each call costs tens of microseconds.
+        opened.sort_unstable();
+        for run in opened.chunk_by(|a, b| a + size == *b) {
+            let (addr, bytes) = (self.addr + run[0], run.len() as u64 * size);
+            // SAFETY: all of it is mapped; the descriptions live across the call.
+            self.core.check("open memory for GPUs", unsafe {
+                cu::cuMemSetAccess(addr, bytes as usize, self.users.as_ptr(), self.users.len())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CudaSpace {
+    fn drop(&mut self) {
+        self.pool.release(self.addr);
+        let placed = std::mem::take(self.placed.get_mut());
+        self.core.retire(Retired::Space {
+            addr: self.addr,
+            bytes: self.bytes,
+            piece_bytes: self.piece_bytes,
+            placed: placed.keys().copied().collect(),
+        });
+        // Handles may be released before they are unmapped: the driver keeps the memory until then.
+        drop(placed);
+    }
+}

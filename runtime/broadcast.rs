@@ -1,0 +1,212 @@
+//! Arrays of which each subscribed GPU holds a copy: loads are local, stores go to all copies (GPS, MICRO'21). What lanes do is
+//! `gpuvm/broadcast.cuh`; the rules are in docs/PROTOCOL.md, "Broadcast arrays".
+
+mod builder;
+mod handle;
+mod passing;
+mod subscriptions;
+mod tracking;
+mod views;
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use gpuvm_gpu::{Gpu, HostMemory};
+use gpuvm_layouts::{BroadcastCounters, BroadcastDesc};
+use memmap2::MmapMut;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+pub use builder::{BroadcastBuilder, Subscribers};
+pub use handle::{Broadcast, Traffic};
+
+use self::{subscriptions::Subscriptions, views::Views};
+use crate::{
+    device::DeviceArray,
+    element::ElementType,
+    error::{Doing, Error, Result},
+    gpu::PagedGpu,
+    launch::{LaunchKind, Memory, Naming},
+};
+
+/// Shared by the handle and the launches that name the array.
+pub(crate) struct BroadcastInner {
+    pub name: String,
+    pub element: ElementType,
+    pub length: u64,
+    /// What each GPU keeps of it, by view.
+    on: Vec<OnView>,
+    views: Views,
+    /// Of each page. Changed while no launch uses the array.
+    subscriptions: RwLock<Subscriptions>,
+    /// Whether a GPU subscribes to what it reads.
+    by_reading: bool,
+    launches: Mutex<Naming>,
+    /// What the last flush, or the host, has written.
+    home: Mutex<MmapMut>,
+}
+
+/// What one GPU keeps of an array.
+struct OnView {
+    gpu: Arc<PagedGpu>,
+    /// What lanes are told of each page.
+    entries: DeviceArray<u32>,
+    /// A byte a page.
+    reads: DeviceArray<u8>,
+    /// A byte a line.
+    _marks: DeviceArray<u8>,
+    counters: DeviceArray<BroadcastCounters>,
+    /// 1 once lanes have set a mark.
+    marked: HostMemory,
+    /// The kernel's argument.
+    desc: Mutex<BroadcastDesc>,
+}
+
+/// The broadcast arrays of a virtual memory.
+#[derive(Default)]
+pub(crate) struct Arrays(Mutex<Vec<Weak<BroadcastInner>>>);
+
+impl Arrays {
+    fn enter(&self, array: &Arc<BroadcastInner>) {
+        let mut arrays = self.0.lock();
+        arrays.retain(|array| array.strong_count() > 0);
+        arrays.push(Arc::downgrade(array));
+    }
+
+    /// Those that there are.
+    pub fn live(&self) -> Vec<Arc<BroadcastInner>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl OnView {
+    fn device(&self) -> &dyn Gpu {
+        &**self.gpu.device()
+    }
+}
+
+impl BroadcastInner {
+    /// The kernel's argument in a view, as it is at this moment.
+    pub fn desc(&self, view: usize) -> BroadcastDesc {
+        *self.on[view].desc.lock()
+    }
+
+    /// The view of a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`]-like refusals are the caller's: none where the GPU has no view.
+    pub fn view_of(&self, gpu: &Arc<PagedGpu>) -> Option<usize> {
+        self.on.iter().position(|on| Arc::ptr_eq(&on.gpu, gpu))
+    }
+
+    /// A GPU of it, for messages and for checks of whose virtual memory it is.
+    pub fn gpu(&self, view: usize) -> &Arc<PagedGpu> {
+        &self.on[view].gpu
+    }
+
+    fn bytes(&self) -> u64 {
+        self.length * self.element.bytes() as u64
+    }
+
+    /// Waits for the launches that name the array, has their changes passed on, and keeps others from beginning while the guard lives.
+    fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
+        let mut launches = self.launches.lock();
+        launches.settle();
+        self.pass_on()?;
+        Ok(launches)
+    }
+
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    fn check_range(&self, range: &Range<u64>) -> Result<()> {
+        if range.start > range.end || range.end > self.length {
+            return Err(Error::OutOfRange {
+                name: self.name.clone(),
+                first: range.start,
+                end: range.end,
+                length: self.length,
+            });
+        }
+        Ok(())
+    }
+
+    /// The parts of a range of bytes that lie in one page each: the page, and the bytes.
+    fn by_page(&self, bytes: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let size = self.views.page_bytes;
+        (bytes.start / size..bytes.end.div_ceil(size)).map(move |page| {
+            let span = (page * size).max(bytes.start)..((page + 1) * size).min(bytes.end);
+            (page as usize, span)
+        })
+    }
+
+    /// Copies bytes out of the owners' copies. No launch uses the array.
+    fn read_out(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let subscriptions = self.subscriptions.read();
+        for (page, span) in self.by_page(first..first + out.len() as u64) {
+            let owner = subscriptions.owner(page);
+            let part = &mut out[(span.start - first) as usize..(span.end - first) as usize];
+            let read = self.host().device().read(self.views.addr(owner) + span.start, part);
+            self.host()
+                .gpu
+                .or_lost(read.doing(|| format!("reading broadcast array `{}`", self.name)))?;
+        }
+        Ok(())
+    }
+
+    /// Stores bytes in all subscribers' copies. No launch uses the array.
+    fn write_in(&self, first: u64, values: &[u8]) -> Result<()> {
+        let subscriptions = self.subscriptions.read();
+        for (page, span) in self.by_page(first..first + values.len() as u64) {
+            let part = &values[(span.start - first) as usize..(span.end - first) as usize];
+            for view in (0..self.on.len()).filter(|view| subscriptions.is_subscribed(*view, page)) {
+                let written = self.host().device().write(self.views.addr(view) + span.start, part);
+                self.host()
+                    .gpu
+                    .or_lost(written.doing(|| format!("writing broadcast array `{}`", self.name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The view through which the host reaches all of them: the first GPU reserved the addresses.
+    fn host(&self) -> &OnView {
+        &self.on[0]
+    }
+
+    /// Tells lanes of all views how pages are subscribed. No launch uses the array.
+    fn tell(&self, subscriptions: &Subscriptions, pages: &[usize]) -> Result<()> {
+        for (view, on) in self.on.iter().enumerate() {
+            for run in pages.chunk_by(|a, b| a + 1 == *b) {
+                let entries = subscriptions.entries(view, run[0]..run[0] + run.len());
+                let written = on.entries.write(on.device(), run[0] as u64, &entries);
+                on.gpu
+                    .or_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
+            }
+            on.desc.lock().others = subscriptions.others(view);
+        }
+        Ok(())
+    }
+}
+
+impl Memory for BroadcastInner {
+    fn launches(&self) -> &Mutex<Naming> {
+        &self.launches
+    }
+
+    /// Launches on several GPUs run side by side. One comes after those that were enqueued before the last one on its own GPU: else it
+    /// would not see what they have passed on.
+    fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+        let follows = |kind: LaunchKind| kind.gpu == to_begin.gpu && (kind.writes || to_begin.writes);
+        if launches.any(follows) {
+            launches.settle();
+        }
+        if !launches.is_idle() {
+            return Ok(());
+        }
+        self.pass_on()?;
+        self.subscribe_readers()
+    }
+
+    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+        // Its home is what the last flush has written.
+    }
+}

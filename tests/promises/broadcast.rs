@@ -1,0 +1,491 @@
+//! Arrays of which each subscribed GPU holds a copy: whatever the kernels of several GPUs store, all copies are equal when their launches
+//! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones.
+
+use std::time::Duration;
+
+use crate::common::{compare, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
+use gpuvm::{Broadcast, Error, Kernel, LaunchConfig, Subscribers, Transport, Vm};
+
+const SOURCE: &str = include_str!("../kernels/broadcast.cu");
+const KERNELS: [&str; 7] = [
+    "add",
+    "increment",
+    "increment_merged",
+    "copy_out",
+    "add_anywhere",
+    "at_owner",
+    "sum",
+];
+
+/// A virtual memory of several GPUs, and the kernels of each.
+struct Several {
+    vm: Vm,
+    kernels: Vec<[Kernel; 7]>,
+}
+
+impl Several {
+    fn new(count: usize) -> Self {
+        let vm = Vm::builder()
+            .transport(Transport::Direct)
+            .frame_memory(16 * 4096)
+            .launch_deadline(scaled(Duration::from_secs(60)));
+        let vm = match named_gpus() {
+            Some(gpus) => vm.gpus(gpus),
+            // Memory for some pages of 64 KiB.
+            None => vm.gpus((0..count).map(|_| simulated_gpu(1024).workers(1))),
+        };
+        let vm = vm.build().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        let compile = |gpu: &gpuvm::VmGpu| gpu.kernels("broadcast.cu", SOURCE, KERNELS, &Default::default());
+        let kernels = vm.gpus().iter().map(compile).collect::<Result<_, _>>();
+        Self {
+            kernels: kernels.unwrap_or_else(|error| panic!("{}", with_causes(&error))),
+            vm,
+        }
+    }
+
+    fn kernel(&self, gpu: usize, name: &str) -> &Kernel {
+        &self.kernels[gpu][KERNELS.iter().position(|known| *known == name).unwrap()]
+    }
+
+    fn gpus(&self) -> usize {
+        self.vm.gpus().len()
+    }
+
+    /// Each GPU's part of so many elements.
+    fn part(&self, gpu: usize, of: u64) -> (u64, u64) {
+        let gpus = self.gpus() as u64;
+        (of * gpu as u64 / gpus, of * (gpu as u64 + 1) / gpus)
+    }
+
+    /// What a GPU's lanes read.
+    fn seen_by(&self, gpu: usize, array: &Broadcast<u32>) -> Vec<u32> {
+        let out = self.vm.gpu(gpu).unwrap().buffer::<u32>(array.len()).unwrap();
+        let launch = self
+            .kernel(gpu, "copy_out")
+            .launch(config(), (array, 0u64, array.len(), &out));
+        launch
+            .and_then(|launch| launch.sync())
+            .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
+        out.to_vec().unwrap()
+    }
+
+    /// All copies, what lanes read, and what the host reads are this.
+    fn all_have(&self, array: &Broadcast<u32>, expected: &[u32]) {
+        compare(&array.to_vec().unwrap(), expected).unwrap();
+        for copy in array.copies().unwrap() {
+            compare(&copy, expected).unwrap();
+        }
+        for gpu in 0..self.gpus() {
+            compare(&self.seen_by(gpu, array), expected).unwrap();
+        }
+    }
+}
+
+fn config() -> LaunchConfig {
+    LaunchConfig::new(2, 64)
+}
+
+/// Elements of so many pages and a bit.
+fn elements(vm: &Vm, pages: u64) -> u64 {
+    let page = vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
+    pages * page + 77
+}
+
+fn plus(values: &[u32], by: u32) -> Vec<u32> {
+    values.iter().map(|value| value.wrapping_add(by)).collect()
+}
+
+#[test]
+fn stores_reach_every_copy_round_after_round() {
+    for count in [1, 2, 3, 8] {
+        let several = Several::new(count);
+        let n = elements(&several.vm, 3);
+        let before = words(5, n);
+        let (mut from, mut to) = (
+            several.vm.broadcast::<u32>().count_all().from_slice(&before).unwrap(),
+            several.vm.broadcast::<u32>().count_all().zeroed(n).unwrap(),
+        );
+        for _ in 0..4 {
+            // Nothing is waited for in between: launches on each GPU in turn are rounds.
+            for gpu in 0..several.gpus() {
+                let (first, end) = several.part(gpu, n);
+                let launch = several
+                    .kernel(gpu, "add")
+                    .launch(config(), (&from, &to, first, end, 3u32));
+                drop(launch.unwrap());
+            }
+            std::mem::swap(&mut from, &mut to);
+        }
+        several.all_have(&from, &plus(&before, 12));
+        let (traffic, others) = (from.traffic().unwrap(), several.gpus() as u64 - 1);
+        for (gpu, sent) in traffic.iter().enumerate() {
+            let (first, end) = several.part(gpu, n);
+            // Two rounds each went to this array; every lane's store to the others counts once.
+            let stores = if others == 0 { 0 } else { 2 * (end - first) };
+            assert_eq!(sent.stores, stores, "{traffic:?}");
+            assert_eq!(sent.bytes.iter().sum::<u64>(), stores * 4 * others);
+            assert_eq!(sent.bytes[gpu], 0);
+            assert!(
+                sent.lines <= sent.stores && (others == 0 || sent.lines >= stores / 32),
+                "{traffic:?}"
+            );
+        }
+        from.flush().unwrap();
+        compare(&from.read_home(), &plus(&before, 12)).unwrap();
+        compare(&to.read_home(), &vec![0; n as usize]).unwrap();
+    }
+}
+
+#[test]
+fn merged_stores_are_the_same_stores_in_fewer_lines() {
+    let several = Several::new(2);
+    let n = elements(&several.vm, 1);
+    let before = words(6, n);
+    let lines = |kernel: &str| {
+        let array = several.vm.broadcast::<u32>().count_all().from_slice(&before).unwrap();
+        for round in 1..=2 {
+            for gpu in 0..several.gpus() {
+                let (first, end) = several.part(gpu, n);
+                drop(
+                    several
+                        .kernel(gpu, kernel)
+                        .launch(config(), (&array, first, end, 5u32))
+                        .unwrap(),
+                );
+            }
+            several.all_have(&array, &plus(&before, 5 * round));
+        }
+        array.traffic().unwrap().iter().map(|sent| sent.lines).sum::<u64>()
+    };
+    let (plain, merged) = (lines("increment"), lines("increment_merged"));
+    // The lanes of the second kernel do not lie side by side: each line of it would have left 32 times.
+    let whole = 2 * n / 32;
+    assert!(merged < 2 * whole, "{merged} lines, {whole} at best");
+    // Of the first they do. On the simulated GPU they do not come together all the same.
+    assert!(
+        plain < if named_gpus().is_some() { 2 * whole } else { 2 * n + 1 },
+        "{plain} lines, {whole} at best"
+    );
+}
+
+#[test]
+fn atomics_are_done_at_the_owner_and_passed_on() {
+    for count in [1, 2, 3] {
+        let several = Several::new(count);
+        let n = elements(&several.vm, 2);
+        let array = several.vm.broadcast::<u32>().zeroed(n).unwrap();
+        let mut expected = vec![0u32; n as usize];
+        let times = 4000u64;
+        for round in 0..3u64 {
+            let wrong: Vec<_> = several
+                .vm
+                .gpus()
+                .iter()
+                .map(|gpu| gpu.buffer::<u32>(1).unwrap())
+                .collect();
+            for gpu in 0..several.gpus() {
+                let seed = round * 1000 + gpu as u64;
+                let launch = several
+                    .kernel(gpu, "add_anywhere")
+                    .launch(config(), (&array, times, seed, &wrong[gpu]));
+                drop(launch.unwrap());
+                for k in 0..times {
+                    let i = k.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) % n;
+                    expected[i as usize] += 1;
+                }
+            }
+            several.all_have(&array, &expected);
+            for wrong in wrong {
+                assert_eq!(wrong.to_vec().unwrap(), [0]);
+            }
+        }
+        let passed: u64 = array.traffic().unwrap().iter().map(|sent| sent.lines_passed_on).sum();
+        assert_eq!(passed > 0, several.gpus() > 1 || passed > 0);
+        let few = several.vm.broadcast::<u32>().from_slice(&[20; 8]).unwrap();
+        few.write(2, &[0, 0, 0, 0, 0]).unwrap();
+        for gpu in 0..several.gpus() {
+            drop(
+                several
+                    .kernel(gpu, "at_owner")
+                    .launch(config(), (&few, gpu as u32))
+                    .unwrap(),
+            );
+        }
+        let last = several.gpus() as u32 - 1;
+        let seen = few.to_vec().unwrap();
+        assert_eq!(
+            seen[..4],
+            [10 - last, (10 + last).max(20), (1 << several.gpus()) - 1, 7]
+        );
+        assert_eq!((seen[4], seen[6]), (if last > 0 { 9 } else { 0 }, last));
+        assert!((100..=100 + last).contains(&seen[5]) && seen[7] == 20, "{seen:?}");
+        several.all_have(&few, &seen);
+    }
+}
+
+#[test]
+fn an_unsubscribed_gpu_reads_and_stores_all_the_same() {
+    let several = Several::new(3);
+    let n = elements(&several.vm, 4);
+    let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
+    let before = words(7, n);
+    let array = several.vm.broadcast::<u32>().from_slice(&before).unwrap();
+    let mut expected = before.clone();
+    let mut held = array.bytes_held_by(0);
+    assert_eq!(held, n.div_ceil(page) * page * 4);
+    let all = several.gpus();
+    let mut draw = 17u64;
+    for step in 0..12u32 {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (gpu, first) = ((draw >> 33) as usize % all, (draw >> 40) % n);
+        let range = first..(first + (draw >> 50) % (2 * page)).min(n);
+        // Launches run meanwhile: both wait for them.
+        for gpu in 0..all {
+            let (first, end) = several.part((gpu + step as usize) % all, n);
+            drop(
+                several
+                    .kernel(gpu, "increment")
+                    .launch(config(), (&array, first, end, step))
+                    .unwrap(),
+            );
+        }
+        expected = plus(&expected, step);
+        let outcome = match step % 3 {
+            0 => array.subscribe(gpu, range.clone()),
+            _ => array.unsubscribe(gpu, range.clone()),
+        };
+        match outcome {
+            Ok(()) | Err(Error::LastSubscriber { .. }) => {}
+            Err(error) => panic!("{}", with_causes(&error)),
+        }
+        for element in (0..n).step_by(page as usize) {
+            let subscribers = array.subscribers_of(element).unwrap();
+            assert!(
+                subscribers.contains(&array.owner_of(element).unwrap()),
+                "{subscribers:?}"
+            );
+        }
+        several.all_have(&array, &expected);
+    }
+    // All but one, and that one not.
+    for gpu in 1..all {
+        array.subscribe(0, 0..n).unwrap();
+        array.unsubscribe(gpu, 0..n).unwrap();
+    }
+    assert_eq!(array.subscribers_of(0).unwrap(), [0]);
+    let message = refused(array.unsubscribe(0, 0..n));
+    assert!(
+        all == 1 || message.contains("GPU 0 has the last copy of page 0"),
+        "{message}"
+    );
+    several.all_have(&array, &expected);
+    held = (1..all).map(|gpu| array.bytes_held_by(gpu)).sum();
+    assert_eq!(held, 0);
+}
+
+#[test]
+fn one_tracked_iteration_leaves_what_each_gpu_reads() {
+    let several = Several::new(2);
+    let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
+    // Each GPU reads its own half and, beyond it, one element of the other's.
+    let n = 8 * page;
+    let before = words(8, n);
+    let mut arrays = [
+        several.vm.broadcast::<u32>().count_all().from_slice(&before).unwrap(),
+        several.vm.broadcast::<u32>().count_all().zeroed(n).unwrap(),
+    ];
+    let out: Vec<_> = several
+        .vm
+        .gpus()
+        .iter()
+        .map(|gpu| gpu.buffer::<u32>(1).unwrap())
+        .collect();
+    let iterate = |arrays: &mut [Broadcast<u32>; 2]| {
+        for gpu in 0..several.gpus() {
+            let (first, end) = several.part(gpu, n);
+            let beyond = if gpu == 0 { end } else { first - 1 };
+            let [from, to] = &*arrays;
+            several
+                .kernel(gpu, "copy_out")
+                .launch(config(), (from, beyond, beyond + 1, &out[gpu]))?
+                .sync()?;
+            drop(
+                several
+                    .kernel(gpu, "add")
+                    .launch(config(), (from, to, first, end, 1u32))?,
+            );
+        }
+        arrays.swap(0, 1);
+        Ok::<_, Error>(())
+    };
+    if several.gpus() != 2 {
+        return;
+    }
+    several
+        .vm
+        .track(|| iterate(&mut arrays).and_then(|()| iterate(&mut arrays)))
+        .unwrap();
+    for array in &arrays {
+        let subscribers: Vec<Vec<usize>> = (0..8).map(|p| array.subscribers_of(p * page).unwrap()).collect();
+        assert_eq!(
+            subscribers,
+            [
+                vec![0],
+                vec![0],
+                vec![0],
+                vec![0, 1],
+                vec![0, 1],
+                vec![1],
+                vec![1],
+                vec![1]
+            ]
+        );
+    }
+    let sent_before: Vec<u64> = arrays
+        .iter()
+        .map(|array| array.traffic().unwrap()[0].bytes[1])
+        .collect();
+    iterate(&mut arrays).and_then(|()| iterate(&mut arrays)).unwrap();
+    arrays.iter().for_each(|array| array.flush().unwrap());
+    for (array, before) in arrays.iter().zip(sent_before) {
+        // One page of four is read by the other.
+        assert_eq!(array.traffic().unwrap()[0].bytes[1] - before, page * 4);
+    }
+    let [newest, older] = &arrays;
+    several.all_have(newest, &plus(&before, 4));
+    several.all_have(older, &plus(&before, 3));
+}
+
+#[test]
+fn a_gpu_subscribes_to_what_it_reads_first() {
+    let several = Several::new(2);
+    let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
+    let n = 4 * page;
+    let before = words(9, n);
+    let array = several.vm.broadcast::<u32>().subscribers(Subscribers::Readers);
+    let array = array.from_slice(&before).unwrap();
+    let subscribers = |array: &Broadcast<u32>| -> Vec<usize> {
+        (0..4).map(|p| array.subscribers_of(p * page).unwrap().len()).collect()
+    };
+    assert_eq!(subscribers(&array), [1; 4]);
+    let out = several.vm.buffer::<u32>(1).unwrap();
+    let last = several.vm.gpus().len() - 1;
+    for (element, expected) in [(n - 1, 4), (0, 4), (n - 1, 5), (n - page - 1, 5), (0, 6)] {
+        let launch = several
+            .kernel(0, "copy_out")
+            .launch(config(), (&array, element, element + 1, &out));
+        launch.unwrap().sync().unwrap();
+        // From the next launch on.
+        drop(
+            several
+                .kernel(0, "increment")
+                .launch(config(), (&array, 0u64, 0u64, 0u32))
+                .unwrap(),
+        );
+        let now: usize = subscribers(&array).iter().sum();
+        if last > 0 {
+            assert!(
+                now >= expected,
+                "{now} subscriptions, {expected} expected after element {element}"
+            );
+        }
+        assert_eq!(out.to_vec().unwrap(), [before[element as usize]]);
+    }
+    several.all_have(&array, &before);
+}
+
+#[test]
+fn an_array_may_be_larger_than_one_gpus_memory() {
+    if named_gpus().is_some() {
+        return;
+    }
+    let several = Several::new(4);
+    let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
+    let memory = several.vm.device().capabilities().memory_bytes;
+    // Three quarters of all memory, so three times that of each.
+    let n = (memory / 4 * 3 / (page * 4)) * 4 * page;
+    let whole = several.vm.broadcast::<u32>().zeroed(n);
+    let message = refused(whole);
+    assert!(message.contains("out of GPU memory"), "{message}");
+    let before = words(10, n);
+    let array = several
+        .vm
+        .broadcast::<u32>()
+        .subscribers(Subscribers::Owners)
+        .from_slice(&before)
+        .unwrap();
+    for gpu in 0..4 {
+        // Each its neighbour's part.
+        let (first, end) = several.part((gpu + 1) % 4, n);
+        drop(
+            several
+                .kernel(gpu, "increment")
+                .launch(config(), (&array, first, end, 2u32))
+                .unwrap(),
+        );
+    }
+    compare(&array.to_vec().unwrap(), &plus(&before, 2)).unwrap();
+    // What is refused changes nothing.
+    let message = refused(array.subscribe(0, 0..n));
+    assert!(message.contains("out of GPU memory"), "{message}");
+    assert_eq!(array.subscribers_of(n - 1).unwrap(), [3]);
+    compare(&array.to_vec().unwrap(), &plus(&before, 2)).unwrap();
+}
+
+#[test]
+fn misuse_is_refused_by_name() {
+    let several = Several::new(2);
+    let array = several.vm.broadcast::<u32>().name("ranks").zeroed(100).unwrap();
+    let message = refused(array.read(99, &mut [0; 2]));
+    assert!(
+        message.contains("99..101 of `ranks`") && message.contains("100"),
+        "{message}"
+    );
+    let message = refused(array.write(u64::MAX, &[1]));
+    assert!(message.contains("`ranks`"), "{message}");
+    let message = refused(array.subscribe(9, 0..1));
+    assert!(message.contains("GPU 9") && message.contains("views"), "{message}");
+    let message = refused(array.subscribe(0, 5..101));
+    assert!(message.contains("5..101 of `ranks`"), "{message}");
+    let floats = several.vm.broadcast::<f32>().name("floats").zeroed(4).unwrap();
+    let message = refused(
+        several
+            .kernel(0, "increment")
+            .launch(config(), (&floats, 0u64, 4u64, 1u32)),
+    );
+    assert!(
+        message.contains("broadcast array `floats` of f32") && message.contains("broadcast<unsigned"),
+        "{message}"
+    );
+    let region = several.vm.region::<u32>().zeroed(4).unwrap();
+    let message = refused(
+        several
+            .kernel(0, "increment")
+            .launch(config(), (&region, 0u64, 4u64, 1u32)),
+    );
+    assert!(
+        message.contains("region") && message.contains("broadcast<unsigned"),
+        "{message}"
+    );
+    let message = refused(several.vm.broadcast::<[u32; 3]>().zeroed(4));
+    assert!(message.contains("element size of a broadcast array is 12"), "{message}");
+    let other = Several::new(2);
+    let message = refused(
+        other
+            .kernel(0, "increment")
+            .launch(config(), (&array, 0u64, 4u64, 1u32)),
+    );
+    assert!(message.contains("another Vm"), "{message}");
+    // Dropped beside a launch that uses it.
+    let doomed = several.vm.broadcast::<u32>().zeroed(1 << 12).unwrap();
+    drop(
+        several
+            .kernel(0, "increment")
+            .launch(config(), (&doomed, 0u64, 1u64 << 12, 1u32))
+            .unwrap(),
+    );
+    drop(doomed);
+    let empty = several.vm.broadcast::<u32>().zeroed(0).unwrap();
+    assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
+    empty.flush().unwrap();
+}
