@@ -79,6 +79,11 @@ pub struct Stats {
     pub mirrored: u64,
     /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was given up.
     pub mirrored_lost: u64,
+    /// Stores of single lanes to [broadcast arrays](crate::Broadcast) that went to other GPUs, estimated from every 256th line;
+    /// [`Broadcast::traffic`](crate::Broadcast::traffic) tells them by array and GPU, with bytes.
+    pub broadcast_stores: u64,
+    /// Lines, or parts of them, in which those left: stores that were merged, of a warp or in a `gpuvm::merge_queue`, are one.
+    pub broadcast_lines: u64,
     /// Bytes that neighbours lend at the time of these counts. Of a [`difference`](Self::difference): at its end.
     pub bytes_borrowed: u64,
     /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
@@ -129,6 +134,8 @@ impl Stats {
             victims_copied: sum(|c| c.victims_copied),
             mirrored: sum(|c| c.mirrored),
             mirrored_lost: sum(|c| c.mirrored_lost),
+            broadcast_stores: sum(|c| c.broadcast_stores),
+            broadcast_lines: sum(|c| c.broadcast_lines),
             bytes_borrowed: gpu.victims().map_or(0, Victims::lent_bytes) + gpu.mirrors().map_or(0, Mirrors::bytes),
             bytes_given_back: gpu.victims().map_or(0, Victims::given_back_bytes)
                 + gpu.mirrors().map_or(0, Mirrors::given_back_bytes),
@@ -216,6 +223,8 @@ impl Stats {
             victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
             mirrored: self.mirrored.saturating_sub(earlier.mirrored),
             mirrored_lost: self.mirrored_lost.saturating_sub(earlier.mirrored_lost),
+            broadcast_stores: self.broadcast_stores.saturating_sub(earlier.broadcast_stores),
+            broadcast_lines: self.broadcast_lines.saturating_sub(earlier.broadcast_lines),
             bytes_borrowed: self.bytes_borrowed,
             bytes_given_back: self.bytes_given_back.saturating_sub(earlier.bytes_given_back),
             page_bytes: self.page_bytes,

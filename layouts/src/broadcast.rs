@@ -47,8 +47,8 @@ pub struct BroadcastDesc {
     pub others: u32,
     /// This GPU's view.
     pub view: u32,
-    /// Unused, to align.
-    pub pad: u64,
+    /// Address of the GPU's [`VmDesc`](crate::VmDesc).
+    pub vm: u64,
 }
 
 /// What one GPU has stored to a broadcast array, of the lines that are counted.
@@ -69,6 +69,6 @@ pub struct BroadcastCounters {
 
 shared_layout! {
     BroadcastDesc: 96 { own: 0, length: 8, views: 16, stride: 24, pages: 32, reads: 40, marks: 48, marked: 56, counters: 64,
-        page_shift: 72, sample_mask: 76, others: 80, view: 84, pad: 88, }
+        page_shift: 72, sample_mask: 76, others: 80, view: 84, vm: 88, }
     BroadcastCounters: 256 { stores: 0, lines: 8, bytes: 16, passed_on: 144, reserved: 152, }
 }

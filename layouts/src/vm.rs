@@ -514,8 +514,10 @@ pub struct Counters {
     pub mirrored: u64,
     /// Pages whose chunk was mirrored no more when they had been fetched from there, so that they came from their home.
     pub mirrored_lost: u64,
-    /// Unused, to 256 bytes.
-    pub reserved: [u64; 2],
+    /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from a sample of the lines.
+    pub broadcast_stores: u64,
+    /// Lines in which those left: what was merged is one.
+    pub broadcast_lines: u64,
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -558,7 +560,7 @@ shared_layout! {
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
         read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
-        mirrored: 224, mirrored_lost: 232, reserved: 240,
+        mirrored: 224, mirrored_lost: 232, broadcast_stores: 240, broadcast_lines: 248,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -42,7 +42,7 @@ pub struct BroadcastBuilder<T> {
 }
 
 /// One line in so many, as a power of two, is counted.
-const SAMPLE_SHIFT: u32 = 6;
+const SAMPLE_SHIFT: u32 = 8;
 
 impl<T: Pod> BroadcastBuilder<T> {
     pub(crate) fn new(gpus: Vec<Arc<PagedGpu>>, arrays: Arc<super::Arrays>) -> Self {
@@ -69,7 +69,7 @@ impl<T: Pod> BroadcastBuilder<T> {
         self
     }
 
-    /// [`Traffic`](super::Traffic) counts every store, not those to one line in 64 alone: for tests, since counting takes atomics.
+    /// [`Traffic`](super::Traffic) counts every store, not those to one line in 256 alone: for tests, since counting takes atomics.
     pub fn count_all(mut self) -> Self {
         self.sample_shift = 0;
         self
@@ -197,6 +197,7 @@ impl<T: Pod> BroadcastBuilder<T> {
             page_shift: views.page_bytes.trailing_zeros(),
             sample_mask: (1 << self.sample_shift) - 1,
             view: view as u32,
+            vm: gpu.desc_addr(),
             ..BroadcastDesc::zeroed()
         };
         Ok(OnView {

@@ -156,7 +156,7 @@ impl<T> Broadcast<T> {
         self.inner.read_out(0, &mut home[..bytes])
     }
 
-    /// What each GPU has stored to others' copies, by its place; estimated from every 64th line. Exact when no launch runs, for what is
+    /// What each GPU has stored to others' copies, by its place; estimated from every 256th line. Exact when no launch runs, for what is
     /// counted.
     ///
     /// # Errors

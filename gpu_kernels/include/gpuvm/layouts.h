@@ -739,8 +739,10 @@ struct alignas(128) Counters {
     unsigned long long mirrored;
     /// Pages whose chunk was mirrored no more when they had been fetched from there, so that they came from their home.
     unsigned long long mirrored_lost;
-    /// Unused, to 256 bytes.
-    unsigned long long reserved[2];
+    /// Stores of single lanes to broadcast arrays that went to other GPUs, estimated from a sample of the lines.
+    unsigned long long broadcast_stores;
+    /// Lines in which those left: what was merged is one.
+    unsigned long long broadcast_lines;
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -939,8 +941,8 @@ struct alignas(16) BroadcastDesc {
     unsigned int others;
     /// This GPU's view.
     unsigned int view;
-    /// Unused, to align.
-    unsigned long long pad;
+    /// Address of the GPU's [`VmDesc`](crate::VmDesc).
+    unsigned long long vm;
 };
 
 /// What one GPU has stored to a broadcast array, of the lines that are counted.
@@ -1159,7 +1161,8 @@ static_assert(__builtin_offsetof(Counters, victims_fetched) == 208, "offset of C
 static_assert(__builtin_offsetof(Counters, victims_lost) == 216, "offset of Counters::victims_lost");
 static_assert(__builtin_offsetof(Counters, mirrored) == 224, "offset of Counters::mirrored");
 static_assert(__builtin_offsetof(Counters, mirrored_lost) == 232, "offset of Counters::mirrored_lost");
-static_assert(__builtin_offsetof(Counters, reserved) == 240, "offset of Counters::reserved");
+static_assert(__builtin_offsetof(Counters, broadcast_stores) == 240, "offset of Counters::broadcast_stores");
+static_assert(__builtin_offsetof(Counters, broadcast_lines) == 248, "offset of Counters::broadcast_lines");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");
@@ -1197,7 +1200,7 @@ static_assert(__builtin_offsetof(BroadcastDesc, page_shift) == 72, "offset of Br
 static_assert(__builtin_offsetof(BroadcastDesc, sample_mask) == 76, "offset of BroadcastDesc::sample_mask");
 static_assert(__builtin_offsetof(BroadcastDesc, others) == 80, "offset of BroadcastDesc::others");
 static_assert(__builtin_offsetof(BroadcastDesc, view) == 84, "offset of BroadcastDesc::view");
-static_assert(__builtin_offsetof(BroadcastDesc, pad) == 88, "offset of BroadcastDesc::pad");
+static_assert(__builtin_offsetof(BroadcastDesc, vm) == 88, "offset of BroadcastDesc::vm");
 static_assert(__builtin_offsetof(BroadcastCounters, stores) == 0, "offset of BroadcastCounters::stores");
 static_assert(__builtin_offsetof(BroadcastCounters, lines) == 8, "offset of BroadcastCounters::lines");
 static_assert(__builtin_offsetof(BroadcastCounters, bytes) == 16, "offset of BroadcastCounters::bytes");

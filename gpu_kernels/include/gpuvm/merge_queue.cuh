@@ -39,6 +39,8 @@ class merging {
         // The lanes that are here with one line use its place together.
         u32 active, group = detail::match_active(line, &active), leader = __ffs(group) - 1;
         u32 own = __popc(group & ((1u << detail::lane_id()) - 1));
+        if (detail::lane_id() == leader && detail::is_counted(desc_, byte))
+            detail::count_sent(detail::sent_of(desc_), 0, static_cast<u32>(__popc(group)), 0, 0);
         if (detail::lane_id() == leader)
             while (atomicExch_block(&queue_.busy[at], 1u)) __nanosleep(20);
         // After the leader's lock, of which the fence makes an acquire.
@@ -60,9 +62,11 @@ class merging {
     // All lanes of the block come. What waited has left for the other GPUs.
     __device__ void flush() const {
         __syncthreads();
-        // 8 lanes a line, of 16 bytes each.
-        for (u32 n = rank() / 8; n < Lines; n += (block() + 7) / 8)
-            if (queue_.line[n]) send(n, rank() % 8, block() < 8 ? block() : 8);
+        // 8 lanes a line, of 16 bytes each. Lanes that are not 8 together wait, unless there are no others.
+        u32 lanes = block() < 8 ? block() : 8, groups = block() / lanes;
+        if (rank() < groups * lanes)
+            for (u32 n = rank() / lanes; n < Lines; n += groups)
+                if (queue_.line[n]) send(n, rank() % lanes, lanes);
         __syncthreads();
         for (u32 n = rank(); n < Lines; n += block()) queue_.words[n] = 0, queue_.line[n] = 0;
         __syncthreads();
@@ -79,7 +83,8 @@ class merging {
     __device__ void send(u32 at, u32 lane, u32 lanes) const {
         u64 line = queue_.line[at] - 1, byte = line << layout::BROADCAST_LINE_SHIFT;
         u32 words = queue_.words[at], others = detail::others_of(desc_, byte);
-        if (lane == 0 && !(line & desc_.sample_mask)) detail::count_merged(desc_.counters, others, __popc(words));
+        if (lane == 0 && detail::is_counted(desc_, byte))
+            detail::count_sent(detail::sent_of(desc_), others, 0, 1, u64{static_cast<u32>(__popc(words))} * 4);
         for (; others; others &= others - 1) {
             u64 to = detail::in_view(desc_, __ffs(others) - 1, byte);
             for (u32 four = lane; four < 8; four += lanes) {

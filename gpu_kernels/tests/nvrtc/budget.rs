@@ -97,7 +97,11 @@ pub const SIMULATED_ALONE: &[&str] = &[
 ];
 
 /// Files of tests that are compiled for one architecture.
-const TESTS_ALONE: &[&str] = &["tests/kernels/faulty.cu", "tests/kernels/holding.cu"];
+const TESTS_ALONE: &[&str] = &[
+    "tests/kernels/broadcast.cu",
+    "tests/kernels/faulty.cu",
+    "tests/kernels/holding.cu",
+];
 
 /// All files.
 pub const FILES: &[File] = &[
@@ -116,6 +120,8 @@ pub const FILES: &[File] = &[
             paged("gpuvm_catch_up", 8, 8),
             paged("gpuvm_forget", 32, 32),
             plain("gpuvm_read_home", 24),
+            plain("gpuvm_pass_on", 32),
+            plain("gpuvm_bring_copy", 24),
         ],
     },
     File {
@@ -396,6 +402,19 @@ pub const FILES: &[File] = &[
             paged("takes_struct", 152, 168),
             plain("nothing", 8),
             plain("count_blocks", 8),
+        ],
+    },
+    File {
+        path: "tests/kernels/broadcast.cu",
+        defines: &[],
+        kernels: &[
+            plain("add", 32),
+            plain("increment", 32),
+            plain("increment_merged", 40),
+            plain("copy_out", 16),
+            plain("add_anywhere", 32),
+            plain("at_owner", 24),
+            plain("sum", 16),
         ],
     },
     File {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "element.cuh"
+#include "report.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -20,22 +21,38 @@ GPUVM_DEVICE u64 in_view(const layout::BroadcastDesc& b, u32 view, u64 byte) {
     return b.views + view * b.stride + byte;
 }
 
-// One store, or all that these lanes make at once, to some other views. The lanes of one line count one line.
-GPUVM_NOINLINE void count_stores(u64 counters, u64 line, u32 others, u32 bytes) {
-    auto* c = reinterpret_cast<layout::BroadcastCounters*>(counters);
-    u32 active, group = match_active(line << layout::BROADCAST_VIEWS_MAX | others, &active);
-    if (lane_id() != static_cast<u32>(__ffs(group)) - 1) return;
-    u32 lanes = __popc(group);
-    atom_add_relaxed_gpu(&c->stores, static_cast<u64>(lanes));
-    atom_add_relaxed_gpu(&c->lines, u64{1});
-    for (; others; others &= others - 1) atom_add_relaxed_gpu(&c->bytes[__ffs(others) - 1], u64{lanes} * bytes);
+GPUVM_DEVICE bool is_counted(const layout::BroadcastDesc& b, u64 byte) {
+    return !(byte >> layout::BROADCAST_LINE_SHIFT & b.sample_mask);
+}
+// What is counted of an array: by value, since an address of the descriptor would put it into local memory.
+struct Sent {
+    u64 counters;
+    u64 vm;
+    u32 sample_mask;
+};
+GPUVM_DEVICE Sent sent_of(const layout::BroadcastDesc& b) { return Sent{b.counters, b.vm, b.sample_mask}; }
+
+// Counts what leaves in lines of which one in `sample_mask + 1` is counted: as it is in the array's counters, which the
+// host multiplies, and multiplied in the GPU's.
+GPUVM_DEVICE void count_sent(Sent at, u32 others, u64 stores, u64 lines, u64 bytes) {
+    auto* c = reinterpret_cast<layout::BroadcastCounters*>(at.counters);
+    layout::Counters* all = counters(reinterpret_cast<const layout::VmDesc*>(at.vm));
+    if (stores) {
+        count(&c->stores, stores);
+        count(&all->broadcast_stores, stores * (u64{at.sample_mask} + 1));
+    }
+    if (!lines) return;
+    count(&c->lines, lines);
+    count(&all->broadcast_lines, lines * (u64{at.sample_mask} + 1));
+    for (; others; others &= others - 1) count(&c->bytes[__ffs(others) - 1], bytes);
 }
 
-// One line that left a queue, with so many 4-byte words. Stores were counted as they came.
-GPUVM_NOINLINE void count_merged(u64 counters, u32 others, u32 words) {
-    auto* c = reinterpret_cast<layout::BroadcastCounters*>(counters);
-    atom_add_relaxed_gpu(&c->lines, u64{1});
-    for (; others; others &= others - 1) atom_add_relaxed_gpu(&c->bytes[__ffs(others) - 1], u64{words} * 4);
+// The stores that these lanes make at once, to the same other views. Those to one line leave as one.
+GPUVM_NOINLINE void count_stores(Sent at, u64 line, u32 others, u32 bytes) {
+    u32 active, group = match_active(line, &active);
+    if (lane_id() != static_cast<u32>(__ffs(group)) - 1) return;
+    u64 lanes = static_cast<u32>(__popc(group));
+    count_sent(at, others, lanes, 1, lanes * bytes);
 }
 
 // An element to the own view and to those of the other subscribers. The order of one lane's stores to an element is
@@ -46,8 +63,7 @@ GPUVM_DEVICE void store_to_all(const layout::BroadcastDesc& b, u64 i, T value) {
     *reinterpret_cast<T*>(b.own + byte) = value;
     u32 others = others_of(b, byte);
     if (!others) return;
-    u64 line = byte >> layout::BROADCAST_LINE_SHIFT;
-    if (!(line & b.sample_mask)) count_stores(b.counters, line, others, sizeof(T));
+    if (is_counted(b, byte)) count_stores(sent_of(b), byte >> layout::BROADCAST_LINE_SHIFT, others, sizeof(T));
     for (; others; others &= others - 1) *reinterpret_cast<T*>(in_view(b, __ffs(others) - 1, byte)) = value;
 }
 
