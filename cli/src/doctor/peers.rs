@@ -13,7 +13,7 @@ pub fn check(view: &View) -> Finding {
     let check = Check {
         id: "peers",
         title: "peer GPUs",
-        why: "a GPU borrows memory of a peer (--borrow) or has regions there (home_on_gpu); without a peer, pages come from the host alone",
+        why: "a GPU borrows memory of a peer (--borrow), has regions there (home_on_gpu), and stores to its copies of broadcast arrays; without a peer, pages come from the host alone",
     };
     let Ok(gpus) = &view.probed.gpus else {
         return check.unneeded(

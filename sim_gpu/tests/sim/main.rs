@@ -9,4 +9,5 @@ mod compile;
 mod fast;
 mod faults;
 mod mlx5_cases;
+mod pieces;
 mod seeded;
