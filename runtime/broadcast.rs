@@ -129,39 +129,48 @@ impl BroadcastInner {
         Ok(())
     }
 
-    /// The parts of a range of bytes that lie in one page each: the page, and the bytes.
-    fn by_page(&self, bytes: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+    /// The parts of a range of bytes whose pages `key` takes for the same, each as long as can be: the key, and the bytes.
+    fn by_run<K: PartialEq>(&self, bytes: Range<u64>, key: impl Fn(usize) -> K) -> Vec<(K, Range<u64>)> {
         let size = self.views.page_bytes;
-        (bytes.start / size..bytes.end.div_ceil(size)).map(move |page| {
-            let span = (page * size).max(bytes.start)..((page + 1) * size).min(bytes.end);
-            (page as usize, span)
-        })
+        let mut runs: Vec<(K, Range<u64>)> = Vec::new();
+        for page in bytes.start / size..bytes.end.div_ceil(size) {
+            let (key, end) = (key(page as usize), ((page + 1) * size).min(bytes.end));
+            match runs.last_mut() {
+                Some((last, run)) if *last == key => run.end = end,
+                _ => runs.push((key, (page * size).max(bytes.start)..end)),
+            }
+        }
+        runs
     }
 
     /// Copies bytes out of the owners' copies. No launch uses the array.
     fn read_out(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let subscriptions = self.subscriptions.read();
-        for (page, span) in self.by_page(first..first + out.len() as u64) {
-            let owner = subscriptions.owner(page);
+        for (owner, span) in self.by_run(first..first + out.len() as u64, |page| subscriptions.owner(page)) {
             let part = &mut out[(span.start - first) as usize..(span.end - first) as usize];
-            let read = self.host().device().read(self.views.addr(owner) + span.start, part);
-            self.host()
-                .gpu
-                .or_lost(read.doing(|| format!("reading broadcast array `{}`", self.name)))?;
+            self.read_view(owner, span.start, part)?;
         }
         Ok(())
+    }
+
+    /// Copies bytes out of a view, all of them in one GPU's memory.
+    fn read_view(&self, view: usize, first: u64, out: &mut [u8]) -> Result<()> {
+        let read = self.host().device().read(self.views.addr(view) + first, out);
+        let doing = || format!("reading broadcast array `{}`", self.name);
+        self.host().gpu.or_lost(read.doing(doing))
     }
 
     /// Stores bytes in all subscribers' copies. No launch uses the array.
     fn write_in(&self, first: u64, values: &[u8]) -> Result<()> {
         let subscriptions = self.subscriptions.read();
-        for (page, span) in self.by_page(first..first + values.len() as u64) {
-            let part = &values[(span.start - first) as usize..(span.end - first) as usize];
-            for view in (0..self.on.len()).filter(|view| subscriptions.is_subscribed(*view, page)) {
+        for view in 0..self.on.len() {
+            let held = |page| subscriptions.is_subscribed(view, page);
+            let runs = self.by_run(first..first + values.len() as u64, held);
+            for (_, span) in runs.into_iter().filter(|(held, _)| *held) {
+                let part = &values[(span.start - first) as usize..(span.end - first) as usize];
                 let written = self.host().device().write(self.views.addr(view) + span.start, part);
-                self.host()
-                    .gpu
-                    .or_lost(written.doing(|| format!("writing broadcast array `{}`", self.name)))?;
+                let doing = || format!("writing broadcast array `{}`", self.name);
+                self.host().gpu.or_lost(written.doing(doing))?;
             }
         }
         Ok(())

@@ -224,10 +224,17 @@ impl<T: Pod> Broadcast<T> {
     #[doc(hidden)]
     pub fn copies(&self) -> Result<Vec<Vec<T>>> {
         let _launches = self.inner.quiesce()?;
-        let views = 0..self.inner.on.len();
-        let copy = views.map(|view| {
+        let subscriptions = self.inner.subscriptions.read();
+        let copy = (0..self.inner.on.len()).map(|view| {
             let mut out = vec![T::zeroed(); self.len() as usize];
-            self.inner.read_view(view, bytemuck::cast_slice_mut(&mut out))?;
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut out);
+            let runs = self
+                .inner
+                .by_run(0..bytes.len() as u64, |page| subscriptions.behind(view, page));
+            for (_, span) in runs {
+                let part = &mut bytes[span.start as usize..span.end as usize];
+                self.inner.read_view(view, span.start, part)?;
+            }
             Ok(out)
         });
         copy.collect()
@@ -237,18 +244,6 @@ impl<T: Pod> Broadcast<T> {
 impl BroadcastInner {
     fn page_of(&self, element: u64) -> usize {
         (element * self.element.bytes() as u64 / self.views.page_bytes) as usize
-    }
-
-    /// Copies a view out, as its own lanes see it.
-    fn read_view(&self, view: usize, out: &mut [u8]) -> Result<()> {
-        for (_, span) in self.by_page(0..out.len() as u64) {
-            let part = &mut out[span.start as usize..span.end as usize];
-            let read = self.host().device().read(self.views.addr(view) + span.start, part);
-            self.host()
-                .gpu
-                .or_lost(read.doing(|| format!("reading view {view} of `{}`", self.name)))?;
-        }
-        Ok(())
     }
 
     /// Stores the home in all copies, once the array is made.

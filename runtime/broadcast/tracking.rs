@@ -99,10 +99,11 @@ impl BroadcastInner {
         let placed = self.views.place(&between, &pages);
         self.host().gpu.or_lost(placed.doing(doing))?;
         self.tell(&between, &pages)?;
-        for (view, page) in new {
-            let (on, bytes) = (&self.on[view], self.views.page_bytes);
+        for run in new.chunk_by(|a, b| (a.0, a.1 + 1) == *b) {
+            let ((view, page), size) = (run[0], self.views.page_bytes);
+            let (on, bytes) = (&self.on[view], run.len() as u64 * size);
             on.gpu
-                .bring_copy(&self.desc(view), page as u64 * bytes, bytes, &self.name)?;
+                .bring_copy(&self.desc(view), page as u64 * size, bytes, &self.name)?;
         }
         let placed = self.views.place(&wanted, &pages);
         self.host().gpu.or_lost(placed.doing(doing))?;

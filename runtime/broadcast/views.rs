@@ -17,13 +17,16 @@ pub(super) struct Views {
     memory: Behind,
 }
 
+/// A GPU's pieces, by page; none where it has not subscribed.
+type Pieces = Vec<Option<Arc<dyn Piece>>>;
+
 /// What lies behind the addresses.
 enum Behind {
     /// One piece a page and subscriber.
     Pieces {
         space: Arc<dyn AddressSpace>,
-        /// By view, then page; none where the view has not subscribed.
-        pieces: Mutex<Vec<Vec<Option<Arc<dyn Piece>>>>>,
+        /// By view.
+        pieces: Mutex<Vec<Pieces>>,
     },
     /// One allocation for all views: of tests that run all views on one GPU. Every view subscribes to every page.
     Plain { _memory: DeviceMemory },
@@ -81,7 +84,7 @@ impl Views {
         matches!(self.memory, Behind::Pieces { .. })
     }
 
-    /// Takes memory for pages that views have subscribed to and have none for: which those were, as (view, page). What they hold is
+    /// Takes memory for pages that views have subscribed to and have none for: which those were, as (view, page) in ascending order. What they hold is
     /// unspecified. Nothing is placed, and nothing taken after an error.
     pub fn supply(
         &self,
@@ -94,8 +97,8 @@ impl Views {
         };
         let mut pieces = pieces.lock();
         let mut new: Vec<(usize, usize)> = Vec::new();
-        for &page in pages {
-            for view in (0..gpus.len()).filter(|view| wanted.is_subscribed(*view, page)) {
+        for view in 0..gpus.len() {
+            for &page in pages.iter().filter(|page| wanted.is_subscribed(view, **page)) {
                 if pieces[view][page].is_some() {
                     continue;
                 }
