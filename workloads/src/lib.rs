@@ -7,6 +7,8 @@
 //! [`table`] holds taxi trips as columns, and five queries over them. [`vectors`] holds vectors, their exact nearest neighbours,
 //! and a graph by which near ones are found.
 //!
+//! [`gps`] holds applications whose GPUs exchange what they make, over broadcast arrays and in the ways that they are compared with.
+//!
 //! ```
 //! use gpuvm_workloads::graph::{GraphSpec, LoadOptions, reference};
 //!
@@ -20,6 +22,7 @@
 
 pub mod apps;
 pub mod bfs;
+pub mod gps;
 pub mod graph;
 mod random;
 pub mod table;

@@ -6,6 +6,7 @@ use gpuvm::GpuError;
 
 use super::space::Way;
 use crate::bfs::BfsError;
+use crate::gps::Form;
 use crate::graph::GraphError;
 use crate::graph::csr::short_of_memory;
 use crate::table::{TableError, TableSpecError};
@@ -68,6 +69,14 @@ pub enum AppError {
     Way {
         /// The way.
         way: Way,
+        /// Why not.
+        reason: String,
+    },
+    /// It does not run in that form.
+    #[error("it does not run as {form}: {reason}")]
+    Form {
+        /// The form.
+        form: Form,
         /// Why not.
         reason: String,
     },

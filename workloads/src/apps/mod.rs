@@ -27,6 +27,7 @@ pub use bfs::Bfs;
 pub use components::Components;
 pub use dense::{Dense, DenseKind};
 pub use embedding::{Embedding, EmbeddingShape};
+pub(crate) use error::compare_by;
 pub use error::{AppError, Step};
 pub use knn::Knn;
 pub use measure::{Measured, measure};

@@ -179,7 +179,7 @@ fn workers<T>(
 }
 
 /// The vertices in so many parts, each with about as many edges.
-fn parts(csr: &Csr, count: usize) -> Vec<Range<u32>> {
+pub(crate) fn parts(csr: &Csr, count: usize) -> Vec<Range<u32>> {
     let cut = |part: usize| match part {
         0 => 0,
         _ if part == count => csr.vertices(),

@@ -1,0 +1,100 @@
+//! The applications by name, with what their inputs are called.
+
+use std::sync::Arc;
+
+use super::{Als, Case, Diffusion, Jacobi, PageRank, Shortest, Single, Wave};
+use crate::apps::AppError;
+use crate::graph::{Graph, GraphSpec, LoadOptions, SpecError, Weights};
+
+/// An application, before it has its input.
+pub struct Entry {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What its input is, in words.
+    pub input: &'static str,
+    /// An input that simulated GPUs do in a moment.
+    pub small: &'static str,
+    /// An input of which an iteration takes some milliseconds on one GPU.
+    pub large: &'static str,
+    make: fn(&str) -> Result<Box<dyn Case>, AppError>,
+}
+
+impl Entry {
+    /// The application with the input that `input` names.
+    ///
+    /// # Errors
+    /// [`AppError::Input`] and others that say what inputs look like.
+    pub fn make(&self, input: &str) -> Result<Box<dyn Case>, AppError> {
+        (self.make)(input)
+    }
+}
+
+/// All applications.
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "jacobi",
+        input: "ROWSxWIDTH of the grid",
+        small: "66x300",
+        large: "32768x32768",
+        make: |input| Ok(Box::new(Single::new(Jacobi::new(input)?))),
+    },
+    Entry {
+        name: "pagerank",
+        input: GRAPH,
+        small: "urand:9:8",
+        large: "urand:25",
+        make: |input| {
+            let graph = graph(input, Weights::None)?;
+            Ok(Box::new(Single::new(PageRank::new(&graph, input)?)))
+        },
+    },
+    Entry {
+        name: "sssp",
+        input: GRAPH,
+        small: "urand:9:8",
+        large: "urand:25",
+        make: |input| {
+            let graph = graph(input, Weights::FromFileOrDrawn)?;
+            Ok(Box::new(Single::new(Shortest::new(&graph, input)?)))
+        },
+    },
+    Entry {
+        name: "als",
+        input: "USERSxITEMSxEACH, the items that each user rates",
+        small: "96x64x12",
+        large: "1048576x131072x64",
+        make: |input| Ok(Box::new(Single::new(Als::new(input)?))),
+    },
+    Entry {
+        name: "diffusion",
+        input: "PLANESxHEIGHTxWIDTH of the grid",
+        small: "34x20x40",
+        large: "1024x1024x1024",
+        make: |input| Ok(Box::new(Single::new(Diffusion::new(input)?))),
+    },
+    Entry {
+        name: "wave",
+        input: "ROWSxWIDTH of the grid",
+        small: "64x300",
+        large: "16384x16384",
+        make: |input| Ok(Box::new(Single::new(Wave::new(input)?))),
+    },
+];
+
+const GRAPH: &str = "an undirected graph: a file, kron:SCALE[:DEGREE] or urand:SCALE[:DEGREE]";
+
+/// The application of that name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    ALL.iter().find(|entry| entry.name == name)
+}
+
+fn graph(input: &str, weights: Weights) -> Result<Arc<Graph>, AppError> {
+    let spec: GraphSpec = input.parse().map_err(|error: SpecError| AppError::Input {
+        what: error.to_string(),
+    })?;
+    let options = LoadOptions {
+        weights,
+        ..LoadOptions::default()
+    };
+    Ok(Arc::new(spec.load(&options, &mut |_| {})?))
+}
