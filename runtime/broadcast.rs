@@ -111,8 +111,22 @@ impl BroadcastInner {
     fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
         let mut launches = self.launches.lock();
         launches.settle();
+        self.check_gpus()?;
         self.pass_on()?;
         Ok(launches)
+    }
+
+    /// # Errors
+    /// [`Error::GpuLost`] once any of the GPUs is lost: others would store to its copies.
+    fn check_gpus(&self) -> Result<()> {
+        let lost = |on: &OnView| on.device().lost();
+        match self.on.iter().find_map(lost) {
+            None => Ok(()),
+            Some(source) => Err(Error::GpuLost {
+                regions: vec![self.name.clone()],
+                source,
+            }),
+        }
     }
 
     /// # Errors
@@ -208,6 +222,7 @@ impl Memory for BroadcastInner {
         if launches.any(follows) {
             launches.settle();
         }
+        self.check_gpus()?;
         if !launches.is_idle() {
             return Ok(());
         }

@@ -12,9 +12,9 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError, HostMemory,
-    HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone, Simulation, Source,
-    Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError,
+    HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone, Piece,
+    Simulation, Source, Stream,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -229,6 +229,20 @@ impl Gpu for MockGpu {
     fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
         check_neighbour(ordinal)?;
         self.allocate(bytes, 256)
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        self.shared.sim.piece_bytes()
+    }
+
+    fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.piece()
+    }
+
+    fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.reserve(bytes, beside)
     }
 
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {

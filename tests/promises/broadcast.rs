@@ -1,10 +1,11 @@
 //! Arrays of which each subscribed GPU holds a copy: whatever the kernels of several GPUs store, all copies are equal when their launches
 //! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::common::{compare, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
-use gpuvm::{Broadcast, Error, Kernel, LaunchConfig, Subscribers, Transport, Vm};
+use crate::mock_gpu::MockGpu;
+use gpuvm::{Broadcast, Error, Kernel, LaunchConfig, Subscribers, Transport, Vm, VmBuilder};
 
 const SOURCE: &str = include_str!("../kernels/broadcast.cu");
 const KERNELS: [&str; 7] = [
@@ -25,15 +26,21 @@ struct Several {
 
 impl Several {
     fn new(count: usize) -> Self {
-        let vm = Vm::builder()
+        Self::over(match named_gpus() {
+            Some(gpus) => Self::builder().gpus(gpus),
+            // Memory for some pages of 64 KiB.
+            None => Self::builder().gpus((0..count).map(|_| simulated_gpu(1024).workers(1))),
+        })
+    }
+
+    fn builder() -> VmBuilder {
+        Vm::builder()
             .transport(Transport::Direct)
             .frame_memory(16 * 4096)
-            .launch_deadline(scaled(Duration::from_secs(60)));
-        let vm = match named_gpus() {
-            Some(gpus) => vm.gpus(gpus),
-            // Memory for some pages of 64 KiB.
-            None => vm.gpus((0..count).map(|_| simulated_gpu(1024).workers(1))),
-        };
+            .launch_deadline(scaled(Duration::from_secs(60)))
+    }
+
+    fn over(vm: VmBuilder) -> Self {
         let vm = vm.build().unwrap_or_else(|error| panic!("{}", with_causes(&error)));
         let compile = |gpu: &gpuvm::VmGpu| gpu.kernels("broadcast.cu", SOURCE, KERNELS, &Default::default());
         let kernels = vm.gpus().iter().map(compile).collect::<Result<_, _>>();
@@ -430,6 +437,38 @@ fn an_array_may_be_larger_than_one_gpus_memory() {
     assert!(message.contains("out of GPU memory"), "{message}");
     assert_eq!(array.subscribers_of(n - 1).unwrap(), [3]);
     compare(&array.to_vec().unwrap(), &plus(&before, 2)).unwrap();
+}
+
+#[test]
+fn once_a_gpu_is_lost_the_home_has_what_was_flushed() {
+    let lost = [MockGpu::new(None), MockGpu::new(None)];
+    let several = Several::over(Several::builder().gpus([
+        Arc::clone(&lost[0]) as Arc<dyn gpuvm_gpu::Gpu>,
+        Arc::clone(&lost[1]) as _,
+    ]));
+    let n = elements(&several.vm, 1);
+    let before = words(11, n);
+    let array = several.vm.broadcast::<u32>().name("ranks").from_slice(&before).unwrap();
+    let increment = |gpu| {
+        several
+            .kernel(gpu, "increment")
+            .launch(config(), (&array, 0u64, n, 1u32))
+    };
+    increment(0).unwrap().sync().unwrap();
+    array.flush().unwrap();
+    increment(1).unwrap().sync().unwrap();
+    lost[1].lose();
+    for message in [
+        refused(increment(0).and_then(|launch| launch.sync())),
+        refused(array.to_vec()),
+        refused(array.flush()),
+        refused(array.subscribe(0, 0..n)),
+        refused(array.write(0, &[1])),
+    ] {
+        assert!(message.contains("lost") && message.contains("`ranks`"), "{message}");
+    }
+    assert!(increment(1).is_err());
+    compare(&array.read_home(), &plus(&before, 1)).unwrap();
 }
 
 #[test]

@@ -10,28 +10,31 @@ namespace gpuvm {
 template <class T>
 class broadcast;
 
-// What `x[i]` is: a value to read, or to assign, at once.
+// What `x[i]` is: a value to read, or to assign, at once. It cannot be kept: `auto y = x[i];` compiles, and no use of
+// y.
 template <class T>
 class broadcast_element {
   public:
-    __device__ operator T() const { return array_->load(index_); }
-    __device__ T operator=(T value) const {
+    __device__ operator T() && { return array_->load(index_); }
+    __device__ T operator=(T value) && {
         array_->store(index_, value);
         return value;
     }
-    __device__ T operator=(const broadcast_element& other) const { return *this = static_cast<T>(other); }
+    __device__ T operator=(broadcast_element&& other) && {
+        return static_cast<broadcast_element&&>(*this) = static_cast<T>(static_cast<broadcast_element&&>(other));
+    }
     // As on plain memory: not atomic.
     template <class U>
-    __device__ T operator+=(U v) const {
-        return *this = static_cast<T>(static_cast<T>(*this) + v);
+    __device__ T operator+=(U v) && {
+        return static_cast<broadcast_element&&>(*this) = static_cast<T>(array_->load(index_) + v);
     }
     template <class U>
-    __device__ T operator-=(U v) const {
-        return *this = static_cast<T>(static_cast<T>(*this) - v);
+    __device__ T operator-=(U v) && {
+        return static_cast<broadcast_element&&>(*this) = static_cast<T>(array_->load(index_) - v);
     }
     template <class U>
-    __device__ T operator*=(U v) const {
-        return *this = static_cast<T>(static_cast<T>(*this) * v);
+    __device__ T operator*=(U v) && {
+        return static_cast<broadcast_element&&>(*this) = static_cast<T>(array_->load(index_) * v);
     }
 
   private:
