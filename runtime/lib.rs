@@ -38,6 +38,7 @@
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
 //! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
 //! | `cudaMemAdviseSetPreferredLocation` | [`RegionBuilder::never_evicted`]: frames of the region's own; [`RegionBuilder::home_on_gpu`] |
+//! | `cudaMemcpyPeer` of what other GPUs read, after each iteration | [`Vm::broadcast`]: stores go to every GPU's copy as they happen |
 //! | `cudaHostRegister` | [`Vm::scope`](VmGpu::scope) lends a slice, [`RegionBuilder::map_file`] maps a file, in place |
 //! | `cudaDeviceSynchronize`, then a host access | [`Launch::sync`], then [`Region::read`] or [`Region::to_vec`] |
 //! | an illegal address kills the context | [`Launch::sync`] returns an [`Error::Fault`] that names index, region and cause |

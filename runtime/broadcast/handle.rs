@@ -17,6 +17,9 @@ use crate::{
 /// GPU, if either may store: so launches on each GPU in turn, again and again, are rounds. At the end of the launches all copies are equal,
 /// unless stores of several lanes to one element raced.
 ///
+/// Kernels' atomics on it are atomics on another GPU's memory: they need a link that has them, as NVLink does and PCIe does not. `gpuvm
+/// doctor` says which GPUs have such a link.
+///
 /// ```
 /// use gpuvm::{LaunchConfig, SimulatedGpu, Transport, Vm};
 ///
@@ -64,6 +67,16 @@ pub struct Traffic {
     pub bytes: Vec<u64>,
     /// Lines that atomics and system-scope stores had changed, passed on at the end of launches. Every one is counted.
     pub lines_passed_on: u64,
+}
+
+impl Traffic {
+    /// Bytes of a line that left, on average over the GPUs that it went to; none where none left. Well under 128, a `gpuvm::merge_queue`
+    /// may pay: a link carries a part of a line in about the time of a whole one.
+    pub fn bytes_a_line(&self) -> Option<f64> {
+        let to = self.bytes.iter().filter(|bytes| **bytes > 0).count() as u64;
+        let lines = self.lines * to;
+        (lines > 0).then(|| self.bytes.iter().sum::<u64>() as f64 / lines as f64)
+    }
 }
 
 impl<T> Broadcast<T> {

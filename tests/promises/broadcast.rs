@@ -132,6 +132,8 @@ fn stores_reach_every_copy_round_after_round() {
             assert_eq!(sent.stores, stores, "{traffic:?}");
             assert_eq!(sent.bytes.iter().sum::<u64>(), stores * 4 * others);
             assert_eq!(sent.bytes[gpu], 0);
+            let whole = sent.bytes_a_line().unwrap_or(4.0);
+            assert!((4.0..=128.0).contains(&whole), "{whole} bytes a line");
             assert!(
                 sent.lines <= sent.stores && (others == 0 || sent.lines >= stores / 32),
                 "{traffic:?}"
