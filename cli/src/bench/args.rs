@@ -10,6 +10,7 @@ use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::GraphSpec;
 
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
+use crate::bench::gps::GpsArgs;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -34,7 +35,10 @@ pub enum Bench {
     /// Applications, paged and in the ways that a user would run them instead: in device memory, in host memory in place, managed
     /// memory, copies in chunks. Each result is compared with the processor's.
     Apps(AppsBenchArgs),
-    /// All of them but apps, which takes longer and has a time limit of its own, and tier unless --peer names a neighbour; one file each.
+    /// Applications on several GPUs, each with a part of the work: over broadcast arrays, by loads of each other's memory, with copies
+    /// between iterations, and over managed memory. All results are compared. Needs two GPUs, or simulated ones.
+    Gps(GpsArgs),
+    /// All of them but apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

@@ -20,7 +20,7 @@ use crate::bench::report::Facts;
 use crate::error::CliError;
 
 /// Longest that one launch may run; a kernel that takes longer does not get on.
-const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+pub const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 
 /// Words of a tally; `common.cuh` names them.
 const TALLY_WORDS: usize = 6;

@@ -6,6 +6,7 @@ pub mod args;
 mod bfs;
 mod door;
 mod faults;
+mod gps;
 mod hits;
 mod latency;
 mod limits;
@@ -44,6 +45,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Placement(args) => &args.output,
         Bench::Tier(args) => &args.output,
         Bench::Apps(args) => &args.output,
+        Bench::Gps(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
@@ -70,6 +72,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Placement(args) => placement::measure(args),
         Bench::Tier(args) => tier::measure(args),
         Bench::Apps(args) => apps::measure_all(args),
+        Bench::Gps(args) => gps::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

@@ -5,6 +5,7 @@ mod common;
 mod bench;
 mod convert;
 mod doctor;
+mod gps;
 mod profile;
 mod refusals;
 mod run_apps;

@@ -42,7 +42,7 @@ pub const ALL: &[Entry] = &[
         name: "pagerank",
         input: GRAPH,
         small: "urand:9:8",
-        large: "urand:25",
+        large: "urand:24",
         make: |input| {
             let graph = graph(input, Weights::None)?;
             Ok(Box::new(Single::new(PageRank::new(&graph, input)?)))
@@ -52,7 +52,7 @@ pub const ALL: &[Entry] = &[
         name: "sssp",
         input: GRAPH,
         small: "urand:9:8",
-        large: "urand:25",
+        large: "urand:24",
         make: |input| {
             let graph = graph(input, Weights::FromFileOrDrawn)?;
             Ok(Box::new(Single::new(Shortest::new(&graph, input)?)))
@@ -61,7 +61,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         name: "als",
         input: "USERSxITEMSxEACH, the items that each user rates",
-        small: "96x64x12",
+        small: "48x32x9",
         large: "1048576x131072x64",
         make: |input| Ok(Box::new(Single::new(Als::new(input)?))),
     },

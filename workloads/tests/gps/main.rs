@@ -60,20 +60,20 @@ fn jacobi_is_the_processors() {
 
 #[test]
 fn ranks_are_the_processors() {
-    everywhere("pagerank", "urand:15:4");
+    everywhere("pagerank", "urand:15:2");
     // Rows of thousands of edges, which a block walks together, and a part that is mostly one row.
     everywhere("pagerank", "kron:12:16");
 }
 
 #[test]
 fn shortest_paths_are_the_processors() {
-    everywhere("sssp", "urand:15:4");
-    everywhere("sssp", "kron:12:16");
+    everywhere("sssp", "urand:15:2");
+    everywhere("sssp", "kron:9");
 }
 
 #[test]
 fn factors_are_the_processors() {
-    everywhere("als", "700x90x12");
+    everywhere("als", "70x40x9");
 }
 
 #[test]
