@@ -11,6 +11,23 @@ struct Room {
     float matrix[kRank][kRank + 1];
 };
 
+// The rows of 32 ratings, `other` a lane's; past `count` there are none. A half of the warp takes one.
+template <class From>
+__device__ void bring(Room& room, const From& from, u32 other, u32 count) {
+    u32 lane = threadIdx.x % 32, column = lane % kRank;
+    float held[kRank];
+#pragma unroll
+    for (u32 n = 0; n < kRank; ++n) {
+        u32 k = 2 * n + lane / kRank;
+        u64 at = static_cast<u64>(__shfl_sync(kWholeWarp, other, k)) * kRank + column;
+        held[n] = k < count ? load(from, at) : 0.0f;
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 n = 0; n < kRank; ++n) room.rows[2 * n + lane / kRank][column] = held[n];
+    __syncwarp();
+}
+
 // Of the symmetric matrix, the part of a lane: two rows of four columns.
 constexpr u32 kTall = 2, kWide = 4;
 
@@ -70,25 +87,20 @@ __global__ void __launch_bounds__(128)
     Room& room = rooms[threadIdx.x / 32];
     u32 lane = threadIdx.x % 32, top = lane / 4 * kTall, left = lane % 4 * kWide;
     for (u64 row = blockIdx.x * static_cast<u64>(kWarps) + threadIdx.x / 32; row < rows;
-         row += gridDim.x * u64{kWarps}) {
+         row += gridDim.x * static_cast<u64>(kWarps)) {
         float part[kTall][kWide] = {}, right = 0;
         u64 begin = offsets[row], end = offsets[row + 1];
-        for (u64 e = begin; e < end; e += 32) {
-            bool there = e + lane < end;
-            u32 other = there ? others[e + lane] : 0;
-            float rating = there ? ratings[e + lane] : 0.0f;
-            u32 count = end - e < 32 ? static_cast<u32>(end - e) : 32;
-            __syncwarp();
-            // Two rows at a time.
-#pragma unroll
-            for (u32 n = 0; n < 32; n += 2) {
-                u32 k = n + lane / kRank;
-                u64 at = static_cast<u64>(__shfl_sync(kWholeWarp, other, k)) * kRank + lane % kRank;
-                room.rows[k][lane % kRank] = k < count ? load(from, at) : 0.0f;
-            }
-            __syncwarp();
-            add_ratings(room, rating, part, right);
-        }
+        reading(
+            [&](const auto& from) {
+                for (u64 e = begin; e < end; e += 32) {
+                    bool there = e + lane < end;
+                    u32 other = there ? others[e + lane] : 0;
+                    float rating = there ? ratings[e + lane] : 0.0f;
+                    bring(room, from, other, end - e < 32 ? static_cast<u32>(end - e) : 32);
+                    add_ratings(room, rating, part, right);
+                }
+            },
+            from);
         float more = regular * static_cast<float>(end > begin ? end - begin : 1);
         __syncwarp();
         for (u32 i = 0; i < kTall; ++i)

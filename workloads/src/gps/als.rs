@@ -42,7 +42,7 @@ impl Als {
         let [users, items, each] = sizes("als", input, 1, 1 << 30)?;
         let draw = |n: u64| {
             let user = n / each;
-            let item = (mixed(n) >> 32) * items >> 32;
+            let item = ((mixed(n) >> 32) * items) >> 32;
             (user as u32, (users + item) as u32)
         };
         let edges: Vec<(u32, u32)> = (0..users * each).into_par_iter().map(draw).collect();

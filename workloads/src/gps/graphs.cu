@@ -71,9 +71,14 @@ __global__ void __launch_bounds__(256)
     pagerank(in<Way, float> from, out<Way, float> to, const unsigned long long* offsets, const unsigned* neighbours,
              const float* shares, unsigned long long first, unsigned long long rows, float base, float damping) {
     __shared__ Rows<float> shared;
-    float sum = join_rows(
-        shared, offsets, rows, 0.0f, [&](u64 e) { return load(from, neighbours[e]); },
-        [](float a, float b) { return a + b; });
+    float sum = 0;
+    auto add = [](float a, float b) { return a + b; };
+    reading(
+        [&](const auto& from) {
+            auto edge = [&](u64 e) { return load(from, neighbours[e]); };
+            sum = join_rows(shared, offsets, rows, 0.0f, edge, add);
+        },
+        from);
     u64 row = blockIdx.x * static_cast<u64>(kRows) + threadIdx.x;
     if (row < rows) store(to, first + row, fmaf(damping, sum, base) * shares[row]);
 }
@@ -84,15 +89,18 @@ __global__ void __launch_bounds__(256)
     shortest(in<Way, unsigned> from, out<Way, unsigned> to, const unsigned long long* offsets,
              const unsigned* neighbours, const unsigned* weights, unsigned long long first, unsigned long long rows) {
     __shared__ Rows<u32> shared;
-    u32 least = join_rows(
-        shared, offsets, rows, ~0u,
-        [&](u64 e) {
-            u32 before = load(from, neighbours[e]);
-            return before == ~0u ? before : before + weights[e];
-        },
-        [](u32 a, u32 b) { return a < b ? a : b; });
+    u32 least = ~0u, before = ~0u;
     u64 row = blockIdx.x * static_cast<u64>(kRows) + threadIdx.x;
-    if (row >= rows) return;
-    u32 before = load(from, first + row);
-    store(to, first + row, least < before ? least : before);
+    auto lower = [](u32 a, u32 b) { return a < b ? a : b; };
+    reading(
+        [&](const auto& from) {
+            auto edge = [&](u64 e) {
+                u32 path = load(from, neighbours[e]), weight = weights[e];
+                return path == ~0u ? path : path + weight;
+            };
+            least = join_rows(shared, offsets, rows, ~0u, edge, lower);
+            if (row < rows) before = load(from, first + row);
+        },
+        from);
+    if (row < rows) store(to, first + row, lower(least, before));
 }

@@ -10,6 +10,14 @@
 using u32 = unsigned;
 using u64 = unsigned long long;
 
+// A broadcast array that says whether reads of it are tracked: T is const for one that is only read.
+template <class T>
+struct broadcast_array : gpuvm::broadcast<T> {
+    __device__ bool tracked() const { return this->desc_.reads != 0; }
+};
+template <class T>
+struct gpuvm_kernel_param<broadcast_array<T>> : gpuvm_kernel_param<gpuvm::broadcast<T>> {};
+
 struct pointers {
     template <class T>
     using in = const T*;
@@ -18,9 +26,9 @@ struct pointers {
 };
 struct broadcasts {
     template <class T>
-    using in = gpuvm::broadcast<const T>;
+    using in = broadcast_array<const T>;
     template <class T>
-    using out = gpuvm::broadcast<T>;
+    using out = broadcast_array<T>;
 };
 template <class Way, class T>
 using in = typename Way::template in<T>;
@@ -28,11 +36,11 @@ template <class Way, class T>
 using out = typename Way::template out<T>;
 
 template <class T>
-__device__ T load(T* a, u64 i) {
+__device__ T load(const T* a, u64 i) {
     return a[i];
 }
-template <class Array>
-__device__ auto load(const Array& a, u64 i) {
+template <class T>
+__device__ auto load(const broadcast_array<T>& a, u64 i) {
     return a.load(i);
 }
 template <class T>
@@ -40,8 +48,35 @@ __device__ void store(T* a, u64 i, T value) {
     a[i] = value;
 }
 template <class T>
-__device__ void store(const gpuvm::broadcast<T>& a, u64 i, T value) {
+__device__ void store(const broadcast_array<T>& a, u64 i, T value) {
     a.store(i, value);
+}
+
+template <class T>
+__device__ bool tracked(const T*) {
+    return false;
+}
+template <class T>
+__device__ bool tracked(const broadcast_array<T>& a) {
+    return a.tracked();
+}
+template <class T>
+__device__ const T* memory_of(const T* a) {
+    return a;
+}
+template <class T>
+__device__ auto memory_of(const broadcast_array<T>& a) {
+    return a.data();
+}
+
+// Runs `use` with plain memory in place of arrays that it reads, unless their reads are tracked: what looks at each
+// read keeps the loads of a lane from being under way together.
+template <class Use, class... Arrays>
+__device__ void reading(Use use, const Arrays&... arrays) {
+    if ((... || tracked(arrays)))
+        use(arrays...);
+    else
+        use(memory_of(arrays)...);
 }
 
 constexpr u32 kWholeWarp = 0xffffffffu;
