@@ -32,3 +32,8 @@ pub const MIRROR: Kernels = Kernels {
     name: "mirror.cu",
     text: include_str!("../kernels/mirror.cu"),
 };
+/// Arrays of which each GPU holds a copy.
+pub const BROADCAST: Kernels = Kernels {
+    name: "broadcast.cu",
+    text: include_str!("../kernels/broadcast.cu"),
+};

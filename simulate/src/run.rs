@@ -198,6 +198,11 @@ impl Room<'_> {
         self.options.faults.is_some()
     }
 
+    /// Whether data races are looked for, and are failures.
+    pub fn finds_races(&self) -> bool {
+        self.options.find_races
+    }
+
     /// 64-bit word `index` of region `region` at its home, whatever the frames hold.
     pub fn home_word(&self, region: u32, index: u64) -> Option<u64> {
         self.watcher.home_word(region, index)

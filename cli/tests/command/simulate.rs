@@ -35,20 +35,30 @@ fn seeds_of_every_workload_pass_and_every_check_looked() {
     assert_eq!(status, 0, "{summary}");
     assert_eq!(summary["ran"], 6 * Workload::ALL.len() as u64);
     assert_eq!(summary["failures"], Value::Array(Vec::new()));
-    for total in summary["workloads"].as_array().unwrap() {
-        for key in ["passed", "virtual_ns", "fetched", "evicted"] {
-            assert!(total[key].as_u64().unwrap() > 0, "{key} of {total}");
-        }
-        for key in ["steps", "words", "published", "evicted", "frames"] {
-            assert!(total["looks"][key].as_u64().unwrap() > 0, "{key} of {total}");
+    let totals = summary["workloads"].as_array().unwrap();
+    for total in totals {
+        let has_pages = total["workload"]
+            .as_str()
+            .unwrap()
+            .parse::<Workload>()
+            .unwrap()
+            .has_pages();
+        let some = |keys: &[&str], of: &Value| {
+            for key in keys {
+                assert!(of[*key].as_u64().unwrap() > 0, "{key} of {total}");
+            }
+        };
+        some(&["passed", "virtual_ns"], total);
+        some(&["steps"], &total["looks"]);
+        if has_pages {
+            some(&["fetched", "evicted"], total);
+            some(&["words", "published", "evicted", "frames"], &total["looks"]);
         }
     }
-    let linear = summary["workloads"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|total| total["workload"] == "linear");
-    assert!(linear.unwrap()["linear"].as_u64().unwrap() >= 50, "{summary}");
+    for (workload, least) in [("linear", 50), ("broadcast", 12)] {
+        let total = totals.iter().find(|total| total["workload"] == workload);
+        assert!(total.unwrap()["linear"].as_u64().unwrap() >= least, "{summary}");
+    }
 }
 
 #[test]
@@ -388,6 +398,12 @@ fn every_rule_of_the_lists_has_its_mutation() {
         assert!(
             mutations::all().any(|m| m.origin == Origin::Victims(rule)),
             "rule {rule} of victims"
+        );
+    }
+    for rule in 1..=8 {
+        assert!(
+            mutations::all().any(|m| m.origin == Origin::Broadcast(rule)),
+            "rule {rule} of broadcast arrays"
         );
     }
 }

@@ -54,8 +54,9 @@ class merging {
         }
         detail::copy_bytes(&queue_.data[at][word], &value, sizeof(T));
         atomicOr_block(&queue_.words[at], ((1u << sizeof(T) / 4) - 1) << word);
-        __threadfence_block();
         __syncwarp(group);
+        // Behind their meeting: it makes the leader's unlock a release of what all of them have stored.
+        __threadfence_block();
         if (detail::lane_id() == leader) atomicExch_block(&queue_.busy[at], 0u);
     }
 
@@ -91,7 +92,9 @@ class merging {
                 u32 wait = words >> 4 * four & 15;
                 const u32* from = &queue_.data[at][4 * four];
                 if (wait == 15) {
-                    *reinterpret_cast<detail::pair64*>(to + 16 * four) = *reinterpret_cast<const detail::pair64*>(from);
+                    // Not in one assignment: of one from memory to memory the simulator sees the store before the load.
+                    detail::pair64 whole = *reinterpret_cast<const detail::pair64*>(from);
+                    *reinterpret_cast<detail::pair64*>(to + 16 * four) = detail::pair64{whole.lo, whole.hi};
                     continue;
                 }
                 for (; wait; wait &= wait - 1) {

@@ -96,18 +96,19 @@ impl Total {
         }
         let queued = !self.workload.is_direct();
         let checked = self.workload == Workload::Checksums;
-        let writes = !matches!(self.workload, Workload::Prefetch | Workload::Mirror);
+        let pages = self.workload.has_pages();
+        let writes = pages && !matches!(self.workload, Workload::Prefetch | Workload::Mirror);
         let (lends, borrows) = (self.workload == Workload::Victims, self.workload.borrows());
         let (looks, loses) = (&self.looks, self.workload.loses_homes());
         let never = [
-            (true, looks.words, "no page's word ever changed"),
+            (pages, looks.words, "no page's word ever changed"),
             (
-                true,
+                pages,
                 looks.published,
                 "no frame was ever compared with its home when it was published",
             ),
             (
-                true,
+                pages,
                 looks.evicted,
                 "no frame was ever compared with its home when its page was evicted",
             ),
@@ -116,7 +117,7 @@ impl Total {
                 looks.cleaned,
                 "no frame was ever compared with its home after a write-back",
             ),
-            (true, looks.frames, "no frame ever went through the pool"),
+            (pages, looks.frames, "no frame ever went through the pool"),
             (queued, looks.requests, "no request was ever written"),
             (queued, looks.indexes, "no ring's index ever moved"),
             (
@@ -151,7 +152,7 @@ impl Total {
             ),
             (lends, looks.taken_back, "no lender ever used what it was given back"),
             (
-                self.workload == Workload::Linear,
+                matches!(self.workload, Workload::Linear | Workload::Broadcast),
                 self.linear,
                 "no word's history was looked at",
             ),

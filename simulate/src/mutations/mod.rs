@@ -27,6 +27,8 @@ pub enum Origin {
     Places(u32),
     /// The n-th of the rules of copies at a neighbour, who takes their memory back.
     Victims(u32),
+    /// The n-th of the rules of arrays of which each GPU holds a copy.
+    Broadcast(u32),
 }
 
 /// A replacement of text in one header.
@@ -172,10 +174,11 @@ impl Mutation {
             })?),
         };
         // The runtime's own kernels stay as they are, compiled once, unless the rule is theirs.
-        const OF_SUPPORT: [&str; 3] = [
+        const OF_SUPPORT: [&str; 4] = [
             "gpuvm/detail/flush.cuh",
             "gpuvm/detail/write_back.cuh",
             "gpuvm/detail/catch_up.cuh",
+            "gpuvm/detail/broadcast.cuh",
         ];
         let of_support = self.plants.iter().any(|plant| OF_SUPPORT.contains(&plant.header));
         let compile = CompileOptions {

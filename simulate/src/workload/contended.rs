@@ -163,7 +163,8 @@ fn operation(op: u64, log: &[u64]) -> Operation {
     }
 }
 
-fn in_words(history: &[Operation]) -> String {
+/// A history, for messages.
+pub(super) fn in_words(history: &[Operation]) -> String {
     let mut history = history.to_vec();
     history.sort_unstable_by_key(|operation| operation.begin);
     let one = |o: &Operation| format!("[{}..{}] {:?} -> {}", o.begin, o.end, o.action, o.returned);

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::{Bench, Calm, Kernels, Wrong, compare};
-use crate::kernels::{MIRROR, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
+use crate::kernels::{BROADCAST, MIRROR, PROGRAM, SPANS, SWEEPS, VICTIMS, WORDS};
 use crate::run::{Borrowed, Needs, PAGE, Room};
 
+mod broadcast;
 mod contended;
 mod guarded;
 mod mirror;
@@ -65,6 +66,8 @@ pub enum Workload {
     Victims,
     /// Copies of chunks at a neighbour come and go, while lanes fetch pages from there.
     Mirror,
+    /// Lanes of several GPUs store to an array of which each holds a copy, change the owners' copies, and tell each other.
+    Broadcast,
 }
 
 /// A workload that is none.
@@ -96,7 +99,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -118,6 +121,7 @@ impl Workload {
         Self::Checksums,
         Self::Victims,
         Self::Mirror,
+        Self::Broadcast,
     ];
 
     /// Its name on a command line.
@@ -144,6 +148,7 @@ impl Workload {
             Self::Checksums => "checksums",
             Self::Victims => "victims",
             Self::Mirror => "mirror",
+            Self::Broadcast => "broadcast",
         }
     }
 
@@ -164,6 +169,7 @@ impl Workload {
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
             Self::Mirror => (MIRROR, &[]),
+            Self::Broadcast => (BROADCAST, &[]),
         };
         Sources {
             kernels,
@@ -204,7 +210,13 @@ impl Workload {
                 | Self::StoresInPlace
                 | Self::Victims
                 | Self::Mirror
+                | Self::Broadcast
         )
+    }
+
+    /// Whether it has pages that come to frames.
+    pub fn has_pages(self) -> bool {
+        self != Self::Broadcast
     }
 
     /// Whether its pages leave their frames for a neighbour's memory.
@@ -252,6 +264,7 @@ impl Workload {
             Self::Checksums => guarded::checksums(room),
             Self::Victims => victims::victims(room),
             Self::Mirror => mirror::mirror(room),
+            Self::Broadcast => broadcast::broadcast(room),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Mutation, Origin, Plant, Setting};
 use crate::workload::Workload;
 
+mod broadcast;
 mod copies;
 mod guards;
 mod peers;
@@ -11,13 +12,14 @@ mod protocol;
 mod victims;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 6] = [
+pub(super) const ALL: [&[Mutation]; 7] = [
     &protocol::ALL,
     &peers::ALL,
     &guards::ALL,
     &copies::ALL,
     &places::ALL,
     &victims::ALL,
+    &broadcast::ALL,
 ];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
@@ -41,6 +43,9 @@ const COPY: &str = "gpuvm/detail/copy.cuh";
 const OVERWRITE: &str = "gpuvm/detail/overwrite.cuh";
 const DIRECT: &str = "gpuvm/detail/direct.cuh";
 const MIRROR: &str = "gpuvm/detail/mirror.cuh";
+const BROADCAST: &str = "gpuvm/broadcast.cuh";
+const COPIES: &str = "gpuvm/detail/broadcast.cuh";
+const MERGE_QUEUE: &str = "gpuvm/merge_queue.cuh";
 const VICTIM: &str = "gpuvm/detail/victim.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
