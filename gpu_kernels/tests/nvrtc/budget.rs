@@ -24,7 +24,8 @@ impl File {
     /// Whether it is compiled for the architecture that is measured on alone: tests, which run there, and applications. Others
     /// beside them have every way to an element, and are compiled for all.
     pub fn is_for_one_architecture(&self) -> bool {
-        TESTS_ALONE.contains(&self.path) || self.path.starts_with("workloads/src/apps/")
+        let applications = ["workloads/src/apps/", "workloads/src/gps/"];
+        TESTS_ALONE.contains(&self.path) || applications.iter().any(|folder| self.path.starts_with(folder))
     }
 
     /// Whether its pages have their home at a neighbour GPU: only lanes reach them.
@@ -251,6 +252,35 @@ pub const FILES: &[File] = &[
             plain("triangles_start", 16),
             capped("triangles_count", 128, 128, 1700, 2400),
         ],
+    },
+    File {
+        path: "workloads/src/gps/grids.cu",
+        defines: &[],
+        kernels: &[
+            plain("jacobi<pointers>", 40),
+            plain("jacobi<broadcasts>", 64),
+            plain("diffusion<pointers>", 48),
+            plain("diffusion<broadcasts>", 80),
+            plain("wave_electric<pointers>", 64),
+            plain("wave_electric<broadcasts>", 72),
+            plain("wave_magnetic<pointers>", 48),
+            plain("wave_magnetic<broadcasts>", 64),
+        ],
+    },
+    File {
+        path: "workloads/src/gps/graphs.cu",
+        defines: &[],
+        kernels: &[
+            plain("pagerank<pointers>", 24),
+            plain("pagerank<broadcasts>", 32),
+            plain("shortest<pointers>", 32),
+            plain("shortest<broadcasts>", 32),
+        ],
+    },
+    File {
+        path: "workloads/src/gps/als.cu",
+        defines: &[],
+        kernels: &[plain("als<pointers>", 72), plain("als<broadcasts>", 72)],
     },
     File {
         path: "cli/src/bench/bfs.cu",

@@ -78,6 +78,7 @@ fn options(form: Form, file: &File) -> CompileOptions {
             ("search.cuh".to_owned(), text("workloads/src/search.cuh")),
             ("rows.cuh".to_owned(), text("workloads/src/rows.cuh")),
             ("access.cuh".to_owned(), text("workloads/src/apps/access.cuh")),
+            ("shared.cuh".to_owned(), text("workloads/src/gps/shared.cuh")),
         ],
         defines: form.defines().iter().map(|name| ((*name).to_owned(), None)).collect(),
         ..CompileOptions::default()

@@ -12,6 +12,8 @@ use crate::graph::reference::DAMPING;
 use crate::graph::{Csr, Direction, Graph, reference};
 
 const SOURCE: &str = include_str!("graphs.cu");
+/// All of its kernels: what both applications compile is compiled once.
+const KERNELS: [&str; 2] = ["pagerank", "shortest"];
 /// Rows and threads of a block, as in the kernels.
 const ROWS: u64 = 256;
 /// How far a contribution may be off, of itself: sums are of floats, in another order than the processor's.
@@ -130,7 +132,7 @@ impl App for PageRank {
     }
 
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [kernel] = on.kernels("gps/graphs.cu", SOURCE, ["pagerank"])?;
+        let [kernel, _] = on.kernels("gps/graphs.cu", SOURCE, KERNELS)?;
         let rows = Rows::new(self.csr(), on)?;
         let base = (1.0 - DAMPING as f32) / self.csr().vertices() as f32;
         Ok(Box::new(PageRankWorker {
@@ -261,7 +263,7 @@ impl App for Shortest {
     }
 
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [kernel] = on.kernels("gps/graphs.cu", SOURCE, ["shortest"])?;
+        let [_, kernel] = on.kernels("gps/graphs.cu", SOURCE, KERNELS)?;
         let rows = Rows::new(self.csr(), on)?;
         Ok(Box::new(ShortestWorker {
             kernel,

@@ -8,7 +8,9 @@ use rayon::prelude::*;
 use super::{App, Elements, On, Part, Worker, number, refuse};
 use crate::apps::AppError;
 
-pub(super) const SOURCE: &str = include_str!("grids.cu");
+const SOURCE: &str = include_str!("grids.cu");
+/// All of its kernels: what several applications compile is compiled once.
+const KERNELS: [&str; 4] = ["jacobi", "diffusion", "wave_electric", "wave_magnetic"];
 /// Points of a lane, as in the kernels.
 pub(super) const DEEP: u64 = 8;
 /// Threads of a block.
@@ -153,7 +155,7 @@ impl App for Jacobi {
     }
 
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [kernel] = on.kernels("gps/grids.cu", SOURCE, ["jacobi"])?;
+        let [kernel, ..] = kernels(on)?;
         let rows = inner(on.part, self.rows);
         Ok(Box::new(JacobiWorker {
             config: over_rows(self.width, &rows),
@@ -180,6 +182,11 @@ impl App for Jacobi {
         }
         from
     }
+}
+
+/// The kernels on a GPU, in the order of [`KERNELS`].
+pub(super) fn kernels(on: &On<'_>) -> Result<[Kernel; 4], AppError> {
+    on.kernels("gps/grids.cu", SOURCE, KERNELS)
 }
 
 /// A launch with a lane for each column and for each [`DEEP`] of these rows.
@@ -275,7 +282,7 @@ impl App for Diffusion {
     }
 
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let [kernel] = on.kernels("gps/grids.cu", SOURCE, ["diffusion"])?;
+        let [_, kernel, ..] = kernels(on)?;
         Ok(Box::new(DiffusionWorker {
             kernel,
             grid: self,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gpuvm::{Arg, Kernel, Launch, LaunchConfig};
 
-use super::grids::{POINTS_MAX, SOURCE, over_rows, sizes};
+use super::grids::{POINTS_MAX, kernels, over_rows, sizes};
 use super::{App, Elements, On, Part, Worker, number};
 use crate::apps::AppError;
 
@@ -111,9 +111,9 @@ impl App for Wave {
     }
 
     fn worker<'a>(&'a self, on: &On<'_>) -> Result<Box<dyn Worker + 'a>, AppError> {
-        let kernels = on.kernels("gps/grids.cu", SOURCE, ["wave_electric", "wave_magnetic"])?;
+        let [.., electric, magnetic] = kernels(on)?;
         Ok(Box::new(WaveWorker {
-            kernels,
+            kernels: [electric, magnetic],
             rows: [self.rows(0, on.part), self.rows(1, on.part)],
             width: self.width,
         }))
