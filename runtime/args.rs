@@ -37,6 +37,11 @@ enum Kind<'a> {
         /// One of several views of one GPU; none for the view of the kernel's GPU.
         view: Option<usize>,
     },
+    /// A view of an array as a pointer.
+    Memory {
+        array: &'a Arc<BroadcastInner>,
+        view: usize,
+    },
     Address {
         element: ElementType,
         address: u64,
@@ -91,6 +96,11 @@ impl<'a> Arg<'a> {
         Self(Kind::Broadcast { array, view })
     }
 
+    /// A view of a broadcast array as a pointer.
+    pub(crate) fn of_memory(array: &'a Arc<BroadcastInner>, view: usize) -> Self {
+        Self(Kind::Memory { array, view })
+    }
+
     /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
     ///
     /// # Errors
@@ -104,6 +114,7 @@ impl<'a> Arg<'a> {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
                 Placed::Broadcast(array, view.or_else(|| array.view_of(gpu)).unwrap_or_default())
             }
+            Kind::Memory { array, view } => Placed::Bytes(array.addr(*view).to_ne_bytes().to_vec()),
             Kind::Address { address, .. } => Placed::Bytes(address.to_ne_bytes().to_vec()),
         })
     }
@@ -140,6 +151,11 @@ impl<'a> Arg<'a> {
                     array: array.name.clone(),
                 },
                 gpu: Some(Arc::clone(array.gpu(0))),
+                memory: Some(Arc::clone(array) as _),
+            },
+            Kind::Memory { array, .. } => Given {
+                kind: GivenKind::Pointer(array.element.clone()),
+                gpu: None,
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Address { element, .. } => Given {

@@ -103,6 +103,11 @@ impl BroadcastInner {
         &self.on[view].gpu
     }
 
+    /// Address of element 0 in a view.
+    pub fn addr(&self, view: usize) -> u64 {
+        self.views.addr(view)
+    }
+
     fn bytes(&self) -> u64 {
         self.length * self.element.bytes() as u64
     }
@@ -218,6 +223,10 @@ impl Memory for BroadcastInner {
     /// Launches on several GPUs run side by side. One comes after those that were enqueued before the last one on its own GPU: else it
     /// would not see what they have passed on.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
+        if self.on.len() == 1 {
+            // There is one copy: streams order what uses it.
+            return Ok(());
+        }
         let follows = |kind: LaunchKind| kind.gpu == to_begin.gpu && (kind.writes || to_begin.writes);
         if launches.any(follows) {
             launches.settle();

@@ -178,6 +178,12 @@ impl<T> Broadcast<T> {
         self.inner.on.iter().map(|on| self.inner.traffic_of(on)).collect()
     }
 
+    /// A view as a kernel's bare pointer, for what arrays are compared with.
+    #[doc(hidden)]
+    pub fn pointer(&self, view: usize) -> Arg<'_> {
+        Arg::of_memory(&self.inner, view)
+    }
+
     /// The array as one of its views has it, for a kernel of the GPU that has several.
     #[doc(hidden)]
     pub fn view(&self, view: usize) -> Arg<'_> {

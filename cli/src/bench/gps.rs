@@ -1,5 +1,7 @@
 //! The applications of GPS on several GPUs: broadcast arrays, and the ways that they are compared with.
 
+mod streams;
+
 use std::collections::BTreeMap;
 
 use clap::Args;
@@ -32,7 +34,7 @@ pub struct GpsArgs {
 
     /// Applications as NAME or NAME:INPUT, with commas between: jacobi:ROWSxWIDTH, pagerank:GRAPH, sssp:GRAPH,
     /// als:USERSxITEMSxEACH, diffusion:PLANESxHEIGHTxWIDTH, wave:ROWSxWIDTH. Without it: all of them, with inputs of which an iteration
-    /// takes some milliseconds on one GPU, and small ones on simulated GPUs.
+    /// takes some milliseconds on one GPU, and small ones on simulated GPUs, behind rows of loads and stores alone.
     #[arg(long, value_name = "APP,..", value_delimiter = ',')]
     pub app: Vec<String>,
 
@@ -100,6 +102,9 @@ pub fn measure(args: &GpsArgs) -> Result<Report, CliError> {
         plan,
         report,
     };
+    if args.app.is_empty() {
+        bench.streams(cuda)?;
+    }
     for (entry, input) in asked {
         let input = input.unwrap_or(if cuda { entry.large } else { entry.small });
         bench.app(entry, input, &counts)?;

@@ -97,9 +97,18 @@ class merging {
                     *reinterpret_cast<detail::pair64*>(to + 16 * four) = detail::pair64{whole.lo, whole.hi};
                     continue;
                 }
-                for (; wait; wait &= wait - 1) {
+                while (wait) {
                     u32 n = __ffs(wait) - 1;
-                    *reinterpret_cast<u32*>(to + 16 * four + 4 * n) = from[n];
+                    u64 there = to + 16 * four + 4 * n;
+                    // An element whole: nobody sees half of it.
+                    if (sizeof(T) == 8 && (wait >> n & 3) == 3) {
+                        u64 whole = *reinterpret_cast<const u64*>(from + n);
+                        *reinterpret_cast<u64*>(there) = whole;
+                        wait &= ~(3u << n);
+                    } else {
+                        *reinterpret_cast<u32*>(there) = from[n];
+                        wait &= wait - 1;
+                    }
                 }
             }
         }

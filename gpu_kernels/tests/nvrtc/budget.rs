@@ -435,6 +435,18 @@ pub const FILES: &[File] = &[
         ],
     },
     File {
+        path: "cli/src/bench/gps/streams.cu",
+        defines: &[],
+        kernels: &[
+            plain("load_bare", 32),
+            plain("load_broadcast", 32),
+            plain("store_bare", 16),
+            plain("store_broadcast", 32),
+            plain("near_plain", 32),
+            plain("near_merged", 40),
+        ],
+    },
+    File {
         path: "tests/kernels/broadcast.cu",
         defines: &[],
         kernels: &[
