@@ -41,8 +41,18 @@ pub(crate) struct BroadcastInner {
     /// Whether a GPU subscribes to what it reads.
     by_reading: bool,
     launches: Mutex<Naming>,
+    /// Used by who holds the launches.
+    round: Mutex<Round>,
     /// What the last flush, or the host, has written.
     home: Mutex<MmapMut>,
+}
+
+/// The GPUs, a bit each, on which launches with the array were enqueued since all that there were had ended.
+#[derive(Default)]
+struct Round {
+    all: u32,
+    /// Those whose launches may store.
+    writers: u32,
 }
 
 /// What one GPU keeps of an array.
@@ -116,6 +126,7 @@ impl BroadcastInner {
     fn quiesce(&self) -> Result<MutexGuard<'_, Naming>> {
         let mut launches = self.launches.lock();
         launches.settle();
+        *self.round.lock() = Round::default();
         self.check_gpus()?;
         self.pass_on()?;
         Ok(launches)
@@ -220,17 +231,20 @@ impl Memory for BroadcastInner {
         &self.launches
     }
 
-    /// Launches on several GPUs run side by side. One comes after those that were enqueued before the last one on its own GPU: else it
-    /// would not see what they have passed on.
+    /// Launches on several GPUs run side by side. One comes after those that were enqueued since the last one on its own GPU, and after
+    /// that one, also where that one has ended by now: the others may have not.
     fn make_coherent(&self, launches: &mut Naming, to_begin: LaunchKind) -> Result<()> {
         if self.on.len() == 1 {
             // There is one copy: streams order what uses it.
             return Ok(());
         }
-        let follows = |kind: LaunchKind| kind.gpu == to_begin.gpu && (kind.writes || to_begin.writes);
-        if launches.any(follows) {
+        let mut round = self.round.lock();
+        let before = if to_begin.writes { round.all } else { round.writers };
+        if before >> to_begin.gpu & 1 == 1 {
             launches.settle();
+            *round = Round::default();
         }
+        drop(round);
         self.check_gpus()?;
         if !launches.is_idle() {
             return Ok(());
@@ -239,7 +253,11 @@ impl Memory for BroadcastInner {
         self.subscribe_readers()
     }
 
-    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
-        // Its home is what the last flush has written.
+    fn expect(&self, _launches: &mut Naming, to_begin: LaunchKind) {
+        let mut round = self.round.lock();
+        round.all |= 1 << to_begin.gpu;
+        if to_begin.writes {
+            round.writers |= 1 << to_begin.gpu;
+        }
     }
 }

@@ -11,7 +11,7 @@ pub const BROADCAST_OTHERS_MASK: u32 = (1 << BROADCAST_VIEWS_MAX) - 1;
 /// Where a page's entry holds the view by which this GPU reaches the owner's copy.
 pub const BROADCAST_OWNER_SHIFT: u32 = BROADCAST_VIEWS_MAX;
 /// For [`BroadcastDesc::others`]: pages differ, so that a store looks at its page's entry.
-pub const BROADCAST_BY_PAGE: u32 = 1 << 31;
+pub const BROADCAST_BY_PAGE: u32 = 0x8000_0000;
 /// Bytes of a line, base-two logarithm: what leaves a GPU at once, and what a mark stands for.
 pub const BROADCAST_LINE_SHIFT: u32 = 7;
 

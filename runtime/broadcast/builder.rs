@@ -168,6 +168,7 @@ impl<T: Pod> BroadcastBuilder<T> {
             subscriptions: RwLock::new(subscriptions.clone()),
             by_reading: self.subscribers == Subscribers::Readers,
             launches: Mutex::default(),
+            round: Mutex::default(),
             home: Mutex::new(home),
         });
         inner.tell(&subscriptions, &pages)?;

@@ -13,8 +13,8 @@ use crate::{
 /// An array of which each subscribed GPU of a [`Vm`](crate::Vm) holds a copy: the argument for a `gpuvm::broadcast<T>` parameter of a kernel
 /// on any of its GPUs. Loads are loads of GPU memory; stores go to the copies of all subscribers as they happen.
 ///
-/// Launches that name it run side by side on all GPUs. A launch comes after the launches that were enqueued before the last one on its own
-/// GPU, if either may store: so launches on each GPU in turn, again and again, are rounds. At the end of the launches all copies are equal,
+/// Launches that name it run side by side on all GPUs. A launch comes after the last one on its own GPU and all that were
+/// enqueued since, if either of those two may store: so launches on each GPU in turn, again and again, are rounds. At the end of the launches all copies are equal,
 /// unless stores of several lanes to one element raced.
 ///
 /// Kernels' atomics on it are atomics on another GPU's memory: they need a link that has them, as NVLink does and PCIe does not. `gpuvm

@@ -15,6 +15,10 @@ impl BroadcastInner {
 
     /// Has all copies equal again, if lanes have changed an owner's copy alone. No launch uses the array.
     pub(super) fn pass_on(&self) -> Result<()> {
+        if self.on.len() == 1 {
+            // The owner's copy is the only one.
+            return Ok(());
+        }
         let mut first = Ok(());
         for (view, on) in self.on.iter().enumerate() {
             let Some(marked) = on.marked.word(0) else { continue };

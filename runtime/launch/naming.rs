@@ -63,13 +63,8 @@ impl Naming {
 
     /// Whether one of them runs on a GPU, or may yet.
     pub fn any_on(&mut self, gpu: usize) -> bool {
-        self.any(|kind| kind.gpu == gpu)
-    }
-
-    /// Whether one of a kind runs, or may yet.
-    pub fn any(&mut self, which: impl Fn(LaunchKind) -> bool) -> bool {
         self.forget_ended();
-        self.in_flight.iter().any(|(kind, _)| which(*kind))
+        self.in_flight.iter().any(|(kind, _)| kind.gpu == gpu)
     }
 
     /// Whether none of them runs, or may yet.

@@ -29,6 +29,13 @@ __global__ void increment_merged(gpuvm::broadcast<unsigned> x, u64 first, u64 en
     out.flush();
 }
 
+// Long after it began, one lane stores an element.
+__global__ void store_late(gpuvm::broadcast<unsigned> x, u64 i, unsigned value, unsigned rests) {
+    if (lane() != 0) return;
+    while (rests--) __nanosleep(1000000);
+    x[i] = value;
+}
+
 // What this GPU's lanes read of elements [first, end).
 __global__ void copy_out(gpuvm::broadcast<const unsigned> x, u64 first, u64 end, unsigned* out) {
     for (u64 i = first + lane(); i < end; i += lanes()) out[i - first] = x[i];

@@ -63,6 +63,10 @@ class broadcast_view {
         return data()[i];
     }
 
+    // Whether this launch's reads are noted, by `load` and `[]`. Where they are not, a kernel may read by `data()`
+    // alone: nothing is asked between a lane's loads then, so that more of them are under way together.
+    __device__ bool tracked() const { return desc_.reads != 0; }
+
     // The newest value of a store or an atomic of system scope on any GPU: it is asked of the page's owner.
     __device__ T load_system(unsigned long long i) const {
         static_assert(sizeof(T) <= 8, "gpuvm: system-scope accesses work on elements of 1, 2, 4 and 8 bytes");

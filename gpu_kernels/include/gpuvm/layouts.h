@@ -19,7 +19,7 @@ constexpr const unsigned int BROADCAST_OTHERS_MASK = ((1 << BROADCAST_VIEWS_MAX)
 constexpr const unsigned int BROADCAST_OWNER_SHIFT = BROADCAST_VIEWS_MAX;
 
 /// For [`BroadcastDesc::others`]: pages differ, so that a store looks at its page's entry.
-constexpr const unsigned int BROADCAST_BY_PAGE = (1 << 31);
+constexpr const unsigned int BROADCAST_BY_PAGE = 2147483648;
 
 /// Bytes of a line, base-two logarithm: what leaves a GPU at once, and what a mark stands for.
 constexpr const unsigned int BROADCAST_LINE_SHIFT = 7;

@@ -1,5 +1,6 @@
 //! What benchmarks compare with: managed memory and bare copies, timed by the GPU.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,17 +110,30 @@ impl Managed {
     /// # Errors
     /// The driver's error.
     pub fn advise(&self, advice: Advice) -> Result<(), GpuError> {
+        self.advise_part(0..self.bytes, advice, self.core.info.ordinal)
+    }
+
+    /// Advises CUDA on a part of it, in bytes, where [`Side::Gpu`] is the GPU `ordinal`. CUDA widens the part to whole system pages.
+    ///
+    /// # Errors
+    /// [`GpuError::BadAddress`] for a part that is none, else the driver's error.
+    pub fn advise_part(&self, part: Range<u64>, advice: Advice, ordinal: u32) -> Result<(), GpuError> {
         self.core.enter()?;
+        let addr = self.addr.saturating_add(part.start);
+        let Some(bytes) = part.end.checked_sub(part.start).filter(|_| part.end <= self.bytes) else {
+            let bytes = part.end.saturating_sub(part.start);
+            return Err(GpuError::BadAddress { addr, bytes });
+        };
         let (code, side) = match advice {
             Advice::ReadMostly => (Advise::CU_MEM_ADVISE_SET_READ_MOSTLY, Side::Gpu),
             Advice::PreferredLocation(side) => (Advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, side),
             Advice::AccessedBy(side) => (Advise::CU_MEM_ADVISE_SET_ACCESSED_BY, side),
         };
-        let (code, bytes) = (code as u32, self.bytes as usize);
-        // SAFETY: the range is this value's own.
+        let (code, bytes) = (code as u32, bytes as usize);
+        // SAFETY: the range is inside this value's own.
         let called = unsafe {
-            cu::cuMemAdvise_v2(self.addr, bytes, code, location(&self.core, side))
-                .or_else(|_| cu::cuMemAdvise(self.addr, bytes, code, ordinal(&self.core, side)))
+            cu::cuMemAdvise_v2(addr, bytes, code, location(ordinal, side))
+                .or_else(|_| cu::cuMemAdvise(addr, bytes, code, number(ordinal, side)))
         };
         self.core
             .check(format_args!("advise {advice:?} on managed memory"), called)
@@ -135,8 +149,8 @@ impl Managed {
         let (stream, bytes) = (timer.stream.0, self.bytes as usize);
         // SAFETY: the range is this value's own.
         let called = unsafe {
-            cu::cuMemPrefetchAsync_v2(self.addr, bytes, location(&self.core, side), 0, stream)
-                .or_else(|_| cu::cuMemPrefetchAsync(self.addr, bytes, ordinal(&self.core, side), stream))
+            cu::cuMemPrefetchAsync_v2(self.addr, bytes, location(self.core.info.ordinal, side), 0, stream)
+                .or_else(|_| cu::cuMemPrefetchAsync(self.addr, bytes, number(self.core.info.ordinal, side), stream))
         };
         self.core
             .check(format_args!("move managed memory to the {side:?}"), called)?;
@@ -150,17 +164,17 @@ impl Drop for Managed {
     }
 }
 
-fn location(core: &Core, side: Side) -> CUmemLocation {
+fn location(ordinal: u32, side: Side) -> CUmemLocation {
     let (type_, id) = match side {
-        Side::Gpu => (Place::CU_MEM_LOCATION_TYPE_DEVICE, core.info.ordinal as i32),
+        Side::Gpu => (Place::CU_MEM_LOCATION_TYPE_DEVICE, ordinal as i32),
         Side::Host => (Place::CU_MEM_LOCATION_TYPE_HOST, 0),
     };
     CUmemLocation { type_, id }
 }
 
-fn ordinal(core: &Core, side: Side) -> i32 {
+fn number(ordinal: u32, side: Side) -> i32 {
     match side {
-        Side::Gpu => core.info.ordinal as i32,
+        Side::Gpu => ordinal as i32,
         Side::Host => HOST,
     }
 }

@@ -454,6 +454,7 @@ pub const FILES: &[File] = &[
             plain("increment", 32),
             plain("increment_merged", 40),
             plain("copy_out", 16),
+            plain("store_late", 32),
             plain("add_anywhere", 32),
             plain("at_owner", 24),
             plain("sum", 16),

@@ -10,6 +10,9 @@ use gpuvm_gpu::{CopySpan, DeviceMemory};
 use super::{Elements, Form};
 use crate::apps::{AppError, Step};
 
+/// Bytes of a system page, which advice keeps to.
+const PAGE_BYTES: u64 = 4096;
+
 /// An array.
 pub(super) enum Shared<T> {
     Broadcast(Broadcast<T>),
@@ -140,6 +143,19 @@ fn managed<T: Pod>(vm: &Vm, values: &[T]) -> Result<Managed, AppError> {
     let cuda = CudaGpu::open(ordinal.to_string()).map_err(&failed)?;
     let memory = cuda.managed(size_of_val(values).max(1) as u64).map_err(&failed)?;
     memory.write(0, bytemuck::cast_slice(values)).map_err(&failed)?;
-    memory.advise(Advice::AccessedBy(Side::Gpu)).map_err(&failed)?;
+    // Each GPU maps all of it, and keeps the part that it writes, about: parts are cut much alike.
+    let (gpus, bytes) = (vm.gpus(), memory.bytes());
+    for (n, gpu) in (0..).zip(gpus) {
+        let Some(ordinal) = gpu.device().ordinal() else {
+            continue;
+        };
+        let part = |n: u64| bytes / gpus.len() as u64 * n / PAGE_BYTES * PAGE_BYTES;
+        let own = part(n)..if n + 1 == gpus.len() as u64 { bytes } else { part(n + 1) };
+        let kept = Advice::PreferredLocation(Side::Gpu);
+        memory
+            .advise_part(0..bytes, Advice::AccessedBy(Side::Gpu), ordinal)
+            .map_err(&failed)?;
+        memory.advise_part(own, kept, ordinal).map_err(&failed)?;
+    }
     Ok(memory)
 }

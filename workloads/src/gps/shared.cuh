@@ -10,14 +10,6 @@
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-// A broadcast array that says whether reads of it are tracked: T is const for one that is only read.
-template <class T>
-struct broadcast_array : gpuvm::broadcast<T> {
-    __device__ bool tracked() const { return this->desc_.reads != 0; }
-};
-template <class T>
-struct gpuvm_kernel_param<broadcast_array<T>> : gpuvm_kernel_param<gpuvm::broadcast<T>> {};
-
 struct pointers {
     template <class T>
     using in = const T*;
@@ -26,9 +18,9 @@ struct pointers {
 };
 struct broadcasts {
     template <class T>
-    using in = broadcast_array<const T>;
+    using in = gpuvm::broadcast<const T>;
     template <class T>
-    using out = broadcast_array<T>;
+    using out = gpuvm::broadcast<T>;
 };
 template <class Way, class T>
 using in = typename Way::template in<T>;
@@ -40,7 +32,7 @@ __device__ T load(const T* a, u64 i) {
     return a[i];
 }
 template <class T>
-__device__ auto load(const broadcast_array<T>& a, u64 i) {
+__device__ auto load(const gpuvm::broadcast<T>& a, u64 i) {
     return a.load(i);
 }
 template <class T>
@@ -48,7 +40,7 @@ __device__ void store(T* a, u64 i, T value) {
     a[i] = value;
 }
 template <class T>
-__device__ void store(const broadcast_array<T>& a, u64 i, T value) {
+__device__ void store(const gpuvm::broadcast<T>& a, u64 i, T value) {
     a.store(i, value);
 }
 
@@ -57,7 +49,7 @@ __device__ bool tracked(const T*) {
     return false;
 }
 template <class T>
-__device__ bool tracked(const broadcast_array<T>& a) {
+__device__ bool tracked(const gpuvm::broadcast<T>& a) {
     return a.tracked();
 }
 template <class T>
@@ -65,7 +57,7 @@ __device__ const T* memory_of(const T* a) {
     return a;
 }
 template <class T>
-__device__ auto memory_of(const broadcast_array<T>& a) {
+__device__ auto memory_of(const gpuvm::broadcast<T>& a) {
     return a.data();
 }
 
