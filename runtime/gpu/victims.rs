@@ -241,7 +241,8 @@ impl Victims {
         }
     }
 
-    /// Takes back what owners want that need memory themselves: how many bytes.
+    /// Takes back what owners want that need memory themselves, and all of an owner who cannot be asked any more, since it may be lost: how
+    /// many bytes.
     ///
     /// # Errors
     /// As [`take_back`](Self::take_back).
@@ -253,10 +254,15 @@ impl Victims {
             .iter()
             .filter(|lender| lender.auto && lender.lent > 0)
         {
-            let left = gpu
-                .memory_left(lender.ordinal)
-                .doing(|| format!("asking for the free memory of GPU {}", lender.ordinal))?;
-            wanted.push((lender.ordinal, lender.wanted_back(left, self.chunk_bytes())));
+            let chunks = match gpu.memory_left(lender.ordinal) {
+                Ok(left) => lender.wanted_back(left, self.chunk_bytes()),
+                Err(error) => {
+                    let ordinal = lender.ordinal;
+                    tracing::warn!(%error, "GPU {ordinal} does not say what it has free: nothing more is kept there");
+                    lender.lent
+                }
+            };
+            wanted.push((lender.ordinal, chunks));
         }
         let mut taken = 0;
         for (ordinal, chunks) in wanted.into_iter().filter(|(_, chunks)| *chunks > 0) {

@@ -37,6 +37,8 @@ struct Shared {
     for_nics: Mutex<Option<ForNics>>,
     /// Whether it maps a NIC's registers.
     maps_registers: AtomicBool,
+    /// Whether its neighbour is gone.
+    neighbour_gone: AtomicBool,
     /// Parts of its memory that were exported, as (address, bytes); registers that were mapped.
     exported: Mutex<Vec<(u64, u64)>>,
     mapped: AtomicU64,
@@ -66,7 +68,10 @@ pub struct MockGpu {
 
 impl MockGpu {
     pub fn new(compute_capability: Option<(u32, u32)>) -> Arc<Self> {
-        let sim = SimGpu::builder().memory_bytes(64 << 20).lanes_per_worker(256);
+        let sim = SimGpu::builder()
+            .memory_bytes(64 << 20)
+            .lanes_per_worker(256)
+            .neighbours(NEIGHBOUR);
         let shared = Arc::new(Shared {
             sim: sim.build().unwrap(),
             lost: Mutex::default(),
@@ -77,6 +82,7 @@ impl MockGpu {
             copies_fail_from: AtomicU64::new(u64::MAX),
             for_nics: Mutex::default(),
             maps_registers: AtomicBool::new(false),
+            neighbour_gone: AtomicBool::new(false),
             exported: Mutex::default(),
             mapped: AtomicU64::new(0),
         });
@@ -92,6 +98,11 @@ impl MockGpu {
             gpu: "the mock GPU".into(),
             cause: "the test pulled it out".into(),
         });
+    }
+
+    /// Its neighbour dies.
+    pub fn lose_neighbour(&self) {
+        self.shared.neighbour_gone.store(true, Ordering::Relaxed);
     }
 
     /// Loses the GPU for another cause, such as a kernel that runs on.
@@ -246,6 +257,10 @@ impl Gpu for MockGpu {
     }
 
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
+        if self.shared.neighbour_gone.load(Ordering::Relaxed) {
+            let cause = "the test pulled it out".into();
+            return Err(GpuError::NoPeer { ordinal, cause });
+        }
         self.shared.sim.memory_left(ordinal)
     }
 

@@ -267,6 +267,44 @@ fn a_loan_follows_what_its_owner_leaves_free() {
 }
 
 #[test]
+fn a_lender_that_is_gone_takes_its_copies_and_nothing_else() {
+    let gpu = MockGpu::new(Some((9, 0)));
+    let builder = Vm::builder()
+        .gpu(gpu.clone())
+        .page_size(PAGE)
+        .transport(Transport::Direct)
+        .frame_memory(FRAMES * PAGE)
+        .borrowed_chunk(PAGE)
+        .borrow_from(NEIGHBOUR, Loan::Auto)
+        .launch_deadline(scaled(Duration::from_secs(60)));
+    let bench = Bench::new(builder, BASIC);
+    let mut expected = words(12, COUNT);
+    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
+    let mut round = || {
+        bench.must("read_then_write", config(), (&region, STEP));
+        expected = stepped(&expected, 1);
+        compare(&region.to_vec().unwrap(), &expected).unwrap();
+    };
+    round();
+    round();
+    assert!(bench.vm.borrowed_bytes() > 0 && bench.vm.stats().unwrap().victims_copied > 0);
+    gpu.lose_neighbour();
+    let deadline = Instant::now() + scaled(Duration::from_secs(20));
+    while bench.vm.borrowed_bytes() > 0 {
+        assert!(Instant::now() < deadline, "{} bytes", bench.vm.borrowed_bytes());
+        round();
+    }
+    // What is there now is anything.
+    bench.vm.scribble_given_back(0xdd).unwrap();
+    let before = bench.vm.stats().unwrap();
+    round();
+    round();
+    let after = bench.vm.stats().unwrap().difference(&before);
+    assert_eq!((after.victims_copied, after.victims_fetched), (0, 0), "{after:?}");
+    assert_eq!(bench.vm.borrowed_bytes(), 0);
+}
+
+#[test]
 fn several_neighbours_lend_and_each_takes_its_own_back() {
     let simulated = simulated_gpu(FRAMES + 600).neighbours(2);
     let builder = Vm::builder()

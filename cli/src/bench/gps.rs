@@ -33,8 +33,8 @@ pub struct GpsArgs {
     pub count: Vec<usize>,
 
     /// Applications as NAME or NAME:INPUT, with commas between: jacobi:ROWSxWIDTH, pagerank:GRAPH, sssp:GRAPH,
-    /// als:USERSxITEMSxEACH, diffusion:PLANESxHEIGHTxWIDTH, wave:ROWSxWIDTH. Without it: all of them, with inputs of which an iteration
-    /// takes some milliseconds on one GPU, and small ones on simulated GPUs, behind rows of loads and stores alone.
+    /// als:USERSxITEMSxEACH, diffusion:PLANESxHEIGHTxWIDTH, wave:ROWSxWIDTH; streams are loads and stores alone. Without it: all of
+    /// them, with inputs of which an iteration takes some milliseconds on one GPU, and small ones on simulated GPUs.
     #[arg(long, value_name = "APP,..", value_delimiter = ',')]
     pub app: Vec<String>,
 
@@ -58,6 +58,8 @@ fn parse_count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Loads and stores alone, beside the names of applications.
+const STREAMS: &str = "streams";
 /// What rows have besides.
 const SPEEDUP: &str = "speedup";
 const SENT: &str = "sent MB";
@@ -102,7 +104,7 @@ pub fn measure(args: &GpsArgs) -> Result<Report, CliError> {
         plan,
         report,
     };
-    if args.app.is_empty() {
+    if args.app.is_empty() || args.app.iter().any(|app| app == STREAMS) {
         bench.streams(cuda)?;
     }
     for (entry, input) in asked {
@@ -120,14 +122,16 @@ fn named(args: &GpsArgs) -> Result<Vec<(&'static catalogue::Entry, Option<&str>)
         let names: Vec<&str> = catalogue::ALL.iter().map(|entry| entry.name).collect();
         let unknown = || {
             let names = names.join(", ");
-            CliError::Options(format!("there is no application `{name}`; there are {names}"))
+            CliError::Options(format!(
+                "there is no application `{name}`; there are {names}, {STREAMS}"
+            ))
         };
         catalogue::find(name).ok_or_else(unknown)
     };
     if args.app.is_empty() {
         return Ok(catalogue::ALL.iter().map(|entry| (entry, None)).collect());
     }
-    let asked = args.app.iter();
+    let asked = args.app.iter().filter(|app| *app != STREAMS);
     asked
         .map(|asked| Ok((one(asked)?, asked.split_once(':').map(|(_, input)| input))))
         .collect()
