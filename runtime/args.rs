@@ -90,17 +90,6 @@ impl<'a> Arg<'a> {
         Self(Kind::Address { element, address })
     }
 
-    /// A broadcast array as one of its views has it.
-    pub(crate) fn of_view(array: &'a Arc<BroadcastInner>, view: usize) -> Self {
-        let view = Some(view);
-        Self(Kind::Broadcast { array, view })
-    }
-
-    /// A view of a broadcast array as a pointer.
-    pub(crate) fn of_memory(array: &'a Arc<BroadcastInner>, view: usize) -> Self {
-        Self(Kind::Memory { array, view })
-    }
-
     /// Brings it to a GPU whose kernel takes it, if it is a region that is not there yet.
     ///
     /// # Errors
@@ -180,6 +169,27 @@ impl<'a, E> From<&'a Buffer<E>> for Arg<'a> {
 impl<'a, E> From<&'a Region<E>> for Arg<'a> {
     fn from(region: &'a Region<E>) -> Self {
         Self(Kind::Region(&region.inner))
+    }
+}
+
+/// Here, since arguments know arrays.
+impl<T> Broadcast<T> {
+    /// A view as a kernel's bare pointer, for what arrays are compared with.
+    #[doc(hidden)]
+    pub fn pointer(&self, view: usize) -> Arg<'_> {
+        Arg(Kind::Memory {
+            array: self.inner(),
+            view,
+        })
+    }
+
+    /// The array as one of its views has it, for a kernel of the GPU that has several.
+    #[doc(hidden)]
+    pub fn view(&self, view: usize) -> Arg<'_> {
+        Arg(Kind::Broadcast {
+            array: self.inner(),
+            view: Some(view),
+        })
     }
 }
 

@@ -5,10 +5,7 @@ use std::{marker::PhantomData, ops::Range, sync::Arc};
 use bytemuck::Pod;
 
 use super::BroadcastInner;
-use crate::{
-    args::Arg,
-    error::{Doing, Result},
-};
+use crate::error::{Doing, Result};
 
 /// An array of which each subscribed GPU of a [`Vm`](crate::Vm) holds a copy: the argument for a `gpuvm::broadcast<T>` parameter of a kernel
 /// on any of its GPUs. Loads are loads of GPU memory; stores go to the copies of all subscribers as they happen.
@@ -176,18 +173,6 @@ impl<T> Broadcast<T> {
     /// [`Error::Gpu`](crate::Error::Gpu).
     pub fn traffic(&self) -> Result<Vec<Traffic>> {
         self.inner.on.iter().map(|on| self.inner.traffic_of(on)).collect()
-    }
-
-    /// A view as a kernel's bare pointer, for what arrays are compared with.
-    #[doc(hidden)]
-    pub fn pointer(&self, view: usize) -> Arg<'_> {
-        Arg::of_memory(&self.inner, view)
-    }
-
-    /// The array as one of its views has it, for a kernel of the GPU that has several.
-    #[doc(hidden)]
-    pub fn view(&self, view: usize) -> Arg<'_> {
-        Arg::of_view(&self.inner, view)
     }
 }
 

@@ -166,8 +166,11 @@ mod tests {
         let all = Subscriptions::new(2, 5, true);
         assert_eq!((0..5).map(|page| all.owner(page)).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
         assert_eq!((all.others(0), all.others(1)), (2, 1));
-        let few = Subscriptions::new(2, 5, false);
-        assert_eq!(few.others(0), BROADCAST_BY_PAGE);
+        // A view without a copy reaches the owner's, and there is no other.
+        let mut few = Subscriptions::new(2, 5, false);
+        assert_eq!((few.others(0), few.others(1)), (0, 0));
+        few.subscribe(1, 0);
+        assert_eq!((few.others(0), few.others(1)), (BROADCAST_BY_PAGE, BROADCAST_BY_PAGE));
         assert_eq!(Subscriptions::new(1, 5, false).others(0), 0);
     }
 }

@@ -59,6 +59,12 @@ impl Several {
         self.vm.gpus().len()
     }
 
+    /// A word of each GPU's own.
+    fn words(&self) -> Vec<gpuvm::Buffer<u32>> {
+        let gpus = self.vm.gpus().iter();
+        gpus.map(|gpu| gpu.buffer::<u32>(1).unwrap()).collect()
+    }
+
     /// Each GPU's part of so many elements.
     fn part(&self, gpu: usize, of: u64) -> (u64, u64) {
         let gpus = self.gpus() as u64;
@@ -212,12 +218,7 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
         let mut expected = vec![0u32; n as usize];
         let times = 4000u64;
         for round in 0..3u64 {
-            let wrong: Vec<_> = several
-                .vm
-                .gpus()
-                .iter()
-                .map(|gpu| gpu.buffer::<u32>(1).unwrap())
-                .collect();
+            let wrong = several.words();
             for (gpu, wrong) in wrong.iter().enumerate() {
                 let seed = round * 1000 + gpu as u64;
                 let launch = several
@@ -329,12 +330,7 @@ fn one_tracked_iteration_leaves_what_each_gpu_reads() {
         several.vm.broadcast::<u32>().count_all().from_slice(&before).unwrap(),
         several.vm.broadcast::<u32>().count_all().zeroed(n).unwrap(),
     ];
-    let out: Vec<_> = several
-        .vm
-        .gpus()
-        .iter()
-        .map(|gpu| gpu.buffer::<u32>(1).unwrap())
-        .collect();
+    let out = several.words();
     let iterate = |arrays: &mut [Broadcast<u32>; 2]| {
         for (gpu, out) in out.iter().enumerate() {
             let (first, end) = several.part(gpu, n);

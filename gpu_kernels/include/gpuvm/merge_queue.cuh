@@ -44,7 +44,7 @@ class merging {
         if (detail::lane_id() == leader)
             while (atomicExch_block(&queue_.busy[at], 1u)) __nanosleep(20);
         // After the leader's lock, of which the fence makes an acquire.
-        __threadfence_block();
+        detail::fence_acq_rel_cta();
         __syncwarp(group);
         if (queue_.line[at] != line + 1) {
             if (queue_.line[at]) send(at, own, __popc(group));
@@ -56,7 +56,7 @@ class merging {
         atomicOr_block(&queue_.words[at], ((1u << sizeof(T) / 4) - 1) << word);
         __syncwarp(group);
         // Behind their meeting: it makes the leader's unlock a release of what all of them have stored.
-        __threadfence_block();
+        detail::fence_acq_rel_cta();
         if (detail::lane_id() == leader) atomicExch_block(&queue_.busy[at], 0u);
     }
 

@@ -90,6 +90,7 @@ const fn capped(name: &'static str, direct: u32, queued: u32, direct_spilled: u3
 
 /// Files whose kernels run on the simulated GPU alone: compiled once, which shows that they are CUDA.
 pub const SIMULATED_ALONE: &[&str] = &[
+    "simulate/kernels/broadcast.cu",
     "simulate/kernels/mirror.cu",
     "simulate/kernels/spans.cu",
     "simulate/kernels/sweeps.cu",

@@ -189,6 +189,7 @@ GPUVM_CAS(atom_cas_acq_rel_gpu, "acq_rel.gpu.global.b")
 GPUVM_CAS(atom_cas_relaxed_sys, "relaxed.sys.global.b")
 #undef GPUVM_CAS
 
+GPUVM_DEVICE void fence_acq_rel_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 GPUVM_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 GPUVM_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 GPUVM_DEVICE void fence_sc_gpu() { asm volatile("fence.sc.gpu;" ::: "memory"); }

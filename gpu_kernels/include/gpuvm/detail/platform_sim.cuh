@@ -114,6 +114,7 @@ template <class T>
 GPUVM_DEVICE T atom_cas_relaxed_sys(T* p, T expected, T desired) {
     return gpuvm_sim::compare<GPUVM_SIM_RELAXED, GPUVM_SIM_SYS>(p, expected, desired);
 }
+GPUVM_DEVICE void fence_acq_rel_cta() { gpuvm_sim::fence<GPUVM_SIM_ACQ_REL, GPUVM_SIM_CTA>(); }
 GPUVM_DEVICE void fence_acq_rel_gpu() { gpuvm_sim::fence<GPUVM_SIM_ACQ_REL, GPUVM_SIM_GPU>(); }
 GPUVM_DEVICE void fence_acq_rel_sys() { gpuvm_sim::fence<GPUVM_SIM_ACQ_REL, GPUVM_SIM_SYS>(); }
 GPUVM_DEVICE void fence_sc_gpu() { gpuvm_sim::fence<GPUVM_SIM_SC, GPUVM_SIM_GPU>(); }

@@ -213,7 +213,7 @@ pub(super) static ALL: [Mutation; 20] = [
             ),
             plant(
                 MERGE_QUEUE,
-                "        __threadfence_block();\n        if (detail::lane_id() == leader) atomicExch_block(&queue_.busy[at], 0u);\n",
+                "        detail::fence_acq_rel_cta();\n        if (detail::lane_id() == leader) atomicExch_block(&queue_.busy[at], 0u);\n",
                 "",
             ),
         ],
