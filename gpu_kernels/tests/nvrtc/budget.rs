@@ -495,6 +495,11 @@ pub const FILES: &[File] = &[
         kernels: &[paged("program", 208, 208)],
     },
     File {
+        path: "simulate/kernels/broadcast.cu",
+        defines: &[],
+        kernels: &[plain("play_words", 56), plain("play_longs", 56)],
+    },
+    File {
         path: "simulate/kernels/mirror.cu",
         defines: &[],
         kernels: &[paged("read_pages", 224, 240), plain("bring", 64)],
