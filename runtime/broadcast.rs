@@ -43,7 +43,7 @@ pub(crate) struct BroadcastInner {
     launches: Mutex<Naming>,
     /// Used by who holds the launches.
     round: Mutex<Round>,
-    /// What the last flush, or the host, has written.
+    /// What the array was made of, or what the last flush wrote.
     home: Mutex<MmapMut>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct BroadcastInner {
 #[derive(Default)]
 struct Round {
     all: u32,
-    /// Those whose launches may store.
-    writers: u32,
+    /// Whether one of the launches may store.
+    stores: bool,
 }
 
 /// What one GPU keeps of an array.
@@ -100,10 +100,7 @@ impl BroadcastInner {
         *self.on[view].desc.lock()
     }
 
-    /// The view of a GPU.
-    ///
-    /// # Errors
-    /// [`Error::Arguments`]-like refusals are the caller's: none where the GPU has no view.
+    /// The view of a GPU; none where it has none.
     pub fn view_of(&self, gpu: &Arc<PagedGpu>) -> Option<usize> {
         self.on.iter().position(|on| Arc::ptr_eq(&on.gpu, gpu))
     }
@@ -239,8 +236,8 @@ impl Memory for BroadcastInner {
             return Ok(());
         }
         let mut round = self.round.lock();
-        let before = if to_begin.writes { round.all } else { round.writers };
-        if before >> to_begin.gpu & 1 == 1 {
+        // Where all of them only read, there is nothing to see.
+        if round.all >> to_begin.gpu & 1 == 1 && (to_begin.writes || round.stores) {
             launches.settle();
             *round = Round::default();
         }
@@ -256,8 +253,6 @@ impl Memory for BroadcastInner {
     fn expect(&self, _launches: &mut Naming, to_begin: LaunchKind) {
         let mut round = self.round.lock();
         round.all |= 1 << to_begin.gpu;
-        if to_begin.writes {
-            round.writers |= 1 << to_begin.gpu;
-        }
+        round.stores |= to_begin.writes;
     }
 }

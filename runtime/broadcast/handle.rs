@@ -11,7 +11,7 @@ use crate::error::{Doing, Result};
 /// on any of its GPUs. Loads are loads of GPU memory; stores go to the copies of all subscribers as they happen.
 ///
 /// Launches that name it run side by side on all GPUs. A launch comes after the last one on its own GPU and all that were
-/// enqueued since, if either of those two may store: so launches on each GPU in turn, again and again, are rounds. At the end of the launches all copies are equal,
+/// enqueued since, if it or one of them may store: so launches on each GPU in turn, again and again, are rounds. At the end of the launches all copies are equal,
 /// unless stores of several lanes to one element raced.
 ///
 /// Kernels' atomics on it are atomics on another GPU's memory: they need a link that has them, as NVLink does and PCIe does not. `gpuvm
