@@ -23,7 +23,7 @@ use self::{subscriptions::Subscriptions, views::Views};
 use crate::{
     device::DeviceArray,
     element::ElementType,
-    error::{Doing, Error, Result},
+    error::{Doing, Error, Result, check_range},
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
 };
@@ -145,15 +145,7 @@ impl BroadcastInner {
     /// # Errors
     /// [`Error::OutOfRange`].
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
-        if range.start > range.end || range.end > self.length {
-            return Err(Error::OutOfRange {
-                name: self.name.clone(),
-                first: range.start,
-                end: range.end,
-                length: self.length,
-            });
-        }
-        Ok(())
+        check_range(&self.name, range, self.length)
     }
 
     /// The parts of a range of bytes whose pages `key` takes for the same, each as long as can be: the key, and the bytes.

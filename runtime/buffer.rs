@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     device::DeviceArray,
     element::{ElementType, Untyped},
-    error::{Doing, Error, Result},
+    error::{Doing, Error, Result, check_range},
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
 };
@@ -100,15 +100,7 @@ impl<E> Buffer<E> {
     /// Whether so many bytes are whole elements, and not more than there are.
     fn check(&self, bytes: usize) -> Result<()> {
         let count = self.element.count("buffer", bytes)?;
-        if count > self.length {
-            return Err(Error::OutOfRange {
-                name: "buffer".into(),
-                first: 0,
-                end: count,
-                length: self.length,
-            });
-        }
-        Ok(())
+        check_range("buffer", &(0..count), self.length)
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.

@@ -1,6 +1,6 @@
 //! What can go wrong, typed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use gpuvm_gpu::GpuError;
@@ -295,6 +295,22 @@ fn lost_writes(regions: &[String]) -> String {
 
 /// The runtime's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whether a range of the host lies in what has so many elements.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub(crate) fn check_range(name: &str, range: &Range<u64>, length: u64) -> Result<()> {
+    if range.start <= range.end && range.end <= length {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        name: name.to_owned(),
+        first: range.start,
+        end: range.end,
+        length,
+    })
+}
 
 /// Says what was being done when the GPU or the NIC refused.
 pub(crate) trait Doing<T> {

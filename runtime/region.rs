@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     element::ElementType,
-    error::{Error, Result},
+    error::{Error, Result, check_range},
     gpu::{PagedGpu, Victims},
     home::Home,
     launch::Naming,
@@ -317,14 +317,6 @@ impl RegionInner {
     }
 
     fn check_range(&self, range: &Range<u64>) -> Result<()> {
-        if range.start > range.end || range.end > self.length {
-            return Err(Error::OutOfRange {
-                name: self.name.clone(),
-                first: range.start,
-                end: range.end,
-                length: self.length,
-            });
-        }
-        Ok(())
+        check_range(&self.name, range, self.length)
     }
 }

@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use bytemuck::{Pod, Zeroable};
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{BROADCAST_LINE_SHIFT, BROADCAST_VIEWS_MAX, BroadcastDesc};
 use memmap2::MmapMut;
 use parking_lot::{Mutex, RwLock};
@@ -154,11 +154,9 @@ impl<T: Pod> BroadcastBuilder<T> {
         first.or_lost(views.place(&subscriptions, &pages).doing(doing))?;
         let on = (0..count).map(|view| self.on_view(&views, view, length));
         let on = on.collect::<Result<Vec<_>, _>>().doing(doing);
-        let home = MmapMut::map_anon(bytes.max(1) as usize).map_err(|source| Error::Data {
-            region: name.clone(),
-            from: "new host memory".into(),
-            source,
-        })?;
+        let home = MmapMut::map_anon(bytes.max(1) as usize)
+            .map_err(|source| GpuError::io(&format!("map {bytes} bytes of host memory"), None, source))
+            .doing(doing)?;
         let inner = Arc::new(BroadcastInner {
             on: first.or_lost(on)?,
             name,
@@ -177,7 +175,7 @@ impl<T: Pod> BroadcastBuilder<T> {
         Ok(inner)
     }
 
-    fn on_view(&self, views: &Views, view: usize, length: u64) -> Result<OnView, gpuvm_gpu::GpuError> {
+    fn on_view(&self, views: &Views, view: usize, length: u64) -> Result<OnView, GpuError> {
         let gpu = &self.gpus[view];
         let device = &**gpu.device();
         let pages = views.pages() as u64;

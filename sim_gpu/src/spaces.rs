@@ -37,17 +37,16 @@ struct SimPiece {
 impl PieceFile {
     /// A piece of the memory of `memory`, counted among what is allocated there.
     pub(crate) fn piece(memory: &Arc<Memory>) -> Result<Arc<dyn Piece>, GpuError> {
-        memory.take_for_piece(PIECE_BYTES)?;
         let mut opened = memory.pieces.0.lock();
         let opened = match &mut *opened {
             Some(opened) => opened,
             none => none.insert(open(memory.capacity())?),
         };
-        // As many as the memory has room for are parts of the file: taking one is bounded by the count above.
-        let at = opened.holes.take(PIECE_BYTES, PIECE_BYTES);
-        let at = at
-            .ok_or_else(|| memory.give_of_piece(PIECE_BYTES))
-            .map_err(|()| memory.out_of_memory(PIECE_BYTES))?;
+        memory.take_for_piece(PIECE_BYTES)?;
+        let Some(at) = opened.holes.take(PIECE_BYTES, PIECE_BYTES) else {
+            memory.give_of_piece(PIECE_BYTES);
+            return Err(memory.out_of_memory(PIECE_BYTES));
+        };
         Ok(Arc::new(SimPiece {
             memory: Arc::clone(memory),
             file: Arc::clone(&opened.file),

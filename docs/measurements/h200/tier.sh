@@ -1,22 +1,12 @@
 #!/usr/bin/env bash
 # The rows of memory borrowed of a neighbour in docs/PERFORMANCE.md, on two NVIDIA GPUs: tier.sh GPUVM PROMISES DIR SECONDS
 # All that was printed is in DIR/tier.txt. No step begins after so many seconds (260 are enough for all), and none takes longer than 120.
-# The tests' files lie in memory: a driver without HMM maps no others.
 set -uo pipefail
 gpuvm=$1 promises=$2 out=$3 limit=$4
 mkdir -p "$out"
 log=$out/tier.txt
-: >"$log"
-export TMPDIR=/dev/shm GPUVM_TEST_GPUS=cuda:0,cuda:1
-step() {
-    if [ "$SECONDS" -ge "$limit" ]; then
-        echo "not begun: $*"
-        return
-    fi
-    echo "### $*" >>"$log"
-    timeout 120 "$@" >>"$log" 2>&1
-    echo "exit status $?, $SECONDS s so far: $*"
-}
+each=120
+. "$(dirname -- "${BASH_SOURCE[0]}")/steps.sh"
 faults=("$gpuvm" bench faults --gpu cuda:0 --frames-share 1/4 --access warp,span --repeat 3)
 step "${faults[@]}" --borrow 1:4608MiB
 step "$promises" victims:: --test-threads 1

@@ -96,8 +96,9 @@ class broadcast : public broadcast_view<T> {
         static_assert(sizeof(T) <= 8, "gpuvm: system-scope accesses work on elements of 1, 2, 4 and 8 bytes");
         using B = typename detail::bits_of<sizeof(T)>::type;
         u64 byte = i * sizeof(T);
-        detail::st_relaxed_sys(reinterpret_cast<B*>(detail::at_owner(this->desc_, byte)), detail::bit_cast<B>(value));
+        // Before the change, as in `shared`.
         detail::mark_line(this->desc_, byte);
+        detail::st_relaxed_sys(reinterpret_cast<B*>(detail::at_owner(this->desc_, byte)), detail::bit_cast<B>(value));
     }
 
     // Atomics of system scope, relaxed, at the owner's copy, as `store_system`. They return the old value.

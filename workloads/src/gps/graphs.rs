@@ -119,14 +119,6 @@ impl App for PageRank {
         shares.map(|share| share / vertices as f32).collect()
     }
 
-    fn cycle(&self) -> u32 {
-        2
-    }
-
-    fn steps(&self) -> usize {
-        1
-    }
-
     fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
         written(self.csr(), iteration, part)
     }
@@ -141,10 +133,6 @@ impl App for PageRank {
             rows,
             base,
         }))
-    }
-
-    fn result(&self, iterations: u32) -> usize {
-        iterations as usize % 2
     }
 
     fn reference(&self, iterations: u32) -> Vec<f32> {
@@ -250,14 +238,6 @@ impl App for Shortest {
         paths
     }
 
-    fn cycle(&self) -> u32 {
-        2
-    }
-
-    fn steps(&self) -> usize {
-        1
-    }
-
     fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
         written(self.csr(), iteration, part)
     }
@@ -270,10 +250,6 @@ impl App for Shortest {
             weights: on.upload(&self.weights()[rows.edges.clone()])?,
             rows,
         }))
-    }
-
-    fn result(&self, iterations: u32) -> usize {
-        iterations as usize % 2
     }
 
     fn reference(&self, iterations: u32) -> Vec<u32> {

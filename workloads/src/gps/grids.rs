@@ -138,14 +138,6 @@ impl App for Jacobi {
         values(self.rows * self.width)
     }
 
-    fn cycle(&self) -> u32 {
-        2
-    }
-
-    fn steps(&self) -> usize {
-        1
-    }
-
     fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
         self.slices().written(iteration, part)
     }
@@ -163,10 +155,6 @@ impl App for Jacobi {
             width: self.width,
             rows,
         }))
-    }
-
-    fn result(&self, iterations: u32) -> usize {
-        iterations as usize % 2
     }
 
     fn reference(&self, iterations: u32) -> Vec<f32> {
@@ -265,14 +253,6 @@ impl App for Diffusion {
         values(self.planes * self.height * self.width)
     }
 
-    fn cycle(&self) -> u32 {
-        2
-    }
-
-    fn steps(&self) -> usize {
-        1
-    }
-
     fn written(&self, _step: usize, iteration: u32, part: Part) -> Vec<Elements> {
         self.slices().written(iteration, part)
     }
@@ -288,10 +268,6 @@ impl App for Diffusion {
             grid: self,
             planes: inner(on.part, self.planes),
         }))
-    }
-
-    fn result(&self, iterations: u32) -> usize {
-        iterations as usize % 2
     }
 
     fn reference(&self, iterations: u32) -> Vec<f32> {

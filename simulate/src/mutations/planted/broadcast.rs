@@ -85,8 +85,8 @@ pub(super) static ALL: [Mutation; 20] = [
         "a store of system scope marks the line that it changes at the owner alone",
         &[plant(
             BROADCAST,
-            "        detail::mark_line(this->desc_, byte);\n    }",
-            "    }",
+            "        detail::mark_line(this->desc_, byte);\n        detail::st_relaxed_sys(",
+            "        detail::st_relaxed_sys(",
         )],
         RUN,
         0,
