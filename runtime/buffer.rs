@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     device::DeviceArray,
     element::{ElementType, Untyped},
-    error::{Doing, Error, Result, check_range},
+    error::{Doing, Result, check_range},
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
 };
