@@ -115,7 +115,7 @@ impl RawBuffer {
     /// Stores `values`, a whole number of elements, from element 0 on, after the launches that were enqueued with the buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::PartOfAnElement`], [`Error::Gpu`].
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::PartOfAnElement`](crate::Error::PartOfAnElement), [`Error::Gpu`](crate::Error::Gpu).
     pub fn write_bytes(&self, values: &[u8]) -> Result<()> {
         self.write_elements(values)
     }
@@ -133,7 +133,7 @@ impl<T: Pod> Buffer<T> {
     /// Stores `values` from element 0 on, after the launches that were enqueued with the buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn write(&self, values: &[T]) -> Result<()> {
         self.write_elements(bytemuck::cast_slice(values))
     }
@@ -141,7 +141,7 @@ impl<T: Pod> Buffer<T> {
     /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Gpu`].
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn read(&self, out: &mut [T]) -> Result<()> {
         self.read_elements(bytemuck::cast_slice_mut(out))
     }
@@ -149,7 +149,7 @@ impl<T: Pod> Buffer<T> {
     /// All elements, after the launches that were enqueued with the buffer.
     ///
     /// # Errors
-    /// [`Error::Gpu`].
+    /// [`Error::Gpu`](crate::Error::Gpu).
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut out = vec![T::zeroed(); self.len() as usize];
         self.read(&mut out)?;
