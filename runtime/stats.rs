@@ -72,6 +72,8 @@ pub struct Stats {
     pub victims_copied: u64,
     /// Pages that were fetched from there; `pages_fetched` and `bytes_fetched` have them, too.
     pub victims_fetched: u64,
+    /// Pages that lost their place there to a page that was fetched more often, and are at their home alone.
+    pub victims_displaced: u64,
     /// Pages that came from their home since the neighbour had its memory back.
     pub victims_lost: u64,
     /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory
@@ -132,6 +134,7 @@ impl Stats {
             victims_fetched: sum(|c| c.victims_fetched),
             victims_lost: sum(|c| c.victims_lost),
             victims_copied: sum(|c| c.victims_copied),
+            victims_displaced: sum(|c| c.victims_displaced),
             mirrored: sum(|c| c.mirrored),
             mirrored_lost: sum(|c| c.mirrored_lost),
             broadcast_stores: sum(|c| c.broadcast_stores),
@@ -221,6 +224,7 @@ impl Stats {
             victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
             victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
             victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
+            victims_displaced: self.victims_displaced.saturating_sub(earlier.victims_displaced),
             mirrored: self.mirrored.saturating_sub(earlier.mirrored),
             mirrored_lost: self.mirrored_lost.saturating_sub(earlier.mirrored_lost),
             broadcast_stores: self.broadcast_stores.saturating_sub(earlier.broadcast_stores),

@@ -180,6 +180,8 @@ pub struct NeighbourReport {
     pub pages_of_second_path: u64,
     /// Pages that were copied there.
     pub pages_copied: u64,
+    /// Pages that lost their place there to pages that were fetched more often.
+    pub pages_displaced: u64,
     /// Pages that came from their home, since the loan of their copy had ended.
     pub pages_lost: u64,
     /// Bytes that are lent at the end of the run.
@@ -198,6 +200,7 @@ impl NeighbourReport {
             hit_rate: stats.victims_hit_rate(),
             pages_of_second_path: stats.mirrored,
             pages_copied: stats.victims_copied,
+            pages_displaced: stats.victims_displaced,
             pages_lost: stats.victims_lost,
             bytes_lent: stats.bytes_borrowed,
             bytes_given_back: stats.bytes_given_back,
@@ -210,13 +213,14 @@ impl fmt::Display for NeighbourReport {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
         write!(
             out,
-            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages over the second path, {} pages copied there, {} missed as the loan had ended; {} lent now, {} \
+            "{} fetched from there, {} from home, hit rate {:.1} %; {} pages over the second path, {} pages copied there, {} displaced there, {} missed as the loan had ended; {} lent now, {} \
              given back",
             size(self.bytes_fetched),
             size(self.bytes_from_homes),
             self.hit_rate * 100.0,
             Grouped(self.pages_of_second_path),
             Grouped(self.pages_copied),
+            Grouped(self.pages_displaced),
             Grouped(self.pages_lost),
             size(self.bytes_lent),
             size(self.bytes_given_back)

@@ -302,6 +302,14 @@ pub struct MirrorDesc {
     pub pad: u32,
 }
 
+/// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
+/// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
+pub const USE_BIT: u32 = 1 << 27;
+/// Below [`USE_BIT`]: position of the turn of the hand over the slots at which the count was right. It halves with each turn.
+pub const USE_TURN_SHIFT: u32 = 19;
+/// Slots that words can name.
+pub const SLOTS_MAX: u64 = USE_BIT as u64 - 2;
+
 /// Slots in memory that neighbour GPUs lend, each for one page that has left its frame. The word of such a page has the slot's number plus
 /// one in its frame field.
 #[repr(C, align(128))]
@@ -320,14 +328,20 @@ pub struct VictimsDesc {
     pub chunk_shift: u32,
     /// With fewer free slots pages stop to keep theirs.
     pub spare_min: u32,
-    /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; 0 for none. It is changed by who
-    /// has the frame, or the write-back mark of its page.
+    /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; or, with [`USE_BIT`], how often the
+    /// page was fetched of late; 0 for neither. It is changed by who has the frame, or the write-back mark of its page.
     pub slots_kept: u64,
     /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
     /// `spare_min`. A hint.
     pub keeps: u32,
+    /// The hand over the slots, which is that of `free`, has made a turn when it has moved by two to the power of this.
+    pub turn_shift: u32,
+    /// Address of 64 bits a slot: the page id of whose word may name it, 0 for none. A hint that the word confirms.
+    pub slot_pages: u64,
+    /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
+    pub slot_uses: u64,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 21],
+    pub reserved: [u32; 16],
 }
 
 /// The filling of one large page by several warps, chunk by chunk. The page's word holds the place in the table plus one
@@ -518,6 +532,10 @@ pub struct Counters {
     pub broadcast_stores: u64,
     /// Lines in which those left: what was merged is one.
     pub broadcast_lines: u64,
+    /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
+    pub victims_displaced: u64,
+    /// Unused, to the end of the line.
+    pub pad: [u64; 15],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -541,7 +559,7 @@ shared_layout! {
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, mirror: 120, }
     MirrorDesc: 32 { entries: 0, uses: 8, chunk_mask: 16, page_shift: 24, pad: 28, }
-    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, reserved: 172, }
+    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, turn_shift: 172, slot_pages: 176, slot_uses: 184, reserved: 192, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
@@ -554,13 +572,13 @@ shared_layout! {
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         spared_until: 400, pad3: 408, }
-    Counters: 256 {
+    Counters: 384 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,
         replicas_mended: 144, chunks_in_place: 152, admissions: 160, displacements: 168, bytes_stored_in_place: 176,
         read_ahead: 184, pages_overwritten: 192, victims_copied: 200, victims_fetched: 208, victims_lost: 216,
-        mirrored: 224, mirrored_lost: 232, broadcast_stores: 240, broadcast_lines: 248,
+        mirrored: 224, mirrored_lost: 232, broadcast_stores: 240, broadcast_lines: 248, victims_displaced: 256, pad: 264,
     }
     LatencyHistogram: 2048 { buckets: 0, }
 }

@@ -1,5 +1,6 @@
 //! Memory that neighbour GPUs lend, for clean pages that leave their frames.
 
+use std::ops::Range;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -37,6 +38,9 @@ pub(crate) struct Victims {
     lent: DeviceArray<u32>,
     writers: DeviceArray<u32>,
     slots_kept: DeviceArray<u32>,
+    slot_pages: DeviceArray<u64>,
+    /// Of hints alone, which lanes read and write.
+    _slot_uses: DeviceArray<u32>,
     frames: u64,
     /// Of chunks that follow each other.
     lenders: Mutex<Vec<Lender>>,
@@ -81,6 +85,8 @@ impl Victims {
         let frames = settings.frame_memory / page_size;
         // The simulator watches pairs of them.
         let slots_kept = DeviceArray::zeroed(gpu, frames.next_multiple_of(2)).doing(doing)?;
+        let slot_pages = DeviceArray::zeroed(gpu, slots).doing(doing)?;
+        let slot_uses = DeviceArray::zeroed(gpu, slots).doing(doing)?;
         let desc = VictimsDesc {
             free: VmDesc {
                 pool: free.state(),
@@ -94,6 +100,9 @@ impl Victims {
             writers: writers.addr(),
             chunk_shift: chunk_slots.trailing_zeros(),
             slots_kept: slots_kept.addr(),
+            turn_shift: slots.next_power_of_two().trailing_zeros(),
+            slot_pages: slot_pages.addr(),
+            slot_uses: slot_uses.addr(),
             ..zero()
         };
         let victims = Self {
@@ -103,6 +112,8 @@ impl Victims {
             lent,
             writers,
             slots_kept,
+            slot_pages,
+            _slot_uses: slot_uses,
             frames,
             lenders: Mutex::new(lenders),
             chunk_count,
@@ -133,7 +144,16 @@ impl Victims {
         self.writers.write(gpu, 0, &none).doing(doing)?;
         let none = vec![0_u32; self.frames as usize];
         self.slots_kept.write(gpu, 0, &none).doing(doing)?;
+        self.forget_pages(gpu, 0..self.chunk_count)?;
         self.free.fill(gpu, self.lent_slots(&lenders)).doing(doing)
+    }
+
+    /// The hand over the slots looks for no page of these chunks. No kernel may run.
+    fn forget_pages(&self, gpu: &dyn Gpu, chunks: Range<u32>) -> Result<()> {
+        let none = vec![0_u64; chunks.len() * self.chunk_slots as usize];
+        let first = u64::from(chunks.start) * u64::from(self.chunk_slots);
+        let doing = || "freeing the slots of borrowed memory".to_owned();
+        self.slot_pages.write(gpu, first, &none).doing(doing)
     }
 
     /// Bytes that are lent now.
@@ -354,7 +374,7 @@ impl Victims {
             let mut changed = false;
             for word in &mut words {
                 let state = *word & layout::STATE_MASK;
-                let named = ((*word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32;
+                let named = slot_in(((*word & layout::FRAME_MASK) >> layout::FRAME_SHIFT) as u32);
                 if state != layout::STATE_ABSENT << layout::STATE_SHIFT || named == 0 {
                     continue;
                 }
@@ -371,15 +391,23 @@ impl Victims {
             }
         }
         let mut kept = self.slots_kept.read(gpu, 0, self.frames as usize).doing(doing)?;
-        for slot in kept.iter_mut().filter(|slot| **slot != 0) {
+        for slot in kept.iter_mut().filter(|slot| slot_in(**slot) != 0) {
             match is_lent(*slot - 1) {
                 true => used[*slot as usize - 1] = true,
                 false => *slot = 0,
             }
         }
         self.slots_kept.write(gpu, 0, &kept).doing(doing)?;
+        for lender in lenders.iter().filter(|lender| lender.lent < lender.backed()) {
+            self.forget_pages(gpu, lender.first + lender.lent..lender.first + lender.backed())?;
+        }
         Ok(used)
     }
+}
+
+/// The slot plus one that a frame field names, or 0 where it counts fetches ([`layout::USE_BIT`]).
+fn slot_in(field: u32) -> u32 {
+    if field & layout::USE_BIT == 0 { field } else { 0 }
 }
 
 /// Who lends what the settings ask for, to this GPU: nothing yet. All chunks together have no more slots than words can name.
@@ -392,7 +420,7 @@ fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Ve
             Loan::Auto => {
                 let left = gpu.memory_left(ordinal);
                 let left = left.doing(|| format!("asking for the free memory of GPU {ordinal}"))?;
-                most_of(left, chunk_bytes).min((layout::FRAMES_MAX - 1) / chunk_slots - u64::from(first))
+                most_of(left, chunk_bytes).min(layout::SLOTS_MAX / chunk_slots - u64::from(first))
             }
         };
         if let (0, Loan::Bytes(bytes)) = (most, loan) {
@@ -400,8 +428,8 @@ fn lenders_of(gpu: &dyn Gpu, settings: &Settings, chunk_bytes: u64) -> Result<Ve
             return refuse("borrowed memory", format!("{bytes} bytes"), reason);
         }
         let slots = most.saturating_add(first.into()).saturating_mul(chunk_slots);
-        if slots >= layout::FRAMES_MAX {
-            let reason = "page table words count at most 2^28 - 2 slots: borrow less, or use larger pages";
+        if slots > layout::SLOTS_MAX {
+            let reason = "page table words count at most 2^27 - 2 slots: borrow less, or use larger pages";
             return refuse("borrowed memory", format!("{slots} pages"), reason);
         }
         lenders.push(Lender::new(ordinal, first, most as u32, loan == Loan::Auto));

@@ -107,8 +107,9 @@ pub struct Passed {
     pub corrupt: u64,
     /// Stale copies that were written again.
     pub mended: u64,
-    /// Pages that left their frames for a neighbour, came from there, or would have, but for a loan that had ended.
-    pub victims: (u64, u64, u64),
+    /// Pages that left their frames for a neighbour, came from there, or would have, but for a loan that had ended; and those that lost their
+    /// place there.
+    pub victims: (u64, u64, u64, u64),
     /// The error that faults ended it with, if one did.
     pub error: Option<String>,
     /// Hash of the interleaving.
@@ -433,6 +434,7 @@ fn judge(
             stats.victims_copied,
             stats.victims_fetched + stats.mirrored,
             stats.victims_lost + stats.mirrored_lost,
+            stats.victims_displaced,
         ),
         error,
         hash,

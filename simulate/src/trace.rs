@@ -309,7 +309,7 @@ impl Timeline {
             }
             Transition::WriteBackEnded => self.end(back, "write-back", at),
             Transition::Dirtied => self.mark(page.0, page.1, at, "dirty", "t"),
-            Transition::Nothing | Transition::VictimDropped => {}
+            Transition::Nothing | Transition::VictimDropped | Transition::VictimDisplaced => {}
         }
     }
 

@@ -34,7 +34,7 @@ pub fn is_fetching(word: u64) -> bool {
 /// A word in words.
 pub fn describe(word: u64) -> String {
     let state = match word & STATE_MASK {
-        ABSENT if frame(word) != 0 => format!("absent (count, or slot + 1: {})", frame(word)),
+        ABSENT if frame(word) != 0 => format!("absent (count, or slot + 1: {:#x})", frame(word)),
         ABSENT => "absent".to_owned(),
         FETCHING => format!("fetching (token {:#x})", frame(word)),
         RESIDENT => format!("resident in frame {}", frame(word)),
@@ -73,6 +73,8 @@ pub enum Transition {
     Evicted,
     /// The slot of an absent page, whose home is to change, is free.
     VictimDropped,
+    /// The slot of an absent page is another page's from now on.
+    VictimDisplaced,
     /// A store is to follow.
     Dirtied,
     /// A write-back began that makes the page clean.
@@ -142,6 +144,7 @@ pub fn transition(old: u64, new: u64, evictable: bool) -> Result<Transition, Bro
 /// The rule.
 pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Transition, Broken> {
     let plain = |word: u64| word & !FRAME_MASK;
+    let counts = |word: u64| frame(word) & layout::USE_BIT != 0;
     let next_version = (old & VERSION_MASK).wrapping_add(1 << VERSION_SHIFT) & VERSION_MASK;
     match (old & STATE_MASK, new & STATE_MASK) {
         (RESIDENT, ABSENT) if victim(new).is_some() && old & WRITE_BACK_BIT == 0 => {
@@ -155,6 +158,10 @@ pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Tra
         (ABSENT, ABSENT) if victim(old).is_some() && pins(old) == 0 && new == next_version => {
             Ok(Transition::VictimDropped)
         }
+        // The field counts fetches then.
+        (ABSENT, ABSENT) if victim(old).is_some() && counts(new) && plain(old) == plain(new) => {
+            Ok(Transition::VictimDisplaced)
+        }
         (ABSENT, ABSENT) => Err(Broken("an absent page changed its slot")),
         _ => transition(old, new, evictable),
     }
@@ -164,7 +171,13 @@ pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Tra
 pub fn victim(word: u64) -> Option<u32> {
     (word & STATE_MASK == ABSENT)
         .then(|| frame(word))
-        .and_then(|named| named.checked_sub(1))
+        .and_then(slot)
+}
+
+/// The slot that a frame field names, which may count fetches instead.
+pub fn slot(field: u32) -> Option<u32> {
+    let counts = field & layout::USE_BIT != 0;
+    field.checked_sub(1).filter(|_| !counts)
 }
 
 /// Names the change of the pins and marks of a page that stays in its frame.
@@ -262,7 +275,9 @@ mod tests {
     fn an_absent_page_has_its_slot_until_it_is_claimed_or_dropped() {
         let (at, absent) = (resident(3), 6 << VERSION_SHIFT);
         let kept = absent | 5 << FRAME_SHIFT;
+        let counting = absent | u64::from(layout::USE_BIT | 5) << FRAME_SHIFT;
         assert_eq!((victim(kept), victim(absent), victim(at)), (Some(4), None, None));
+        assert_eq!(victim(counting), None);
         for (old, new, name) in [
             (at | WRITE_BACK_BIT, kept, Transition::Evicted),
             (at, absent, Transition::Evicted),
@@ -270,6 +285,10 @@ mod tests {
             (absent | FETCHING, kept, Transition::Reverted),
             (kept, kept + PIN, Transition::Nothing),
             (kept, absent + (1 << VERSION_SHIFT), Transition::VictimDropped),
+            (at | WRITE_BACK_BIT, counting, Transition::Evicted),
+            (counting, absent | FETCHING, Transition::Claimed),
+            (absent | FETCHING, counting, Transition::Reverted),
+            (kept, counting, Transition::VictimDisplaced),
         ] {
             assert_eq!(transition_with_victim(old, new, true), Ok(name), "{}", describe(old));
         }
@@ -278,6 +297,7 @@ mod tests {
             (at | WRITE_BACK_BIT | DIRTY_BIT, kept, "dirty page was evicted"),
             (kept, absent, "changed its slot"),
             (absent, kept, "changed its slot"),
+            (counting, kept, "changed its slot"),
             (kept, kept | FETCHING, "in place of the token"),
         ] {
             let broken = transition_with_victim(old, new, true).expect_err(rule);

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 13;
+constexpr const unsigned int LAYOUT_VERSION = 14;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -398,6 +398,16 @@ constexpr const unsigned long long NIC_HASH = 5700357409661599243ULL;
 /// Bytes of a region whose first page tells that they are read.
 constexpr const unsigned long long MIRROR_USE_BYTES = (64ULL << 10ULL);
 
+/// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
+/// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
+constexpr const unsigned int USE_BIT = (1 << 27);
+
+/// Below [`USE_BIT`]: position of the turn of the hand over the slots at which the count was right. It halves with each turn.
+constexpr const unsigned int USE_TURN_SHIFT = 19;
+
+/// Slots that words can name.
+constexpr const unsigned long long SLOTS_MAX = ((unsigned long long)USE_BIT - 2ULL);
+
 /// Sub-buckets an octave of the latency histogram.
 constexpr const unsigned int LATENCY_SUB_BITS = 3;
 
@@ -584,14 +594,20 @@ struct alignas(128) VictimsDesc {
     unsigned int chunk_shift;
     /// With fewer free slots pages stop to keep theirs.
     unsigned int spare_min;
-    /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; 0 for none. It is changed by who
-    /// has the frame, or the write-back mark of its page.
+    /// Address of 32 bits a frame: one plus the slot that its page keeps, which has the frame's bytes; or, with [`USE_BIT`], how often the
+    /// page was fetched of late; 0 for neither. It is changed by who has the frame, or the write-back mark of its page.
     unsigned long long slots_kept;
     /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
     /// `spare_min`. A hint.
     unsigned int keeps;
+    /// The hand over the slots, which is that of `free`, has made a turn when it has moved by two to the power of this.
+    unsigned int turn_shift;
+    /// Address of 64 bits a slot: the page id of whose word may name it, 0 for none. A hint that the word confirms.
+    unsigned long long slot_pages;
+    /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
+    unsigned long long slot_uses;
     /// Unused, to the end of the line.
-    unsigned int reserved[21];
+    unsigned int reserved[16];
 };
 
 /// Which chunks of a region, of so many pages each, have a copy in a neighbour GPU's memory. The neighbour's copy engine brings them there
@@ -743,6 +759,10 @@ struct alignas(128) Counters {
     unsigned long long broadcast_stores;
     /// Lines in which those left: what was merged is one.
     unsigned long long broadcast_lines;
+    /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
+    unsigned long long victims_displaced;
+    /// Unused, to the end of the line.
+    unsigned long long pad[15];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -977,7 +997,7 @@ static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
-static_assert(sizeof(Counters) == 256, "size of Counters");
+static_assert(sizeof(Counters) == 384, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
@@ -1066,7 +1086,10 @@ static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of Vi
 static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 156, "offset of VictimsDesc::spare_min");
 static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 160, "offset of VictimsDesc::slots_kept");
 static_assert(__builtin_offsetof(VictimsDesc, keeps) == 168, "offset of VictimsDesc::keeps");
-static_assert(__builtin_offsetof(VictimsDesc, reserved) == 172, "offset of VictimsDesc::reserved");
+static_assert(__builtin_offsetof(VictimsDesc, turn_shift) == 172, "offset of VictimsDesc::turn_shift");
+static_assert(__builtin_offsetof(VictimsDesc, slot_pages) == 176, "offset of VictimsDesc::slot_pages");
+static_assert(__builtin_offsetof(VictimsDesc, slot_uses) == 184, "offset of VictimsDesc::slot_uses");
+static_assert(__builtin_offsetof(VictimsDesc, reserved) == 192, "offset of VictimsDesc::reserved");
 static_assert(__builtin_offsetof(TableHead, cost) == 0, "offset of TableHead::cost");
 static_assert(__builtin_offsetof(TableHead, spent) == 24, "offset of TableHead::spent");
 static_assert(__builtin_offsetof(TableHead, rule) == 32, "offset of TableHead::rule");
@@ -1163,6 +1186,8 @@ static_assert(__builtin_offsetof(Counters, mirrored) == 224, "offset of Counters
 static_assert(__builtin_offsetof(Counters, mirrored_lost) == 232, "offset of Counters::mirrored_lost");
 static_assert(__builtin_offsetof(Counters, broadcast_stores) == 240, "offset of Counters::broadcast_stores");
 static_assert(__builtin_offsetof(Counters, broadcast_lines) == 248, "offset of Counters::broadcast_lines");
+static_assert(__builtin_offsetof(Counters, victims_displaced) == 256, "offset of Counters::victims_displaced");
+static_assert(__builtin_offsetof(Counters, pad) == 264, "offset of Counters::pad");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");

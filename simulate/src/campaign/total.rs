@@ -49,6 +49,8 @@ pub struct Total {
     pub kept: u64,
     /// Pages that came from there.
     pub came_back: u64,
+    /// Pages that lost their place there to others.
+    pub displaced: u64,
     /// Pages that were fetched from their homes, since the loan had ended.
     pub lost: u64,
     /// Bits that were flipped on purpose.
@@ -81,6 +83,7 @@ impl Total {
             mended: 0,
             kept: 0,
             came_back: 0,
+            displaced: 0,
             lost: 0,
             flips: 0,
             corrupt: 0,
@@ -145,6 +148,7 @@ impl Total {
             (checked, looks.damaged, "no copy differed by a flipped bit"),
             (borrows, self.came_back, "no page came from a neighbour's memory"),
             (borrows, self.lost, "no page was missed where a copy had ended"),
+            (lends, self.displaced, "no page at a neighbour made room for another"),
             (
                 lends,
                 looks.victims,
@@ -182,10 +186,11 @@ impl Total {
         self.within += passed.happened.within;
         self.returns += passed.happened.returns;
         self.mended += passed.mended;
-        let (kept, came_back, lost) = passed.victims;
+        let (kept, came_back, lost, displaced) = passed.victims;
         self.kept += kept;
         self.came_back += came_back;
         self.lost += lost;
+        self.displaced += displaced;
         self.flips += passed.happened.flips;
         self.corrupt += passed.corrupt;
         self.errors += u64::from(passed.error.is_some());

@@ -81,9 +81,9 @@ impl Slots {
         before || self.lender.as_ref().is_some_and(|lender| turn(lender) >= HAS_IT_BACK)
     }
 
-    /// The slot that the page in the frame keeps, plus one, or 0.
-    fn kept(&self, frame: u32) -> u32 {
-        read(self.desc.slots_kept + u64::from(frame) * 4)
+    /// The slot that the page in the frame keeps.
+    fn kept(&self, frame: u32) -> Option<u32> {
+        words::slot(read(self.desc.slots_kept + u64::from(frame) * 4))
     }
 
     /// The words to watch. What frames keep comes first: a lane that gives a kept slot back may show both stores in one step.
@@ -228,7 +228,7 @@ impl WatchState {
         };
         let mut twice = None;
         for frame in 0..slots.frames {
-            let kept = slots.kept(frame).checked_sub(1);
+            let kept = slots.kept(frame);
             if let Some(held) = kept.and_then(|slot| slots.slots.get_mut(slot as usize)) {
                 *held = Slot::Beside(frame);
             }
@@ -266,23 +266,23 @@ impl WatchState {
     /// What two frames keep changed.
     pub(super) fn slots_kept_changed(&mut self, first: u32, old: u64, new: u64) {
         for (frame, shift) in [(first, 0), (first + 1, 32)] {
-            let (old, new) = ((old >> shift) as u32, (new >> shift) as u32);
+            let (old, new) = (words::slot((old >> shift) as u32), words::slot((new >> shift) as u32));
             if old != new {
                 self.slot_kept_changed(frame, old, new);
             }
         }
     }
 
-    fn slot_kept_changed(&mut self, frame: u32, old: u32, new: u32) {
+    fn slot_kept_changed(&mut self, frame: u32, old: Option<u32>, new: Option<u32>) {
         let Some(slots) = &mut self.slots else { return };
         let mut wrong = None;
         // A page that has left with its slot has it in its word. A lane's two stores, which forget the one and keep another, may show together.
-        let before = old.checked_sub(1).and_then(|slot| slots.slots.get_mut(slot as usize));
-        if let Some(held) = before.filter(|held| **held == Slot::Beside(frame)) {
+        let before = old.and_then(|slot| Some((slot, slots.slots.get_mut(slot as usize)?)));
+        if let Some((slot, held)) = before.filter(|(_, held)| **held == Slot::Beside(frame)) {
             *held = Slot::InHand;
-            wrong = (new != 0).then(|| format!("and forgets slot {}", old - 1));
+            wrong = new.is_some().then(|| format!("and forgets slot {slot}"));
         }
-        let Some(slot) = new.checked_sub(1) else { return };
+        let Some(slot) = new else { return };
         match slots.slots.get_mut(slot as usize) {
             Some(held @ Slot::InHand) => *held = Slot::Beside(frame),
             held => wrong = Some(format!("which is {held:?}")),
@@ -297,7 +297,7 @@ impl WatchState {
 
     /// The frame goes to the pool.
     pub(super) fn frame_leaves_slot(&mut self, frame: u32) {
-        let Some(slot) = self.slots.as_ref().and_then(|slots| slots.kept(frame).checked_sub(1)) else {
+        let Some(slot) = self.slots.as_ref().and_then(|slots| slots.kept(frame)) else {
             return;
         };
         let what = format!("frame {frame} went to the pool and keeps slot {slot}");
@@ -344,7 +344,10 @@ impl WatchState {
                 if let Some(held) = slots.slots.get_mut(slot as usize) {
                     *held = Slot::InHand;
                 }
-                slots.claimed.insert(page_id, slot);
+                // Else it is the lane's that has displaced the page.
+                if transition != Transition::VictimDisplaced {
+                    slots.claimed.insert(page_id, slot);
+                }
                 self.same_in_slot(page_id, slot, "left its slot");
             }
             (None, Some(slot)) => self.kept_in(page_id, old, slot),
@@ -352,7 +355,7 @@ impl WatchState {
                 let left = slots.claimed.remove(&page_id);
                 let frame = words::frame(new);
                 let kept = match transition {
-                    Transition::Published => slots.kept(frame).checked_sub(1),
+                    Transition::Published => slots.kept(frame),
                     _ => None,
                 };
                 if let Some(slot) = left.filter(|&slot| slots.is_lent(slot) && kept != left) {

@@ -418,7 +418,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             if (!claimed) continue;
             // Nobody waits for a frame while a page is claimed: evicting may need the staging buffer, and others the
             // page.
-            revert_claim_to(word, victim.named);
+            revert_claim_to(word, victim.field);
             if (!may_wait) return kNone;
             frame = wait_for_frame(vm, miss->id());
             if (frame == kNoFrame) return kFailed;
@@ -434,7 +434,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             fetch.begin(source.home, source.bytes);
             fetch.finish(miss->frame_address());
         }
-        if (victim.named) keep_or_give(victim, frame);
+        if (victim.victims) keep_or_give(victim, frame);
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
         publish(word, miss->token, frame, pins);

@@ -49,7 +49,7 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
         revert_claim(word);
         return;
     }
-    if (kVictims && victim.named) keep_or_give(victim, frame);
+    if (kVictims && victim.victims) keep_or_give(victim, frame);
     publish(word, 0, frame, 0);
 }
 
@@ -99,7 +99,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
             count_quick(&view, lanes, bytes);
             spend_on_fetch(counters(&view), word, page_of(id), page_shift);
         } else {
-            if (claimed) revert_claim_to(word, victim.named);
+            if (claimed) revert_claim_to(word, victim.field);
             fetch.cancel();
         }
     }

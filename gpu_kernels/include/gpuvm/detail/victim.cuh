@@ -11,6 +11,10 @@
 // A fetched page keeps its slot beside its frame while many are free, until it is written back: when it leaves before
 // that, the slot has its bytes still. `slots_kept` says so, and is changed by who has the frame, or the mark of its
 // page's write-back. So a page is marked before it is known whether it has a slot.
+//
+// Where no slot is free, a page that leaves takes that of a page which was fetched less often of late. A page's count
+// is in its word while it has no slot, beside its frame, or beside its slot. It halves with each turn of a hand over
+// the slots. Only fetches while slots are few are counted, and first ones not: with a count of 1 nobody is displaced.
 #pragma once
 
 #include "mirror.cuh"
@@ -37,9 +41,38 @@ GPUVM_DEVICE u64 slot_address(const layout::VictimsDesc* victims, u32 slot, u32 
 // A page's victim, where it has one.
 struct Victim {
     const layout::VictimsDesc* victims;
-    u32 named;      // its slot plus one, or 0 for none
-    bool mirrored;  // it has none, and its chunk may have a copy
+    u32 field;      // of its word: its slot plus one, or how often it was fetched of late
+    bool mirrored;  // it has no slot, and its chunk may have a copy
 };
+
+// A count of fetches, as it stands in a frame field: at the time of that turn of the hand.
+constexpr u32 kUses = (1u << layout::USE_TURN_SHIFT) - 1;
+constexpr u32 kTurns = layout::USE_BIT - 1 >> layout::USE_TURN_SHIFT;
+GPUVM_DEVICE u32 uses_at(u32 uses, u32 turn) {
+    return layout::USE_BIT | turn << layout::USE_TURN_SHIFT | (uses < kUses ? uses : kUses);
+}
+// What the count is now. One that is not there was 1.
+GPUVM_DEVICE u32 uses_now(u32 field, u32 turn) {
+    if (!(field & layout::USE_BIT)) return 1;
+    u32 age = (turn - (field >> layout::USE_TURN_SHIFT)) & kTurns;
+    return age < layout::USE_TURN_SHIFT ? (field & kUses) >> age : 0;
+}
+GPUVM_DEVICE u32 turn_at(const layout::VictimsDesc* victims, u64 hand) {
+    return static_cast<u32>(hand >> victims->turn_shift) & kTurns;
+}
+// Relaxed, as all of these counts: hints.
+GPUVM_DEVICE u32 turn_of(const layout::VictimsDesc* victims) {
+    return turn_at(victims, ld_relaxed_gpu(&pool_of(&victims->free)->hand));
+}
+GPUVM_DEVICE u64* page_in_slot(const layout::VictimsDesc* victims, u32 slot) {
+    return reinterpret_cast<u64*>(victims->slot_pages) + slot;
+}
+GPUVM_DEVICE u32* uses_in_slot(const layout::VictimsDesc* victims, u32 slot) {
+    return reinterpret_cast<u32*>(victims->slot_uses) + slot;
+}
+// The slot plus one that a frame field names, or 0.
+GPUVM_DEVICE u32 slot_in(u32 field) { return field & layout::USE_BIT ? 0 : field; }
+GPUVM_DEVICE u32 named(const Victim& victim) { return slot_in(victim.field); }
 
 GPUVM_DEVICE void set_keeps(const layout::VictimsDesc* victims, u32 keeps) {
     st_relaxed_gpu(const_cast<u32*>(&victims->keeps), keeps);
@@ -47,6 +80,8 @@ GPUVM_DEVICE void set_keeps(const layout::VictimsDesc* victims, u32 keeps) {
 
 // A slot that nobody's word names any more. One whose memory was taken back is nobody's from now on.
 GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
+    // The page's region may end: the hand must not look for its word.
+    st_relaxed_gpu(page_in_slot(victims, slot), u64{0});
     if (!is_lent(victims, slot)) return;
     pool_give(&victims->free, slot);
     // Relaxed, both: a hint.
@@ -56,47 +91,52 @@ GPUVM_NOINLINE void give_slot(const layout::VictimsDesc* victims, u32 slot) {
 
 // The victim that an absent page's word names.
 GPUVM_DEVICE u32 victim_in(const layout::RegionDesc* region, u64 seen) {
-    return kVictims && region->victims && state_of(seen) == kAbsent ? frame_of(seen) : 0;
+    return kVictims && region->victims && state_of(seen) == kAbsent ? slot_in(frame_of(seen)) : 0;
 }
 GPUVM_DEVICE Victim victim_of(const layout::ArrayDesc& array, u64 seen) {
-    bool named = has_victims(array) && state_of(seen) == kAbsent && frame_of(seen);
-    if (!named) return Victim{nullptr, 0, has_mirror(array)};
-    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), frame_of(seen), false};
+    u32 field = has_victims(array) && state_of(seen) == kAbsent ? frame_of(seen) : 0;
+    if (!field) return Victim{nullptr, 0, has_mirror(array)};
+    return Victim{victims_of(regions_of(vm_of(array)) + region_of(array)), field, !slot_in(field) && has_mirror(array)};
 }
 
 GPUVM_DEVICE u32* slot_kept(const layout::VictimsDesc* victims, u32 frame) {
     return reinterpret_cast<u32*>(victims->slots_kept) + frame;
 }
 
-// The page in a frame of ours, or under our mark, is not what its slot has, or will not be: the slot goes.
-GPUVM_DEVICE void drop_kept(const layout::RegionDesc* region, u32 frame) {
+// The page in a frame of ours, or under our mark, is not what its slot has, or will not be: the slot goes. The page's
+// count stays in its place, but where the page `leaves` the frame.
+GPUVM_DEVICE void drop_kept(const layout::RegionDesc* region, u32 frame, bool leaves = false) {
     if (!kVictims || !region->victims) return;
-    u32* kept = slot_kept(victims_of(region), frame);
+    const layout::VictimsDesc* victims = victims_of(region);
+    u32* kept = slot_kept(victims, frame);
     // Relaxed: the frame, or the mark, was had by an acquire.
-    u32 slot = ld_relaxed_gpu(kept);
-    if (!slot) return;
-    st_relaxed_gpu(kept, 0u);
-    give_slot(victims_of(region), slot - 1);
+    u32 field = ld_relaxed_gpu(kept), slot = slot_in(field);
+    if (slot || (leaves && field)) st_relaxed_gpu(kept, leaves ? 0u : ld_relaxed_gpu(uses_in_slot(victims, slot - 1)));
+    if (slot) give_slot(victims, slot - 1);
 }
 
-// A page has come from its slot to `frame`, which is ours, and its word is not published yet: what becomes of the slot.
-// Regions with victims have no frames of their own.
+// A page has come to `frame`, which is ours, and its word is not published yet: what becomes of its slot, and of its
+// count. Regions with victims have no frames of their own.
 GPUVM_DEVICE void keep_or_give(const Victim& victim, u32 frame) {
+    u32 beside = victim.field, slot = slot_in(beside);
     // Weak: a hint, on a line that other loads have brought to L1.
-    if (ld_weak(&victim.victims->keeps))
-        // Relaxed: the word's publication carries it to who marks the page.
-        st_relaxed_gpu(slot_kept(victim.victims, frame), victim.named);
-    else
-        give_slot(victim.victims, victim.named - 1);
+    if (!slot || !ld_weak(&victim.victims->keeps)) {
+        u32 uses = slot ? ld_relaxed_gpu(uses_in_slot(victim.victims, slot - 1)) : beside;
+        u32 turn = turn_of(victim.victims);
+        if (slot) give_slot(victim.victims, slot - 1);
+        beside = uses_at(uses_now(uses, turn) + 1, turn);
+    }
+    // Relaxed: the word's publication carries it to who marks the page.
+    st_relaxed_gpu(slot_kept(victim.victims, frame), beside);
 }
 
-// A claim is taken back: the page has the victim that its word named, or none for 0.
-GPUVM_DEVICE void revert_claim_to(u64* word, u32 named) {
-    if (!named)
+// A claim is taken back: the word's frame field is `field` again, with the victim that it named, if any.
+GPUVM_DEVICE void revert_claim_to(u64* word, u32 field) {
+    if (!field)
         revert_claim(word);
     else
         // Release: the claimer's reads of the slot come before the next claimer's use of it.
-        atom_add_release_gpu(word, (kAbsent - kFetching) + (static_cast<u64>(named) << layout::FRAME_SHIFT));
+        atom_add_release_gpu(word, (kAbsent - kFetching) + (static_cast<u64>(field) << layout::FRAME_SHIFT));
 }
 
 // The page that was claimed on the word `seen` has new contents, or a frame: its victim goes.
@@ -105,15 +145,49 @@ GPUVM_DEVICE void drop_victim(const layout::RegionDesc* region, u64 seen) {
     if (victim) give_slot(victims_of(region), victim - 1);
 }
 
-// Copies a page that is marked from its frame to a free slot. The slot plus one, or 0 for none.
-GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 id, u32 frame) {
+// Slots that a page without one looks at, for one whose page it displaces.
+constexpr u32 kSlotWindow = 4;
+// By so many fetches more it was used than the other: that copy and that fetch from home cost something, too.
+constexpr u32 kLeastGain = 2;
+
+// Takes the slot of a page that is absent and was fetched less often than `uses`, by the exchange of its exact word:
+// who claims that page meanwhile has the slot with the claim.
+GPUVM_NOINLINE bool displace(const layout::VmDesc* vm, const layout::VictimsDesc* victims, u32 uses, u32* slot) {
+    if (uses < kLeastGain) return false;
+    u64 hand = atom_add_relaxed_gpu(&pool_of(&victims->free)->hand, u64{kSlotWindow});
+    u32 turn = turn_at(victims, hand), at, least = uses - kLeastGain + 1;
+    u64 id = 0;
+    over_frames(&victims->free, hand, &at);
+    for (u32 n = 0; n < kSlotWindow; ++n, at = next_frame(&victims->free, at)) {
+        u64 there = ld_relaxed_gpu(page_in_slot(victims, at));
+        u32 other = uses_now(ld_relaxed_gpu(uses_in_slot(victims, at)), turn);
+        if (!there || other >= least) continue;
+        least = other;
+        id = there;
+        *slot = at;
+    }
+    if (!id) return false;
+    u64* word = word_of(vm, id);
+    u64 seen = ld_relaxed_gpu(word);
+    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;
+    u64 left = (seen & ~layout::FRAME_MASK) | static_cast<u64>(uses_at(least, turn)) << layout::FRAME_SHIFT;
+    // Acquire: who copied that page to the slot comes before who copies there next.
+    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;
+    count(&counters(vm)->victims_displaced, 1);
+    return true;
+}
+
+// Copies a page that is marked from its frame to a slot that is free, or of a page that was fetched less often. The
+// slot plus one, or 0 for none.
+GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 id, u32 frame, u32 uses,
+                              u32 turn) {
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
     // Relaxed, both: a hint.
     if (static_cast<i64>(ld_relaxed_gpu(&pool_of(&victims->free)->available)) <= static_cast<i64>(victims->spare_min) &&
         ld_relaxed_gpu(&victims->keeps))
         set_keeps(victims, 0);
-    if (!pool_pop(&victims->free, &slot)) return 0;
+    if (!pool_pop(&victims->free, &slot) && !displace(vm, victims, uses, &slot)) return 0;
     atom_add_relaxed_gpu(writers_of(victims, slot), 1u);
     // The count comes before the look at the loan, in one order of all such fences. So the lender, who ends the loan
     // and then reads the count, sees this lane, or this lane sees the end. GPU scope: the host's copies go to this
@@ -125,6 +199,9 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
                      source_of(vm, id).bytes);
     // Release: the copy comes before what the lender does there.
     atom_add_release_gpu(writers_of(victims, slot), ~0u);
+    if (lent) st_relaxed_gpu(uses_in_slot(victims, slot), uses_at(uses, turn));
+    // Not of memory that was taken back: nobody gives such a slot.
+    st_relaxed_gpu(page_in_slot(victims, slot), lent ? id : u64{0});
     return lent ? slot + 1 : 0;
 }
 
@@ -137,17 +214,22 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     u32* beside = slot_kept(victims, frame);
     // The mark of a write-back keeps the page from being cleaned by others, so a store to it stays to be seen.
     if (!try_mark(word, seen)) return false;
-    u32 kept = ld_relaxed_gpu(beside);
-    if (kept && !is_lent(victims, kept - 1)) {
+    u32 had = ld_relaxed_gpu(beside);
+    if (slot_in(had) && !is_lent(victims, slot_in(had) - 1)) {
         drop_kept(region, frame);
-        kept = 0;
+        had = ld_relaxed_gpu(beside);
     }
-    u32 slot = kept ? kept : is_read_once(region) ? 0 : copy_to_slot(vm, region, id, frame);
-    u64 left = evicted(seen) | static_cast<u64>(slot) << layout::FRAME_SHIFT;
+    u32 kept = slot_in(had), slot = kept, field = had;
+    if (!kept && !is_read_once(region)) {
+        u32 turn = turn_of(victims), uses = uses_now(field, turn);
+        slot = copy_to_slot(vm, region, id, frame, uses, turn);
+        field = slot ? slot : uses_at(uses, turn);
+    }
+    u64 left = evicted(seen) | static_cast<u64>(field) << layout::FRAME_SHIFT;
     // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
     if (atom_cas_acq_rel_gpu(word, seen | layout::WRITE_BACK_BIT, left) == (seen | layout::WRITE_BACK_BIT)) {
-        // The frame is ours: its next page has kept no slot.
-        if (kept) st_relaxed_gpu(beside, 0u);
+        // The frame is ours: its next page has kept no slot, and no count.
+        if (had) st_relaxed_gpu(beside, 0u);
         if (slot && !kept) count(&counters(vm)->victims_copied, 1);
         return true;
     }
@@ -176,7 +258,7 @@ GPUVM_DEVICE bool leave_cleaned(const layout::VmDesc* vm, u64 id, u64* word, u32
 GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
     // A lender ends the loan before it stores anything.
     Fetch::end_reads();
-    bool lent = is_lent(victim.victims, victim.named - 1);
+    bool lent = is_lent(victim.victims, named(victim) - 1);
     count(lent ? &counters(vm)->victims_fetched : &counters(vm)->victims_lost, 1);
     return lent;
 }
@@ -184,13 +266,13 @@ GPUVM_DEVICE bool was_lent(const layout::VmDesc* vm, const Victim& victim) {
 // Where a page comes from: its victim's slot, its chunk's copy, or its home.
 GPUVM_DEVICE u64 nearest(const layout::VmDesc* vm, u64 id, const Victim& victim, u64 home, u32 page_shift,
                          Mirrored* mirrored) {
-    if (victim.named) return slot_address(victim.victims, victim.named - 1, page_shift);
+    if (named(victim)) return slot_address(victim.victims, named(victim) - 1, page_shift);
     if (victim.mirrored) *mirrored = mirrored_at(vm, id);
     return mirrored->copy ? mirrored->from : home;
 }
 // Whether what came from there was the page.
 GPUVM_DEVICE bool was_there(const layout::VmDesc* vm, const Victim& victim, const Mirrored& mirrored) {
-    if (victim.named) return was_lent(vm, victim);
+    if (named(victim)) return was_lent(vm, victim);
     return !mirrored.copy || was_mirrored(vm, mirrored);
 }
 

@@ -4,14 +4,14 @@ use super::Origin::Victims;
 use super::{CLOCK, FLUSH, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
 use crate::workload::Workload::{self, Victims as RUN};
 
-pub(super) static ALL: [Mutation; 22] = [
+pub(super) static ALL: [Mutation; 25] = [
     broken(
         "copy-of-lent-memory-believed",
         Victims(1),
         "whoever copied from a slot looks whether the memory is lent still",
         &[plant(
             VICTIM,
-            "bool lent = is_lent(victim.victims, victim.named - 1);",
+            "bool lent = is_lent(victim.victims, named(victim) - 1);",
             "bool lent = true;",
         )],
         RUN,
@@ -25,12 +25,12 @@ pub(super) static ALL: [Mutation; 22] = [
         &[
             plant(
                 VICTIM,
-                "    if (victim.named) return slot_address(",
-                "    if (victim.named) const_cast<Victim&>(victim).mirrored = is_lent(victim.victims, victim.named - 1);\n    if (victim.named) return slot_address(",
+                "    if (named(victim)) return slot_address(",
+                "    if (named(victim)) const_cast<Victim&>(victim).mirrored = is_lent(victim.victims, named(victim) - 1);\n    if (named(victim)) return slot_address(",
             ),
             plant(
                 VICTIM,
-                "bool lent = is_lent(victim.victims, victim.named - 1);",
+                "bool lent = is_lent(victim.victims, named(victim) - 1);",
                 "bool lent = victim.mirrored;",
             ),
         ],
@@ -165,7 +165,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "a slot that a page's word names is not free",
         &[plant(
             VICTIM,
-            "        // The frame is ours: its next page has kept no slot.\n",
+            "        // The frame is ours: its next page has kept no slot, and no count.\n",
             "        if (slot) give_slot(victims, slot - 1);\n",
         )],
         RUN,
@@ -184,7 +184,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "who brings a page back gives its slot back, or keeps it beside the frame",
         &[plant(
             VICTIM,
-            "    else\n        give_slot(victim.victims, victim.named - 1);\n",
+            "        if (slot) give_slot(victim.victims, slot - 1);\n",
             "",
         )],
         RUN,
@@ -197,7 +197,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "a claim that is taken back leaves the page its slot",
         &[plant(
             VICTIM,
-            "    if (!named)\n        revert_claim(word);",
+            "    if (!field)\n        revert_claim(word);",
             "    if (true)\n        revert_claim(word);",
         )],
         RUN,
@@ -226,7 +226,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "kept-beside-a-free-frame",
         Victims(10),
         "a frame that its page has left, by whatever way, keeps no slot",
-        &[plant(FLUSH, "                drop_kept(region, frame_of(seen));\n", "")],
+        &[plant(FLUSH, "                drop_kept(region, frame_of(seen), true);\n", "")],
         RUN,
         15,
         &["went to the pool and keeps"],
@@ -235,7 +235,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "kept-beside-the-next-page",
         Victims(10),
         "who takes a page out of its frame with a slot makes the frame forget it",
-        &[plant(VICTIM, "        if (kept) st_relaxed_gpu(beside, 0u);\n", "")],
+        &[plant(VICTIM, "        if (had) st_relaxed_gpu(beside, 0u);\n", "")],
         RUN,
         0,
         &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
@@ -259,8 +259,8 @@ pub(super) static ALL: [Mutation; 22] = [
         "a page is marked before it is known whether it has a slot",
         &[plant(
             VICTIM,
-            "    if (!try_mark(word, seen)) return false;\n    u32 kept = ld_relaxed_gpu(beside);\n",
-            "    u32 kept = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
+            "    if (!try_mark(word, seen)) return false;\n    u32 had = ld_relaxed_gpu(beside);\n",
+            "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
         9,
@@ -272,6 +272,45 @@ pub(super) static ALL: [Mutation; 22] = [
             "which keeps slot",
             "and forgets slot",
         ],
+    ),
+    broken(
+        "displaced-without-the-exchange",
+        Victims(14),
+        "who takes a page's slot takes its name out of the page's word",
+        &[plant(
+            VICTIM,
+            "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n",
+            "",
+        )],
+        RUN,
+        0,
+        TWICE,
+    ),
+    broken(
+        "displaced-by-a-word-that-has-changed",
+        Victims(14),
+        "a page's slot is taken by the exchange of its exact word, since a claim takes it, too",
+        &[plant(
+            VICTIM,
+            "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n",
+            "    if (atom_cas_acquire_gpu(word, seen, left) != seen && ld_relaxed_gpu(word) == seen) return false;\n",
+        )],
+        RUN,
+        0,
+        TWICE,
+    ),
+    broken(
+        "displaced-from-another-slot",
+        Victims(15),
+        "the page that a slot is said to have may be elsewhere by now",
+        &[plant(
+            VICTIM,
+            "    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n",
+            "    if (state_of(seen) != kAbsent) return false;\n",
+        )],
+        RUN,
+        0,
+        TWICE,
     ),
     broken(
         "copy-of-a-mirror-believed",
@@ -310,6 +349,19 @@ pub(super) static ALL: [Mutation; 22] = [
     ),
 ];
 
+/// How a slot shows that is taken from a page which does not have it, or has it still.
+const TWICE: &[&str] = &[
+    "where page",
+    "which is free",
+    "which frame",
+    "became free twice",
+    "became free while",
+    "was not given back",
+    "is not free at the end",
+    "differ from byte",
+    "instead of",
+    "changed its slot",
+];
 /// How a page shows that has what a lender stored.
 const NOT_ITS_BYTES: &[&str] = &["differ from byte", "instead of"];
 /// How a store shows that comes when the lender has its memory back.
