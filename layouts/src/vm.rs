@@ -305,8 +305,8 @@ pub struct MirrorDesc {
 /// Bit of the frame field of an absent page's word in a region with [`VictimsDesc`]: the page has no slot, and the field counts how often
 /// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
 pub const USE_BIT: u32 = 1 << 27;
-/// Below [`USE_BIT`]: position of the turn of the hand over the slots at which the count was right. It halves with each turn.
-pub const USE_TURN_SHIFT: u32 = 19;
+/// Below [`USE_BIT`]: position of the age in which the count was right. It halves with each age.
+pub const USE_AGE_SHIFT: u32 = 19;
 /// Slots that words can name.
 pub const SLOTS_MAX: u64 = USE_BIT as u64 - 2;
 
@@ -334,8 +334,8 @@ pub struct VictimsDesc {
     /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
     /// `spare_min`. A hint.
     pub keeps: u32,
-    /// The hand over the slots, which is that of `free`, has made a turn when it has moved by two to the power of this.
-    pub turn_shift: u32,
+    /// An age ends when the hand over the slots, which is that of `free`, has moved by two to the power of this.
+    pub age_shift: u32,
     /// Address of 64 bits a slot: the page id of whose word may name it, 0 for none. A hint that the word confirms.
     pub slot_pages: u64,
     /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
@@ -559,7 +559,7 @@ shared_layout! {
         nics: 56, backed_off_until: 60, stale: 64, stale_words: 72, joins: 80, checksums: 88, replicas: 96, pad: 100,
         homes_reciprocal: 104, victims: 112, mirror: 120, }
     MirrorDesc: 32 { entries: 0, uses: 8, chunk_mask: 16, page_shift: 24, pad: 28, }
-    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, turn_shift: 172, slot_pages: 176, slot_uses: 184, reserved: 192, }
+    VictimsDesc: 256 { free: 0, chunks: 128, lent: 136, writers: 144, chunk_shift: 152, spare_min: 156, slots_kept: 160, keeps: 168, age_shift: 172, slot_pages: 176, slot_uses: 184, reserved: 192, }
     TableHead: 5248 { cost: 0, spent: 24, rule: 32, period_shift: 36, sampling: 40, hands: 48, scattered_read: 60, chunk_cost: 64, near_read: 68, page_chunks: 72, granules: 80, streams: 1104, looks: 5200, reserved: 5216, absent: 5240, }
     StreamState: 16 { walk: 0, ended: 8, took: 12, }
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }

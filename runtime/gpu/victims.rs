@@ -27,6 +27,9 @@ use crate::{
 const SPARE_SHARE: u32 = 64;
 /// A loan that may grow does so when fewer than one of so many slots is free.
 const DRY_SHARE: u64 = 16;
+/// Base-two logarithm of the turns of the hand over the slots with which counts of fetches halve: so few pages get a slot in one turn, at
+/// worst a quarter of the slots, that counts which halved with each would forget what is fetched once a round.
+const AGE_TURNS_SHIFT: u32 = 3;
 /// How long the host rests between two looks at the lanes that copy pages to a neighbour.
 const WRITERS_LOOK: Duration = Duration::from_micros(20);
 
@@ -100,7 +103,7 @@ impl Victims {
             writers: writers.addr(),
             chunk_shift: chunk_slots.trailing_zeros(),
             slots_kept: slots_kept.addr(),
-            turn_shift: slots.next_power_of_two().trailing_zeros(),
+            age_shift: slots.next_power_of_two().trailing_zeros() + AGE_TURNS_SHIFT,
             slot_pages: slot_pages.addr(),
             slot_uses: slot_uses.addr(),
             ..zero()

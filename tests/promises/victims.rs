@@ -22,13 +22,18 @@ const COUNT: u64 = 100 * PAGE_WORDS + 7;
 
 /// A GPU with few frames that borrows one chunk of its neighbour.
 fn borrowing() -> VmBuilder {
+    borrowing_of(CHUNK)
+}
+
+/// A GPU with few frames that borrows so many bytes of its neighbour.
+fn borrowing_of(bytes: u64) -> VmBuilder {
     let simulated = || simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(1).into();
     Vm::builder()
         .gpu(named_gpus().map_or_else(simulated, |gpus| gpus[0].clone()))
         .page_size(PAGE)
         .transport(Transport::Direct)
         .frame_memory(FRAMES * PAGE)
-        .borrow_from(1, CHUNK)
+        .borrow_from(1, bytes)
         .wait_limit(scaled(Duration::from_secs(10)))
         .launch_deadline(scaled(Duration::from_secs(60)))
 }
@@ -192,6 +197,42 @@ fn what_is_read_once_takes_no_slot() {
     }
     region.advise(Advice::Normal).unwrap();
     assert!(read().victims_copied > 0);
+}
+
+#[test]
+fn what_is_fetched_often_takes_the_place_of_what_is_not() {
+    // A set that fits the frames and what is borrowed together, and two that do not fit beside it.
+    let (lent, often, once) = (40, 48 * PAGE_WORDS, 60 * PAGE_WORDS);
+    let bench = Bench::new(borrowing_of(lent * LITTLE).borrowed_chunk(LITTLE), BASIC);
+    let region = |seed, count| {
+        let values = words(seed, count);
+        let firsts = values.iter().step_by(PAGE_WORDS as usize);
+        let total: u64 = firsts.map(|word| u64::from(*word)).sum();
+        (bench.vm.region::<u32>().read_only().from_slice(&values).unwrap(), total)
+    };
+    let read = |(region, total): &(gpuvm::Region<u32>, u64)| {
+        let start = bench.vm.stats().unwrap();
+        let out = bench.vm.buffer::<u64>(1).unwrap();
+        // One lane: each page comes once a round.
+        bench.must("touch", LaunchConfig::new(1, 1), (region, PAGE_WORDS, &out));
+        assert_eq!(out.to_vec().unwrap(), [*total]);
+        bench.vm.stats().unwrap().difference(&start)
+    };
+    let (first, hot, later) = (region(21, once), region(22, often), region(23, once));
+    // All slots are of pages that nobody reads again.
+    assert!(read(&first).victims_copied >= lent - FRAMES);
+    let missed = read(&hot);
+    assert!(missed.victims_displaced == 0, "seen once: {missed:?}");
+    let rounds: Vec<_> = (0..24).map(|_| read(&hot)).collect();
+    let displaced: u64 = rounds.iter().map(|stats| stats.victims_displaced).sum();
+    assert!(displaced >= lent / 2, "{displaced}");
+    let last = rounds.last().unwrap();
+    assert!(last.victims_hit_rate() > 0.8, "{last:?}");
+    // What passes by once takes nobody's place. What was in frames may.
+    let passing = read(&later);
+    assert!(passing.victims_displaced <= FRAMES, "{passing:?}");
+    let back = read(&hot);
+    assert!(back.victims_fetched > lent / 2, "{back:?}");
 }
 
 #[test]

@@ -402,8 +402,8 @@ constexpr const unsigned long long MIRROR_USE_BYTES = (64ULL << 10ULL);
 /// it was fetched of late. The same of [`VictimsDesc::slots_kept`] and [`VictimsDesc::slot_uses`]. So slots are numbered below it, less one.
 constexpr const unsigned int USE_BIT = (1 << 27);
 
-/// Below [`USE_BIT`]: position of the turn of the hand over the slots at which the count was right. It halves with each turn.
-constexpr const unsigned int USE_TURN_SHIFT = 19;
+/// Below [`USE_BIT`]: position of the age in which the count was right. It halves with each age.
+constexpr const unsigned int USE_AGE_SHIFT = 19;
 
 /// Slots that words can name.
 constexpr const unsigned long long SLOTS_MAX = ((unsigned long long)USE_BIT - 2ULL);
@@ -600,8 +600,8 @@ struct alignas(128) VictimsDesc {
     /// Whether a page that is fetched from its slot keeps it beside its frame. 0 when slots became few, until there are twice as many as
     /// `spare_min`. A hint.
     unsigned int keeps;
-    /// The hand over the slots, which is that of `free`, has made a turn when it has moved by two to the power of this.
-    unsigned int turn_shift;
+    /// An age ends when the hand over the slots, which is that of `free`, has moved by two to the power of this.
+    unsigned int age_shift;
     /// Address of 64 bits a slot: the page id of whose word may name it, 0 for none. A hint that the word confirms.
     unsigned long long slot_pages;
     /// Address of 32 bits a slot: how often its page had been fetched when it came, with [`USE_BIT`]. A hint.
@@ -1086,7 +1086,7 @@ static_assert(__builtin_offsetof(VictimsDesc, chunk_shift) == 152, "offset of Vi
 static_assert(__builtin_offsetof(VictimsDesc, spare_min) == 156, "offset of VictimsDesc::spare_min");
 static_assert(__builtin_offsetof(VictimsDesc, slots_kept) == 160, "offset of VictimsDesc::slots_kept");
 static_assert(__builtin_offsetof(VictimsDesc, keeps) == 168, "offset of VictimsDesc::keeps");
-static_assert(__builtin_offsetof(VictimsDesc, turn_shift) == 172, "offset of VictimsDesc::turn_shift");
+static_assert(__builtin_offsetof(VictimsDesc, age_shift) == 172, "offset of VictimsDesc::age_shift");
 static_assert(__builtin_offsetof(VictimsDesc, slot_pages) == 176, "offset of VictimsDesc::slot_pages");
 static_assert(__builtin_offsetof(VictimsDesc, slot_uses) == 184, "offset of VictimsDesc::slot_uses");
 static_assert(__builtin_offsetof(VictimsDesc, reserved) == 192, "offset of VictimsDesc::reserved");

@@ -13,8 +13,9 @@
 // page's write-back. So a page is marked before it is known whether it has a slot.
 //
 // Where no slot is free, a page that leaves takes that of a page which was fetched less often of late. A page's count
-// is in its word while it has no slot, beside its frame, or beside its slot. It halves with each turn of a hand over
-// the slots. Only fetches while slots are few are counted, and first ones not: with a count of 1 nobody is displaced.
+// is in its word while it has no slot, beside its frame, or beside its slot. It halves with every eight turns of a hand
+// over the slots. Only fetches while slots are few are counted, and first ones not: with a count of 1 nobody is
+// displaced.
 #pragma once
 
 #include "mirror.cuh"
@@ -45,24 +46,24 @@ struct Victim {
     bool mirrored;  // it has no slot, and its chunk may have a copy
 };
 
-// A count of fetches, as it stands in a frame field: at the time of that turn of the hand.
-constexpr u32 kUses = (1u << layout::USE_TURN_SHIFT) - 1;
-constexpr u32 kTurns = layout::USE_BIT - 1 >> layout::USE_TURN_SHIFT;
-GPUVM_DEVICE u32 uses_at(u32 uses, u32 turn) {
-    return layout::USE_BIT | turn << layout::USE_TURN_SHIFT | (uses < kUses ? uses : kUses);
+// A count of fetches, as it stands in a frame field: as it was in that age.
+constexpr u32 kUses = (1u << layout::USE_AGE_SHIFT) - 1;
+constexpr u32 kAges = layout::USE_BIT - 1 >> layout::USE_AGE_SHIFT;
+GPUVM_DEVICE u32 uses_at(u32 uses, u32 age) {
+    return layout::USE_BIT | age << layout::USE_AGE_SHIFT | (uses < kUses ? uses : kUses);
 }
 // What the count is now. One that is not there was 1.
-GPUVM_DEVICE u32 uses_now(u32 field, u32 turn) {
+GPUVM_DEVICE u32 uses_now(u32 field, u32 age) {
     if (!(field & layout::USE_BIT)) return 1;
-    u32 age = (turn - (field >> layout::USE_TURN_SHIFT)) & kTurns;
-    return age < layout::USE_TURN_SHIFT ? (field & kUses) >> age : 0;
+    u32 ages = (age - (field >> layout::USE_AGE_SHIFT)) & kAges;
+    return ages < layout::USE_AGE_SHIFT ? (field & kUses) >> ages : 0;
 }
-GPUVM_DEVICE u32 turn_at(const layout::VictimsDesc* victims, u64 hand) {
-    return static_cast<u32>(hand >> victims->turn_shift) & kTurns;
+GPUVM_DEVICE u32 age_at(const layout::VictimsDesc* victims, u64 hand) {
+    return static_cast<u32>(hand >> victims->age_shift) & kAges;
 }
 // Relaxed, as all of these counts: hints.
-GPUVM_DEVICE u32 turn_of(const layout::VictimsDesc* victims) {
-    return turn_at(victims, ld_relaxed_gpu(&pool_of(&victims->free)->hand));
+GPUVM_DEVICE u32 age_of(const layout::VictimsDesc* victims) {
+    return age_at(victims, ld_relaxed_gpu(&pool_of(&victims->free)->hand));
 }
 GPUVM_DEVICE u64* page_in_slot(const layout::VictimsDesc* victims, u32 slot) {
     return reinterpret_cast<u64*>(victims->slot_pages) + slot;
@@ -122,9 +123,9 @@ GPUVM_DEVICE void keep_or_give(const Victim& victim, u32 frame) {
     // Weak: a hint, on a line that other loads have brought to L1.
     if (!slot || !ld_weak(&victim.victims->keeps)) {
         u32 uses = slot ? ld_relaxed_gpu(uses_in_slot(victim.victims, slot - 1)) : beside;
-        u32 turn = turn_of(victim.victims);
+        u32 age = age_of(victim.victims);
         if (slot) give_slot(victim.victims, slot - 1);
-        beside = uses_at(uses_now(uses, turn) + 1, turn);
+        beside = uses_at(uses_now(uses, age) + 1, age);
     }
     // Relaxed: the word's publication carries it to who marks the page.
     st_relaxed_gpu(slot_kept(victim.victims, frame), beside);
@@ -155,12 +156,12 @@ constexpr u32 kLeastGain = 2;
 GPUVM_NOINLINE bool displace(const layout::VmDesc* vm, const layout::VictimsDesc* victims, u32 uses, u32* slot) {
     if (uses < kLeastGain) return false;
     u64 hand = atom_add_relaxed_gpu(&pool_of(&victims->free)->hand, u64{kSlotWindow});
-    u32 turn = turn_at(victims, hand), at, least = uses - kLeastGain + 1;
+    u32 age = age_at(victims, hand), at, least = uses - kLeastGain + 1;
     u64 id = 0;
     over_frames(&victims->free, hand, &at);
     for (u32 n = 0; n < kSlotWindow; ++n, at = next_frame(&victims->free, at)) {
         u64 there = ld_relaxed_gpu(page_in_slot(victims, at));
-        u32 other = uses_now(ld_relaxed_gpu(uses_in_slot(victims, at)), turn);
+        u32 other = uses_now(ld_relaxed_gpu(uses_in_slot(victims, at)), age);
         if (!there || other >= least) continue;
         least = other;
         id = there;
@@ -170,7 +171,7 @@ GPUVM_NOINLINE bool displace(const layout::VmDesc* vm, const layout::VictimsDesc
     u64* word = word_of(vm, id);
     u64 seen = ld_relaxed_gpu(word);
     if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;
-    u64 left = (seen & ~layout::FRAME_MASK) | static_cast<u64>(uses_at(least, turn)) << layout::FRAME_SHIFT;
+    u64 left = (seen & ~layout::FRAME_MASK) | static_cast<u64>(uses_at(least, age)) << layout::FRAME_SHIFT;
     // Acquire: who copied that page to the slot comes before who copies there next.
     if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;
     count(&counters(vm)->victims_displaced, 1);
@@ -180,7 +181,7 @@ GPUVM_NOINLINE bool displace(const layout::VmDesc* vm, const layout::VictimsDesc
 // Copies a page that is marked from its frame to a slot that is free, or of a page that was fetched less often. The
 // slot plus one, or 0 for none.
 GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc* region, u64 id, u32 frame, u32 uses,
-                              u32 turn) {
+                              u32 age) {
     const layout::VictimsDesc* victims = victims_of(region);
     u32 slot;
     // Relaxed, both: a hint.
@@ -199,7 +200,7 @@ GPUVM_DEVICE u32 copy_to_slot(const layout::VmDesc* vm, const layout::RegionDesc
                      source_of(vm, id).bytes);
     // Release: the copy comes before what the lender does there.
     atom_add_release_gpu(writers_of(victims, slot), ~0u);
-    if (lent) st_relaxed_gpu(uses_in_slot(victims, slot), uses_at(uses, turn));
+    if (lent) st_relaxed_gpu(uses_in_slot(victims, slot), uses_at(uses, age));
     // Not of memory that was taken back: nobody gives such a slot.
     st_relaxed_gpu(page_in_slot(victims, slot), lent ? id : u64{0});
     return lent ? slot + 1 : 0;
@@ -221,9 +222,9 @@ GPUVM_NOINLINE bool evict_to_slot(const layout::VmDesc* vm, u64 id, u64* word, u
     }
     u32 kept = slot_in(had), slot = kept, field = had;
     if (!kept && !is_read_once(region)) {
-        u32 turn = turn_of(victims), uses = uses_now(field, turn);
-        slot = copy_to_slot(vm, region, id, frame, uses, turn);
-        field = slot ? slot : uses_at(uses, turn);
+        u32 age = age_of(victims), uses = uses_now(field, age);
+        slot = copy_to_slot(vm, region, id, frame, uses, age);
+        field = slot ? slot : uses_at(uses, age);
     }
     u64 left = evicted(seen) | static_cast<u64>(field) << layout::FRAME_SHIFT;
     // acq_rel, as in `try_evict`; its release carries the slot's bytes to who claims the page, too.
