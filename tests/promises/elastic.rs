@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Adjust, Bench, Kernels, compare, refused, scaled, simulated, simulated_gpu, small, with_causes, words,
 };
-use gpuvm::{Arg, ElasticBuffer, ElasticStats, ElementType, Error, Launch, LaunchConfig, Vm};
+use gpuvm::{Arg, ElasticBuffer, ElementType, Error, Launch, LaunchConfig, Vm};
 
 mod random;
 
@@ -64,8 +64,12 @@ impl Churning {
         words.write(0, &[0, 0]).unwrap();
         // SAFETY: the words live as long as this, which waits for the launch.
         let word = |i: u64| unsafe { Arg::address(ElementType::U32, words.pointer() + 4 * i) };
-        let launch = bench.launch("churn", LaunchConfig::new(1, 64), (over, end, word(0), word(1)));
         let vm = bench.vm.clone();
+        // Launches that follow run beside it.
+        let (stream, shape) = (vm.stream().unwrap(), LaunchConfig::new(1, 64));
+        let churn = bench.kernel("churn");
+        let launch = churn.launch_on(&stream, shape, (over, end, word(0), word(1)));
+        let launch = launch.unwrap_or_else(|error| panic!("{}", with_causes(&error)));
         let churning = Self { vm, launch, words };
         until("the launch", || churning.has_begun());
         churning
@@ -147,7 +151,7 @@ fn growth_that_was_foreseen_only_moves_the_length() {
     }
     let stats = bench.vm.elastic_stats();
     assert_eq!((stats.unforeseen, stats.foreseen), (1, foreseen + 30));
-    assert!(stats.ahead_bytes >= 4 * size, "{stats:?}");
+    until("memory ahead", || bench.vm.elastic_stats().ahead_bytes >= 4 * size);
     // Nothing is mapped beyond the most that it can have.
     let end = buffer.ensure(64 * size).unwrap();
     assert!(end.first < buffer.len() && buffer.len() == 64 * size);
@@ -171,11 +175,8 @@ fn what_it_shrinks_by_goes_when_launches_have_ended_and_is_used_again() {
     std::thread::sleep(Duration::from_millis(120));
     assert!(buffer.capacity() >= 40 * size && vm.elastic_stats().handles.held >= held);
     churning.end();
-    let back = |stats: ElasticStats| stats.handles.held + 20 < held;
     // Some handles stay mapped ahead of a buffer that grows.
-    until("memory to go back", || {
-        vm.trim(0) > 0 || back(vm.elastic_stats()) || buffer.capacity() < 10 * size
-    });
+    until("memory to go back", || buffer.capacity() < 10 * size);
     let reused = vm.elastic_stats().handles.reused;
     let other = vm.elastic_buffer::<u32>(64 * size).unwrap();
     until("memory in the pool", || vm.elastic_stats().handles.free >= 4);
@@ -233,12 +234,9 @@ fn buffers_share_handles_and_no_kernel_finds_another_ones_bytes() {
     right(&buffers);
     assert!(moved > 0 && vm.elastic_stats().moved_bytes == moved);
     drop(buffers);
-    let stats = vm.elastic_stats();
-    assert_eq!(
-        (stats.buffers, stats.handles.held, stats.rest_bytes),
-        (0, 0, 0),
-        "{stats:?}"
-    );
+    until("the end of all buffers", || vm.elastic_stats().buffers == 0);
+    until("the end of all handles", || vm.elastic_stats().handles.held == 0);
+    assert_eq!(vm.elastic_stats().rest_bytes, 0);
 }
 
 #[test]
@@ -255,7 +253,8 @@ fn bytes_that_move_wait_for_the_launches_that_name_them() {
         let growing = scope.spawn(|| first.grow(size).unwrap());
         // The other one is launched with meanwhile, and grows.
         assert_eq!(wrong(&bench, &second, 0, 7), 0);
-        second.grow(5).unwrap();
+        let end = second.grow(5).unwrap().first;
+        bench.must("fill", config(), (&second, end, second.len(), 7u32));
         std::thread::sleep(Duration::from_millis(50));
         assert!(!growing.is_finished(), "it moved under a launch");
         churning.tell();
@@ -265,10 +264,7 @@ fn bytes_that_move_wait_for_the_launches_that_name_them() {
     churning.end();
     let found = first.to_vec().unwrap();
     assert!(found[0] > 0 && found[..size as usize / 2].iter().all(|times| *times == found[0]));
-    assert_eq!(
-        wrong(&bench, &second, 0, 7),
-        u64::from(second.len() > size + size / 2) * 5
-    );
+    assert_eq!(wrong(&bench, &second, 0, 7), 0);
 }
 
 #[test]
@@ -404,7 +400,8 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     // The driver's memory ends in the middle of a growth.
     let message = refused(buffer.grow(500 * size));
     assert!(
-        message.contains("of 500 handles") && message.contains("elastic buffers without a tag hold"),
+        message.contains("handles of GPU memory, 64.0 KiB each")
+            && message.contains("elastic buffers without a tag hold"),
         "{message}"
     );
     assert!(message.contains("out of GPU memory"), "{message}");
@@ -491,14 +488,9 @@ fn everything_can_be_dropped_while_launches_run_in_every_order() {
     let buffer = bench.vm.elastic::<u32>(1000).length(1000).build().unwrap();
     let churning = Churning::begin(&bench, &buffer, 1000);
     drop(buffer);
-    vm_is_idle(&bench.vm, false);
+    assert_eq!(bench.vm.elastic_stats().buffers, 2, "it and the words of the kernel");
     churning.end();
-    vm_is_idle(&bench.vm, true);
-}
-
-/// Whether no elastic buffer is there.
-fn vm_is_idle(vm: &Vm, idle: bool) {
-    assert_eq!(vm.elastic_stats().buffers == 0, idle, "{:?}", vm.elastic_stats());
+    until("their end", || bench.vm.elastic_stats().buffers == 0);
 }
 
 #[test]
@@ -511,20 +503,20 @@ fn threads_grow_one_buffer_and_have_parts_of_it_each() {
             .map(|thread| {
                 let shared = &shared;
                 scope.spawn(move || {
-                    let mut parts = Vec::new();
+                    let (mut parts, tag) = (Vec::new(), format!("own{thread}"));
                     for step in 0..40 {
                         let by = 1 + (thread * 977 + step * 331) % (size / 2);
                         parts.push((shared.grow(by).unwrap().first, by));
                         // And one of its own.
-                        let own = vm.elastic::<u32>(4 * size).length(by).tag("own").build().unwrap();
+                        let own = vm.elastic::<u32>(4 * size).length(by).tag(&*tag).build().unwrap();
                         own.write(0, &[thread as u32]).unwrap();
                         own.grow(size).unwrap();
                         let mut first = [0];
                         own.read(0, &mut first).unwrap();
                         assert_eq!(first, [thread as u32]);
                         if step % 8 == thread {
-                            vm.pause("own").unwrap();
-                            vm.resume("own").unwrap();
+                            vm.pause(&tag).unwrap();
+                            vm.resume(&tag).unwrap();
                         }
                     }
                     parts
