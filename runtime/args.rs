@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use crate::{
     broadcast::{Broadcast, BroadcastInner},
     buffer::{Buffer, BufferInner},
+    elastic::{ElasticBuffer, ElasticInner},
     element::ElementType,
     error::Result,
     given::{Given, GivenKind},
@@ -30,6 +31,10 @@ enum Kind<'a> {
         gpu: &'a Arc<PagedGpu>,
         element: &'a ElementType,
         inner: &'a Arc<BufferInner>,
+    },
+    Elastic {
+        gpu: &'a Arc<PagedGpu>,
+        inner: &'a Arc<ElasticInner>,
     },
     Region(&'a Arc<RegionInner>),
     Broadcast {
@@ -98,6 +103,7 @@ impl<'a> Arg<'a> {
         Ok(match &self.0 {
             Kind::Value { bytes, .. } => Placed::Bytes(bytes.to_vec()),
             Kind::Buffer { inner, .. } => Placed::Bytes(inner.memory.addr().to_ne_bytes().to_vec()),
+            Kind::Elastic { inner, .. } => Placed::Bytes(inner.addr.to_ne_bytes().to_vec()),
             Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
@@ -121,6 +127,11 @@ impl<'a> Arg<'a> {
             },
             Kind::Buffer { gpu, element, inner } => Given {
                 kind: GivenKind::Pointer((*element).clone()),
+                gpu: Some(Arc::clone(gpu)),
+                memory: Some(Arc::clone(inner) as _),
+            },
+            Kind::Elastic { gpu, inner } => Given {
+                kind: GivenKind::Pointer(inner.element.clone()),
                 gpu: Some(Arc::clone(gpu)),
                 memory: Some(Arc::clone(inner) as _),
             },
@@ -166,6 +177,13 @@ impl<'a, E> From<&'a Buffer<E>> for Arg<'a> {
     }
 }
 
+impl<'a, E> From<&'a ElasticBuffer<E>> for Arg<'a> {
+    fn from(buffer: &'a ElasticBuffer<E>) -> Self {
+        let (gpu, inner) = (&buffer.gpu, &buffer.inner);
+        Self(Kind::Elastic { gpu, inner })
+    }
+}
+
 impl<'a, E> From<&'a Region<E>> for Arg<'a> {
     fn from(region: &'a Region<E>) -> Self {
         Self(Kind::Region(&region.inner))
@@ -200,7 +218,7 @@ impl<'a, T> From<&'a Broadcast<T>> for Arg<'a> {
     }
 }
 
-/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], a [`Broadcast`] array, or an [`Arg`] that is any of these.
+/// One argument of a kernel: a number, a [`Value`], a [`Region`], a [`Buffer`], an [`ElasticBuffer`], a [`Broadcast`] array, or an [`Arg`] that is any of these.
 ///
 /// Numbers must have exactly the parameter's type: `5u32` for `unsigned`, `5u64` for `unsigned long long`.
 pub trait KernelArg: private::Sealed {}
@@ -245,6 +263,13 @@ impl<T: Pod> private::Sealed for Value<T> {
 
 impl<T: Pod> KernelArg for &Buffer<T> {}
 impl<T: Pod> private::Sealed for &Buffer<T> {
+    fn arg(&self) -> Arg<'_> {
+        Arg::from(*self)
+    }
+}
+
+impl<T: Pod> KernelArg for &ElasticBuffer<T> {}
+impl<T: Pod> private::Sealed for &ElasticBuffer<T> {
     fn arg(&self) -> Arg<'_> {
         Arg::from(*self)
     }

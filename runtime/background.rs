@@ -43,6 +43,13 @@ impl Background {
             thread: Some(thread),
         })
     }
+
+    /// Has it take its next turn at once.
+    pub fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
 }
 
 impl Drop for Background {

@@ -271,6 +271,53 @@ pub enum Error {
         /// The place of the GPU in the virtual memory.
         gpu: usize,
     },
+    /// An elastic buffer cannot become longer than was said when it was made.
+    #[error("elastic buffer `{buffer}` would have {wanted} elements; it was made for {max} at most")]
+    BeyondMax {
+        /// The buffer's name.
+        buffer: String,
+        /// Elements that it would have.
+        wanted: u64,
+        /// The most that it can have.
+        max: u64,
+    },
+    /// An elastic buffer whose contents are in host memory.
+    #[error("elastic buffer `{buffer}` is paused; resume tag `{tag}` first")]
+    Paused {
+        /// The buffer's name.
+        buffer: String,
+        /// Its tag.
+        tag: String,
+    },
+    /// GPU memory is short of handles, and nobody gives one up.
+    #[error(
+        "{missing} of {wanted} handles of GPU memory, {} each, cannot be had{}; shrink, pause or drop some of it",
+        ByteSize(*handle_bytes).display().iec(), held_by(holders)
+    )]
+    OutOfHandles {
+        /// Handles that were asked for.
+        wanted: u64,
+        /// Those of them that could not be had.
+        missing: u64,
+        /// Bytes of a handle.
+        handle_bytes: u64,
+        /// Who holds how many bytes, of those who were asked.
+        holders: Vec<(String, u64)>,
+        /// The GPU's reason.
+        #[source]
+        source: GpuError,
+    },
+    /// The host has no memory for what leaves a GPU.
+    #[error("no {} of host memory for elastic buffer `{buffer}`; pause fewer buffers at a time", ByteSize(*bytes).display().iec())]
+    HostMemory {
+        /// The buffer's name.
+        buffer: String,
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The allocator's reason.
+        #[source]
+        source: std::collections::TryReserveError,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {
@@ -280,6 +327,13 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+}
+
+fn held_by(holders: &[(String, u64)]) -> String {
+    let holders = holders
+        .iter()
+        .map(|(name, bytes)| format!("; {name} hold {}", ByteSize(*bytes).display().iec()));
+    holders.collect()
 }
 
 fn lost_writes(regions: &[String]) -> String {

@@ -16,6 +16,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     frames::FrameMemory,
+    handles::Handles,
     home::Ways,
     launch::{InFlight, LaunchConfig, Peers},
     launch_state::StatePool,
@@ -134,6 +135,7 @@ pub(crate) struct PagedGpu {
     peers: Arc<Mutex<Peers>>,
     transport: TransportKind,
     settings: Arc<Settings>,
+    handles: Arc<Handles>,
     device: Arc<dyn Gpu>,
 }
 
@@ -141,6 +143,11 @@ impl PagedGpu {
     /// The GPU itself.
     pub fn device(&self) -> &Arc<dyn Gpu> {
         &self.device
+    }
+
+    /// Its memory by handles, for whatever is mapped by its own page table.
+    pub fn handles(&self) -> &Arc<Handles> {
+        &self.handles
     }
 
     pub fn capabilities(&self) -> Capabilities {

@@ -34,6 +34,7 @@
 //! |---|---|
 //! | `cudaMallocManaged` | [`Vm::region`](VmGpu::region) |
 //! | a pointer argument | `gpuvm::array<T>` (paged), `T*` ([`Buffer`], not paged) |
+//! | `cuMemAddressReserve`, `cuMemCreate`, `cuMemMap`, `cuMemSetAccess` | [`Vm::elastic_buffer`](VmGpu::elastic_buffer): a `T*` whose memory grows and shrinks |
 //! | a fault served by the CPU | a fault served by the warp that missed |
 //! | `cudaMemPrefetchAsync` | `a.prefetch(first, count)` in the kernel |
 //! | `cudaMemAdviseSetReadMostly` | [`RegionBuilder::read_only`] |
@@ -61,12 +62,14 @@ mod buffer;
 mod catch_up;
 mod coherence;
 mod device;
+mod elastic;
 mod element;
 mod error;
 mod fault;
 mod frames;
 mod given;
 mod gpu;
+mod handles;
 mod home;
 mod kernel;
 mod launch;
@@ -89,6 +92,7 @@ mod vm;
 pub use args::{Arg, KernelArg, KernelArgs, Value};
 pub use broadcast::{Broadcast, BroadcastBuilder, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
+pub use elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Grown, RawElasticBuffer};
 pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
@@ -99,6 +103,7 @@ pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use gpuvm_sim_gpu as sim;
+pub use handles::HandleStats;
 pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};

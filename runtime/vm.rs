@@ -10,6 +10,7 @@ use crate::{
     broadcast::BroadcastBuilder,
     buffer::{Buffer, RawBuffer},
     catch_up::{self, Catching},
+    elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Elastics},
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     frames::FrameAccess,
@@ -45,8 +46,10 @@ impl Vm {
             let gpu = PagedGpu::bring_up(place, shared.settings(), &plan, machines, homes)?;
             catch_up::start(&gpu, shared.regions())?;
             let regions = Arc::clone(shared.regions());
+            let elastics = Elastics::new(Arc::clone(gpu.device()), Arc::clone(gpu.handles()));
             Ok(VmGpu {
                 place: RegionPlace { gpu, regions },
+                elastics: Arc::new(elastics),
             })
         });
         let gpus = gpus.collect::<Result<_>>()?;
@@ -87,6 +90,22 @@ impl Vm {
         }
         let outcome = outcome?;
         ended.map(|()| outcome)
+    }
+
+    /// Pauses elastic buffers as [`VmGpu::pause`] does, on all GPUs.
+    ///
+    /// # Errors
+    /// As there; those of GPUs before that one are paused then.
+    pub fn pause(&self, tag: &str) -> Result<u64> {
+        self.gpus.iter().map(|gpu| gpu.pause(tag)).sum()
+    }
+
+    /// Resumes elastic buffers as [`VmGpu::resume`] does, on all GPUs.
+    ///
+    /// # Errors
+    /// As there; those of GPUs before that one are resumed then.
+    pub fn resume(&self, tag: &str) -> Result<u64> {
+        self.gpus.iter().map(|gpu| gpu.resume(tag)).sum()
     }
 
     /// All GPUs, in their order; one at least.
@@ -158,6 +177,7 @@ impl Vm {
 #[derive(Clone)]
 pub struct VmGpu {
     place: RegionPlace,
+    elastics: Arc<Elastics>,
 }
 
 impl VmGpu {
@@ -246,6 +266,60 @@ impl VmGpu {
     /// [`Error::Gpu`] when device memory is short.
     pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>> {
         Buffer::zeroed(Arc::clone(self.paged()), ElementType::of::<T>(), length)
+    }
+
+    /// Device memory for up to `max_elements` elements that grows and shrinks at one address, which a kernel takes as a pointer. It has no
+    /// element at first and takes no memory.
+    ///
+    /// # Errors
+    /// As for [`ElasticBuilder::build`].
+    pub fn elastic_buffer<T: Pod>(&self, max_elements: u64) -> Result<ElasticBuffer<T>> {
+        self.elastic(max_elements).build()
+    }
+
+    /// An elastic buffer of up to `max_elements` elements, with a length, a name, a tag or a priority.
+    pub fn elastic<T: Pod>(&self, max_elements: u64) -> ElasticBuilder<T> {
+        self.elastic_of(ElementType::of::<T>(), max_elements)
+    }
+
+    /// An elastic buffer of elements whose type is known at run time alone: as [`elastic`](Self::elastic).
+    pub fn raw_elastic(&self, element: ElementType, max_elements: u64) -> ElasticBuilder<Untyped> {
+        self.elastic_of(element, max_elements)
+    }
+
+    fn elastic_of<E>(&self, element: ElementType, max: u64) -> ElasticBuilder<E> {
+        let (gpu, family) = (Arc::clone(self.paged()), Arc::clone(&self.elastics));
+        ElasticBuilder::new(gpu, family, element, max)
+    }
+
+    /// Brings the contents of this GPU's elastic buffers with the [tag](ElasticBuilder::tag) to host memory, so that others may have their
+    /// GPU memory: how many bytes those are. It waits for the launches that name them. Their addresses stay theirs; a launch that names one
+    /// is refused until [`resume`](Self::resume). Those that are paused already stay so.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`], [`Error::Gpu`]. None is paused then that was not, unless memory could not be unmapped: then all are.
+    pub fn pause(&self, tag: &str) -> Result<u64> {
+        self.paged().or_lost(self.elastics.pause(tag))
+    }
+
+    /// Brings the contents of the paused buffers with the tag back to where they were: how many bytes those are.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHandles`] when GPU memory is short, [`Error::Gpu`]. All of them are paused still then, and nothing is lost.
+    pub fn resume(&self, tag: &str) -> Result<u64> {
+        self.paged().or_lost(self.elastics.resume(tag))
+    }
+
+    /// Gives `bytes` bytes of GPU memory that elastic buffers do not use back to the driver, rounded up to handles, so that other allocators
+    /// of this process find memory: how many bytes there were. What was given back by buffers goes first, then what is mapped and not in
+    /// use. Memory that a launch may still use stays. On an NVIDIA GPU the driver has it as soon as no kernel of this process runs there.
+    pub fn trim(&self, bytes: u64) -> u64 {
+        self.paged().handles().trim(bytes)
+    }
+
+    /// What elastic buffers have, and what their growth cost.
+    pub fn elastic_stats(&self) -> ElasticStats {
+        self.elastics.stats()
     }
 
     /// A region of elements whose type is known at run time alone: as [`region`](Self::region), with

@@ -418,6 +418,13 @@ pub trait AddressSpace: Send + Sync {
     /// # Errors
     /// [`GpuError::BadAddress`] for an offset that is none, or the driver's error: then some may have been placed.
     fn place(&self, pieces: &[(u64, Arc<dyn Piece>)]) -> Result<(), GpuError>;
+
+    /// Takes out the pieces that lie at these offsets; where nothing lies there is nothing to do. No kernel may use these addresses
+    /// meanwhile, nor afterwards before something is placed there again.
+    ///
+    /// # Errors
+    /// The driver's error: then some may lie there still.
+    fn take(&self, offsets: &[u64]) -> Result<(), GpuError>;
 }
 
 /// One copy: `bytes` bytes from address `from` to address `to`. Addresses are this GPU's or, for memory that it allocated or

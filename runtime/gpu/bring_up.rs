@@ -22,6 +22,7 @@ use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
     frames::{FrameAccess, FrameMemory},
+    handles::Handles,
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
@@ -95,6 +96,7 @@ impl PagedGpu {
             peers: Arc::default(),
             transport,
             settings: Arc::clone(settings),
+            handles: Arc::new(Handles::new(Arc::clone(&gpu))),
             device: gpu,
         });
         gpu.keep_queues()?;

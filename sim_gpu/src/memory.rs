@@ -29,10 +29,35 @@ struct MemoryState {
     holes: Ranges,
     /// Live host allocations: address -> (bytes asked for, bytes mapped).
     host: BTreeMap<u64, (u64, u64)>,
-    /// Address spaces: address -> bytes.
-    spaces: BTreeMap<u64, u64>,
+    /// Address spaces, by their addresses.
+    spaces: BTreeMap<u64, Space>,
     /// Bytes of pieces, which no hole has.
     in_pieces: u64,
+}
+
+/// An address space, for host accesses.
+struct Space {
+    bytes: u64,
+    /// Where something lies: offset -> bytes.
+    placed: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    /// Whether something lies at all of these bytes.
+    fn covers(&self, offset: u64, bytes: u64) -> bool {
+        let Some(end) = offset.checked_add(bytes).filter(|end| *end <= self.bytes) else {
+            return false;
+        };
+        let mut at = offset;
+        while at < end {
+            let below = self.placed.range(..=at).next_back();
+            match below.map(|(start, len)| start + len).filter(|covered| *covered > at) {
+                Some(covered) => at = covered,
+                None => return false,
+            }
+        }
+        true
+    }
 }
 
 impl Memory {
@@ -96,9 +121,29 @@ impl Memory {
         }
     }
 
-    /// Host accesses reach the addresses of an address space, until they are released.
+    /// Host accesses reach what lies at the addresses of an address space, until they are released.
     pub(crate) fn enter_space(&self, addr: u64, bytes: u64) {
-        self.state().spaces.insert(addr, bytes);
+        let placed = BTreeMap::new();
+        self.state().spaces.insert(addr, Space { bytes, placed });
+    }
+
+    /// Maps something at an offset of an address space, or takes it out where `lies` is false. No host access looks there meanwhile.
+    pub(crate) fn remap<R>(
+        &self,
+        space: u64,
+        (offset, bytes): (u64, u64),
+        lies: bool,
+        map: impl FnOnce() -> Result<R, GpuError>,
+    ) -> Result<R, GpuError> {
+        let mut state = self.state();
+        let mapped = map()?;
+        if let Some(space) = state.spaces.get_mut(&space) {
+            match lies {
+                true => space.placed.insert(offset, bytes),
+                false => space.placed.remove(&offset),
+            };
+        }
+        Ok(mapped)
     }
 
     /// First fit in the holes.
@@ -200,7 +245,7 @@ impl MemoryState {
                 .is_some_and(|(start, (len, _))| addr.checked_add(bytes).is_some_and(|end| end <= start + len))
         };
         let below = self.spaces.range(..=addr).next_back();
-        let in_space = below.is_some_and(|(start, len)| addr.checked_add(bytes).is_some_and(|end| end <= start + len));
+        let in_space = below.is_some_and(|(start, space)| space.covers(addr - start, bytes));
         if in_space || inside(&self.live) || inside(&self.host) {
             Ok(())
         } else {

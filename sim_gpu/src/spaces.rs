@@ -137,6 +137,28 @@ impl SimSpace {
             placed: Mutex::default(),
         })
     }
+
+    /// Maps a piece at an offset inside, or what no lane reaches.
+    fn map(&self, offset: u64, piece: Option<&SimPiece>) -> Result<(), GpuError> {
+        let fixed = libc::MAP_FIXED;
+        let (prot, flags, fd, at) = match piece {
+            Some(piece) => {
+                let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, piece.file.as_raw_fd());
+                (prot, libc::MAP_SHARED | fixed, fd, piece.at)
+            }
+            None => {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                (libc::PROT_NONE, flags | fixed, -1, 0)
+            }
+        };
+        let addr = (self.addr + offset) as *mut libc::c_void;
+        // SAFETY: inside our own addresses, which no lane uses meanwhile; a part of the file is the piece's.
+        let mapped = unsafe { libc::mmap(addr, PIECE_BYTES as usize, prot, flags, fd, at as i64) };
+        if mapped == libc::MAP_FAILED {
+            return Err(GpuError::io("place memory", None, std::io::Error::last_os_error()));
+        }
+        Ok(())
+    }
 }
 
 impl AddressSpace for SimSpace {
@@ -154,14 +176,22 @@ impl AddressSpace for SimSpace {
                 let bytes = PIECE_BYTES;
                 return Err(GpuError::BadAddress { addr, bytes });
             };
-            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-            let fd = own.file.as_raw_fd();
-            // SAFETY: inside our own addresses, which no lane uses meanwhile; the part of the file is the piece's.
-            let mapped = unsafe { libc::mmap(addr as *mut _, PIECE_BYTES as usize, prot, flags, fd, own.at as i64) };
-            if mapped == libc::MAP_FAILED {
-                return Err(GpuError::io("place memory", None, std::io::Error::last_os_error()));
-            }
+            let at = (*offset, PIECE_BYTES);
+            self.memory
+                .remap(self.addr, at, true, || self.map(*offset, Some(own)))?;
             placed.insert(*offset, Arc::clone(piece));
+        }
+        Ok(())
+    }
+
+    fn take(&self, offsets: &[u64]) -> Result<(), GpuError> {
+        let mut placed = self.placed.lock();
+        for offset in offsets.iter().filter(|offset| **offset < self.bytes) {
+            if placed.contains_key(offset) {
+                let at = (*offset, PIECE_BYTES);
+                self.memory.remap(self.addr, at, false, || self.map(*offset, None))?;
+                placed.remove(offset);
+            }
         }
         Ok(())
     }

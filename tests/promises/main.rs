@@ -17,6 +17,7 @@ mod completions_are_checked;
 mod cursors;
 mod direct;
 mod drop_in_any_order;
+mod elastic;
 mod every_wait_ends;
 mod faults_heal;
 mod flush_and_host_access;

@@ -10,6 +10,7 @@ use gpuvm_workloads::apps::Way;
 use gpuvm_workloads::graph::GraphSpec;
 
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
+use crate::bench::elastic::ElasticArgs;
 use crate::bench::gps::GpsArgs;
 
 /// What is measured.
@@ -38,7 +39,10 @@ pub enum Bench {
     /// Applications on several GPUs, each with a part of the work: over broadcast arrays, by loads of each other's memory, with copies
     /// between iterations, and over managed memory. All results are compared. Needs two GPUs, or simulated ones.
     Gps(GpsArgs),
-    /// All of them but apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
+    /// sizes waste.
+    Elastic(ElasticArgs),
+    /// All of them but elastic, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

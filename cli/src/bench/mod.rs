@@ -5,6 +5,7 @@ mod apps;
 pub mod args;
 mod bfs;
 mod door;
+mod elastic;
 mod faults;
 mod gps;
 mod hits;
@@ -46,6 +47,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Tier(args) => &args.output,
         Bench::Apps(args) => &args.output,
         Bench::Gps(args) => &args.output,
+        Bench::Elastic(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
@@ -73,6 +75,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Tier(args) => tier::measure(args),
         Bench::Apps(args) => apps::measure_all(args),
         Bench::Gps(args) => gps::measure(args),
+        Bench::Elastic(args) => elastic::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

@@ -5,6 +5,7 @@ mod common;
 mod bench;
 mod convert;
 mod doctor;
+mod elastic;
 mod gps;
 mod profile;
 mod refusals;

@@ -86,7 +86,7 @@ impl CudaSpace {
     }
 
     fn unmap(&self, offset: u64) -> Result<(), GpuError> {
-        // SAFETY: exactly what was mapped there, which no kernel uses, as the caller of `place` promises.
+        // SAFETY: exactly what was mapped there, which no kernel uses, as the callers of `place` and `take` promise.
         self.core.check("take memory from its addresses", unsafe {
             cu::cuMemUnmap(self.addr + offset, self.piece_bytes as usize)
         })
@@ -127,6 +127,18 @@ impl AddressSpace for CudaSpace {
             self.core.check("open memory for GPUs", unsafe {
                 cu::cuMemSetAccess(addr, bytes as usize, self.users.as_ptr(), self.users.len())
             })?;
+        }
+        Ok(())
+    }
+
+    fn take(&self, offsets: &[u64]) -> Result<(), GpuError> {
+        self.core.enter()?;
+        let mut placed = self.placed.lock();
+        for offset in offsets {
+            if placed.contains_key(offset) {
+                self.unmap(*offset)?;
+                placed.remove(offset);
+            }
         }
         Ok(())
     }

@@ -102,3 +102,32 @@ fn a_piece_is_placed_inside_the_addresses_and_host_accesses_stay_there() {
         assert!(gpu.reserve(bytes, &[]).is_err());
     }
 }
+
+#[test]
+fn what_is_taken_out_is_gone_from_its_addresses_and_kept_by_who_has_it() {
+    let gpu = gpu(1 << 20);
+    let size = gpu.piece_bytes();
+    let space = gpu.reserve(3 * size, &[]).unwrap();
+    let (kept, given) = (gpu.piece().unwrap(), gpu.piece().unwrap());
+    let at = |offset: u64| space.addr() + offset;
+    space.place(&[(0, Arc::clone(&kept)), (size, given)]).unwrap();
+    gpu.write(at(size - 4), &[7; 8]).unwrap();
+    // Where nothing lies there is nothing to take, and nothing to read.
+    space.take(&[2 * size, u64::MAX, 5]).unwrap();
+    assert!(gpu.read(at(2 * size - 4), &mut [0; 8]).is_err());
+    space.take(&[0, size]).unwrap();
+    for offset in [0, size - 4, size] {
+        assert!(gpu.read(at(offset), &mut [0; 4]).is_err());
+        assert!(gpu.write(at(offset), &[0; 4]).is_err());
+    }
+    space.place(&[(2 * size, kept)]).unwrap();
+    let mut word = [0; 4];
+    gpu.read(at(3 * size - 4), &mut word).unwrap();
+    assert_eq!(word, [7; 4]);
+    // The other one went when it was taken out.
+    let rest: Vec<Arc<dyn Piece>> = std::iter::from_fn(|| gpu.piece().ok()).collect();
+    space.take(&[2 * size]).unwrap();
+    drop(rest);
+    let all: Vec<Arc<dyn Piece>> = std::iter::from_fn(|| gpu.piece().ok()).collect();
+    assert_eq!(all.len() as u64, (1 << 20) / size - 1);
+}

@@ -1,0 +1,269 @@
+//! Plain device memory that grows and shrinks at one address. The GPU's own page table maps it, a handle at a time, so kernels use a bare
+//! pointer; who may map when is in docs/PROTOCOL.md, "Elastic buffers".
+
+mod ahead;
+mod book;
+mod builder;
+mod growing;
+mod handle;
+mod pace;
+mod pausing;
+mod stats;
+
+use std::{
+    sync::{Arc, Weak},
+    time::Instant,
+};
+
+use gpuvm_gpu::{AddressSpace, Gpu, GpuError};
+use parking_lot::{Mutex, MutexGuard};
+
+pub use builder::ElasticBuilder;
+pub use handle::{ElasticBuffer, Grown, RawElasticBuffer};
+pub use stats::ElasticStats;
+
+use self::{
+    ahead::Ahead,
+    book::{Book, BufferId},
+    pace::Pace,
+    stats::Counts,
+};
+use crate::{
+    element::ElementType,
+    error::{Doing, Error, Result},
+    handles::{GivesHandles, Handle, Handles},
+    launch::{LaunchKind, Memory, Naming},
+};
+
+/// The elastic buffers of one GPU.
+pub(crate) struct Elastics {
+    device: Arc<dyn Gpu>,
+    handles: Arc<Handles>,
+    book: Mutex<Book<Handle>>,
+    buffers: Mutex<Vec<Weak<ElasticInner>>>,
+    /// Held by who pauses or resumes.
+    pausing: Mutex<()>,
+    ahead: Ahead,
+    /// One seed decides all that happens: no thread works in the background.
+    deterministic: bool,
+    counts: Counts,
+}
+
+/// Shared by the handle and the launches that name the buffer.
+///
+/// Locks are taken in this order: launches, mapping, state or the book. Who needs handles holds the mapping of its own buffer, and asks
+/// others by trying their locks alone.
+pub(crate) struct ElasticInner {
+    pub name: String,
+    pub element: ElementType,
+    tag: Option<String>,
+    /// The most elements that it can have.
+    max: u64,
+    id: BufferId,
+    /// Address of element 0, for ever.
+    pub addr: u64,
+    /// Held, settled, by who takes away memory that a launch could use, and by host accesses.
+    launches: Mutex<Naming>,
+    /// Held while memory is placed or taken out.
+    mapping: Mutex<Mapping>,
+    /// Held for some instructions only.
+    state: Mutex<State>,
+    family: Arc<Elastics>,
+}
+
+struct Mapping {
+    space: Arc<dyn AddressSpace>,
+    /// What it held, while it is paused.
+    contents: Option<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Elements.
+    length: u64,
+    /// Bytes from the first one on that are mapped, and the buffer's own.
+    mapped: u64,
+    paused: bool,
+    pace: Pace,
+    /// The thread in the background will map more.
+    asked: bool,
+    /// It will give back what is not in use, some time after this.
+    going: Option<Instant>,
+}
+
+impl Elastics {
+    /// No buffer yet.
+    pub fn new(device: Arc<dyn Gpu>, handles: Arc<Handles>) -> Self {
+        Self {
+            book: Mutex::new(Book::new(handles.handle_bytes().max(book::UNIT))),
+            deterministic: device.capabilities().deterministic,
+            device,
+            handles,
+            buffers: Mutex::default(),
+            pausing: Mutex::default(),
+            ahead: Ahead::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Those that there are.
+    fn live(&self) -> Vec<Arc<ElasticInner>> {
+        let mut buffers = self.buffers.lock();
+        buffers.retain(|buffer| buffer.strong_count() > 0);
+        buffers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn enter(&self, buffer: &Arc<ElasticInner>, priority: i32) {
+        let giver: Weak<ElasticInner> = Arc::downgrade(buffer);
+        self.handles.register(priority, giver);
+        self.buffers.lock().push(Arc::downgrade(buffer));
+    }
+
+    fn handle_bytes(&self) -> u64 {
+        self.handles.handle_bytes()
+    }
+
+    /// Asks the book for bytes, with as many new handles as it wants. The buffer's locks are held, the book's is not.
+    fn supply<R>(&self, mut ask: impl FnMut(&mut Book<Handle>, &mut Vec<Handle>) -> Result<R, usize>) -> Result<R> {
+        let mut fresh = Vec::new();
+        loop {
+            let asked = ask(&mut self.book.lock(), &mut fresh);
+            match asked {
+                Ok(found) => {
+                    // Others may have left room since it was asked first.
+                    self.handles.give(fresh);
+                    return Ok(found);
+                }
+                Err(missing) => match self.handles.take(missing) {
+                    Ok(more) => fresh.extend(more),
+                    Err(error) => {
+                        self.handles.give(fresh);
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl ElasticInner {
+    fn element_bytes(&self) -> u64 {
+        self.element.bytes() as u64
+    }
+
+    fn bytes_of(&self, elements: u64) -> u64 {
+        elements * self.element_bytes()
+    }
+
+    /// Elements.
+    pub fn length(&self) -> u64 {
+        self.state.lock().length
+    }
+
+    fn capacity(&self) -> u64 {
+        (self.state.lock().mapped / self.element_bytes()).min(self.max)
+    }
+
+    fn paused(&self) -> Error {
+        Error::Paused {
+            buffer: self.name.clone(),
+            tag: self.tag.clone().unwrap_or_default(),
+        }
+    }
+
+    fn doing(&self, what: &str) -> String {
+        format!("{what} elastic buffer `{}`", self.name)
+    }
+
+    /// Waits for the launches that name the buffer, and keeps others from beginning while the guard lives.
+    fn quiesce(&self) -> MutexGuard<'_, Naming> {
+        let mut launches = self.launches.lock();
+        launches.settle();
+        launches
+    }
+
+    /// Places the handles that the book has for slots from `first` on. After an error nothing lies there.
+    fn place(&self, space: &dyn AddressSpace, first: usize) -> Result<()> {
+        let handles = self.family.book.lock().handles(self.id);
+        let size = self.family.handle_bytes();
+        let slots = handles.into_iter().enumerate().skip(first);
+        let placing: Vec<(u64, Handle)> = slots.map(|(slot, handle)| (slot as u64 * size, handle)).collect();
+        place(space, &placing).doing(|| self.doing("mapping memory for"))
+    }
+
+    /// Takes out what lies behind the first `bytes` bytes, a handle at a time from the end, and gives it back; `freed` counts the handles.
+    /// No launch that may name the buffer runs, and none begins.
+    fn unmap(&self, space: &dyn AddressSpace, bytes: u64, freed: &mut usize) -> Result<()> {
+        let size = self.family.handle_bytes();
+        let (head, slots) = {
+            let book = self.family.book.lock();
+            (book.head(self.id), book.handles(self.id).len())
+        };
+        let kept = if bytes == 0 { 0 } else { (head + bytes).div_ceil(size) };
+        for slot in (kept..slots as u64).rev() {
+            let taken = space.take(&[slot * size]);
+            taken.doing(|| self.doing("taking memory out of"))?;
+            *freed += self.release((slot * size).saturating_sub(head));
+        }
+        *freed += self.release(bytes);
+        Ok(())
+    }
+
+    /// Leaves the buffer its first `bytes` bytes in the book, and gives back the handles that nobody has a part of: how many.
+    fn release(&self, bytes: u64) -> usize {
+        let free = self.family.book.lock().cut(self.id, bytes);
+        let count = free.len();
+        self.family.handles.give(free);
+        count
+    }
+}
+
+/// Places handles. After an error nothing lies there.
+fn place(space: &dyn AddressSpace, placing: &[(u64, Handle)]) -> Result<(), GpuError> {
+    space.place(placing).inspect_err(|_| {
+        let offsets: Vec<u64> = placing.iter().map(|(offset, _)| *offset).collect();
+        // The first error is told.
+        let _ = space.take(&offsets);
+    })
+}
+
+impl Memory for ElasticInner {
+    fn launches(&self) -> &Mutex<Naming> {
+        &self.launches
+    }
+
+    fn make_coherent(&self, _launches: &mut Naming, _to_begin: LaunchKind) -> Result<()> {
+        // Who pauses it holds the launches.
+        match self.state.lock().paused {
+            true => Err(self.paused()),
+            false => Ok(()),
+        }
+    }
+
+    fn expect(&self, _launches: &mut Naming, _to_begin: LaunchKind) {
+        // It lies on one GPU, and has no home that would be behind.
+    }
+}
+
+impl GivesHandles for ElasticInner {
+    fn holds(&self) -> (String, u64) {
+        let who = match &self.tag {
+            Some(tag) => format!("elastic buffers tagged `{tag}`"),
+            None => "elastic buffers without a tag".to_owned(),
+        };
+        (who, self.family.book.lock().bytes(self.id))
+    }
+
+    fn give_up(&self, handles: usize) -> usize {
+        // Of what is mapped and not in use.
+        self.give_unused(0, handles).unwrap_or_default()
+    }
+}
+
+impl Drop for ElasticInner {
+    fn drop(&mut self) {
+        // Launches that named it have ended: they hold it. Its addresses go after this; nobody uses them.
+        let free = self.family.book.lock().close(self.id);
+        self.family.handles.give(free);
+    }
+}

@@ -1,0 +1,162 @@
+//! What an elastic buffer is to be.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use gpuvm_gpu::GpuError;
+use parking_lot::Mutex;
+
+use super::{ElasticBuffer, ElasticInner, Elastics, Mapping, State, book::UNIT};
+use crate::{
+    element::ElementType,
+    error::{Doing, Error, Result},
+    gpu::PagedGpu,
+};
+
+/// An elastic buffer to be. [`build`](Self::build) makes it.
+#[must_use]
+pub struct ElasticBuilder<E> {
+    gpu: Arc<PagedGpu>,
+    family: Arc<Elastics>,
+    element: ElementType,
+    max: u64,
+    length: u64,
+    name: Option<String>,
+    tag: Option<String>,
+    priority: i32,
+    _elements: PhantomData<fn() -> E>,
+}
+
+/// Addresses of one buffer.
+const BYTES_MAX: u64 = 1 << 44;
+
+impl<E> ElasticBuilder<E> {
+    pub(crate) fn new(gpu: Arc<PagedGpu>, family: Arc<Elastics>, element: ElementType, max: u64) -> Self {
+        Self {
+            gpu,
+            family,
+            element,
+            max,
+            length: 0,
+            name: None,
+            tag: None,
+            priority: 0,
+            _elements: PhantomData,
+        }
+    }
+
+    /// Elements that it has at first. What they hold is unspecified. Default: none. A buffer that is given its length here shares handles
+    /// with others, so that little memory is wasted: see [`ElasticBuffer`].
+    pub fn length(mut self, elements: u64) -> Self {
+        self.length = elements;
+        self
+    }
+
+    /// The name that errors use. Default: the element's type.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The name of a group of buffers: [`VmGpu::pause`](crate::VmGpu::pause) takes it, and errors tell what the group holds.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first. Default: 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a most of no elements, elements without bytes, or sizes that no GPU has addresses for;
+    /// [`Error::BeyondMax`]; [`Error::OutOfHandles`] where GPU memory is short; [`Error::Gpu`].
+    pub fn build(self) -> Result<ElasticBuffer<E>> {
+        let made = self.make();
+        let inner = self.gpu.or_lost(made)?;
+        Ok(ElasticBuffer::new(self.gpu, inner))
+    }
+
+    /// The most bytes that it may have.
+    fn bytes_max(&self) -> Result<u64> {
+        let refuse = |setting, value: String, reason: &str| {
+            Err(Error::Setting {
+                setting,
+                value,
+                reason: reason.into(),
+            })
+        };
+        if self.max == 0 {
+            return refuse("most elements of an elastic buffer", "0".into(), "it could never grow");
+        }
+        let (size, align) = (self.element.bytes() as u64, self.element.align() as u64);
+        if size == 0 || align > UNIT {
+            let reason = "a GPU keeps elements of some bytes, aligned to 512 at most";
+            return refuse("element of an elastic buffer", self.element.name().into(), reason);
+        }
+        match self.max.checked_mul(size).filter(|bytes| *bytes < BYTES_MAX) {
+            Some(bytes) => Ok(bytes),
+            None => refuse(
+                "most elements of an elastic buffer",
+                self.max.to_string(),
+                "there are not so many addresses: 16 TiB at most",
+            ),
+        }
+    }
+
+    fn make(&self) -> Result<Arc<ElasticInner>> {
+        let bytes_max = self.bytes_max()?;
+        let family = &self.family;
+        let name = self.name.clone().unwrap_or_else(|| self.element.name().to_owned());
+        if self.length > self.max {
+            return Err(Error::BeyondMax {
+                buffer: name,
+                wanted: self.length,
+                max: self.max,
+            });
+        }
+        let size = family.handle_bytes();
+        let doing = || {
+            format!(
+                "reserving addresses for elastic buffer `{name}` of {} elements at most",
+                self.max
+            )
+        };
+        if size == 0 || !size.is_multiple_of(UNIT) {
+            let what = "map memory in handles".into();
+            return Err(GpuError::Unsupported { what }).doing(doing);
+        }
+        // A handle more, since it may begin in the middle of its first one.
+        let reserved = bytes_max.next_multiple_of(size) + size;
+        let space = family.device.reserve(reserved, &[]).doing(doing)?;
+        let bytes = self.length * self.element.bytes() as u64;
+        let id = family.supply(|book, fresh| book.open(bytes, fresh))?;
+        let (head, mapped) = {
+            let book = family.book.lock();
+            (book.head(id), book.bytes(id))
+        };
+        let inner = Arc::new(ElasticInner {
+            name,
+            element: self.element.clone(),
+            tag: self.tag.clone(),
+            max: self.max,
+            id,
+            addr: space.addr() + head,
+            launches: Mutex::default(),
+            mapping: Mutex::new(Mapping { space, contents: None }),
+            state: Mutex::new(State {
+                length: self.length,
+                mapped,
+                ..State::default()
+            }),
+            family: Arc::clone(family),
+        });
+        // Dropped after an error, it leaves the book.
+        inner.place(&*inner.mapping.lock().space, 0)?;
+        family.enter(&inner, self.priority);
+        Ok(inner)
+    }
+}

@@ -1,0 +1,262 @@
+//! A buffer's length moves; memory comes before it and goes behind it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::MutexGuard;
+
+use super::{ElasticInner, Grown, Mapping, State, book::UNIT, place};
+use crate::{
+    error::{Doing, Error, Result, check_range},
+    handles::Handle,
+    launch::Naming,
+};
+
+/// What stands between a buffer and more memory.
+enum Mapped {
+    Yes,
+    /// Its last bytes have to move first: another buffer's lie behind them.
+    MustMove,
+}
+
+impl ElasticInner {
+    /// Makes it longer by `count` elements, or as long as `least` says.
+    pub(super) fn grow(self: &Arc<Self>, count: impl Fn(u64) -> u64) -> Result<Grown> {
+        let began = Instant::now();
+        let counts = &self.family.counts;
+        if let Some(first) = self.move_length(&count, true)? {
+            let took = began.elapsed();
+            counts.foreseen(took);
+            return Ok(grown(first, true, 0, took));
+        }
+        let mut moved = 0;
+        let mut quiet: Option<MutexGuard<'_, Naming>> = None;
+        let first = loop {
+            let mut mapping = self.mapping.lock();
+            // Another thread may have been here, or the one that maps ahead.
+            if let Some(first) = self.move_length(&count, false)? {
+                break first;
+            }
+            let wanted = {
+                let state = self.state.lock();
+                (state.length + count(state.length)).min(self.max)
+            };
+            match self.map_up_to(&mapping, self.bytes_of(wanted))? {
+                Mapped::Yes => {}
+                Mapped::MustMove if quiet.is_some() => moved += self.move_last(&mut mapping)?,
+                Mapped::MustMove => {
+                    drop(mapping);
+                    // Its addresses may not change under a launch that names it.
+                    quiet = Some(self.quiesce());
+                }
+            }
+        };
+        let took = began.elapsed();
+        counts.unforeseen(took, moved);
+        Ok(grown(first, false, moved, took))
+    }
+
+    /// Moves the length where that many elements are mapped: the first new element.
+    fn move_length(self: &Arc<Self>, count: impl Fn(u64) -> u64, foreseen: bool) -> Result<Option<u64>> {
+        let mut state = self.state.lock();
+        if state.paused {
+            drop(state);
+            return Err(self.paused());
+        }
+        let first = state.length;
+        let by = count(first);
+        let wanted = first.checked_add(by).filter(|wanted| *wanted <= self.max);
+        let Some(wanted) = wanted else {
+            drop(state);
+            return Err(Error::BeyondMax {
+                buffer: self.name.clone(),
+                wanted: first.saturating_add(by),
+                max: self.max,
+            });
+        };
+        if self.bytes_of(wanted) > state.mapped {
+            return Ok(None);
+        }
+        state.length = wanted;
+        state.pace.grew(self.bytes_of(by), foreseen);
+        let more = state.mapped < self.bytes_of(self.max);
+        let unused = state.mapped - self.bytes_of(wanted);
+        let short = state.pace.is_short(unused, self.family.handle_bytes());
+        let ask = more && short && !state.asked;
+        state.asked |= ask;
+        drop(state);
+        if ask {
+            self.family.ask(self);
+        }
+        Ok(Some(first))
+    }
+
+    /// Maps so many bytes, if that takes new handles alone.
+    fn map_up_to(&self, mapping: &Mapping, bytes: u64) -> Result<Mapped> {
+        let family = &self.family;
+        let (has_rest, mapped, missing, slots) = {
+            let mut book = family.book.lock();
+            let has_rest = book.take_rest(self.id);
+            let slots = book.handles(self.id).len();
+            (has_rest, book.bytes(self.id), book.missing(self.id, bytes), slots)
+        };
+        if mapped < bytes && !has_rest {
+            return Ok(Mapped::MustMove);
+        }
+        if missing > 0 {
+            let handles = family.handles.take(missing)?;
+            self.map_more(mapping, slots, handles)?;
+        }
+        self.publish();
+        Ok(Mapped::Yes)
+    }
+
+    /// Puts handles behind further slots, from `slots` on. After an error nothing has changed.
+    pub(super) fn map_more(&self, mapping: &Mapping, slots: usize, handles: Vec<Handle>) -> Result<()> {
+        let size = self.family.handle_bytes();
+        let placing = (slots as u64..).zip(&handles);
+        let placing: Vec<_> = placing
+            .map(|(slot, handle)| (slot * size, Arc::clone(handle)))
+            .collect();
+        if let Err(error) = place(&*mapping.space, &placing) {
+            self.family.handles.give(handles);
+            return Err(error).doing(|| self.doing("mapping memory for"));
+        }
+        self.family.book.lock().add(self.id, handles);
+        Ok(())
+    }
+
+    /// Lets the length move over all that the book has for it.
+    pub(super) fn publish(&self) {
+        let mapped = self.family.book.lock().bytes(self.id);
+        self.state.lock().mapped = mapped;
+    }
+
+    /// Copies the buffer's last bytes to a handle of its own, and maps that where they lay: how many bytes. No launch that may name the
+    /// buffer runs, and none begins. After an error all is as before.
+    fn move_last(&self, mapping: &mut Mapping) -> Result<u64> {
+        let family = &self.family;
+        let size = family.handle_bytes();
+        let (head, handles) = {
+            let book = family.book.lock();
+            (book.head(self.id), book.handles(self.id))
+        };
+        let Some(old) = handles.last() else { return Ok(0) };
+        let offset = (handles.len() as u64 - 1) * size;
+        let end = head + self.bytes_of(self.length());
+        let start = offset.max(head);
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        let own = family.handles.take(1)?;
+        let addr = mapping.space.addr() + start;
+        let moved = (|| {
+            family.device.read(addr, &mut bytes)?;
+            mapping.space.place(&[(offset, Arc::clone(&own[0]))])?;
+            family.device.write(addr, &bytes)
+        })();
+        if let Err(error) = moved {
+            // What it held is where it was.
+            let _ = mapping.space.place(&[(offset, Arc::clone(old))]);
+            family.handles.give(own);
+            return Err(error).doing(|| self.doing("moving the end of"));
+        }
+        for handle in own {
+            let free = family.book.lock().replace_last(self.id, handle);
+            family.handles.give(free.into_iter().collect());
+        }
+        self.publish();
+        Ok(bytes.len() as u64)
+    }
+
+    /// Makes it shorter by `count` elements. What was there is unmapped later.
+    pub(super) fn shrink(self: &Arc<Self>, count: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.paused {
+            drop(state);
+            return Err(self.paused());
+        }
+        check_range(&self.name, &(0..count), state.length)?;
+        if count == 0 {
+            return Ok(());
+        }
+        state.length -= count;
+        state.pace.shrank();
+        let ample = state.is_ample(self.bytes_of(state.length), self.family.handle_bytes());
+        let ask = ample && state.going.replace(Instant::now()).is_none();
+        drop(state);
+        if ask {
+            self.family.ask_later(self);
+        }
+        Ok(())
+    }
+
+    /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for nothing.
+    ///
+    /// # Errors
+    /// [`Busy`] while a launch that may name the buffer runs, or somebody else maps.
+    pub(super) fn give_unused(&self, ahead: u64, handles: usize) -> Result<usize, Busy> {
+        let mut launches = self.launches.try_lock().ok_or(Busy)?;
+        if !launches.is_idle() {
+            return Err(Busy);
+        }
+        let mapping = self.mapping.try_lock().ok_or(Busy)?;
+        let (head, had) = {
+            let book = self.family.book.lock();
+            (book.head(self.id), book.bytes(self.id))
+        };
+        let mut state = self.state.lock();
+        let kept = self.kept(&state, head, had, ahead, handles as u64);
+        if state.paused || kept >= had {
+            return Ok(0);
+        }
+        // No length moves there any more.
+        state.mapped = kept;
+        drop(state);
+        let mut freed = 0;
+        if let Err(error) = self.unmap(&*mapping.space, kept, &mut freed) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "memory stays with elastic buffer `{}`", self.name);
+        }
+        self.publish();
+        Ok(freed)
+    }
+
+    /// Bytes that stay mapped, of `had`, when no more handles go than so many.
+    fn kept(&self, state: &State, head: u64, had: u64, ahead: u64, handles: u64) -> u64 {
+        let size = self.family.handle_bytes();
+        let used = self.bytes_of(state.length).saturating_add(ahead);
+        let least = match (used, state.pace.grows()) {
+            (0, _) => 0,
+            // The rest of the last handle is its own where it grows.
+            (used, true) => (head + used).next_multiple_of(size) - head,
+            (used, false) => used.next_multiple_of(UNIT),
+        };
+        let slots = |bytes: u64| if bytes == 0 { 0 } else { (head + bytes).div_ceil(size) };
+        let most = slots(had).saturating_sub(handles);
+        match slots(least) >= most {
+            true => least,
+            false => (most * size).saturating_sub(head),
+        }
+    }
+}
+
+/// What is not in use cannot be given back now.
+#[derive(Debug)]
+pub(super) struct Busy;
+
+impl State {
+    /// Whether some of what is mapped may go.
+    pub(super) fn is_ample(&self, used: u64, handle_bytes: u64) -> bool {
+        self.pace.is_ample(self.mapped.saturating_sub(used), handle_bytes)
+    }
+}
+
+fn grown(first: u64, foreseen: bool, moved_bytes: u64, took: Duration) -> Grown {
+    Grown {
+        first,
+        foreseen,
+        moved_bytes,
+        took,
+    }
+}

@@ -1,0 +1,111 @@
+//! What elastic buffers have, and what their growth cost.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::Elastics;
+use crate::handles::HandleStats;
+
+/// What the elastic buffers of one GPU have, and what their growth cost so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ElasticStats {
+    /// Buffers that there are, paused ones included.
+    pub buffers: u64,
+    /// Buffers that are paused.
+    pub paused: u64,
+    /// Bytes of the elements that there are, without those of paused buffers.
+    pub used_bytes: u64,
+    /// Bytes of paused buffers, in host memory.
+    pub paused_bytes: u64,
+    /// Bytes that buffers have beyond their lengths: mapped ahead, or left by one that became shorter.
+    pub ahead_bytes: u64,
+    /// Bytes of the handles in use that no buffer has: rests behind tails.
+    pub rest_bytes: u64,
+    /// Growths that only moved a length.
+    pub foreseen: u64,
+    /// Growths that had to wait for memory.
+    pub unforeseen: u64,
+    /// Time of all foreseen growths together.
+    pub foreseen_time: Duration,
+    /// Time of all unforeseen growths together.
+    pub unforeseen_time: Duration,
+    /// Bytes that were copied, since a buffer grew where another's began.
+    pub moved_bytes: u64,
+    /// Times that nothing could be mapped ahead.
+    pub refused: u64,
+    /// The pool that handles come from.
+    pub handles: HandleStats,
+}
+
+impl ElasticStats {
+    /// The share of the handles in use that holds no element: rests and what is mapped ahead. 0 where there are none.
+    pub fn wasted(&self) -> f64 {
+        let unused = self.ahead_bytes + self.rest_bytes;
+        match self.used_bytes + unused {
+            0 => 0.0,
+            all => unused as f64 / all as f64,
+        }
+    }
+}
+
+/// Counted by all buffers.
+#[derive(Default)]
+pub(super) struct Counts {
+    foreseen: AtomicU64,
+    unforeseen: AtomicU64,
+    foreseen_ns: AtomicU64,
+    unforeseen_ns: AtomicU64,
+    moved_bytes: AtomicU64,
+    refused: AtomicU64,
+}
+
+// Relaxed throughout: each count is read by itself, and orders nothing.
+impl Counts {
+    pub fn foreseen(&self, took: Duration) {
+        self.foreseen.fetch_add(1, Ordering::Relaxed);
+        self.foreseen_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub fn unforeseen(&self, took: Duration, moved_bytes: u64) {
+        self.unforeseen.fetch_add(1, Ordering::Relaxed);
+        self.unforeseen_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
+    }
+
+    pub fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Elastics {
+    /// All of it. Buffers that change meanwhile are counted as they are then.
+    pub fn stats(&self) -> ElasticStats {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        let mut stats = ElasticStats {
+            foreseen: count(&counts.foreseen),
+            unforeseen: count(&counts.unforeseen),
+            foreseen_time: Duration::from_nanos(count(&counts.foreseen_ns)),
+            unforeseen_time: Duration::from_nanos(count(&counts.unforeseen_ns)),
+            moved_bytes: count(&counts.moved_bytes),
+            refused: count(&counts.refused),
+            handles: self.handles.stats(),
+            ..ElasticStats::default()
+        };
+        for buffer in self.live() {
+            let state = buffer.state.lock();
+            let bytes = buffer.bytes_of(state.length);
+            stats.buffers += 1;
+            match state.paused {
+                true => (stats.paused, stats.paused_bytes) = (stats.paused + 1, stats.paused_bytes + bytes),
+                false => stats.used_bytes += bytes,
+            }
+        }
+        let (all, claimed) = self.book.lock().totals();
+        stats.ahead_bytes = claimed.saturating_sub(stats.used_bytes);
+        stats.rest_bytes = all - claimed;
+        stats
+    }
+}

@@ -1,0 +1,329 @@
+//! The handles of one GPU's memory: what its page table maps at once, kept for reuse when it is given back.
+
+use std::sync::{Arc, Weak};
+
+use gpuvm_gpu::{Gpu, GpuError, Piece};
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+
+/// A handle of memory.
+pub(crate) type Handle = Arc<dyn Piece>;
+
+/// Who holds handles and can do without some of them.
+pub(crate) trait GivesHandles: Send + Sync {
+    /// What messages call it, and the bytes that it holds.
+    fn holds(&self) -> (String, u64);
+
+    /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
+    /// for nothing, and passes over what is in use.
+    fn give_up(&self, handles: usize) -> usize;
+}
+
+/// What became of a GPU's handles.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HandleStats {
+    /// Bytes of a handle.
+    pub handle_bytes: u64,
+    /// Handles in use.
+    pub held: u64,
+    /// Handles that were given back and wait to be used again.
+    pub free: u64,
+    /// Handles that the driver made, so far.
+    pub from_driver: u64,
+    /// Handles that went back to the driver, so far.
+    pub to_driver: u64,
+    /// Times that a free handle was used again.
+    pub reused: u64,
+}
+
+/// The pool. Calls of the driver are made outside its lock.
+pub(crate) struct Handles {
+    gpu: Arc<dyn Gpu>,
+    handle_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Handle>,
+    stats: HandleStats,
+    /// By ascending priority; those of one priority as they came.
+    givers: Vec<(i32, Weak<dyn GivesHandles>)>,
+}
+
+impl Handles {
+    /// No handle yet.
+    pub fn new(gpu: Arc<dyn Gpu>) -> Self {
+        Self {
+            handle_bytes: gpu.piece_bytes(),
+            gpu,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Bytes of one; 0 where the GPU has none.
+    pub fn handle_bytes(&self) -> u64 {
+        self.handle_bytes
+    }
+
+    /// Someone to ask when the driver has no memory: those of low priority first.
+    pub fn register(&self, priority: i32, giver: Weak<dyn GivesHandles>) {
+        let mut state = self.state.lock();
+        state.givers.retain(|(_, giver)| giver.strong_count() > 0);
+        let at = state.givers.partition_point(|(other, _)| *other <= priority);
+        state.givers.insert(at, (priority, giver));
+    }
+
+    /// `count` handles: those that were given back, then new ones of the driver, then what others give up. What they hold is unspecified.
+    /// None are taken after an error.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHandles`], which says who holds how much; [`Error::Gpu`].
+    pub fn take(&self, count: usize) -> Result<Vec<Handle>> {
+        self.take_with(count, true)
+    }
+
+    /// As [`take`](Self::take), but asks nobody: for who can do without.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn take_unasked(&self, count: usize) -> Result<Vec<Handle>> {
+        self.take_with(count, false)
+    }
+
+    fn take_with(&self, count: usize, ask: bool) -> Result<Vec<Handle>> {
+        let mut taken = Vec::new();
+        loop {
+            self.reuse(count, &mut taken);
+            if taken.len() >= count {
+                return Ok(taken);
+            }
+            match self.gpu.piece() {
+                Ok(handle) => {
+                    let mut state = self.state.lock();
+                    state.stats.from_driver += 1;
+                    state.stats.held += 1;
+                    taken.push(handle);
+                }
+                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(count - taken.len()) > 0 => {}
+                Err(source) => {
+                    let missing = count - taken.len();
+                    self.give(taken);
+                    return Err(self.refused(count, missing, source));
+                }
+            }
+        }
+    }
+
+    /// Uses free handles again, until there are so many.
+    fn reuse(&self, count: usize, taken: &mut Vec<Handle>) {
+        let mut state = self.state.lock();
+        let left = state.free.len().saturating_sub(count - taken.len());
+        let reused = state.free.split_off(left);
+        state.stats.reused += reused.len() as u64;
+        state.stats.held += reused.len() as u64;
+        taken.extend(reused);
+    }
+
+    /// Those who can be asked, in their order.
+    fn givers(&self) -> Vec<Arc<dyn GivesHandles>> {
+        let state = self.state.lock();
+        state.givers.iter().filter_map(|(_, giver)| giver.upgrade()).collect()
+    }
+
+    /// Asks others for so many handles: how many came.
+    fn ask(&self, wanted: usize) -> usize {
+        let mut given = 0;
+        for giver in self.givers() {
+            if given >= wanted {
+                break;
+            }
+            given += giver.give_up(wanted - given);
+        }
+        given
+    }
+
+    /// The driver's refusal, with who holds how much where memory is short.
+    fn refused(&self, wanted: usize, missing: usize, source: GpuError) -> Error {
+        let doing = || format!("making {wanted} handles of GPU memory");
+        if !matches!(source, GpuError::OutOfMemory { .. }) {
+            return Error::Gpu { doing: doing(), source };
+        }
+        let mut holders: Vec<(String, u64)> = Vec::new();
+        for (name, bytes) in self.givers().iter().map(|giver| giver.holds()) {
+            match holders.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, all)) => *all += bytes,
+                None => holders.push((name, bytes)),
+            }
+        }
+        holders.retain(|(_, bytes)| *bytes > 0);
+        Error::OutOfHandles {
+            wanted: wanted as u64,
+            missing: missing as u64,
+            handle_bytes: self.handle_bytes,
+            holders,
+            source,
+        }
+    }
+
+    /// Takes handles back, whose addresses no kernel uses any more. They stay with the pool, to be used again first.
+    pub fn give(&self, handles: Vec<Handle>) {
+        let mut state = self.state.lock();
+        state.stats.held -= handles.len() as u64;
+        state.free.extend(handles);
+    }
+
+    /// Gives `bytes` bytes back to the driver, rounded up to handles, so that other allocators of the process find memory: free handles,
+    /// then those that others give up. How many bytes there were. On an NVIDIA GPU the driver has them when no kernel runs.
+    pub fn trim(&self, bytes: u64) -> u64 {
+        let wanted = usize::try_from(bytes.div_ceil(self.handle_bytes.max(1))).unwrap_or(usize::MAX);
+        let free = self.state.lock().free.len();
+        if free < wanted {
+            self.ask(wanted - free);
+        }
+        let mut state = self.state.lock();
+        let left = state.free.len().saturating_sub(wanted);
+        let gone = state.free.split_off(left);
+        state.stats.to_driver += gone.len() as u64;
+        drop(state);
+        gone.len() as u64 * self.handle_bytes
+    }
+
+    /// Counts, as they are now.
+    pub fn stats(&self) -> HandleStats {
+        let state = self.state.lock();
+        HandleStats {
+            handle_bytes: self.handle_bytes,
+            free: state.free.len() as u64,
+            ..state.stats
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_sim_gpu::SimGpu;
+
+    fn pool(handles: u64) -> Arc<Handles> {
+        // The simulated GPU never gives its last one.
+        let gpu = SimGpu::builder().workers(1).memory_bytes(1 << 30).build().unwrap();
+        let bytes = (handles + 1) * gpu.piece_bytes();
+        let gpu = SimGpu::builder().workers(1).memory_bytes(bytes).build().unwrap();
+        Arc::new(Handles::new(Arc::new(gpu)))
+    }
+
+    /// Gives what it was given, a handle at a time.
+    struct Giver {
+        name: &'static str,
+        pool: Arc<Handles>,
+        has: Mutex<Vec<Handle>>,
+    }
+
+    impl Giver {
+        fn with(name: &'static str, pool: &Arc<Handles>, priority: i32, count: usize) -> Arc<Self> {
+            let giver = Arc::new(Self {
+                name,
+                pool: Arc::clone(pool),
+                has: Mutex::new(pool.take(count).unwrap()),
+            });
+            let weak: Weak<Self> = Arc::downgrade(&giver);
+            pool.register(priority, weak);
+            giver
+        }
+
+        fn left(&self) -> usize {
+            self.has.lock().len()
+        }
+    }
+
+    impl GivesHandles for Giver {
+        fn holds(&self) -> (String, u64) {
+            (self.name.into(), self.left() as u64 * self.pool.handle_bytes())
+        }
+
+        fn give_up(&self, handles: usize) -> usize {
+            let mut has = self.has.lock();
+            let left = has.len().saturating_sub(handles);
+            let given = has.split_off(left);
+            let count = given.len();
+            self.pool.give(given);
+            count
+        }
+    }
+
+    #[test]
+    fn handles_that_were_given_back_are_used_first_and_trim_gives_them_to_the_driver() {
+        let pool = pool(8);
+        let taken = pool.take(5).unwrap();
+        pool.give(taken);
+        let again = pool.take(6).unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.held, stats.free, stats.from_driver, stats.reused), (6, 0, 6, 5));
+        pool.give(again);
+        let handle = pool.handle_bytes();
+        assert_eq!(pool.trim(handle + 1), 2 * handle);
+        assert_eq!((pool.stats().free, pool.stats().to_driver), (4, 2));
+        assert_eq!(pool.trim(u64::MAX), 4 * handle);
+        assert_eq!(pool.trim(1), 0);
+        assert_eq!(pool.take(0).unwrap().len(), 0);
+        // The driver has them: all of its memory can be had.
+        let most = pool.take(8).unwrap().len();
+        assert_eq!(most, 8);
+    }
+
+    #[test]
+    fn low_priorities_give_first_and_no_more_than_is_wanted() {
+        let pool = pool(8);
+        let dear = Giver::with("dear", &pool, 5, 3);
+        let cheap = Giver::with("cheap", &pool, -1, 2);
+        let between = Giver::with("between", &pool, 0, 3);
+        let three = pool.take(3).unwrap();
+        assert_eq!((cheap.left(), between.left(), dear.left()), (0, 2, 3));
+        // Who can do without asks nobody.
+        assert!(matches!(pool.take_unasked(1), Err(Error::OutOfHandles { .. })));
+        assert_eq!((between.left(), dear.left()), (2, 3));
+        let error = pool.take(6).err().unwrap();
+        let Error::OutOfHandles {
+            wanted,
+            missing,
+            holders,
+            ..
+        } = error
+        else {
+            panic!("{error}")
+        };
+        // All that they had is free now, and was given back.
+        assert_eq!((wanted, missing, holders.len()), (6, 1, 0));
+        assert_eq!((pool.stats().free, pool.stats().held), (5, 3));
+        pool.give(three);
+        assert_eq!(pool.take(8).unwrap().len(), 8);
+    }
+
+    #[test]
+    fn the_error_says_who_holds_how_much() {
+        struct Miser(&'static str, u64);
+        impl GivesHandles for Miser {
+            fn holds(&self) -> (String, u64) {
+                (self.0.into(), self.1)
+            }
+            fn give_up(&self, _: usize) -> usize {
+                0
+            }
+        }
+        let pool = pool(2);
+        let misers =
+            [("tables", 1 << 20), ("heaps", 0), ("tables", 3 << 20)].map(|(name, bytes)| Arc::new(Miser(name, bytes)));
+        for miser in &misers {
+            let weak: Weak<Miser> = Arc::downgrade(miser);
+            pool.register(0, weak);
+        }
+        let message = pool.take(3).err().unwrap().to_string();
+        assert!(
+            message.contains("tables hold 4.0 MiB") && !message.contains("heaps"),
+            "{message}"
+        );
+        assert_eq!((pool.stats().held, pool.stats().free), (0, 2));
+    }
+}
