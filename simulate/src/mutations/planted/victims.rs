@@ -283,7 +283,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "",
         )],
         RUN,
-        0,
+        2,
         TWICE,
     ),
     broken(
@@ -293,10 +293,10 @@ pub(super) static ALL: [Mutation; 25] = [
         &[plant(
             VICTIM,
             "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n",
-            "    if (atom_cas_acquire_gpu(word, seen, left) != seen && ld_relaxed_gpu(word) == seen) return false;\n",
+            "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n",
         )],
         RUN,
-        0,
+        9,
         TWICE,
     ),
     broken(
@@ -309,7 +309,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (state_of(seen) != kAbsent) return false;\n",
         )],
         RUN,
-        0,
+        91,
         TWICE,
     ),
     broken(
