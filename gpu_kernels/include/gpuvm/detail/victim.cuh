@@ -116,17 +116,20 @@ GPUVM_DEVICE void drop_kept(const layout::RegionDesc* region, u32 frame, bool le
     if (slot) give_slot(victims, slot - 1);
 }
 
+// What is kept beside the frame of a page that had this field in its word and keeps no slot: how often it was fetched.
+GPUVM_NOINLINE u32 counted(const layout::VictimsDesc* victims, u32 field) {
+    u32 slot = slot_in(field), uses = slot ? ld_relaxed_gpu(uses_in_slot(victims, slot - 1)) : field;
+    u32 age = age_of(victims);
+    if (slot) give_slot(victims, slot - 1);
+    return uses_at(uses_now(uses, age) + 1, age);
+}
+
 // A page has come to `frame`, which is ours, and its word is not published yet: what becomes of its slot, and of its
 // count. Regions with victims have no frames of their own.
 GPUVM_DEVICE void keep_or_give(const Victim& victim, u32 frame) {
-    u32 beside = victim.field, slot = slot_in(beside);
+    u32 beside = victim.field;
     // Weak: a hint, on a line that other loads have brought to L1.
-    if (!slot || !ld_weak(&victim.victims->keeps)) {
-        u32 uses = slot ? ld_relaxed_gpu(uses_in_slot(victim.victims, slot - 1)) : beside;
-        u32 age = age_of(victim.victims);
-        if (slot) give_slot(victim.victims, slot - 1);
-        beside = uses_at(uses_now(uses, age) + 1, age);
-    }
+    if (!slot_in(beside) || !ld_weak(&victim.victims->keeps)) beside = counted(victim.victims, beside);
     // Relaxed: the word's publication carries it to who marks the page.
     st_relaxed_gpu(slot_kept(victim.victims, frame), beside);
 }

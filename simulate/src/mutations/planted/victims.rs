@@ -184,8 +184,8 @@ pub(super) static ALL: [Mutation; 25] = [
         "who brings a page back gives its slot back, or keeps it beside the frame",
         &[plant(
             VICTIM,
-            "        if (slot) give_slot(victim.victims, slot - 1);\n",
-            "",
+            "    if (slot) give_slot(victims, slot - 1);\n    return uses_at",
+            "    return uses_at",
         )],
         RUN,
         0,
