@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::folder::{FolderError, GpuFolder};
 
@@ -171,8 +172,11 @@ pub(crate) fn lives(folder: &GpuFolder, name: Name) -> bool {
         .open(folder.reach(name.lock()));
     let file = match opened {
         Ok(file) => file,
-        // A file that cannot be opened says nothing of its process.
-        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+        // A link is nobody's entry. A file that cannot be opened says nothing of its process.
+        Err(error) => {
+            let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
+            return error.kind() != io::ErrorKind::NotFound && !is_link;
+        }
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {

@@ -268,6 +268,12 @@ fn fill(mut stream: &UnixStream, mut rest: &mut [u8], deadline: Instant) -> Resu
     Ok(())
 }
 
+/// The end of `time` from now on. Nothing of a tenant takes longer than a day, so that any time can be added.
+pub(crate) fn deadline_in(time: Duration) -> Instant {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    Instant::now() + time.min(DAY)
+}
+
 /// The time to `deadline`, which is never nothing: to a socket that would mean forever.
 pub(crate) fn left(deadline: Instant) -> Result<Duration, PeerError> {
     match deadline.saturating_duration_since(Instant::now()) {

@@ -54,7 +54,7 @@ impl Peer {
             change: *change,
             within_ms: millis(within),
         };
-        match self.call(&request, Instant::now() + within + UNDER_WAY)? {
+        match self.call(&request, message::deadline_in(within.saturating_add(UNDER_WAY)))? {
             Answer::Changed(changed) => Ok(changed),
             other => Err(unexpected(other)),
         }
@@ -67,7 +67,7 @@ impl Peer {
             within_ms: millis(within),
             asker: *asker,
         };
-        match self.call(&request, Instant::now() + within + UNDER_WAY)? {
+        match self.call(&request, message::deadline_in(within.saturating_add(UNDER_WAY)))? {
             Answer::Gave { bytes } => Ok(bytes),
             other => Err(unexpected(other)),
         }

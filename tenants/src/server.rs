@@ -23,7 +23,7 @@ const CLIENTS: usize = 16;
 /// Requests for memory that wait or are served at once. More are refused.
 const GIVES: usize = 32;
 /// The longest that one request for memory may take.
-const GIVE_MAX: Duration = Duration::from_secs(30);
+pub(crate) const GIVE_MAX: Duration = Duration::from_secs(30);
 /// How often a tenant looks whether others still find it.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long the server rests where it cannot go on: no place, no file descriptor, no thread.
@@ -78,14 +78,13 @@ impl Shared {
                 bytes,
                 within_ms,
                 asker,
-            } => self.in_turn(client, within_ms, |holder, deadline| {
-                let gave = self.give(holder, bytes, &asker, deadline);
-                Answer::Gave { bytes: gave }
-            }),
-            Request::Set { change, within_ms } => match self.set(&change) {
-                Ok(terms) => self.in_turn(client, within_ms, |holder, deadline| shrink(holder, terms, deadline)),
-                Err(why) => Answer::Refused { why },
-            },
+            } => {
+                let gave = self.in_turn(client, within_ms, |holder, deadline| {
+                    self.give(holder, bytes, &asker, deadline)
+                });
+                gave.map_or_else(|refused| refused, |bytes| Answer::Gave { bytes })
+            }
+            Request::Set { change, within_ms } => self.set(&change, within_ms, client),
         }
     }
 
@@ -102,16 +101,43 @@ impl Shared {
         })
     }
 
-    fn set(&self, change: &TermsChange) -> Result<Terms, String> {
-        let mut terms = self.terms.lock();
-        *terms = terms.changed(change).map_err(|error| error.to_string())?;
-        Ok(*terms)
+    /// Takes other terms, and comes down to a limit that is lower than what is held.
+    fn set(&self, change: &TermsChange, within_ms: u64, client: Place) -> Answer {
+        let terms = {
+            let mut terms = self.terms.lock();
+            match terms.changed(change) {
+                Ok(changed) => *terms = changed,
+                Err(error) => return Answer::Refused { why: error.to_string() },
+            }
+            *terms
+        };
+        let holding = || Some(self.holder.read().as_ref()?.holding().total());
+        let Some(held) = holding() else { return leaving() };
+        let above = terms.limit().map_or(0, |limit| held.saturating_sub(limit));
+        let gave = match above {
+            0 => 0,
+            above => match self.in_turn(client, within_ms, |holder, deadline| holder.give_up(above, deadline)) {
+                Ok(gave) => gave,
+                // The terms hold all the same, and the next one who asks gets what is above the limit.
+                Err(_) => 0,
+            },
+        };
+        Answer::Changed(Changed {
+            terms,
+            gave,
+            holding: holding().unwrap_or(0),
+        })
     }
 
     /// Does what may take long: one such request at a time, and not in a place that others need to be heard.
-    fn in_turn(&self, client: Place, within_ms: u64, work: impl FnOnce(&dyn Holder, Instant) -> Answer) -> Answer {
+    fn in_turn(
+        &self,
+        client: Place,
+        within_ms: u64,
+        work: impl FnOnce(&dyn Holder, Instant) -> u64,
+    ) -> Result<u64, Answer> {
         let deadline = Instant::now() + Duration::from_millis(within_ms).min(GIVE_MAX);
-        let refused = |why: &str| Answer::Refused { why: why.to_owned() };
+        let refused = |why: &str| Err(Answer::Refused { why: why.to_owned() });
         let Some(_place) = self.gives.take_within(Duration::ZERO) else {
             return refused("too many others ask it at this moment; ask again");
         };
@@ -120,8 +146,8 @@ impl Shared {
             return refused("it is still giving up memory for somebody else; ask again");
         };
         match &*self.holder.read() {
-            Some(holder) => work(holder.as_ref(), deadline),
-            None => leaving(),
+            Some(holder) => Ok(work(holder.as_ref(), deadline)),
+            None => Err(leaving()),
         }
     }
 
@@ -140,22 +166,6 @@ fn leaving() -> Answer {
     Answer::Refused {
         why: "it is leaving".to_owned(),
     }
-}
-
-/// Comes down to a limit that may be lower than what is held.
-fn shrink(holder: &dyn Holder, terms: Terms, deadline: Instant) -> Answer {
-    let above = terms
-        .limit()
-        .map_or(0, |limit| holder.holding().total().saturating_sub(limit));
-    let gave = match above {
-        0 => 0,
-        above => holder.give_up(above, deadline),
-    };
-    Answer::Changed(Changed {
-        terms,
-        gave,
-        holding: holder.holding().total(),
-    })
 }
 
 /// Serves until the other end of `stop` is closed. Then the entry is removed.
@@ -198,6 +208,7 @@ fn wait<'a>(files: [std::os::fd::BorrowedFd<'a>; 2], time: Duration) -> [bool; 2
     let time = Timespec::try_from(time).ok();
     if poll(&mut polled, time.as_ref()).is_err() {
         // A signal, or no memory for a moment.
+        std::thread::sleep(REST);
         return [false; 2];
     }
     polled.map(|file| !file.revents().is_empty())

@@ -10,9 +10,9 @@ use crate::Holder;
 use crate::entry::Name;
 use crate::folder::{Folder, FolderError, GpuKey};
 use crate::message;
-use crate::peer::{self, Peer};
+use crate::peer::{self, DESCRIBE, Peer};
 use crate::plan::{Stake, plan};
-use crate::server::{self, Shared};
+use crate::server::{self, GIVE_MAX, Shared};
 use crate::short::{DriverView, Keeps, Short};
 use crate::size::spell_bytes;
 use crate::terms::Terms;
@@ -123,7 +123,8 @@ impl Tenant {
         *self.shared.terms.lock()
     }
 
-    /// Sees to it that `bytes` of the GPU's memory are free, by asking others to give up some, within `within`. Who gives how much is
+    /// Sees to it that `bytes` of the GPU's memory are free, by asking others to give up some, within `within` and at most
+    /// 4 seconds more. Who gives how much is
     /// [`plan`]'s rule. Nobody is asked where all together would not give enough.
     ///
     /// `driver` says what the GPU's driver knows: how much is free, and who holds what. Where it does not know what is free, nothing is
@@ -136,7 +137,7 @@ impl Tenant {
         let mut asking = Asking {
             tenant: self,
             bytes,
-            deadline: Instant::now() + within,
+            deadline: message::deadline_in(within),
             given: Vec::new(),
             less: HashMap::new(),
         };
@@ -156,7 +157,7 @@ impl Tenant {
             let peers = asking.peers()?;
             let planned = asking.plan(&peers, missing);
             let sum: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
-            if sum < missing {
+            if sum < missing || Instant::now() >= asking.deadline {
                 return Err(asking.short(&peers, &planned, view));
             }
             asking.collect(&peers, &planned);
@@ -186,9 +187,14 @@ impl Drop for Tenant {
             // It has no panic to report but one that was printed.
             let _ = thread.join();
         }
-        // Waits for a call of the holder that is under way; those who come later find none.
-        let holder = self.shared.holder.write().take();
-        drop(holder);
+        // Waits for a call of the holder that is under way; those who come later find none. A holder that drops the tenant within
+        // its own call waits for itself, hence the bound.
+        match self.shared.holder.try_write_for(GIVE_MAX) {
+            Some(mut holder) => drop(holder.take()),
+            None => tracing::warn!(
+                "a holder has given up memory for longer than {GIVE_MAX:?}, and a tenant leaves without waiting for it"
+            ),
+        }
     }
 }
 
@@ -230,7 +236,8 @@ impl Asking<'_> {
         let shared = &self.tenant.shared;
         let own = *shared.name.lock();
         match shared.folder.open(&shared.gpu)? {
-            Some(folder) => peer::described(&folder, Some(own), self.deadline),
+            // Also at the deadline: who holds what is part of the answer.
+            Some(folder) => peer::described(&folder, Some(own), self.deadline.max(Instant::now() + DESCRIBE)),
             None => Ok(Vec::new()),
         }
     }
