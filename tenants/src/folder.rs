@@ -63,6 +63,8 @@ impl Folder {
     fn chosen(get: impl Fn(&str) -> Option<OsString>, temporary: PathBuf) -> Self {
         let get = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = get(FOLDER_VARIABLE) {
+            // The program may change its working directory.
+            let path = std::path::absolute(&path).unwrap_or(path);
             return Self { path };
         }
         let user = geteuid().as_raw();

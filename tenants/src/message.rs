@@ -1,11 +1,13 @@
 //! What tenants say to each other: one request and one answer per connection, as JSON behind its length.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{self, SendFlags};
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -223,14 +225,15 @@ pub(crate) fn send(stream: &UnixStream, message: &impl Serialize, deadline: Inst
         return Err(PeerError::Garbage { why });
     };
     let whole = [&length.to_le_bytes(), text.as_slice()].concat();
-    let (mut stream, mut rest) = (stream, whole.as_slice());
+    let mut rest = whole.as_slice();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(deadline)?))?;
-        match stream.write(rest) {
+        // A peer that has gone must not end a program that leaves SIGPIPE as it is.
+        match net::send(stream, rest, SendFlags::NOSIGNAL) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
             Ok(count) => rest = &rest[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
         }
     }
     Ok(())
@@ -284,6 +287,8 @@ pub(crate) fn left(deadline: Instant) -> Result<Duration, PeerError> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use proptest::prelude::*;
 
     use super::*;

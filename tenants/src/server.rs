@@ -116,11 +116,10 @@ impl Shared {
         let above = terms.limit().map_or(0, |limit| held.saturating_sub(limit));
         let gave = match above {
             0 => 0,
-            above => match self.in_turn(client, within_ms, |holder, deadline| holder.give_up(above, deadline)) {
-                Ok(gave) => gave,
-                // The terms hold all the same, and the next one who asks gets what is above the limit.
-                Err(_) => 0,
-            },
+            // Where it is not its turn, the terms hold all the same: the next one who asks gets what is above the limit.
+            above => self
+                .in_turn(client, within_ms, |holder, deadline| holder.give_up(above, deadline))
+                .unwrap_or_default(),
         };
         Answer::Changed(Changed {
             terms,
