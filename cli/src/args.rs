@@ -72,8 +72,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Lists the processes of this user that share a GPU's memory, and what they hold; `set` changes how much one may hold.
     ///
-    /// Each process that uses gpuvm is a tenant of its GPUs. GPUVM_MEMORY_LIMIT (the most it may hold), GPUVM_MEMORY_MIN (what it keeps
-    /// whoever asks) and GPUVM_PRIORITY (-100 to 100) are its terms when it starts.
+    /// A process joins the tenants of its GPU on the terms of GPUVM_MEMORY_LIMIT (the most it may hold), GPUVM_MEMORY_MIN (what it
+    /// keeps whoever asks) and GPUVM_PRIORITY (-100 to 100).
     Tenants(TenantsArgs),
 }
 

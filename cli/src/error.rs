@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gpuvm_memory_node::NodeError;
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
-use gpuvm_tenants::{FolderError, PeerError};
+use gpuvm_tenants::{FolderError, GpuKey, PeerError};
 use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
@@ -286,18 +286,24 @@ pub enum CliError {
         known: String,
     },
     /// A tenant says nothing.
-    #[error("pid {pid} does not answer: {why}; a process that is stopped goes on with `kill -CONT {pid}`")]
+    #[error(
+        "pid {pid} on the GPU {gpu} does not answer: {why}; a process that is stopped goes on with `kill -CONT {pid}`"
+    )]
     SilentTenant {
         /// The process.
         pid: u32,
+        /// The GPU that it shares.
+        gpu: GpuKey,
         /// Why not.
         why: String,
     },
     /// A tenant did not take other terms.
-    #[error("cannot change the terms of pid {pid}")]
+    #[error("cannot change the terms of pid {pid} on the GPU {gpu}")]
     TenantTerms {
         /// The process.
         pid: u32,
+        /// The GPU that it shares.
+        gpu: GpuKey,
         /// Why not.
         source: PeerError,
     },

@@ -240,7 +240,7 @@ pub fn parse_priority(text: &str) -> Result<i8, String> {
 pub enum TermsError {
     /// What a tenant keeps is more than it may hold.
     #[error(
-        "the memory limit of {} is below the minimum of {}; raise the limit ({LIMIT_VARIABLE}) or lower the minimum ({MINIMUM_VARIABLE})",
+        "the memory limit of {} is below the minimum of {}; raise the limit ({LIMIT_VARIABLE}, --limit) or lower the minimum ({MINIMUM_VARIABLE}, --min)",
         spell_bytes(*.limit), spell_bytes(*.minimum)
     )]
     LimitBelowMinimum {

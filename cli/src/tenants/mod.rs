@@ -177,35 +177,45 @@ fn set(folder: &Folder, args: &SetArgs) -> Result<(), CliError> {
         return Err(CliError::NoTenant { pid, known });
     }
     let mut changes = Vec::new();
+    let mut failed = None;
     for (gpu, peer) in those {
-        changes.push((gpu, change(args, peer)?));
+        match change(args, gpu, peer) {
+            Ok(changed) => changes.push((gpu, changed)),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
     }
-    let text = match args.json {
-        true => {
-            let changes = changes.iter().map(|(gpu, changed)| {
-                json!({
-                    "gpu": gpu.to_string(), "pid": pid, "terms": terms_json(&changed.terms), "gave_bytes": changed.gave,
-                    "holding_bytes": changed.holding,
-                })
-            });
-            json!({ "changed": changes.collect::<Vec<Value>>() }).to_string()
-        }
-        false => {
-            let lines = changes.iter().map(|(gpu, changed)| told(gpu, pid, changed));
-            lines.collect::<Vec<String>>().join("\n")
-        }
-    };
-    Ok(stdout::print_line(text)?)
+    // What was changed before something failed is told too.
+    if !changes.is_empty() {
+        stdout::print_line(report(args, &changes))?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn report(args: &SetArgs, changes: &[(&GpuKey, Changed)]) -> String {
+    if !args.json {
+        let lines = changes.iter().map(|(gpu, changed)| told(gpu, args.pid, changed));
+        return lines.collect::<Vec<String>>().join("\n");
+    }
+    let changes = changes.iter().map(|(gpu, changed)| {
+        json!({
+            "gpu": gpu.to_string(), "pid": args.pid, "terms": terms_json(&changed.terms), "gave_bytes": changed.gave,
+            "holding_bytes": changed.holding,
+        })
+    });
+    json!({ "changed": changes.collect::<Vec<Value>>() }).to_string()
 }
 
 /// Shares are of the memory of the tenant's GPU, which it knows.
-fn change(args: &SetArgs, peer: &Peer) -> Result<Changed, CliError> {
-    let pid = args.pid;
+fn change(args: &SetArgs, gpu: &GpuKey, peer: &Peer) -> Result<Changed, CliError> {
+    let (pid, gpu) = (args.pid, gpu.clone());
     let total = match &peer.answer {
         Ok(description) => description.total_bytes,
         Err(why) => {
             let why = why.to_string();
-            return Err(CliError::SilentTenant { pid, why });
+            return Err(CliError::SilentTenant { pid, gpu, why });
         }
     };
     let change = TermsChange {
@@ -214,7 +224,7 @@ fn change(args: &SetArgs, peer: &Peer) -> Result<Changed, CliError> {
         priority: args.priority,
     };
     peer.set(&change, SHRINK)
-        .map_err(|source| CliError::TenantTerms { pid, source })
+        .map_err(|source| CliError::TenantTerms { pid, gpu, source })
 }
 
 fn told(gpu: &GpuKey, pid: u32, changed: &Changed) -> String {

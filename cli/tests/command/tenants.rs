@@ -285,7 +285,7 @@ fn one_that_does_not_answer_is_listed_and_cannot_be_set() {
     let (status, _, err) = finish(tenants(folder.path(), "set 77 --limit 50%"));
     assert_eq!(status, 1);
     assert!(
-        err.starts_with("error: pid 77 does not answer: it did not answer in time; "),
+        err.starts_with("error: pid 77 on the GPU sim does not answer: it did not answer in time; "),
         "{err}"
     );
 }

@@ -61,14 +61,21 @@ fn garbage_from_clients_changes_nothing() {
         assert_eq!(answer, [0; 0], "an answer to {bytes:?}");
         assert_eq!(registry.pids(), [std::process::id()]);
     }
+    let give = |asker: &str| {
+        let mut stream = UnixStream::connect(socket(&registry)).unwrap();
+        let most = u64::MAX;
+        let request =
+            format!(r#"{{"version":1,"body":{{"give":{{"bytes":{most},"within_ms":{most},"asker":{asker}}}}}}}"#);
+        stream.write_all(&framed(&request)).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    // Whatever an asker wants, a tenant gives by the rule. One with a lower priority gets nothing.
+    let answer = give(r#"{"holding":0,"minimum":18446744073709551615,"limit":null,"priority":-1}"#);
+    assert!(answer.ends_with(r#""body":{"gave":{"bytes":0}}}"#), "{answer}");
     // A request with the largest numbers is a request.
-    let asker = r#"{"holding":0,"minimum":18446744073709551615,"limit":null,"priority":127}"#;
-    let most = u64::MAX;
-    let mut stream = UnixStream::connect(socket(&registry)).unwrap();
-    let request = format!(r#"{{"version":1,"body":{{"give":{{"bytes":{most},"within_ms":{most},"asker":{asker}}}}}}}"#);
-    stream.write_all(&framed(&request)).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = give(r#"{"holding":0,"minimum":18446744073709551615,"limit":null,"priority":127}"#);
     assert!(
         answer.ends_with(&format!(r#""body":{{"gave":{{"bytes":{MIB}}}}}}}"#)),
         "{answer}"
