@@ -92,7 +92,7 @@ fn tenants_of_all_gpus_or_of_one_are_listed() {
     let program = std::env::current_exe().unwrap();
     let program = program.file_name().unwrap().to_str().unwrap();
     let row = |gpu: &str| {
-        vec![
+        [
             gpu,
             &pid.to_string(),
             program,
