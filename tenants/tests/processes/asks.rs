@@ -264,3 +264,19 @@ fn one_that_gives_nothing_is_passed_over() {
     assert_eq!(keeps(std::process::id()), Keeps::GaveLess { asked: MIB, gave: 0 });
     assert_eq!(keeps(low.pid()), Keeps::Would { bytes: MIB });
 }
+
+#[test]
+fn a_holder_is_not_called_any_more_once_its_tenant_has_left() {
+    let registry = Registry::new();
+    let stubborn = Arc::new(Pool::stubborn(8 * MIB));
+    let leaving = joined(&registry, &stubborn, -1);
+    let tenant = joined(&registry, &Arc::new(Pool::default()), 0);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| short(tenant.ask(MIB, Duration::from_secs(3), DriverView::default)));
+        eventually("it is asked", || stubborn.is_asked());
+        drop(leaving);
+        assert!(!stubborn.is_asked(), "it is still called");
+        assert_eq!(Arc::strong_count(&stubborn), 1, "it is still held");
+        asking.join().unwrap();
+    });
+}

@@ -1,5 +1,6 @@
 //! A registry folder that is full, read-only, stale, or taken away.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,6 +98,21 @@ fn a_read_only_folder_can_be_listed_and_not_joined() {
     mount_remount(folder, MountFlags::empty(), c"").unwrap();
     assert_eq!(listed(), 0);
     assert_eq!(registry.files(), [""; 0]);
+}
+
+#[test]
+fn a_folder_without_the_right_to_write_is_named() {
+    let registry = Registry::new();
+    drop(join(&registry).unwrap());
+    let gpu = registry.folder.path().join("sim");
+    std::fs::set_permissions(&gpu, std::fs::Permissions::from_mode(0o500)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root may write everywhere");
+        return;
+    }
+    let error = told(&join(&registry).unwrap_err());
+    assert!(error.contains(".lock; this process may not write there"), "{error}");
+    assert_eq!(registry.pids(), [0; 0]);
 }
 
 #[test]

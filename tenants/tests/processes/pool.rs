@@ -1,11 +1,11 @@
 //! Memory that tests hold and give up.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use gpuvm_tenants::{Holder, Holding};
 
-/// Counters in the place of memory. Orders are relaxed: each is a number by itself.
+/// Counters in the place of memory. Orders are relaxed: each is a value by itself.
 #[derive(Debug, Default)]
 pub struct Pool {
     frames: AtomicU64,
@@ -13,6 +13,8 @@ pub struct Pool {
     buffers: u64,
     /// Holds out until the deadline and gives nothing.
     is_stubborn: bool,
+    /// While it is asked in vain.
+    is_asked: AtomicBool,
 }
 
 impl Pool {
@@ -21,6 +23,7 @@ impl Pool {
             frames: frames.into(),
             buffers,
             is_stubborn: false,
+            is_asked: AtomicBool::new(false),
         }
     }
 
@@ -30,6 +33,10 @@ impl Pool {
             is_stubborn: true,
             ..Self::new(frames, 0)
         }
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
     }
 
     pub fn frames(&self) -> u64 {
@@ -53,7 +60,9 @@ impl Holder for Pool {
 
     fn give_up(&self, bytes: u64, deadline: Instant) -> u64 {
         if self.is_stubborn {
+            self.is_asked.store(true, Ordering::Relaxed);
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            self.is_asked.store(false, Ordering::Relaxed);
             return 0;
         }
         let less = |held: u64| Some(held.saturating_sub(bytes));
