@@ -16,6 +16,7 @@ pub use crate::machine::MachineArgs;
 use crate::simulate::args::SimulateArgs;
 pub use crate::sizes::{MemorySize, parse_bytes, parse_page_bytes};
 use crate::sizes::{parse_interval, parse_memory, parse_vertex};
+use crate::tenants::args::TenantsArgs;
 
 /// GPU kernels over data larger than GPU memory.
 ///
@@ -69,6 +70,11 @@ pub enum Command {
     /// Exit status: 0 when every seed passed, 1 when one failed or the command did, 2 for wrong options, 130 after Ctrl-C,
     /// with a line that says how far it came.
     Simulate(SimulateArgs),
+    /// Lists the processes of this user that share a GPU's memory, and what they hold; `set` changes how much one may hold.
+    ///
+    /// A process joins the tenants of its GPU on the terms of GPUVM_MEMORY_LIMIT (the most it may hold), GPUVM_MEMORY_MIN (what it
+    /// keeps whoever asks) and GPUVM_PRIORITY (-100 to 100).
+    Tenants(TenantsArgs),
 }
 
 /// A graph that is converted.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use gpuvm_memory_node::NodeError;
 use gpuvm_simulate::campaign::CampaignError;
 use gpuvm_simulate::mutations::MutationError;
+use gpuvm_tenants::{FolderError, GpuKey, PeerError};
 use gpuvm_workloads::apps::AppError;
 use gpuvm_workloads::bfs::BfsError;
 use gpuvm_workloads::graph::GraphError;
@@ -272,6 +273,39 @@ pub enum CliError {
         address: SocketAddr,
         /// Why not.
         source: io::Error,
+    },
+    /// The tenants of a GPU cannot be found.
+    #[error("cannot find the tenants")]
+    Tenants(#[from] FolderError),
+    /// There is no such tenant.
+    #[error("pid {pid} is no tenant; {known}")]
+    NoTenant {
+        /// The process asked for.
+        pid: u32,
+        /// Those that there are.
+        known: String,
+    },
+    /// A tenant says nothing.
+    #[error(
+        "pid {pid} on the GPU {gpu} does not answer: {why}; a process that is stopped goes on with `kill -CONT {pid}`"
+    )]
+    SilentTenant {
+        /// The process.
+        pid: u32,
+        /// The GPU that it shares.
+        gpu: GpuKey,
+        /// Why not.
+        why: String,
+    },
+    /// A tenant did not take other terms.
+    #[error("cannot change the terms of pid {pid} on the GPU {gpu}")]
+    TenantTerms {
+        /// The process.
+        pid: u32,
+        /// The GPU that it shares.
+        gpu: GpuKey,
+        /// Why not.
+        source: PeerError,
     },
     /// The report could not be printed.
     #[error("cannot print to the standard output; it is closed or full, or cannot be written")]

@@ -20,6 +20,7 @@ mod several;
 mod simulate;
 mod sizes;
 mod stdout;
+mod tenants;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -94,8 +95,14 @@ fn is_plain() -> bool {
 }
 
 fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
-    // A node ends its clients' sessions first, and a simulation tells how far it came; everything else ends at once.
-    if !matches!(cli.command, Command::Serve(_) | Command::Simulate(_)) {
+    // A node ends its clients' sessions first, a simulation tells how far it came, and who watches has seen enough; everything else
+    // ends at once.
+    let ends_by_itself = match &cli.command {
+        Command::Serve(_) | Command::Simulate(_) => true,
+        Command::Tenants(args) => args.list.watch.is_some(),
+        _ => false,
+    };
+    if !ends_by_itself {
         output::end_on_signals().map_err(CliError::Signals)?;
     }
     match &cli.command {
@@ -106,6 +113,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Serve(args) => serve::run(args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),
+        Command::Tenants(args) => tenants::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use gpuvm_memory_node::{Backing, MemoryNode, Metrics, NodeEvent, ServeOptions};
+use gpuvm_tenants::spell_bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use signal_hook::flag::register_conditional_shutdown;
@@ -52,7 +52,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     let bytes = node.memory_bytes();
     let at = metrics.map_or_else(String::new, |address| format!(", metrics at http://{address}/metrics"));
     let ready = Line {
-        text: format!("serving {} on {address} ({device}){at}", size(bytes)),
+        text: format!("serving {} on {address} ({device}){at}", spell_bytes(bytes)),
         json: json!({ "event": "ready", "address": address, "device": node.device(), "memory_bytes": bytes, "metrics": metrics }),
     };
     printer.print(&ready);
@@ -145,11 +145,6 @@ fn tell(text: &str) {
     let _ = io::Write::write_all(&mut io::stderr().lock(), text.as_bytes());
 }
 
-fn size(bytes: u64) -> String {
-    // Whole numbers without a fraction: 4 GiB, not 4.0 GiB.
-    ByteSize::b(bytes).display().iec().to_string().replace(".0 ", " ")
-}
-
 fn event_line(event: &NodeEvent) -> Line {
     match event {
         NodeEvent::Joined { name, address } => Line {
@@ -165,7 +160,7 @@ fn event_line(event: &NodeEvent) -> Line {
         } => Line {
             text: format!(
                 "left: '{name}' from {address}: {why}; {grants} grants taken back, {}",
-                size(*bytes)
+                spell_bytes(*bytes)
             ),
             json: json!({
                 "event": "left", "name": name, "address": address, "why": why, "grants": grants, "bytes": bytes
@@ -199,17 +194,5 @@ fn summary(counted: &Metrics) -> Line {
             "lost_bytes": counted.lost_bytes,
             "refusals": counted.refusals_total,
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_short() {
-        assert_eq!(size(4 << 30), "4 GiB");
-        assert_eq!(size(3 << 29), "1.5 GiB");
-        assert_eq!(size(10 << 20), "10 MiB");
     }
 }

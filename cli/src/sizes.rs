@@ -1,56 +1,8 @@
 //! Sizes, shares and counts as a command line gives them.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
-/// Frame memory as given.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MemorySize {
-    /// A share of the paged data, in percent.
-    Percent(f64),
-    /// Bytes.
-    Bytes(u64),
-}
-
-impl MemorySize {
-    /// The bytes of frame memory for `data_bytes` of paged data.
-    pub fn bytes_of(self, data_bytes: u64) -> u64 {
-        match self {
-            // Rounded up: 100% holds everything. The cast saturates.
-            MemorySize::Percent(percent) => (data_bytes as f64 * percent / 100.0).ceil() as u64,
-            MemorySize::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-impl FromStr for MemorySize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MemorySize, String> {
-        let Some(percent) = text.strip_suffix('%') else {
-            return match parse_bytes(text)? {
-                0 => Err("no memory at all; give at least one page".to_owned()),
-                bytes => Ok(MemorySize::Bytes(bytes)),
-            };
-        };
-        match percent.trim().parse::<f64>() {
-            Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(MemorySize::Percent(percent)),
-            _ => Err("a share is a number above 0% and up to 1000%".to_owned()),
-        }
-    }
-}
-
-/// Sizes as the GNU tools take them: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB powers of 1000.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let short = text.ends_with(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
-    let whole = if short { format!("{text}iB") } else { text.to_owned() };
-    whole
-        .parse::<ByteSize>()
-        .map(|size| size.as_u64())
-        .map_err(|_| format!("'{text}' is no size; write 4KiB, 64M, 2GiB"))
-}
+pub use gpuvm_tenants::{MemorySize, parse_bytes};
 
 /// Memory of a node: at least a page.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
@@ -177,33 +129,6 @@ mod tests {
         for text in ["8GiB", "1", "one:8GiB", "1:", "1:12", "-1:8GiB", ":8GiB"] {
             assert!(parse_loan(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn sizes_are_understood() {
-        for (text, bytes) in [
-            ("4KiB", 4096),
-            ("4K", 4096),
-            ("64M", 64 << 20),
-            ("2GiB", 2 << 30),
-            ("2gb", 2_000_000_000),
-            ("8192", 8192),
-        ] {
-            assert_eq!(text.parse(), Ok(MemorySize::Bytes(bytes)), "{text}");
-        }
-        assert_eq!("12.5%".parse(), Ok(MemorySize::Percent(12.5)));
-        for text in [
-            "", "%", "0%", "-1%", "NaN%", "inf%", "1001%", "0", "-4K", "4 apples", "KiB", "M",
-        ] {
-            assert!(text.parse::<MemorySize>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn shares_are_of_the_data() {
-        assert_eq!(MemorySize::Percent(25.0).bytes_of(1001), 251);
-        assert_eq!(MemorySize::Percent(100.0).bytes_of(12_345_678_901), 12_345_678_901);
-        assert_eq!(MemorySize::Bytes(7).bytes_of(1001), 7);
     }
 
     #[test]

@@ -47,10 +47,18 @@ pub fn print_line(line: impl Display) -> io::Result<()> {
 /// # Errors
 /// As for [`print_line`].
 pub fn print(text: impl Display) -> io::Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// Prints text, and says whether somebody still reads: who prints without end has to know.
+///
+/// # Errors
+/// As for [`print_line`].
+pub fn print_to_reader(text: impl Display) -> io::Result<bool> {
     check_open()?;
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }

@@ -14,3 +14,4 @@ mod run_bfs;
 mod serve;
 mod shell;
 mod simulate;
+mod tenants;
