@@ -10,10 +10,6 @@ __global__ void fill(unsigned* at, u64 first, u64 end, unsigned base) {
     for (u64 i = first + first_index(); i < end; i += lanes()) at[i] = base + static_cast<unsigned>(i);
 }
 
-__global__ void add(unsigned* at, u64 first, u64 end, unsigned by) {
-    for (u64 i = first + first_index(); i < end; i += lanes()) at[i] += by;
-}
-
 __global__ void count_wrong(const unsigned* at, u64 first, u64 end, unsigned base, u64* wrong) {
     u64 bad = 0;
     for (u64 i = first + first_index(); i < end; i += lanes()) bad += at[i] != base + static_cast<unsigned>(i);
