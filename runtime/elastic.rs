@@ -83,7 +83,10 @@ struct State {
     length: u64,
     /// Bytes from the first one on that are mapped, and the buffer's own.
     mapped: u64,
+    /// Its memory is not there, and nothing is mapped for it.
     paused: bool,
+    /// Its memory is not there, and never will be.
+    closed: bool,
     pace: Pace,
     /// The thread in the background will map more.
     asked: bool,
@@ -110,7 +113,8 @@ impl Elastics {
     fn live(&self) -> Vec<Arc<ElasticInner>> {
         let mut buffers = self.buffers.lock();
         buffers.retain(|buffer| buffer.strong_count() > 0);
-        buffers.iter().filter_map(Weak::upgrade).collect()
+        let live = buffers.iter().filter_map(Weak::upgrade);
+        live.filter(|buffer| !buffer.state.lock().closed).collect()
     }
 
     fn enter(&self, buffer: &Arc<ElasticInner>, priority: i32) {
@@ -260,10 +264,30 @@ impl GivesHandles for ElasticInner {
     }
 }
 
-impl Drop for ElasticInner {
-    fn drop(&mut self) {
-        // Launches that named it have ended: they hold it. Its addresses go after this; nobody uses them.
+impl ElasticInner {
+    /// Gives back its memory when its handle goes, unless a launch that names it is in flight: then with the last of those. Its addresses
+    /// go later; nobody uses them.
+    fn close(&self) {
+        if !self.launches.lock().is_idle() {
+            return;
+        }
+        // The thread in the background may be mapping.
+        let _mapping = self.mapping.lock();
+        {
+            let mut state = self.state.lock();
+            (state.paused, state.closed) = (true, true);
+        }
+        self.leave();
+    }
+
+    fn leave(&self) {
         let free = self.family.book.lock().close(self.id);
         self.family.handles.give(free);
+    }
+}
+
+impl Drop for ElasticInner {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

@@ -97,7 +97,7 @@ impl<H: Clone> Book<H> {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn reopen(&mut self, id: BufferId, bytes: u64, fresh: &mut Vec<H>) -> Result<(), usize> {
-        let plan = self.plan_at(self.buffers[&id].head, bytes.next_multiple_of(UNIT));
+        let plan = self.plan_at(self.head(id), bytes.next_multiple_of(UNIT));
         self.check(&plan, fresh)?;
         self.commit(id, plan, fresh);
         Ok(())
@@ -242,24 +242,26 @@ impl<H: Clone> Book<H> {
 
     /// Where the buffer's first byte lies at its addresses.
     pub fn head(&self, id: BufferId) -> u64 {
-        self.buffers[&id].head
+        self.buffers.get(&id).map_or(0, |entry| entry.head)
     }
 
     /// Bytes that the buffer has, from its first one on.
     pub fn bytes(&self, id: BufferId) -> u64 {
-        let entry = &self.buffers[&id];
-        entry.end - entry.head
+        self.buffers.get(&id).map_or(0, |entry| entry.end - entry.head)
     }
 
     /// The handles behind its slots.
     pub fn handles(&self, id: BufferId) -> Vec<H> {
-        let slots = self.buffers[&id].slots.iter();
+        let slots = self.buffers.get(&id).into_iter().flat_map(|entry| &entry.slots);
         slots.map(|slot| self.handles[slot].handle.clone()).collect()
     }
 
     /// Has the buffer take what nobody has behind its end, in the handle that it ends in. Whether it has the rest of that handle now.
     pub fn take_rest(&mut self, id: BufferId) -> bool {
-        let (entry, size) = (&self.buffers[&id], self.handle_bytes);
+        let size = self.handle_bytes;
+        let Some(entry) = self.buffers.get(&id) else {
+            return true;
+        };
         let Some((last, slot)) = entry.slots.last().map(|last| (*last, entry.slots.len() - 1)) else {
             return true;
         };
@@ -287,7 +289,7 @@ impl<H: Clone> Book<H> {
 
     /// Further handles that it takes for the buffer to have so many bytes.
     pub fn missing(&self, id: BufferId, bytes: u64) -> usize {
-        let entry = &self.buffers[&id];
+        let Some(entry) = self.buffers.get(&id) else { return 0 };
         let slots = self.slots_of(entry.head, entry.head + bytes);
         slots.saturating_sub(entry.slots.len())
     }

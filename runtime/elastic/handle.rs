@@ -216,6 +216,12 @@ impl<T: Pod> ElasticBuffer<T> {
     }
 }
 
+impl<E> Drop for ElasticBuffer<E> {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
 impl<E> std::fmt::Debug for ElasticBuffer<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (length, size) = (self.len(), self.inner.element.bytes());

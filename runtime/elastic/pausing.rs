@@ -72,9 +72,9 @@ impl Elastics {
         let _turn = self.pausing.lock();
         let buffers = self.tagged(tag, true);
         let mut held = Held::new(&buffers);
-        for done in 0..buffers.len() {
-            if let Err(error) = buffers[done].fill(&held.mappings[done]) {
-                for (buffer, mapping) in held.buffers.iter().zip(&mut held.mappings).take(done + 1) {
+        for (done, (buffer, mapping)) in buffers.iter().zip(&held.mappings).enumerate() {
+            if let Err(error) = buffer.fill(mapping) {
+                for (buffer, mapping) in buffers.iter().zip(&held.mappings).take(done + 1) {
                     if let Err(error) = buffer.empty(mapping) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "memory stays with elastic buffer `{}`", buffer.name);

@@ -10,21 +10,22 @@ __global__ void fill(unsigned* at, u64 first, u64 end, unsigned base) {
     for (u64 i = first + first_index(); i < end; i += lanes()) at[i] = base + static_cast<unsigned>(i);
 }
 
-__global__ void add(unsigned* at, u64 first, u64 end, unsigned by) {
-    for (u64 i = first + first_index(); i < end; i += lanes()) at[i] += by;
-}
-
 __global__ void count_wrong(const unsigned* at, u64 first, u64 end, unsigned base, u64* wrong) {
     u64 bad = 0;
     for (u64 i = first + first_index(); i < end; i += lanes()) bad += at[i] != base + static_cast<unsigned>(i);
     if (bad) atomicAdd(wrong, bad);
 }
 
-// Adds 1 to all elements, again and again, until it is told to stop; says when it has begun.
+// One block adds 1 to all elements, again and again, until it is told to stop; says when it has begun.
 __global__ void churn(unsigned* at, u64 end, volatile unsigned* told, volatile unsigned* begun) {
+    __shared__ unsigned stop;
     *begun = 1;
     do {
         for (u64 i = first_index(); i < end; i += lanes()) at[i] += 1;
         __nanosleep(1000);
-    } while (!*told && !gpuvm::failed());
+        __syncthreads();
+        // All lanes stop after the same round.
+        if (threadIdx.x == 0) stop = *told || gpuvm::failed();
+        __syncthreads();
+    } while (!stop);
 }

@@ -216,7 +216,9 @@ fn buffers_share_handles_and_no_kernel_finds_another_ones_bytes() {
     let launches: Vec<Launch> = filled
         .map(|(i, buffer)| bench.launch("fill", config(), (buffer, 0u64, buffer.len(), base(i))))
         .collect();
-    launches.into_iter().for_each(|launch| drop(launch.sync().unwrap()));
+    for launch in launches {
+        launch.sync().unwrap();
+    }
     let right = |buffers: &[ElasticBuffer<u32>]| {
         for (i, buffer) in buffers.iter().enumerate() {
             assert_eq!(wrong(&bench, buffer, 0, base(i)), 0, "{buffer:?}");
@@ -296,7 +298,7 @@ fn a_paused_buffer_gives_its_memory_and_comes_back_where_it_was() {
     assert_eq!(wrong(&bench, &other, 0, 9), 0);
     // Whoever uses it is told so.
     let args = (&one, 0u64, 1u64, 1u32);
-    let launched = bench.kernel("add").launch(config(), args);
+    let launched = bench.kernel("fill").launch(config(), args);
     assert!(matches!(&launched, Err(Error::Paused { tag, .. }) if tag == "kv"));
     assert!(refused(launched).contains("resume tag `kv`"));
     for outcome in [
@@ -417,7 +419,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(f64::from_ne_bytes(out), 2.5);
     let message = refused(
         bench
-            .kernel("add")
+            .kernel("fill")
             .launch(config(), (Arg::from(&raw), 0u64, 1u64, 1u32)),
     );
     assert!(message.contains("argument 1") && message.contains("f64"), "{message}");
@@ -451,7 +453,10 @@ fn who_has_more_than_it_uses_gives_it_to_who_needs_it() {
         vm.trim(2 * bytes);
         vm.device().allocate(2 * bytes, 256).is_ok()
     });
-    drop(hog);
+    // So does a plain buffer, by itself.
+    let plain = vm.buffer::<u32>(2 * size).unwrap();
+    assert!(refused(vm.buffer::<u32>(40 * size)).contains("out of GPU memory"));
+    drop((hog, plain));
     assert!(vm.trim(u64::MAX) >= 8 * bytes);
     assert_eq!(vm.elastic_stats().handles.free, 0);
 }
@@ -467,7 +472,7 @@ fn everything_can_be_dropped_while_launches_run_in_every_order() {
         );
         let launches: Vec<Launch> = [&one, &other]
             .into_iter()
-            .map(|buffer| bench.launch("add", config(), (buffer, 0u64, buffer.len(), 1u32)))
+            .map(|buffer| bench.launch("fill", config(), (buffer, 0u64, buffer.len(), 1u32)))
             .collect();
         one.grow(2 * size).unwrap();
         one.shrink(size).unwrap();
@@ -491,6 +496,27 @@ fn everything_can_be_dropped_while_launches_run_in_every_order() {
     assert_eq!(bench.vm.elastic_stats().buffers, 2, "it and the words of the kernel");
     churning.end();
     until("their end", || bench.vm.elastic_stats().buffers == 0);
+}
+
+#[test]
+fn a_gpu_that_follows_a_seed_maps_nothing_ahead_and_forgets_nothing() {
+    let gpu = simulated_gpu(4).seed(7);
+    let bench = Bench::new(simulated(4).gpu(gpu), ELASTIC);
+    let (vm, size) = (&bench.vm, handle(&bench.vm));
+    let buffer = vm.elastic::<u32>(20 * size).tag("kv").build().unwrap();
+    for step in 1..=6 {
+        assert!(!buffer.grow(size).unwrap().foreseen);
+        assert_eq!(buffer.capacity(), step * size);
+    }
+    bench.must("fill", config(), (&buffer, 0u64, 2 * size, 4u32));
+    buffer.shrink(4 * size).unwrap();
+    assert_eq!((buffer.capacity(), vm.elastic_stats().handles.free), (2 * size, 4));
+    vm.pause("kv").unwrap();
+    vm.resume("kv").unwrap();
+    assert_eq!(wrong(&bench, &buffer, 0, 4), 0);
+    buffer.grow(size).unwrap();
+    bench.must("fill", config(), (&buffer, 2 * size, 3 * size, 4u32));
+    assert_eq!(wrong(&bench, &buffer, 0, 4), 0);
 }
 
 #[test]

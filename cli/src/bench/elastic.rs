@@ -14,7 +14,7 @@ use crate::bench::args::OutputArgs;
 use crate::bench::latency::spread;
 use crate::bench::machine::{Machine, direct, size};
 use crate::bench::raw::quantile;
-use crate::bench::report::{Report, Row, Runs, Unit};
+use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
 
 /// Elastic buffers.

@@ -101,6 +101,7 @@ pub const SIMULATED_ALONE: &[&str] = &[
 /// Files of tests that are compiled for one architecture.
 const TESTS_ALONE: &[&str] = &[
     "tests/kernels/broadcast.cu",
+    "tests/kernels/elastic.cu",
     "tests/kernels/faulty.cu",
     "tests/kernels/holding.cu",
 ];
@@ -460,6 +461,11 @@ pub const FILES: &[File] = &[
             plain("at_owner", 24),
             plain("sum", 16),
         ],
+    },
+    File {
+        path: "tests/kernels/elastic.cu",
+        defines: &[],
+        kernels: &[plain("fill", 16), plain("count_wrong", 16), plain("churn", 24)],
     },
     File {
         path: "tests/kernels/holding.cu",

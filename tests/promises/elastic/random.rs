@@ -186,20 +186,10 @@ impl Run {
     /// All elements of all buffers.
     fn check_all(&mut self) {
         self.hog = None;
-        for which in 0..2 {
-            while self.paused[which] {
-                if self.bench.vm.resume(TAGS[which]).is_ok() {
-                    self.paused[which] = false;
-                } else {
-                    // Room, at the cost of one that is checked first.
-                    let other = (0..BUFFERS).find(|place| place % 2 != which && self.tried[*place].is_some());
-                    let tried = self.tried[other.expect("there is room for those of one tag")]
-                        .take()
-                        .unwrap();
-                    if !self.paused[1 - which] {
-                        self.check(&tried, (0, tried.buffer.len()));
-                    }
-                }
+        // There is room for all now.
+        for (tag, paused) in TAGS.iter().zip(&self.paused) {
+            if *paused {
+                self.bench.vm.resume(tag).unwrap();
             }
         }
         for tried in self.tried.iter().flatten() {
@@ -210,7 +200,7 @@ impl Run {
 
 #[test]
 fn whatever_grows_shrinks_pauses_and_goes_each_buffer_has_what_was_written() {
-    for seed in seeds(0, 1) {
+    for seed in seeds(0, 20) {
         let mut run = Run::new(seed);
         for _ in 0..OPERATIONS {
             run.step();
