@@ -520,6 +520,34 @@ fn a_gpu_that_follows_a_seed_maps_nothing_ahead_and_forgets_nothing() {
 }
 
 #[test]
+fn memory_that_is_taken_back_is_never_that_of_a_length_that_grows_again() {
+    let bench = bench();
+    let (vm, size) = (&bench.vm, handle(&bench.vm));
+    let buffer = vm.elastic_buffer::<u32>(40 * size).unwrap();
+    buffer.grow(20 * size).unwrap();
+    std::thread::scope(|scope| {
+        let growing = scope.spawn(|| {
+            for round in 0..2000 {
+                buffer.shrink(16 * size).unwrap();
+                buffer.grow(16 * size).unwrap();
+                for i in [4 * size, buffer.len() - 1] {
+                    buffer.write(i, &[round]).unwrap();
+                    let mut found = [0];
+                    buffer.read(i, &mut found).unwrap();
+                    assert_eq!(found, [round]);
+                }
+            }
+        });
+        let mut taken = 0;
+        while !growing.is_finished() {
+            taken += vm.trim(u64::MAX);
+        }
+        growing.join().unwrap();
+        assert!(taken > 0, "nothing was taken back");
+    });
+}
+
+#[test]
 fn threads_grow_one_buffer_and_have_parts_of_it_each() {
     let bench = bench();
     let (vm, size) = (&bench.vm, handle(&bench.vm));
