@@ -43,29 +43,29 @@ impl Elastics {
             buffer.state.lock().asked = false;
             return;
         }
-        self.ahead.asked.lock().push(Arc::downgrade(buffer));
-        let mut thread = self.ahead.thread.lock();
-        if matches!(*thread, Thread::NotYet) {
-            *thread = self.start();
-        }
-        match &*thread {
-            Thread::Runs(background) => background.wake(),
-            Thread::NotYet | Thread::Cannot => self.ahead.asked.lock().clear(),
-        }
+        self.queue(buffer, true);
     }
 
-    /// Has the thread look at a buffer that is to give back what it does not use.
+    /// Has the thread look at a buffer that is to give back what it does not use, some time later.
     pub(super) fn ask_later(self: &Arc<Self>, buffer: &Arc<ElasticInner>) {
         if self.deterministic {
+            // Not while a launch runs: then who needs it asks again.
             let _: Result<usize, Busy> = buffer.give_unused(0, usize::MAX);
             buffer.state.lock().going = None;
             return;
         }
-        // Its turn comes, or it is woken for others; once one has grown it runs.
-        self.ahead.asked.lock().push(Arc::downgrade(buffer));
+        self.queue(buffer, false);
+    }
+
+    fn queue(self: &Arc<Self>, buffer: &Arc<ElasticInner>, at_once: bool) {
         let mut thread = self.ahead.thread.lock();
         if matches!(*thread, Thread::NotYet) {
             *thread = self.start();
+        }
+        let Thread::Runs(background) = &*thread else { return };
+        self.ahead.asked.lock().push(Arc::downgrade(buffer));
+        if at_once {
+            background.wake();
         }
     }
 

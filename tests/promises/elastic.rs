@@ -1,6 +1,7 @@
 //! Elastic buffers: a pointer that stays, with memory that comes and goes. Whatever grows, shrinks, shares handles, is paused or refused,
 //! kernels and the host find in each buffer what was written there.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
@@ -517,6 +518,37 @@ fn a_gpu_that_follows_a_seed_maps_nothing_ahead_and_forgets_nothing() {
     buffer.grow(size).unwrap();
     bench.must("fill", config(), (&buffer, 2 * size, 3 * size, 4u32));
     assert_eq!(wrong(&bench, &buffer, 0, 4), 0);
+}
+
+#[test]
+fn memory_that_is_taken_back_is_never_that_of_a_length_that_grows_again() {
+    let bench = bench();
+    let (vm, size) = (&bench.vm, handle(&bench.vm));
+    let buffer = vm.elastic_buffer::<u32>(40 * size).unwrap();
+    buffer.grow(20 * size).unwrap();
+    // Of the thread that takes. Relaxed: it orders nothing.
+    let taken = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let growing = scope.spawn(|| {
+            let mut round = 0;
+            until("memory that is taken back", || {
+                round += 1;
+                buffer.shrink(16 * size).unwrap();
+                buffer.grow(16 * size).unwrap();
+                for i in [4 * size, buffer.len() - 1] {
+                    buffer.write(i, &[round]).unwrap();
+                    let mut found = [0];
+                    buffer.read(i, &mut found).unwrap();
+                    assert_eq!(found, [round]);
+                }
+                taken.load(Ordering::Relaxed) > (1000 * size) * 4
+            });
+        });
+        while !growing.is_finished() {
+            taken.fetch_add(vm.trim(u64::MAX), Ordering::Relaxed);
+        }
+        growing.join().unwrap();
+    });
 }
 
 #[test]
