@@ -35,7 +35,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        3,
+        10,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -51,7 +51,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        14,
+        7,
         LATE,
     ),
     broken(
@@ -71,7 +71,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        100,
+        49,
         LATE,
     ),
     broken(
@@ -80,7 +80,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
         &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
         RUN,
-        231,
+        304,
         LATE,
     ),
     broken(
@@ -106,7 +106,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        1969,
+        767,
         LATE,
     ),
     broken(
@@ -119,7 +119,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (!lent) return 0;\n",
         )],
         RUN,
-        29,
+        33,
         &["has writers long after its loan has ended"],
     ),
     broken(
@@ -210,7 +210,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "before its home changes, a page's copy at a neighbour goes",
         &[plant(FLUSH, "if (victim_in(region, seen)) {", "if (false) {")],
         RUN,
-        18,
+        23,
         &["differ from byte", "instead of", "is not free at the end"],
     ),
     broken(
@@ -237,7 +237,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "who takes a page out of its frame with a slot makes the frame forget it",
         &[plant(VICTIM, "        if (had) st_relaxed_gpu(beside, 0u);\n", "")],
         RUN,
-        0,
+        2,
         &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
     ),
     broken(
@@ -263,7 +263,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
-        9,
+        2,
         &[
             "its slot",
             "where page",
@@ -283,7 +283,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "",
         )],
         RUN,
-        2,
+        0,
         TWICE,
     ),
     broken(
