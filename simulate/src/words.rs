@@ -169,9 +169,7 @@ pub fn transition_with_victim(old: u64, new: u64, evictable: bool) -> Result<Tra
 
 /// The slot at a neighbour that an absent page's word names.
 pub fn victim(word: u64) -> Option<u32> {
-    (word & STATE_MASK == ABSENT)
-        .then(|| frame(word))
-        .and_then(slot)
+    (word & STATE_MASK == ABSENT).then(|| frame(word)).and_then(slot)
 }
 
 /// The slot that a frame field names, which may count fetches instead.

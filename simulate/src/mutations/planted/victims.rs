@@ -226,7 +226,11 @@ pub(super) static ALL: [Mutation; 25] = [
         "kept-beside-a-free-frame",
         Victims(10),
         "a frame that its page has left, by whatever way, keeps no slot",
-        &[plant(FLUSH, "                drop_kept(region, frame_of(seen), true);\n", "")],
+        &[plant(
+            FLUSH,
+            "                drop_kept(region, frame_of(seen), true);\n",
+            "",
+        )],
         RUN,
         15,
         &["went to the pool and keeps"],
