@@ -16,7 +16,7 @@ pub(crate) trait GivesHandles: Send + Sync {
     fn holds(&self) -> (String, u64);
 
     /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
-    /// for nothing, and passes over what is in use.
+    /// for no launch, nor long for others, and passes over what is in use.
     fn give_up(&self, handles: usize) -> usize;
 }
 
