@@ -12,7 +12,7 @@ mod stats;
 
 use std::{
     sync::{Arc, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use gpuvm_gpu::{AddressSpace, Gpu, GpuError};
@@ -35,6 +35,9 @@ use crate::{
     launch::{LaunchKind, Memory, Naming},
 };
 
+/// How long who needs memory waits for the lock of a buffer that may have some: another thread may be mapping some handles there.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// The elastic buffers of one GPU.
 pub(crate) struct Elastics {
     device: Arc<dyn Gpu>,
@@ -52,7 +55,7 @@ pub(crate) struct Elastics {
 /// Shared by the handle and the launches that name the buffer.
 ///
 /// Locks are taken in this order: launches, mapping, state or the book. Who needs handles holds the mapping of its own buffer, and asks
-/// others by trying their locks alone.
+/// others by trying their locks for some time, not longer.
 pub(crate) struct ElasticInner {
     pub name: String,
     pub element: ElementType,
@@ -88,6 +91,8 @@ struct State {
     /// Its memory is not there, and never will be.
     closed: bool,
     pace: Pace,
+    /// Who maps for it asks others for handles.
+    asking: bool,
     /// The thread in the background will map more.
     asked: bool,
     /// It will give back what is not in use, some time after this.
@@ -260,7 +265,7 @@ impl GivesHandles for ElasticInner {
 
     fn give_up(&self, handles: usize) -> usize {
         // Of what is mapped and not in use.
-        self.give_unused(0, handles).unwrap_or_default()
+        self.give_unused(0, handles, PATIENCE).unwrap_or_default()
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) trait GivesHandles: Send + Sync {
     fn holds(&self) -> (String, u64);
 
     /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
-    /// for nothing, and passes over what is in use.
+    /// for no launch, nor long for others, and passes over what is in use.
     fn give_up(&self, handles: usize) -> usize;
 }
 
@@ -93,10 +93,12 @@ impl Handles {
     }
 
     fn take_with(&self, count: usize, ask: bool) -> Result<Vec<Handle>> {
-        let mut taken = Vec::new();
+        let (mut taken, mut made) = (Vec::new(), Vec::new());
         loop {
-            self.reuse(count, &mut taken);
-            if taken.len() >= count {
+            self.reuse(count - made.len(), &mut taken);
+            let missing = count - made.len() - taken.len();
+            if missing == 0 {
+                taken.append(&mut made);
                 return Ok(taken);
             }
             match self.gpu.piece() {
@@ -104,16 +106,23 @@ impl Handles {
                     let mut state = self.state.lock();
                     state.stats.from_driver += 1;
                     state.stats.held += 1;
-                    taken.push(handle);
+                    made.push(handle);
                 }
-                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(count - taken.len()) > 0 => {}
+                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(missing) > 0 => {}
                 Err(source) => {
-                    let missing = count - taken.len();
                     self.give(taken);
+                    self.unmake(made);
                     return Err(self.refused(count, missing, source));
                 }
             }
         }
+    }
+
+    /// Gives back to the driver what it has just made: all memory that is left is no pool's to keep.
+    fn unmake(&self, made: Vec<Handle>) {
+        let mut state = self.state.lock();
+        state.stats.held -= made.len() as u64;
+        state.stats.to_driver += made.len() as u64;
     }
 
     /// Uses free handles again, until there are so many.
@@ -324,6 +333,9 @@ mod tests {
             message.contains("tables hold 4.0 MiB") && !message.contains("heaps"),
             "{message}"
         );
-        assert_eq!((pool.stats().held, pool.stats().free), (0, 2));
+        // What the driver had made goes back to it.
+        let stats = pool.stats();
+        assert_eq!((stats.held, stats.free, stats.to_driver), (0, 0, 2));
+        assert_eq!(pool.take(2).unwrap().len(), 2);
     }
 }

@@ -50,7 +50,7 @@ impl Elastics {
     pub(super) fn ask_later(self: &Arc<Self>, buffer: &Arc<ElasticInner>) {
         if self.deterministic {
             // Not while a launch runs: then who needs it asks again.
-            let _: Result<usize, Busy> = buffer.give_unused(0, usize::MAX);
+            let _: Result<usize, Busy> = buffer.give_unused(0, usize::MAX, Duration::ZERO);
             buffer.state.lock().going = None;
             return;
         }
@@ -144,7 +144,7 @@ impl ElasticInner {
             }
             state.pace.ahead()
         };
-        self.give_unused(ahead, usize::MAX)?;
+        self.give_unused(ahead, usize::MAX, Duration::ZERO)?;
         self.state.lock().going = None;
         Ok(())
     }

@@ -106,11 +106,19 @@ impl ElasticInner {
             return Ok(Mapped::MustMove);
         }
         if missing > 0 {
-            let handles = family.handles.take(missing)?;
+            let handles = self.take(missing)?;
             self.map_more(mapping, slots, handles)?;
         }
         self.publish();
         Ok(Mapped::Yes)
+    }
+
+    /// Handles for itself. Its mapping is held: nobody need wait for it to ask it for some meanwhile.
+    fn take(&self, count: usize) -> Result<Vec<Handle>> {
+        self.state.lock().asking = true;
+        let taken = self.family.handles.take(count);
+        self.state.lock().asking = false;
+        taken
     }
 
     /// Puts handles behind further slots, from `slots` on. After an error nothing has changed.
@@ -148,7 +156,7 @@ impl ElasticInner {
         let end = head + self.bytes_of(self.length());
         let start = offset.max(head);
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
-        let own = family.handles.take(1)?;
+        let own = self.take(1)?;
         let addr = mapping.space.addr() + start;
         let moved = (|| {
             family.device.read(addr, &mut bytes)?;
@@ -191,16 +199,24 @@ impl ElasticInner {
         Ok(())
     }
 
-    /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for nothing.
+    /// Gives back up to so many handles of what is mapped and not in use, but for `ahead` bytes: how many became free. It waits for
+    /// nothing but `patience`, for each of the buffer's locks.
     ///
     /// # Errors
     /// [`Busy`] while a launch that may name the buffer runs, or somebody else maps.
-    pub(super) fn give_unused(&self, ahead: u64, handles: usize) -> Result<usize, Busy> {
-        let mut launches = self.launches.try_lock().ok_or(Busy)?;
+    pub(super) fn give_unused(&self, ahead: u64, handles: usize, patience: Duration) -> Result<usize, Busy> {
+        {
+            let state = self.state.lock();
+            if state.paused || state.asking {
+                return Ok(0);
+            }
+        }
+        // Whoever has one of them may wait for the other, or for one of the caller's: the patience ends that.
+        let mapping = self.mapping.try_lock_for(patience).ok_or(Busy)?;
+        let mut launches = self.launches.try_lock_for(patience).ok_or(Busy)?;
         if !launches.is_idle() {
             return Err(Busy);
         }
-        let mapping = self.mapping.try_lock().ok_or(Busy)?;
         let (head, had) = {
             let book = self.family.book.lock();
             (book.head(self.id), book.bytes(self.id))
