@@ -123,15 +123,17 @@ impl FreeList {
         self.state.addr()
     }
 
-    /// Holds `free` and nothing else, in lap 0. No kernel may run.
+    /// Holds `free` and nothing else, in lap 0. The hand stays: ages of counts follow from it. No kernel may run.
     pub fn fill(&self, gpu: &dyn Gpu, free: impl Iterator<Item = u32>) -> Result<(), GpuError> {
         let mut slots: Vec<u64> = free.map(|number| 1 << 32 | u64::from(number)).collect();
         let there = slots.len() as u64;
         slots.resize(self.count as usize, 0);
         self.ring.write(gpu, 0, &slots)?;
+        let before = self.state.read(gpu, 0, 1)?;
         let state = PoolState {
             available: there,
             tail: there,
+            hand: before[0].hand,
             ..zero()
         };
         self.state.write(gpu, 0, &[state])

@@ -92,9 +92,11 @@ impl Shared {
         let Some(holder) = &*self.holder.read() else {
             return leaving();
         };
+        // Not under the lock of the terms: a holder may ask for them.
+        let terms = *self.terms.lock();
         Answer::Description(Description {
             program: self.program.clone(),
-            terms: *self.terms.lock(),
+            terms,
             holding: holder.holding(),
             total_bytes: self.total_bytes,
             since: self.since,
@@ -113,13 +115,16 @@ impl Shared {
         };
         let holding = || Some(self.holder.read().as_ref()?.holding().total());
         let Some(held) = holding() else { return leaving() };
-        let above = terms.limit().map_or(0, |limit| held.saturating_sub(limit));
-        let gave = match above {
-            0 => 0,
+        // Whoever had the turn before may have taken some of it.
+        let give = |holder: &dyn Holder, deadline| {
+            let limit = self.terms.lock().limit();
+            let above = limit.map_or(0, |limit| holder.holding().total().saturating_sub(limit));
+            if above == 0 { 0 } else { holder.give_up(above, deadline) }
+        };
+        let gave = match terms.limit() {
             // Where it is not its turn, the terms hold all the same: the next one who asks gets what is above the limit.
-            above => self
-                .in_turn(client, within_ms, |holder, deadline| holder.give_up(above, deadline))
-                .unwrap_or_default(),
+            Some(limit) if held > limit => self.in_turn(client, within_ms, give).unwrap_or_default(),
+            _ => 0,
         };
         Answer::Changed(Changed {
             terms,
@@ -152,7 +157,8 @@ impl Shared {
 
     /// Gives what the rule of shares lets this tenant give, whatever the asker has worked out.
     fn give(&self, holder: &dyn Holder, bytes: u64, asker: &Stake, deadline: Instant) -> u64 {
-        let own = message::stake(&self.terms.lock(), &holder.holding());
+        let terms = *self.terms.lock();
+        let own = message::stake(&terms, &holder.holding());
         let allowed: u64 = plan(&[own], asker, bytes).iter().map(|(_, bytes)| bytes).sum();
         match allowed {
             0 => 0,

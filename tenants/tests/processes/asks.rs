@@ -252,7 +252,7 @@ fn one_that_gives_nothing_is_passed_over() {
     let low = Process::start(&registry, 8 * MIB, terms(0, None, -1));
     let tenant = joined(&registry, &Arc::new(Pool::default()), 0);
     // It holds out until the deadline of the whole request.
-    let found = short(tenant.ask(MIB, Duration::from_millis(300), DriverView::default));
+    let found = short(tenant.ask(MIB, Duration::from_secs(3), DriverView::default));
     let keeps = |pid| {
         found
             .holders

@@ -124,6 +124,8 @@ pub fn ask(tenant: &Tenant, pool: &Pool, bytes: u64) -> String {
 #[test]
 fn acts_as_it_is_told() {
     let Ok(setup) = std::env::var(VARIABLE) else { return };
+    // Also where the test is killed.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let (folder, key, frames, terms): (std::path::PathBuf, String, u64, Terms) = serde_json::from_str(&setup).unwrap();
     let pool = Arc::new(Pool::new(frames, 0));
     let gpu = SharedGpu {

