@@ -274,6 +274,8 @@ impl ElasticInner {
     /// go later; nobody uses them.
     fn close(&self) {
         if !self.launches.lock().is_idle() {
+            // Nobody uses an element when those have ended, also where their handles live on: then it is for who needs memory.
+            self.state.lock().length = 0;
             return;
         }
         // The thread in the background may be mapping.

@@ -38,7 +38,7 @@ use crate::{
 ///   launches that are enqueued after `grow` has returned use the new ones.
 /// - *Shrinking* waits for nothing. What is behind the new length must not be used any more, also by launches that run; it is unmapped when
 ///   they have ended, and goes to a pool for other elastic buffers. [`VmGpu::trim`](crate::VmGpu::trim) gives it to the driver.
-/// - *Dropping* it while a launch uses it is safe: the memory goes when the launch ends.
+/// - *Dropping* it while a launch uses it is safe: the memory is for others when the launch has ended.
 pub struct ElasticBuffer<E> {
     pub(crate) gpu: Arc<PagedGpu>,
     pub(crate) inner: Arc<ElasticInner>,

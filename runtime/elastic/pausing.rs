@@ -48,7 +48,13 @@ impl Elastics {
         let _turn = self.pausing.lock();
         let buffers = self.tagged(tag, false);
         let mut held = Held::new(&buffers);
-        let set = |paused: bool| buffers.iter().for_each(|buffer| buffer.state.lock().paused = paused);
+        // One whose handle has gone stays as it is.
+        let set = |paused: bool| {
+            for buffer in &buffers {
+                let mut state = buffer.state.lock();
+                state.paused = paused || state.closed;
+            }
+        };
         // From here on no length moves.
         set(true);
         let contents: Result<Vec<Vec<u8>>> = buffers.iter().map(|buffer| buffer.contents()).collect();
@@ -87,7 +93,8 @@ impl Elastics {
         for (buffer, mapping) in held.buffers.iter().zip(&mut held.mappings) {
             bytes += mapping.contents.take().map_or(0, |contents| contents.len() as u64);
             buffer.publish();
-            buffer.state.lock().paused = false;
+            let mut state = buffer.state.lock();
+            state.paused = state.closed;
         }
         Ok(bytes)
     }
@@ -96,6 +103,10 @@ impl Elastics {
 impl ElasticInner {
     /// What it holds.
     fn contents(&self) -> Result<Vec<u8>> {
+        if self.state.lock().closed {
+            // Its handle went after the tag's buffers were listed.
+            return Ok(Vec::new());
+        }
         let bytes = self.bytes_of(self.length());
         let mut contents = Vec::new();
         contents
@@ -127,6 +138,9 @@ impl ElasticInner {
         let Some(contents) = mapping.contents.as_ref().filter(|contents| !contents.is_empty()) else {
             return Ok(());
         };
+        if self.state.lock().closed {
+            return Ok(());
+        }
         let bytes = contents.len() as u64;
         self.family.supply(|book, fresh| book.reopen(self.id, bytes, fresh))?;
         self.place(&*mapping.space, 0)?;

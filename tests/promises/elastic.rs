@@ -9,6 +9,7 @@ use crate::common::{
 };
 use gpuvm::{Arg, ElasticBuffer, ElementType, Error, Launch, LaunchConfig, Vm};
 
+mod dropped;
 mod random;
 
 const ELASTIC: Kernels = Kernels {
