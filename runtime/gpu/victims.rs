@@ -124,14 +124,19 @@ impl Victims {
             page_size,
             given_back: AtomicU64::new(0),
         };
-        let lenders = victims.lenders.lock();
-        for lender in &*lenders {
-            victims.tell(gpu, lender, 0)?;
-        }
-        victims.tell_spare(gpu, &lenders)?;
-        drop(lenders);
-        victims.free_all(gpu)?;
+        victims.begin_loans(gpu)?;
         Ok(Some(victims))
+    }
+
+    /// Tells lanes of all that is lent, and that all of it is free.
+    fn begin_loans(&self, gpu: &dyn Gpu) -> Result<()> {
+        let lenders = self.lenders.lock();
+        for lender in &*lenders {
+            self.tell(gpu, lender, 0)?;
+        }
+        self.tell_spare(gpu, &lenders)?;
+        drop(lenders);
+        self.free_all(gpu)
     }
 
     /// Address of the [`VictimsDesc`].

@@ -149,11 +149,7 @@ impl Total {
             (borrows, self.came_back, "no page came from a neighbour's memory"),
             (borrows, self.lost, "no page was missed where a copy had ended"),
             (lends, self.displaced, "no page at a neighbour made room for another"),
-            (
-                lends,
-                looks.victims,
-                "no copy at a neighbour was compared with its home",
-            ),
+            (lends, looks.victims, "no slot at a neighbour was compared with a home"),
             (lends, looks.taken_back, "no lender ever used what it was given back"),
             (
                 matches!(self.workload, Workload::Linear | Workload::Broadcast),
