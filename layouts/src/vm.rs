@@ -534,8 +534,8 @@ pub struct Counters {
     pub broadcast_lines: u64,
     /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
     pub victims_displaced: u64,
-    /// Unused, to the end of the line.
-    pub pad: [u64; 15],
+    /// Unused, to a power of two: shards lie a shift apart.
+    pub pad: [u64; 31],
 }
 
 /// Sub-buckets an octave of the latency histogram.
@@ -572,7 +572,7 @@ shared_layout! {
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
         spared_until: 400, pad3: 408, }
-    Counters: 384 {
+    Counters: 512 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,
         pool_dry: 104, queue_full: 112, pages_failed: 120, pages_corrupt: 128, replicas_missed: 136,

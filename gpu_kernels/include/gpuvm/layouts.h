@@ -761,8 +761,8 @@ struct alignas(128) Counters {
     unsigned long long broadcast_lines;
     /// Pages that lost their slot at a neighbour GPU to a page that was fetched more often.
     unsigned long long victims_displaced;
-    /// Unused, to the end of the line.
-    unsigned long long pad[15];
+    /// Unused, to a power of two: shards lie a shift apart.
+    unsigned long long pad[31];
 };
 
 /// Demand fetches by the time from the miss to the publication, in the device's ticks. Bucket of `n` ticks: below 16 the
@@ -997,7 +997,7 @@ static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
 static_assert(sizeof(PoolState) == 512, "size of PoolState");
-static_assert(sizeof(Counters) == 384, "size of Counters");
+static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");

@@ -123,7 +123,7 @@ pub const FILES: &[File] = &[
             paged("gpuvm_catch_up", 8, 8),
             paged("gpuvm_forget", 32, 32),
             plain("gpuvm_read_home", 24),
-            plain("gpuvm_pass_on", 32),
+            plain("gpuvm_pass_on", 40),
             plain("gpuvm_bring_copy", 24),
         ],
     },
@@ -440,12 +440,13 @@ pub const FILES: &[File] = &[
         path: "cli/src/bench/gps/streams.cu",
         defines: &[],
         kernels: &[
-            plain("load_bare", 32),
-            plain("load_broadcast", 32),
+            // The loads and the queue for sm_75, which unrolls more: sm_90 takes 8 less.
+            plain("load_bare", 40),
+            plain("load_broadcast", 40),
             plain("store_bare", 16),
             plain("store_broadcast", 32),
             plain("near_plain", 32),
-            plain("near_merged", 40),
+            plain("near_merged", 48),
         ],
     },
     File {
