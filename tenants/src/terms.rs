@@ -94,28 +94,15 @@ impl Terms {
         let get = |name| get(name).map(|value| value.to_string_lossy().trim().to_owned());
         let get = |name| get(name).filter(|value| !value.is_empty());
         if let Some(text) = get(MINIMUM_VARIABLE) {
-            let minimum = text.parse::<Minimum>().map_err(|why| TermsError::Variable {
-                name: MINIMUM_VARIABLE,
-                text,
-                why,
-            })?;
+            let minimum = parsed::<Minimum>(MINIMUM_VARIABLE, text, str::parse)?;
             change.minimum = Some(minimum.bytes_of(total_bytes));
         }
         if let Some(text) = get(LIMIT_VARIABLE) {
-            let limit = text.parse::<Limit>().map_err(|why| TermsError::Variable {
-                name: LIMIT_VARIABLE,
-                text,
-                why,
-            })?;
+            let limit = parsed::<Limit>(LIMIT_VARIABLE, text, str::parse)?;
             change.limit = Some(limit.change(total_bytes));
         }
         if let Some(text) = get(PRIORITY_VARIABLE) {
-            let priority = parse_priority(&text).map_err(|why| TermsError::Variable {
-                name: PRIORITY_VARIABLE,
-                text,
-                why,
-            })?;
-            change.priority = Some(priority);
+            change.priority = Some(parsed(PRIORITY_VARIABLE, text, parse_priority)?);
         }
         Terms::default().changed(&change)
     }
@@ -273,6 +260,11 @@ impl fmt::Display for Terms {
         let minimum = spell_bytes(self.minimum);
         write!(f, "minimum {minimum}, limit {limit}, priority {}", self.priority)
     }
+}
+
+/// What a variable says.
+fn parsed<T>(name: &'static str, text: String, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, TermsError> {
+    parse(&text).map_err(|why| TermsError::Variable { name, text, why })
 }
 
 #[cfg(test)]
