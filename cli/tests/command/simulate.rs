@@ -394,7 +394,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
             "rule {rule} of places"
         );
     }
-    for rule in 1..=11 {
+    for rule in 1..=15 {
         assert!(
             mutations::all().any(|m| m.origin == Origin::Victims(rule)),
             "rule {rule} of victims"
