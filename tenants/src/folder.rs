@@ -249,7 +249,7 @@ pub enum FolderError {
         path: PathBuf,
     },
     /// A file in the place of the folder.
-    #[error("{} is no folder; remove it, or name another folder in {FOLDER_VARIABLE}", path.display())]
+    #[error("{} is no folder; name another one in {FOLDER_VARIABLE}", path.display())]
     NoFolder {
         /// The folder's name.
         path: PathBuf,
