@@ -212,7 +212,7 @@ fn a_folder_that_cannot_be_used_is_named() {
             "{err}"
         );
         assert!(
-            err.contains("registry is no folder; remove it, or name another folder in GPUVM_TENANTS_DIR"),
+            err.contains("registry is no folder; name another one in GPUVM_TENANTS_DIR"),
             "{err}"
         );
     }
