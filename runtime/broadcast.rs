@@ -209,7 +209,9 @@ impl BroadcastInner {
                 on.gpu
                     .or_lost(written.doing(|| format!("describing broadcast array `{}`", self.name)))?;
             }
-            on.desc.lock().others = subscriptions.others(view);
+            let mut desc = on.desc.lock();
+            desc.others = subscriptions.others(view);
+            desc.held_parts = subscriptions.held_parts(view, desc.part_shift - desc.page_shift);
         }
         Ok(())
     }

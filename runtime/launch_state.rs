@@ -1,15 +1,15 @@
 //! The states of launches, in GPU memory: lanes look at the abort flag in their slow paths, and over the bus a look costs
-//! more than a microsecond.
+//! more than a microsecond. Whether a launch has met a fault is told in host memory: of most launches the host reads nothing else.
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use bytemuck::Zeroable;
-use gpuvm_gpu::{Gpu, GpuError};
+use gpuvm_gpu::{Gpu, GpuError, HostMemory};
 use gpuvm_layouts::{FaultRecord, LaunchState};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::device::DeviceArray;
 
@@ -18,71 +18,109 @@ const CHUNK: u64 = 64;
 
 /// Launches come often and allocations are slow: states that are kept for the next launch.
 pub(crate) struct StatePool {
-    inner: Mutex<Slots>,
+    /// Each with whether it is as [`Place::initial`] says.
+    free: Mutex<Vec<(Place, bool)>>,
 }
 
-#[derive(Default)]
-struct Slots {
-    chunks: Vec<DeviceArray<LaunchState>>,
-    /// Address, and whether it holds zeros.
-    free: Vec<(u64, bool)>,
+/// States that were allocated at once, and a word each in host memory.
+struct Chunk {
+    states: DeviceArray<LaunchState>,
+    told: HostMemory,
+}
+
+/// One state of a chunk.
+#[derive(Clone)]
+struct Place {
+    chunk: Arc<Chunk>,
+    number: u64,
+}
+
+impl Place {
+    fn addr(&self) -> u64 {
+        self.chunk.states.addr() + self.number * size_of::<LaunchState>() as u64
+    }
+
+    /// The host's word. There is one for each state.
+    fn told(&self) -> Option<&AtomicU32> {
+        self.chunk.told.word(self.number as usize)
+    }
+
+    /// What the state is before a launch.
+    fn initial(&self) -> LaunchState {
+        LaunchState {
+            told: self.chunk.told.device_addr() + 4 * self.number,
+            ..LaunchState::zeroed()
+        }
+    }
 }
 
 impl StatePool {
     pub fn new() -> Arc<Self> {
-        let inner = Mutex::default();
-        Arc::new(Self { inner })
+        let free = Mutex::default();
+        Arc::new(Self { free })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.inner.lock()
-    }
-
-    /// A zeroed state, but for whether faults end what did not meet them.
+    /// The state of a launch to come: `continues` says whether faults end only what met them.
     pub fn take(self: &Arc<Self>, gpu: &dyn Gpu, continues: bool) -> Result<StateSlot, GpuError> {
-        let (addr, clean) = {
-            let mut slots = self.lock();
-            match slots.free.pop() {
-                Some(slot) => slot,
-                None => {
-                    let chunk = DeviceArray::zeroed(gpu, CHUNK)?;
-                    let addr = |n| chunk.addr() + n * size_of::<LaunchState>() as u64;
-                    let first = addr(0);
-                    slots.free.extend((1..CHUNK).rev().map(|n| (addr(n), true)));
-                    slots.chunks.push(chunk);
-                    (first, true)
-                }
-            }
+        let free = self.free.lock().pop();
+        let (place, clean) = match free {
+            Some(free) => free,
+            None => self.more(gpu)?,
         };
         let slot = StateSlot {
-            addr,
+            place,
             pool: Arc::clone(self),
+            continues,
             aborted: AtomicBool::new(false),
+            untouched: AtomicBool::new(false),
             last: OnceLock::new(),
         };
-        if !clean || continues {
+        if continues || !clean {
             let state = LaunchState {
                 continues: continues.into(),
-                ..LaunchState::zeroed()
+                ..slot.place.initial()
             };
-            gpu.write(addr, bytemuck::bytes_of(&state))?;
+            gpu.write(slot.addr(), bytemuck::bytes_of(&state))?;
+            // Relaxed: no launch has it yet.
+            slot.place.told().inspect(|told| told.store(0, Ordering::Relaxed));
         }
         Ok(slot)
+    }
+
+    /// One of a new chunk, of which the others are kept.
+    fn more(&self, gpu: &dyn Gpu) -> Result<(Place, bool), GpuError> {
+        let chunk = Arc::new(Chunk {
+            states: DeviceArray::zeroed(gpu, CHUNK)?,
+            told: gpu.allocate_host(4 * CHUNK)?,
+        });
+        let place = |number| Place {
+            chunk: Arc::clone(&chunk),
+            number,
+        };
+        let states: Vec<LaunchState> = (0..CHUNK).map(|number| place(number).initial()).collect();
+        chunk.states.write(gpu, 0, &states)?;
+        let others = (1..CHUNK).rev().map(|number| (place(number), true));
+        self.free.lock().extend(others);
+        Ok((place(0), true))
     }
 }
 
 /// One launch's state. It goes back to the pool when it is dropped, which must not be before the launch has ended.
 pub(crate) struct StateSlot {
-    addr: u64,
+    place: Place,
     pool: Arc<StatePool>,
+    /// Faults end only what met them.
+    continues: bool,
     aborted: AtomicBool,
-    /// What the state was when the launch had ended.
+    /// The launch has ended well and told no fault.
+    untouched: AtomicBool,
+    /// What the state was when the launch had ended, where it was read.
     last: OnceLock<LaunchState>,
 }
 
 impl StateSlot {
     pub fn addr(&self) -> u64 {
-        self.addr
+        self.place.addr()
     }
 
     /// Makes the launch's slow paths end: lanes look at the flag again and again.
@@ -90,7 +128,7 @@ impl StateSlot {
         // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: whoever drops the
         // slot has synchronised with every other holder.
         self.aborted.store(true, Ordering::Relaxed);
-        let flag = self.addr + core::mem::offset_of!(LaunchState, abort) as u64;
+        let flag = self.addr() + core::mem::offset_of!(LaunchState, abort) as u64;
         gpu.write(flag, &1u32.to_ne_bytes())
     }
 
@@ -99,13 +137,20 @@ impl StateSlot {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// The first fault of the ended launch, and the number of later ones. It is copied from the GPU once.
-    pub fn fault(&self, gpu: &dyn Gpu) -> Result<Option<(FaultRecord, u32)>, GpuError> {
+    /// The first fault of the ended launch, and the number of later ones. It is copied from the GPU once, and only where there may be
+    /// one. A launch that was `stopped` where it stood may have recorded one and not told it.
+    pub fn fault(&self, gpu: &dyn Gpu, stopped: bool) -> Result<Option<(FaultRecord, u32)>, GpuError> {
+        // Relaxed: the launch has ended, and whoever learnt of that is ordered behind its last store.
+        let told = self.place.told().is_none_or(|told| told.load(Ordering::Relaxed) != 0);
+        if !told && !stopped {
+            self.untouched.store(true, Ordering::Relaxed);
+            return Ok(None);
+        }
         let state = match self.last.get() {
             Some(state) => state,
             None => {
                 let mut state = LaunchState::zeroed();
-                gpu.read(self.addr, bytemuck::bytes_of_mut(&mut state))?;
+                gpu.read(self.addr(), bytemuck::bytes_of_mut(&mut state))?;
                 self.last.get_or_init(|| state)
             }
         };
@@ -116,9 +161,11 @@ impl StateSlot {
 
 impl Drop for StateSlot {
     fn drop(&mut self) {
-        let zeros = |state: &LaunchState| bytemuck::bytes_of(state).iter().all(|&byte| byte == 0);
-        let clean = self.last.get().is_some_and(zeros) && !*self.aborted.get_mut();
-        self.pool.lock().free.push((self.addr, clean));
+        let initial = self.place.initial();
+        let as_before = |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&initial);
+        let clean = *self.untouched.get_mut() || self.last.get().is_some_and(as_before);
+        let clean = clean && !self.continues && !*self.aborted.get_mut();
+        self.pool.free.lock().push((self.place.clone(), clean));
     }
 }
 
@@ -139,13 +186,18 @@ mod tests {
         let claim = core::mem::offset_of!(LaunchState, fault) as u64;
         let slot = pool.take(&gpu, false).unwrap();
         let addr = slot.addr();
+        // A launch that told of nothing is believed, unless it was stopped.
+        assert!(slot.fault(&gpu, false).unwrap().is_none());
+        drop(slot);
+        let slot = pool.take(&gpu, false).unwrap();
+        assert_eq!(slot.addr(), addr);
         // A fault; then an abort after the state was read; then one that nobody ever read.
         gpu.write(addr + claim, &2u32.to_ne_bytes()).unwrap();
-        assert!(slot.fault(&gpu).unwrap().is_some());
+        assert!(slot.fault(&gpu, true).unwrap().is_some());
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
         assert_eq!((slot.addr(), word(&slot, claim)), (addr, 0));
-        assert!(slot.fault(&gpu).unwrap().is_none());
+        assert!(slot.fault(&gpu, true).unwrap().is_none());
         slot.abort(&gpu).unwrap();
         assert_eq!(word(&slot, 0), 1);
         drop(slot);

@@ -12,6 +12,8 @@ pub const BROADCAST_OTHERS_MASK: u32 = (1 << BROADCAST_VIEWS_MAX) - 1;
 pub const BROADCAST_OWNER_SHIFT: u32 = BROADCAST_VIEWS_MAX;
 /// For [`BroadcastDesc::others`]: pages differ, so that a store looks at its page's entry.
 pub const BROADCAST_BY_PAGE: u32 = 0x8000_0000;
+/// Parts of an array, of which the kernel's argument says whether stores there go to other views.
+pub const BROADCAST_PARTS: u32 = 64;
 /// Bytes of a line, base-two logarithm: what leaves a GPU at once, and what a mark stands for.
 pub const BROADCAST_LINE_SHIFT: u32 = 7;
 
@@ -49,6 +51,13 @@ pub struct BroadcastDesc {
     pub view: u32,
     /// Address of the GPU's [`VmDesc`](crate::VmDesc).
     pub vm: u64,
+    /// A bit for each part of the array, of `1 << part_shift` bytes: whether another view holds any of its pages, so that stores look
+    /// further. It lies in the kernel's parameters: a store that no other GPU sees costs no load.
+    pub held_parts: u64,
+    /// Base-two logarithm of a part's bytes, one page or more.
+    pub part_shift: u32,
+    /// Unused.
+    pub reserved: u32,
 }
 
 /// What one GPU has stored to a broadcast array, of the lines that are counted.
@@ -68,7 +77,8 @@ pub struct BroadcastCounters {
 }
 
 shared_layout! {
-    BroadcastDesc: 96 { own: 0, length: 8, views: 16, stride: 24, pages: 32, reads: 40, marks: 48, marked: 56, counters: 64,
-        page_shift: 72, sample_mask: 76, others: 80, view: 84, vm: 88, }
+    BroadcastDesc: 112 { own: 0, length: 8, views: 16, stride: 24, pages: 32, reads: 40, marks: 48, marked: 56, counters: 64,
+        page_shift: 72, sample_mask: 76, others: 80, view: 84, vm: 88,
+        held_parts: 96, part_shift: 104, reserved: 108, }
     BroadcastCounters: 256 { stores: 0, lines: 8, bytes: 16, passed_on: 144, reserved: 152, }
 }

@@ -91,7 +91,7 @@ pub struct FaultRecord {
     pub reserved: [u64; 5],
 }
 
-/// State of one launch, in host memory that the GPU can reach.
+/// State of one launch, in GPU memory.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LaunchState {
@@ -101,8 +101,12 @@ pub struct LaunchState {
     pub later_faults: u32,
     /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
     pub continues: u32,
+    /// Unused.
+    pub pad: u32,
+    /// Address of 32 bits in host memory: 1 once the first fault is told. The host need not read the rest where it is 0.
+    pub told: u64,
     /// Unused, to the end of the line.
-    pub pad: [u32; 29],
+    pub reserved: [u32; 26],
     /// The first fault.
     pub fault: FaultRecord,
 }
@@ -113,5 +117,5 @@ shared_layout! {
         vendor_syndrome: 52, block: 56, thread: 64, multiprocessor: 68, frames_pinned: 72, frames_written_back: 76,
         frames_fetching: 80, frames_free: 84, reserved: 88,
     }
-    LaunchState: 256 { abort: 0, later_faults: 4, continues: 8, pad: 12, fault: 128, }
+    LaunchState: 256 { abort: 0, later_faults: 4, continues: 8, pad: 12, told: 16, reserved: 24, fault: 128, }
 }

@@ -8,7 +8,7 @@ use gpuvm_layouts::{BROADCAST_LINE_SHIFT, BROADCAST_VIEWS_MAX, BroadcastDesc};
 use memmap2::MmapMut;
 use parking_lot::{Mutex, RwLock};
 
-use super::{Broadcast, BroadcastInner, OnView, Subscriptions, Views};
+use super::{Broadcast, BroadcastInner, OnView, Subscriptions, Views, subscriptions::part_shift};
 use crate::{
     device::DeviceArray,
     element::ElementType,
@@ -194,6 +194,7 @@ impl<T: Pod> BroadcastBuilder<T> {
             marked: marked.device_addr(),
             counters: counters.addr(),
             page_shift: views.page_bytes.trailing_zeros(),
+            part_shift: views.page_bytes.trailing_zeros() + part_shift(pages),
             sample_mask: (1 << self.sample_shift) - 1,
             view: view as u32,
             vm: gpu.desc_addr(),

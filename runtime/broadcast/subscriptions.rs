@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gpuvm_layouts::{BROADCAST_BY_PAGE, BROADCAST_OWNER_SHIFT};
+use gpuvm_layouts::{BROADCAST_BY_PAGE, BROADCAST_OWNER_SHIFT, BROADCAST_PARTS};
 
 /// Subscribers and owner of each page. A page has one subscriber at least, and its owner is one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +92,7 @@ impl Subscriptions {
 
     /// The views that each page of this one is stored to besides, if all pages have the same; else [`BROADCAST_BY_PAGE`].
     pub fn others(&self, view: usize) -> u32 {
-        let others = |page: usize| self.subscribers[page] & !(1 << self.behind(view, page));
-        let mut all = (0..self.pages()).map(others);
+        let mut all = (0..self.pages()).map(|page| self.others_of(view, page));
         let first = all.next().unwrap_or_default();
         match all.all(|other| other == first) {
             true => first,
@@ -101,9 +100,27 @@ impl Subscriptions {
         }
     }
 
+    /// A bit for each part of `1 << shift` pages in which a page has others than the view's own: [`BroadcastDesc::held_parts`].
+    ///
+    /// [`BroadcastDesc::held_parts`]: gpuvm_layouts::BroadcastDesc::held_parts
+    pub fn held_parts(&self, view: usize, shift: u32) -> u64 {
+        let held = (0..self.pages()).filter(|page| self.others_of(view, *page) != 0);
+        held.fold(0, |parts, page| parts | 1 << (page >> shift))
+    }
+
+    fn others_of(&self, view: usize, page: usize) -> u32 {
+        self.subscribers[page] & !(1 << self.behind(view, page))
+    }
+
     pub fn views(&self) -> usize {
         self.views
     }
+}
+
+/// Pages of a part, base-two logarithm, so that [`BROADCAST_PARTS`] parts have all `pages`.
+pub(super) fn part_shift(pages: u64) -> u32 {
+    let each = pages.div_ceil(u64::from(BROADCAST_PARTS)).max(1);
+    each.next_power_of_two().trailing_zeros()
 }
 
 #[cfg(test)]
@@ -120,7 +137,9 @@ mod tests {
             for view in 0..subscriptions.views() {
                 let entry = subscriptions.entry(view, page);
                 let mut stored = vec![subscriptions.behind(view, page)];
-                let others = entry & BROADCAST_OTHERS_MASK;
+                // Parts of one page and of four: what lanes look at first.
+                let held = |shift| subscriptions.held_parts(view, shift) >> (page >> shift) & 1 == 1;
+                let others = if held(0) && held(2) { entry & BROADCAST_OTHERS_MASK } else { 0 };
                 stored.extend((0..16).filter(|other| others >> other & 1 == 1));
                 stored.sort_unstable();
                 let expected: Vec<usize> = (0..16).filter(|other| subscribers >> other & 1 == 1).collect();
@@ -172,5 +191,20 @@ mod tests {
         few.subscribe(1, 0);
         assert_eq!((few.others(0), few.others(1)), (BROADCAST_BY_PAGE, BROADCAST_BY_PAGE));
         assert_eq!(Subscriptions::new(1, 5, false).others(0), 0);
+    }
+
+    #[test]
+    fn parts_that_no_other_view_holds_are_told_apart() {
+        let mut pages = Subscriptions::new(2, 130, false);
+        assert_eq!((pages.held_parts(0, 2), part_shift(130)), (0, 2));
+        pages.subscribe(1, 64);
+        // The owner stores page 64 to view 1 too; view 1 has no other but the owner's.
+        assert_eq!((pages.owner(64), pages.held_parts(0, 2)), (0, 1 << 16));
+        assert_eq!(pages.held_parts(1, 2), 1 << 16);
+        assert_eq!(Subscriptions::new(2, 130, true).held_parts(0, 2), (1 << 33) - 1);
+        for pages in [0, 1, 64, 65, 4096, 4097, u64::MAX >> 30] {
+            let parts = (pages.max(1) - 1 >> part_shift(pages)) + 1;
+            assert!((1..=u64::from(BROADCAST_PARTS)).contains(&parts), "{pages} pages");
+        }
     }
 }

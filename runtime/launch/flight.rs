@@ -130,7 +130,8 @@ impl InFlight {
 
     /// The first fault of the launch, once it has ended, and the number of later ones.
     pub fn fault(&self, gpu: &dyn Gpu) -> Result<Option<(FaultRecord, u32)>> {
-        let fault = self.state.fault(gpu);
+        let stopped = matches!(self.wait(Some(Duration::ZERO)), Some(Err(_)));
+        let fault = self.state.fault(gpu, stopped);
         fault.doing(|| format!("reading how {} ended", self.label))
     }
 

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 14;
+constexpr const unsigned int LAYOUT_VERSION = 15;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -20,6 +20,9 @@ constexpr const unsigned int BROADCAST_OWNER_SHIFT = BROADCAST_VIEWS_MAX;
 
 /// For [`BroadcastDesc::others`]: pages differ, so that a store looks at its page's entry.
 constexpr const unsigned int BROADCAST_BY_PAGE = 2147483648;
+
+/// Parts of an array, of which the kernel's argument says whether stores there go to other views.
+constexpr const unsigned int BROADCAST_PARTS = 64;
 
 /// Bytes of a line, base-two logarithm: what leaves a GPU at once, and what a mark stands for.
 constexpr const unsigned int BROADCAST_LINE_SHIFT = 7;
@@ -917,7 +920,7 @@ struct alignas(128) FaultRecord {
     unsigned long long reserved[5];
 };
 
-/// State of one launch, in host memory that the GPU can reach.
+/// State of one launch, in GPU memory.
 struct alignas(128) LaunchState {
     /// Not 0: slow paths end at once, `gpuvm::failed()` is true.
     unsigned int abort;
@@ -925,8 +928,12 @@ struct alignas(128) LaunchState {
     unsigned int later_faults;
     /// Not 0: a fault is told and ends nothing but what met it. The runtime's own kernels do each page for itself.
     unsigned int continues;
+    /// Unused.
+    unsigned int pad;
+    /// Address of 32 bits in host memory: 1 once the first fault is told. The host need not read the rest where it is 0.
+    unsigned long long told;
     /// Unused, to the end of the line.
-    unsigned int pad[29];
+    unsigned int reserved[26];
     /// The first fault.
     FaultRecord fault;
 };
@@ -963,6 +970,13 @@ struct alignas(16) BroadcastDesc {
     unsigned int view;
     /// Address of the GPU's [`VmDesc`](crate::VmDesc).
     unsigned long long vm;
+    /// A bit for each part of the array, of `1 << part_shift` bytes: whether another view holds any of its pages, so that stores look
+    /// further. It lies in the kernel's parameters: a store that no other GPU sees costs no load.
+    unsigned long long held_parts;
+    /// Base-two logarithm of a part's bytes, one page or more.
+    unsigned int part_shift;
+    /// Unused.
+    unsigned int reserved;
 };
 
 /// What one GPU has stored to a broadcast array, of the lines that are counted.
@@ -1001,7 +1015,7 @@ static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
-static_assert(sizeof(BroadcastDesc) == 96, "size of BroadcastDesc");
+static_assert(sizeof(BroadcastDesc) == 112, "size of BroadcastDesc");
 static_assert(sizeof(BroadcastCounters) == 256, "size of BroadcastCounters");
 #if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof
 static_assert(__builtin_offsetof(QueueDesc, kind) == 0, "offset of QueueDesc::kind");
@@ -1211,6 +1225,8 @@ static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchStat
 static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
 static_assert(__builtin_offsetof(LaunchState, continues) == 8, "offset of LaunchState::continues");
 static_assert(__builtin_offsetof(LaunchState, pad) == 12, "offset of LaunchState::pad");
+static_assert(__builtin_offsetof(LaunchState, told) == 16, "offset of LaunchState::told");
+static_assert(__builtin_offsetof(LaunchState, reserved) == 24, "offset of LaunchState::reserved");
 static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
 static_assert(__builtin_offsetof(BroadcastDesc, own) == 0, "offset of BroadcastDesc::own");
 static_assert(__builtin_offsetof(BroadcastDesc, length) == 8, "offset of BroadcastDesc::length");
@@ -1226,6 +1242,9 @@ static_assert(__builtin_offsetof(BroadcastDesc, sample_mask) == 76, "offset of B
 static_assert(__builtin_offsetof(BroadcastDesc, others) == 80, "offset of BroadcastDesc::others");
 static_assert(__builtin_offsetof(BroadcastDesc, view) == 84, "offset of BroadcastDesc::view");
 static_assert(__builtin_offsetof(BroadcastDesc, vm) == 88, "offset of BroadcastDesc::vm");
+static_assert(__builtin_offsetof(BroadcastDesc, held_parts) == 96, "offset of BroadcastDesc::held_parts");
+static_assert(__builtin_offsetof(BroadcastDesc, part_shift) == 104, "offset of BroadcastDesc::part_shift");
+static_assert(__builtin_offsetof(BroadcastDesc, reserved) == 108, "offset of BroadcastDesc::reserved");
 static_assert(__builtin_offsetof(BroadcastCounters, stores) == 0, "offset of BroadcastCounters::stores");
 static_assert(__builtin_offsetof(BroadcastCounters, lines) == 8, "offset of BroadcastCounters::lines");
 static_assert(__builtin_offsetof(BroadcastCounters, bytes) == 16, "offset of BroadcastCounters::bytes");

@@ -32,15 +32,14 @@ class merging {
     __device__ void store(unsigned long long i, T value) const {
         u64 byte = i * sizeof(T);
         *reinterpret_cast<T*>(desc_.own + byte) = value;
-        u32 others = detail::others_of(desc_, byte);
-        if (!others) return;
+        if (!detail::may_have_others(desc_, byte) || !detail::others_of(desc_, byte)) return;
         u64 line = byte >> layout::BROADCAST_LINE_SHIFT;
         u32 at = static_cast<u32>(line) & (Lines - 1), word = static_cast<u32>(byte % detail::kLineBytes) / 4;
         // The lanes that are here with one line use its place together.
         u32 active, group = detail::match_active(line, &active), leader = __ffs(group) - 1;
         u32 own = __popc(group & ((1u << detail::lane_id()) - 1));
         if (detail::lane_id() == leader && detail::is_counted(desc_, byte))
-            detail::count_sent(detail::sent_of(desc_), 0, static_cast<u32>(__popc(group)), 0, 0);
+            detail::count_sent(detail::sending_of(desc_), 0, static_cast<u32>(__popc(group)), 0, 0);
         if (detail::lane_id() == leader)
             while (atomicExch_block(&queue_.busy[at], 1u)) __nanosleep(20);
         // After the leader's lock, of which the fence makes an acquire.
@@ -85,7 +84,7 @@ class merging {
         u64 line = queue_.line[at] - 1, byte = line << layout::BROADCAST_LINE_SHIFT;
         u32 words = queue_.words[at], others = detail::others_of(desc_, byte);
         if (lane == 0 && detail::is_counted(desc_, byte))
-            detail::count_sent(detail::sent_of(desc_), others, 0, 1, u64{static_cast<u32>(__popc(words))} * 4);
+            detail::count_sent(detail::sending_of(desc_), others, 0, 1, u64{static_cast<u32>(__popc(words))} * 4);
         for (; others; others &= others - 1) {
             u64 to = detail::in_view(desc_, __ffs(others) - 1, byte);
             for (u32 four = lane; four < 8; four += lanes) {

@@ -136,7 +136,10 @@ impl Managed {
                 .or_else(|_| cu::cuMemAdvise(addr, bytes, code, number(ordinal, side)))
         };
         self.core
-            .check(format_args!("advise {advice:?} on managed memory"), called)
+            .check(
+                format_args!("advise {advice:?} of GPU {ordinal} on bytes {part:?} of managed memory"),
+                called,
+            )
     }
 
     /// Moves all of it to one side and waits.

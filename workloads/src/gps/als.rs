@@ -5,8 +5,8 @@ use std::ops::Range;
 use gpuvm::{Arg, Buffer, Kernel, Launch, LaunchConfig};
 use rayon::prelude::*;
 
-use super::grids::{sizes, value};
-use super::{App, Elements, On, Part, Worker, number};
+use super::grids::{numbers, value};
+use super::{App, Elements, On, Part, Worker, number, refuse};
 use crate::apps::AppError;
 use crate::graph::{Csr, Direction};
 
@@ -16,6 +16,8 @@ const RANK: usize = 16;
 const WARPS: u64 = 4;
 /// Weight of a row's length, for each of its ratings.
 const REGULAR: f32 = 0.1;
+/// Ratings that are drawn at most.
+const RATINGS_MAX: u64 = 1 << 32;
 /// How far a value may be off: floats add up in another order than the processor's numbers, and rounding errors grow as equations are
 /// solved.
 const TOLERANCE: f64 = 1e-3;
@@ -39,7 +41,10 @@ impl Als {
     /// # Errors
     /// [`AppError::Input`]; memory that is short.
     pub fn new(input: &str) -> Result<Self, AppError> {
-        let [users, items, each] = sizes("als", input, 1, 1 << 30)?;
+        let [users, items, each] = numbers("als", input, 1, 1 << 30)?;
+        if users.saturating_mul(each) > RATINGS_MAX {
+            return refuse(format!("`{input}` is too much for als: give it {RATINGS_MAX} ratings at most"));
+        }
         let draw = |n: u64| {
             let user = n / each;
             let item = ((mixed(n) >> 32) * items) >> 32;

@@ -10,8 +10,8 @@ use gpuvm_gpu::{CopySpan, DeviceMemory};
 use super::{Elements, Form};
 use crate::apps::{AppError, Step};
 
-/// Bytes of a system page, which advice keeps to.
-const PAGE_BYTES: u64 = 4096;
+/// Bytes that managed memory moves at most at once: parts begin at multiples of it.
+const BLOCK_BYTES: u64 = 2 << 20;
 
 /// An array.
 pub(super) enum Shared<T> {
@@ -145,17 +145,20 @@ fn managed<T: Pod>(vm: &Vm, values: &[T]) -> Result<Managed, AppError> {
     memory.write(0, bytemuck::cast_slice(values)).map_err(&failed)?;
     // Each GPU maps all of it, and keeps the part that it writes, about: parts are cut much alike.
     let (gpus, bytes) = (vm.gpus(), memory.bytes());
+    let (blocks, count) = (bytes.div_ceil(BLOCK_BYTES), gpus.len() as u64);
     for (n, gpu) in (0..).zip(gpus) {
         let Some(ordinal) = gpu.device().ordinal() else {
             continue;
         };
-        let part = |n: u64| bytes / gpus.len() as u64 * n / PAGE_BYTES * PAGE_BYTES;
-        let own = part(n)..if n + 1 == gpus.len() as u64 { bytes } else { part(n + 1) };
+        let part = |n: u64| (blocks * n / count * BLOCK_BYTES).min(bytes);
+        let own = part(n)..part(n + 1);
         let kept = Advice::PreferredLocation(Side::Gpu);
         memory
             .advise_part(0..bytes, Advice::AccessedBy(Side::Gpu), ordinal)
             .map_err(&failed)?;
-        memory.advise_part(own, kept, ordinal).map_err(&failed)?;
+        if !own.is_empty() {
+            memory.advise_part(own, kept, ordinal).map_err(&failed)?;
+        }
     }
     Ok(memory)
 }

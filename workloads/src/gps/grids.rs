@@ -17,21 +17,31 @@ pub(super) const DEEP: u64 = 8;
 pub(super) const THREADS: u32 = 256;
 /// The most points along an axis: a launch has at most 65535 blocks along its second and third one.
 pub(super) const POINTS_MAX: u64 = 65_535 * DEEP;
+/// The most points of a grid.
+const POINTS_OF_GRID_MAX: u64 = 1 << 40;
 /// Of the difference between a point's neighbours and itself, what flows in a step.
 const RATE: f32 = 0.1;
 
 /// Numbers `NxM..`, each from `least` to `most`.
-pub(super) fn sizes<const N: usize>(name: &str, text: &str, least: u64, most: u64) -> Result<[u64; N], AppError> {
-    let numbers: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
-    let found: Option<[u64; N]> = numbers.ok().and_then(|numbers| numbers.try_into().ok());
-    let fits = |sizes: &[u64; N]| {
-        let points = sizes.iter().try_fold(1u64, |points, size| points.checked_mul(*size));
-        sizes.iter().all(|size| (least..=most).contains(size)) && points.is_some_and(|points| points <= 1 << 40)
-    };
-    match found.filter(fits) {
-        Some(sizes) => Ok(sizes),
+pub(super) fn numbers<const N: usize>(name: &str, text: &str, least: u64, most: u64) -> Result<[u64; N], AppError> {
+    let found: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
+    let found: Option<[u64; N]> = found.ok().and_then(|found| found.try_into().ok());
+    match found.filter(|found| found.iter().all(|size| (least..=most).contains(size))) {
+        Some(found) => Ok(found),
         None => refuse(format!(
-            "`{text}` is no input of {name}: give {N} sizes from {least} to {most} with x between, whose product is at most 2^40"
+            "`{text}` is no input of {name}: give {N} sizes from {least} to {most} with x between"
+        )),
+    }
+}
+
+/// The sizes of a grid, as [`numbers`].
+pub(super) fn sizes<const N: usize>(name: &str, text: &str, least: u64, most: u64) -> Result<[u64; N], AppError> {
+    let sizes = numbers(name, text, least, most)?;
+    let points = sizes.iter().try_fold(1u64, |points, size| points.checked_mul(*size));
+    match points.filter(|points| *points <= POINTS_OF_GRID_MAX) {
+        Some(_) => Ok(sizes),
+        None => refuse(format!(
+            "`{text}` is too much for {name}: a grid has {POINTS_OF_GRID_MAX} points at most"
         )),
     }
 }

@@ -9,50 +9,72 @@ namespace detail {
 
 constexpr u32 kLineBytes = 1u << layout::BROADCAST_LINE_SHIFT;
 
-GPUVM_DEVICE u32 entry_of(const layout::BroadcastDesc& b, u64 byte) {
+// What is looked up of an array when a store leaves for other views. By value where a function is not inlined: the
+// address of a descriptor would put it into local memory.
+struct Sending {
+    u64 views, stride, pages, counters, vm;
+    u32 others, page_shift, sample_mask;
+};
+GPUVM_DEVICE Sending sending_of(const layout::BroadcastDesc& b) {
+    return Sending{b.views, b.stride, b.pages, b.counters, b.vm, b.others, b.page_shift, b.sample_mask};
+}
+
+// In these an array is its descriptor, or what was taken of it.
+template <class Array>
+GPUVM_DEVICE u32 entry_of(const Array& b, u64 byte) {
     // Weak: no launch runs while the host writes it.
     return ld_weak(reinterpret_cast<const u32*>(b.pages) + (byte >> b.page_shift));
 }
 // The views to store a byte to, besides the own one.
-GPUVM_DEVICE u32 others_of(const layout::BroadcastDesc& b, u64 byte) {
+template <class Array>
+GPUVM_DEVICE u32 others_of(const Array& b, u64 byte) {
     return b.others != layout::BROADCAST_BY_PAGE ? b.others : entry_of(b, byte) & layout::BROADCAST_OTHERS_MASK;
 }
-GPUVM_DEVICE u64 in_view(const layout::BroadcastDesc& b, u32 view, u64 byte) {
+template <class Array>
+GPUVM_DEVICE u64 in_view(const Array& b, u32 view, u64 byte) {
     return b.views + view * b.stride + byte;
 }
-
-GPUVM_DEVICE bool is_counted(const layout::BroadcastDesc& b, u64 byte) {
+template <class Array>
+GPUVM_DEVICE bool is_counted(const Array& b, u64 byte) {
     return !(byte >> layout::BROADCAST_LINE_SHIFT & b.sample_mask);
 }
-// What is counted of an array: by value, since an address of the descriptor would put it into local memory.
-struct Sent {
-    u64 counters;
-    u64 vm;
-    u32 sample_mask;
-};
-GPUVM_DEVICE Sent sent_of(const layout::BroadcastDesc& b) { return Sent{b.counters, b.vm, b.sample_mask}; }
+
+// Whether other views may hold a byte: asked without a load.
+GPUVM_DEVICE bool may_have_others(const layout::BroadcastDesc& b, u64 byte) {
+    return b.held_parts >> (byte >> b.part_shift) & 1;
+}
 
 // Counts what leaves in lines of which one in `sample_mask + 1` is counted: as it is in the array's counters, which the
 // host multiplies, and multiplied in the GPU's.
-GPUVM_DEVICE void count_sent(Sent at, u32 others, u64 stores, u64 lines, u64 bytes) {
-    auto* c = reinterpret_cast<layout::BroadcastCounters*>(at.counters);
-    layout::Counters* all = counters(reinterpret_cast<const layout::VmDesc*>(at.vm));
+GPUVM_DEVICE void count_sent(const Sending& b, u32 others, u64 stores, u64 lines, u64 bytes) {
+    auto* c = reinterpret_cast<layout::BroadcastCounters*>(b.counters);
+    layout::Counters* all = counters(reinterpret_cast<const layout::VmDesc*>(b.vm));
     if (stores) {
         count(&c->stores, stores);
-        count(&all->broadcast_stores, stores * (u64{at.sample_mask} + 1));
+        count(&all->broadcast_stores, stores * (u64{b.sample_mask} + 1));
     }
     if (!lines) return;
     count(&c->lines, lines);
-    count(&all->broadcast_lines, lines * (u64{at.sample_mask} + 1));
+    count(&all->broadcast_lines, lines * (u64{b.sample_mask} + 1));
     for (; others; others &= others - 1) count(&c->bytes[__ffs(others) - 1], bytes);
 }
 
 // The stores that these lanes make at once, to the same other views. Those to one line leave as one.
-GPUVM_NOINLINE void count_stores(Sent at, u64 line, u32 others, u32 bytes) {
+GPUVM_NOINLINE void count_stores(Sending b, u64 line, u32 others, u32 bytes) {
     u32 active, group = match_active(line, &active);
     if (lane_id() != static_cast<u32>(__ffs(group)) - 1) return;
     u64 lanes = static_cast<u32>(__popc(group));
-    count_sent(at, others, lanes, 1, lanes * bytes);
+    count_sent(b, others, lanes, 1, lanes * bytes);
+}
+
+// An element to the views of the other subscribers. Not inlined: it would take registers of kernels that rarely come
+// here.
+template <class T>
+GPUVM_NOINLINE void store_to_others(Sending b, u64 byte, T value) {
+    u32 others = others_of(b, byte);
+    if (!others) return;
+    if (is_counted(b, byte)) count_stores(b, byte >> layout::BROADCAST_LINE_SHIFT, others, sizeof(T));
+    for (; others; others &= others - 1) *reinterpret_cast<T*>(in_view(b, __ffs(others) - 1, byte)) = value;
 }
 
 // An element to the own view and to those of the other subscribers. The order of one lane's stores to an element is
@@ -61,10 +83,7 @@ template <class T>
 GPUVM_DEVICE void store_to_all(const layout::BroadcastDesc& b, u64 i, T value) {
     u64 byte = i * sizeof(T);
     *reinterpret_cast<T*>(b.own + byte) = value;
-    u32 others = others_of(b, byte);
-    if (!others) return;
-    if (is_counted(b, byte)) count_stores(sent_of(b), byte >> layout::BROADCAST_LINE_SHIFT, others, sizeof(T));
-    for (; others; others &= others - 1) *reinterpret_cast<T*>(in_view(b, __ffs(others) - 1, byte)) = value;
+    if (may_have_others(b, byte)) store_to_others(sending_of(b), byte, value);
 }
 
 // Before an element is read in the own view: tells the host which pages this GPU reads.

@@ -53,6 +53,8 @@ GPUVM_NOINLINE void report(const Fault& fault) {
         record->frames_free = fault.frames_free;
         // Release: the host that acquires 2 reads a whole record.
         st_release_sys(&record->claim, 2u);
+        // The host looks at it when the launch has ended.
+        st_relaxed_sys(reinterpret_cast<u32*>(launch->told), 1u);
     } else {
         atom_add_relaxed_gpu(&launch->later_faults, 1u);
     }

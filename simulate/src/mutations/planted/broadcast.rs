@@ -4,7 +4,7 @@ use super::Origin::Broadcast;
 use super::{BROADCAST, COPIES, MERGE_QUEUE, Mutation, broken, plant};
 use crate::workload::Workload::Broadcast as RUN;
 
-pub(super) static ALL: [Mutation; 20] = [
+pub(super) static ALL: [Mutation; 21] = [
     broken(
         "store-forgets-a-subscriber",
         Broadcast(1),
@@ -13,6 +13,19 @@ pub(super) static ALL: [Mutation; 20] = [
             COPIES,
             "    for (; others; others &= others - 1) *reinterpret_cast<T*>(in_view",
             "    for (others &= others - 1; others; others &= others - 1) *reinterpret_cast<T*>(in_view",
+        )],
+        RUN,
+        0,
+        COPIES_DIFFER,
+    ),
+    broken(
+        "store-asks-of-another-part",
+        Broadcast(1),
+        "a store goes to the copies of all subscribers, of whose pages it asks first whether others hold any",
+        &[plant(
+            COPIES,
+            "return b.held_parts >> (byte >> b.part_shift) & 1;",
+            "return b.held_parts >> (byte >> b.part_shift) + 1 & 1;",
         )],
         RUN,
         0,
