@@ -139,7 +139,11 @@ mod tests {
                 let mut stored = vec![subscriptions.behind(view, page)];
                 // Parts of one page and of four: what lanes look at first.
                 let held = |shift| subscriptions.held_parts(view, shift) >> (page >> shift) & 1 == 1;
-                let others = if held(0) && held(2) { entry & BROADCAST_OTHERS_MASK } else { 0 };
+                let others = if held(0) && held(2) {
+                    entry & BROADCAST_OTHERS_MASK
+                } else {
+                    0
+                };
                 stored.extend((0..16).filter(|other| others >> other & 1 == 1));
                 stored.sort_unstable();
                 let expected: Vec<usize> = (0..16).filter(|other| subscribers >> other & 1 == 1).collect();

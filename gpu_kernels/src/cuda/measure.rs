@@ -135,11 +135,10 @@ impl Managed {
             cu::cuMemAdvise_v2(addr, bytes, code, location(ordinal, side))
                 .or_else(|_| cu::cuMemAdvise(addr, bytes, code, number(ordinal, side)))
         };
-        self.core
-            .check(
-                format_args!("advise {advice:?} of GPU {ordinal} on bytes {part:?} of managed memory"),
-                called,
-            )
+        self.core.check(
+            format_args!("advise {advice:?} of GPU {ordinal} on bytes {part:?} of managed memory"),
+            called,
+        )
     }
 
     /// Moves all of it to one side and waits.

@@ -43,7 +43,9 @@ impl Als {
     pub fn new(input: &str) -> Result<Self, AppError> {
         let [users, items, each] = numbers("als", input, 1, 1 << 30)?;
         if users.saturating_mul(each) > RATINGS_MAX {
-            return refuse(format!("`{input}` is too much for als: give it {RATINGS_MAX} ratings at most"));
+            return refuse(format!(
+                "`{input}` is too much for als: give it {RATINGS_MAX} ratings at most"
+            ));
         }
         let draw = |n: u64| {
             let user = n / each;
