@@ -229,7 +229,7 @@ fn within_budgets(jobs: &[(&File, Form, u32)]) {
     let wrong = wrong.into_inner().expect("no thread panicked");
     assert!(
         wrong.is_empty(),
-        "what has to change, or its budget, with a reason, in gpu_kernels/tests/nvrtc/budget.rs:\n  {}",
+        "what has to change, or its budget, with a reason, in gpu_kernels/tests/nvrtc/budget/files.rs:\n  {}",
         wrong.join("\n  ")
     );
 }
