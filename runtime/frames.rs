@@ -1,5 +1,7 @@
 //! Memory for frames, registered with the NICs where there are any.
 
+mod units;
+
 use std::{fmt, mem::ManuallyDrop, ops::Range, os::fd::AsFd, sync::Arc};
 
 use gpuvm_gpu::{Capabilities, DeviceMemory, Gpu, HostMemory};
@@ -9,7 +11,10 @@ use gpuvm_nic::{Access, MemoryKey, Nic, host_page_bytes};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
+    handles::Handles,
 };
+
+pub(crate) use units::{FrameUnits, unit_bytes};
 
 /// How the NICs reach the frames. Each is tried in this order where a NIC of the machine serves a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +62,15 @@ pub(crate) struct FrameMemory {
 enum Memory {
     Device(DeviceMemory),
     Host(HostMemory),
+    /// More or less of it, as time goes by.
+    Units(FrameUnits),
+}
+
+/// Frames whose number changes.
+pub(crate) struct Changing<'a> {
+    pub handles: &'a Arc<Handles>,
+    /// Most frames that there may be.
+    pub capacity: u64,
 }
 
 impl Memory {
@@ -64,6 +78,7 @@ impl Memory {
         match self {
             Self::Device(memory) => memory.addr(),
             Self::Host(memory) => memory.device_addr(),
+            Self::Units(units) => units.addr(),
         }
     }
 }
@@ -93,8 +108,14 @@ impl Drop for Keys<'_> {
 }
 
 impl FrameMemory {
-    /// `count` frames, at least one, of `page_size` bytes, reached in the first way that works.
-    pub fn choose(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>], count: u64, page_size: u64) -> Result<Self> {
+    /// `count` frames, at least one, of `page_size` bytes, reached in the first way that works; with `changing` more or fewer later.
+    pub fn choose(
+        gpu: &dyn Gpu,
+        nics: &[Arc<dyn Nic>],
+        count: u64,
+        page_size: u64,
+        changing: Option<Changing<'_>>,
+    ) -> Result<Self> {
         let hardware = gpu.capabilities().compute_capability.is_some();
         let only = if nics.is_empty() {
             Some(FrameAccess::Lanes)
@@ -103,6 +124,17 @@ impl FrameMemory {
         } else {
             None
         };
+        if let Some(Changing { handles, capacity }) = changing {
+            let Some(access) = only else {
+                return Err(Error::Setting {
+                    setting: "frame capacity",
+                    value: format!("{capacity} frames"),
+                    reason: "a NIC of this machine reaches the frames, and knows them for good: leave it out".into(),
+                });
+            };
+            let units = FrameUnits::new(gpu, handles, page_size, count * page_size, capacity * page_size)?;
+            return Self::of(gpu, nics, Memory::Units(units), capacity * page_size, access);
+        }
         if let Some(access) = only {
             return Self::new(gpu, nics, count, page_size, access);
         }
@@ -142,6 +174,11 @@ impl FrameMemory {
             }
             FrameAccess::Lanes | FrameAccess::Address => Memory::Device(gpu.allocate(bytes, page_size).doing(doing)?),
         };
+        Self::of(gpu, nics, memory, bytes, access)
+    }
+
+    /// Registers `bytes` bytes of memory with the NICs.
+    fn of(gpu: &dyn Gpu, nics: &[Arc<dyn Nic>], memory: Memory, bytes: u64, access: FrameAccess) -> Result<Self> {
         let mut frames = Self {
             memory: ManuallyDrop::new(memory),
             registrations: Vec::new(),
@@ -163,6 +200,7 @@ impl FrameMemory {
         let start = match &*self.memory {
             Memory::Device(memory) => memory.addr(),
             Memory::Host(memory) => memory.host_ptr().expose_provenance() as u64,
+            Memory::Units(units) => units.addr(),
         };
         for piece in pieces(bytes, self.access.is_gpu_direct()) {
             let (addr, length) = (start + piece.start, piece.end - piece.start);
@@ -186,6 +224,14 @@ impl FrameMemory {
             table: DeviceArray::from_slice(gpu, &table).doing(doing)?,
             keys: std::mem::take(&mut keys.made),
         })
+    }
+
+    /// Where their number changes.
+    pub fn units(&self) -> Option<&FrameUnits> {
+        match &*self.memory {
+            Memory::Units(units) => Some(units),
+            _ => None,
+        }
     }
 
     /// Device address of frame 0.

@@ -39,6 +39,7 @@ mod read_costs;
 mod ready;
 mod recovery;
 mod region_table;
+mod resizing;
 mod service;
 mod support;
 mod victims;
@@ -53,6 +54,8 @@ pub(crate) use page_table::PageTable;
 use pool::FramePool;
 pub use read_costs::ReadCosts;
 use region_table::RegionTable;
+pub use resizing::Resized;
+use resizing::Withdrawing;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{RegionTables, RegionView};
@@ -135,6 +138,8 @@ pub(crate) struct PagedGpu {
     peers: Arc<Mutex<Peers>>,
     transport: TransportKind,
     settings: Arc<Settings>,
+    /// Held by who changes the number of frames: the kernel that an earlier one left behind.
+    changing: Mutex<Option<Withdrawing>>,
     handles: Arc<Handles>,
     device: Arc<dyn Gpu>,
 }
@@ -200,8 +205,14 @@ impl PagedGpu {
         self.pool.memory()
     }
 
+    /// Frames that there are, apart from regions' own.
     pub fn frame_count(&self) -> u32 {
         self.pool.count()
+    }
+
+    /// Most frames that there may be.
+    pub fn frame_capacity(&self) -> u32 {
+        self.pool.capacity()
     }
 
     /// Where clean pages go that leave their frames; none where they are dropped.
@@ -337,7 +348,7 @@ impl PagedGpu {
     /// Bytes of page table and frame bookkeeping.
     pub fn bookkeeping_bytes(&self) -> u64 {
         let tables: u64 = self.lock().live().map(|region| region.table_bytes()).sum();
-        tables + u64::from(self.frame_count()) * pool::BYTES_A_FRAME
+        tables + u64::from(self.pool.capacity()) * pool::BYTES_A_FRAME
     }
 
     /// Tells the device how many frames to keep free: none while all pages of all regions find one.

@@ -43,6 +43,12 @@ const PATH_CHUNKS_MIN: u64 = 16;
 pub(crate) struct Settings {
     /// Bytes.
     pub frame_memory: u64,
+    /// Most bytes of frames that there may be, where their number changes.
+    pub frame_capacity: Option<u64>,
+    /// Bytes of frames that stay when memory is needed elsewhere; none: an eighth of `frame_memory`.
+    pub frame_minimum: Option<u64>,
+    /// Who gives memory first when it is short.
+    pub frame_priority: i32,
     /// Bytes.
     pub page_size: u64,
     pub wait_limit: Duration,
@@ -69,6 +75,47 @@ impl Settings {
         self.frame_memory / self.page_size.max(1)
     }
 
+    /// How many frames there are at first and may be at most: where their number changes, whole units of `unit` bytes.
+    pub fn frames_in(&self, unit: u64) -> Result<(u64, u64)> {
+        let Some(capacity) = self.frame_capacity else {
+            return Ok((self.frames(), self.frames()));
+        };
+        let frames = |bytes: u64| bytes / unit * unit / self.page_size;
+        if frames(self.frame_memory) == 0 {
+            let value = format!("{} bytes", self.frame_memory);
+            let reason = format!(
+                "where the number of frames changes it must hold {unit} bytes: one handle of this GPU, or one page"
+            );
+            return refuse("frame memory", value, reason);
+        }
+        Ok((frames(self.frame_memory), frames(capacity)))
+    }
+
+    fn check_frame_capacity(&self) -> Result<()> {
+        let spelled = |bytes: u64| format!("{bytes} bytes");
+        if let Some(capacity) = self.frame_capacity {
+            if capacity < self.frame_memory {
+                let reason = format!("it must be at least the frame memory, {} bytes", self.frame_memory);
+                return refuse("frame capacity", spelled(capacity), reason);
+            }
+            if capacity / self.page_size > layout::FRAMES_MAX {
+                let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
+                return refuse("frame capacity", spelled(capacity), reason);
+            }
+        }
+        match self.frame_minimum {
+            Some(least) if self.frame_capacity.is_none() => {
+                let reason = "the number of frames stays as it is: name a frame capacity, or no minimum";
+                refuse("frame minimum", spelled(least), reason)
+            }
+            Some(least) if least > self.frame_memory => {
+                let reason = format!("it must be at most the frame memory, {} bytes", self.frame_memory);
+                refuse("frame minimum", spelled(least), reason)
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub fn check(&self) -> Result<()> {
         let sizes = layout::PAGE_BYTES_MIN..=layout::PAGE_BYTES_MAX;
         if !self.page_size.is_power_of_two() || !sizes.contains(&self.page_size) {
@@ -87,6 +134,7 @@ impl Settings {
             let reason = "there must be room for 1 to 65536";
             return refuse("regions", self.regions_max.to_string(), reason);
         }
+        self.check_frame_capacity()?;
         self.check_second_path()?;
         if self.wait_limit.is_zero() || self.launch_deadline.is_zero() {
             return refuse("wait limit or launch deadline", "zero".into(), "a wait needs some time");

@@ -14,7 +14,7 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     frames::FrameAccess,
-    gpu::{Machines, PagedGpu},
+    gpu::{Machines, PagedGpu, Resized},
     kernel::{Kernel, Module},
     launched::StreamHandle,
     plan::{QueuePlan, Settings, TransportKind},
@@ -468,6 +468,47 @@ impl VmGpu {
     /// Number of frames of this GPU.
     pub fn frames(&self) -> u64 {
         u64::from(self.paged().frame_count())
+    }
+
+    /// Gives this GPU `bytes` bytes of frames, rounded down to whole units, while kernels run: see
+    /// [`resize_frames_within`](Self::resize_frames_within). Frames that are to go have a second to leave.
+    ///
+    /// ```
+    /// # use gpuvm::Vm;
+    /// # fn main() -> Result<(), gpuvm::Error> {
+    /// # let vm = Vm::builder().gpu(gpuvm::SimulatedGpu::new().workers(1)).frame_memory(1 << 20).frame_capacity(4 << 20).build()?;
+    /// // Other libraries need memory for a while.
+    /// vm.resize_frames(1 << 19)?;
+    /// vm.trim(1 << 19);
+    /// let resized = vm.resize_frames(4 << 20)?;
+    /// println!("{} bytes of frames after {:?}", resized.bytes, resized.took);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`resize_frames_within`](Self::resize_frames_within).
+    pub fn resize_frames(&self, bytes: u64) -> Result<Resized> {
+        self.resize_frames_within(bytes, Duration::from_secs(1))
+    }
+
+    /// As [`resize_frames`](Self::resize_frames), with the time that frames have to empty. No kernel is stopped or waits. Pages in frames
+    /// that go leave as others do that are evicted; pages that lanes hold stay, and so do frames for all spans of launches in flight:
+    /// [`Resized::kept_bytes`]. The memory goes to whoever needs some next on this GPU ([`trim`](Self::trim) gives it to the
+    /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
+    ///
+    /// The kernel that empties frames needs a place on the GPU. Where other kernels leave it none for that time, nothing has gone, and the
+    /// next change is refused until it has had its place.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while an earlier change waits for
+    /// a place on the GPU; [`Error::Setting`] for less than a unit or more than the capacity; [`Error::Gpu`], [`Error::GpuLost`].
+    pub fn resize_frames_within(&self, bytes: u64, within: Duration) -> Result<Resized> {
+        self.paged().resize_frames(bytes, within)
+    }
+
+    /// Most frames that this GPU may have: those that it has, unless their number can change.
+    pub fn frame_capacity(&self) -> u64 {
+        u64::from(self.paged().frame_capacity())
     }
 
     /// The transport that fills the frames.

@@ -134,6 +134,8 @@ pub const PAGE_ID_REGION_SHIFT: u32 = 44;
 pub const PAGE_ID_REPLICA_SHIFT: u32 = 60;
 /// Position of the "taken" mark in an page id; 0 means that the frame has no page.
 pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
+/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nobody takes it.
+pub const PAGE_WITHDRAWN: u64 = 1;
 /// Pages a region may have.
 pub const REGION_PAGES_MAX: u64 = 1 << PAGE_ID_REGION_SHIFT;
 /// Regions a virtual memory may have.
@@ -399,7 +401,7 @@ pub struct VmDesc {
     pub page_shift: u32,
     /// Address of frame 0; frames follow each other.
     pub frames: u64,
-    /// Number of frames.
+    /// Number of frames that there may be: places of the pool's ring.
     pub frame_count: u32,
     /// The pool is refilled by evicting ahead while it has fewer frames than this.
     pub frames_low: u32,
@@ -460,8 +462,11 @@ pub struct PoolState {
     /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
     /// page leave.
     pub spared_until: u64,
+    /// The clock looks at the frames below this number: those from there on are withdrawn, or about to be. The host changes it while
+    /// kernels run.
+    pub limit: u64,
     /// Unused, to the end of the line.
-    pub pad3: [u64; 13],
+    pub pad3: [u64; 12],
 }
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -571,7 +576,7 @@ shared_layout! {
         frame_reciprocal: 120,
     }
     PoolState: 512 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
-        spared_until: 400, pad3: 408, }
+        spared_until: 400, limit: 408, pad3: 416, }
     Counters: 512 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,

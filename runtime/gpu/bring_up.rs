@@ -21,7 +21,7 @@ use crate::{
     arena::RingArena,
     device::DeviceArray,
     error::{Doing, Error, Result},
-    frames::{FrameAccess, FrameMemory},
+    frames::{Changing, FrameAccess, FrameMemory, unit_bytes},
     handles::Handles,
     launch_state::StatePool,
     local_home::LocalHome,
@@ -52,11 +52,17 @@ impl PagedGpu {
         let transport = nics.transport();
         let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
         connect(&*gpu, &nics);
-        let frame_count = settings.frames() as u32;
-        let frames = FrameMemory::choose(&*gpu, &nics, u64::from(frame_count), settings.page_size)?;
+        let handles = Arc::new(Handles::new(Arc::clone(&gpu)));
+        let (count, capacity) = settings.frames_in(unit_bytes(handles.handle_bytes(), settings.page_size))?;
+        let changing = settings.frame_capacity.map(|_| Changing {
+            handles: &handles,
+            capacity,
+        });
+        let frames = FrameMemory::choose(&*gpu, &nics, count, settings.page_size, changing)?;
         let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
         let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
-        let pool = FramePool::new(&*gpu, frames, frame_count, queues.is_none() && large)?;
+        let counts = (count as u32, capacity as u32);
+        let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
         let doing = || "allocating the regions' bookkeeping".to_owned();
         // A row for each replica, of a stripe a node or a NIC.
         let rows = if nodes.len() > 1 || plan.host_homes > 1 { 2 } else { 1 };
@@ -96,9 +102,11 @@ impl PagedGpu {
             peers: Arc::default(),
             transport,
             settings: Arc::clone(settings),
-            handles: Arc::new(Handles::new(Arc::clone(&gpu))),
+            changing: Mutex::default(),
+            handles,
             device: gpu,
         });
+        gpu.lend_frames();
         gpu.keep_queues()?;
         gpu.keep_loans()?;
         gpu.keep_mirrors()?;
@@ -164,7 +172,7 @@ fn describe(
         layout_version: layout::LAYOUT_VERSION,
         page_shift: settings.page_size.trailing_zeros(),
         frames: pool.memory().addr(),
-        frame_count: pool.count(),
+        frame_count: pool.capacity(),
         frames_low: 0,
         frame_pages: pool.frame_pages.addr(),
         pool_ring: pool.free.ring(),
@@ -181,6 +189,6 @@ fn describe(
         ticks_per_us: gpu.capabilities().ticks_per_us.ceil() as u32,
         fills,
         fill_count,
-        frame_reciprocal: layout::reciprocal(pool.count()),
+        frame_reciprocal: layout::reciprocal(pool.capacity()),
     }
 }

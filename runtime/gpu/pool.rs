@@ -1,5 +1,7 @@
 //! The frames of a GPU, and the pool of those that are free.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, FillState, PoolState};
 
@@ -23,9 +25,11 @@ pub(super) const BYTES_A_FRAME: u64 = 16;
 /// Frames and who has them.
 pub(super) struct FramePool {
     memory: FrameMemory,
-    count: u32,
-    /// Frames that the pool is kept above while there are more pages than frames.
-    low_water: u32,
+    /// Most that there may be.
+    capacity: u32,
+    /// Those that are not withdrawn. Changed by who holds the GPU's state.
+    count: AtomicU32,
+    resident_warps: u32,
     pub frame_pages: DeviceArray<u64>,
     pub free: FreeList,
     /// Where warps fill a large page together.
@@ -33,24 +37,30 @@ pub(super) struct FramePool {
 }
 
 impl FramePool {
-    /// `count` frames, all of them free. With `filled_by_lanes` where pages are so large that lanes fill them together.
-    pub fn new(gpu: &dyn Gpu, memory: FrameMemory, count: u32, filled_by_lanes: bool) -> Result<Self> {
+    /// `count` of up to `capacity` frames, all of them free. With `filled_by_lanes` where pages are so large that lanes fill them
+    /// together.
+    pub fn new(
+        gpu: &dyn Gpu,
+        memory: FrameMemory,
+        (count, capacity): (u32, u32),
+        filled_by_lanes: bool,
+    ) -> Result<Self> {
         let doing = || "allocating the frames' bookkeeping".to_owned();
         let able = gpu.capabilities();
-        let resident_warps = able.max_resident_lanes / able.warp_size;
         let fills = match filled_by_lanes {
             true => Some(DeviceArray::zeroed(gpu, u64::from(FILLS)).doing(doing)?),
             false => None,
         };
         let pool = Self {
             memory,
-            count,
-            low_water: (count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * resident_warps),
-            frame_pages: DeviceArray::zeroed(gpu, u64::from(count)).doing(doing)?,
-            free: FreeList::new(gpu, count).doing(doing)?,
+            capacity,
+            count: AtomicU32::new(count),
+            resident_warps: able.max_resident_lanes / able.warp_size,
+            frame_pages: DeviceArray::zeroed(gpu, u64::from(capacity)).doing(doing)?,
+            free: FreeList::new(gpu, capacity).doing(doing)?,
             fills,
         };
-        pool.free.fill(gpu, 0..count).doing(filling)?;
+        pool.rebuild(gpu, vec![0; capacity as usize])?;
         Ok(pool)
     }
 
@@ -58,8 +68,28 @@ impl FramePool {
         &self.memory
     }
 
+    /// Frames that are there, or about to be.
     pub fn count(&self) -> u32 {
-        self.count
+        // Relaxed: an amount. What it is about is under the state's lock.
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// There are more frames from now on, or fewer. The caller holds the GPU's state.
+    pub fn set_count(&self, count: u32) {
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Most frames that there may be.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Frames below the end of the last unit that is there: what the clock goes over.
+    pub fn limit(&self) -> u32 {
+        match self.memory.units() {
+            None => self.capacity,
+            Some(units) => units.present().last().map_or(1, |last| units.frames(*last).end),
+        }
     }
 
     /// Address and length of the table of large pages that are filled; zeros without.
@@ -69,14 +99,25 @@ impl FramePool {
 
     /// How many frames to keep free with `pages` pages that may need one: none while all of them find one.
     pub fn low_water(&self, pages: u64) -> u32 {
-        match pages <= u64::from(self.count) {
+        let count = self.count();
+        match pages <= u64::from(count) {
             true => 0,
-            false => self.low_water,
+            false => (count / LOW_WATER_SHARE).min(LOW_WATER_PER_WARP * self.resident_warps),
         }
     }
 
-    /// Rebuilds all of it from the page ids of all frames, 0 for a frame that is free. No kernel may run.
-    pub fn rebuild(&self, gpu: &dyn Gpu, frame_pages: &[u64]) -> Result<()> {
+    /// Rebuilds all of it from the page ids of all frames, 0 for a frame that has no page. No kernel may run.
+    pub fn rebuild(&self, gpu: &dyn Gpu, mut frame_pages: Vec<u64>) -> Result<()> {
+        if let Some(units) = self.memory.units() {
+            let mut there = vec![false; frame_pages.len()];
+            for unit in units.present() {
+                let frames = units.frames(unit);
+                there[frames.start as usize..frames.end as usize].fill(true);
+            }
+            for (page, _) in frame_pages.iter_mut().zip(there).filter(|(_, there)| !there) {
+                *page = layout::PAGE_WITHDRAWN;
+            }
+        }
         if let Some(fills) = &self.fills {
             // Places that lanes had taken when they were stopped.
             let none = vec![zero(); FILLS as usize];
@@ -85,10 +126,11 @@ impl FramePool {
                 .doing(|| "clearing the table of large pages".into())?;
         }
         self.frame_pages
-            .write(gpu, 0, frame_pages)
+            .write(gpu, 0, &frame_pages)
             .doing(|| "rebuilding the table of frames".into())?;
-        let free = (0..self.count).filter(|&frame| frame_pages[frame as usize] == 0);
-        self.free.fill(gpu, free).doing(filling)
+        let free = (0..self.capacity).filter(|&frame| frame_pages[frame as usize] == 0);
+        self.free.fill(gpu, free).doing(filling)?;
+        self.free.set_limit(gpu, self.limit()).doing(filling)
     }
 }
 
@@ -134,8 +176,15 @@ impl FreeList {
             available: there,
             tail: there,
             hand: before[0].hand,
+            limit: before[0].limit,
             ..zero()
         };
         self.state.write(gpu, 0, &[state])
+    }
+
+    /// Has the clock go over the numbers below `limit` alone. Kernels may run.
+    pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32) -> Result<(), GpuError> {
+        let at = self.state.addr() + core::mem::offset_of!(PoolState, limit) as u64;
+        gpu.write(at, &u64::from(limit).to_ne_bytes())
     }
 }

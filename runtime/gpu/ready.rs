@@ -17,6 +17,7 @@ impl PagedGpu {
         let done = self.prune_locked(&mut self.lock());
         // Outside the lock: the last keeper of a region may go with its launch.
         drop(done);
+        self.settle_frames();
     }
 
     pub(super) fn lock_peers(&self) -> MutexGuard<'_, Peers> {
@@ -27,6 +28,7 @@ impl PagedGpu {
     pub fn try_prune(&self) {
         let done = self.state.try_lock().map(|mut state| self.prune_locked(&mut state));
         drop(done);
+        self.settle_frames();
     }
 
     pub(super) fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {

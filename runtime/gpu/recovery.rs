@@ -24,7 +24,7 @@ impl PagedGpu {
         if let Some(queues) = &self.queues {
             queues.reset(&*self.device)?;
         }
-        let mut frame_pages = vec![0u64; self.frame_count() as usize];
+        let mut frame_pages = vec![0u64; self.pool.capacity() as usize];
         // A region that has ended keeps no frame, whatever its launches' handles keep alive of it.
         for region in state.live() {
             let mut words = region.read_words(&*self.device)?;
@@ -46,7 +46,7 @@ impl PagedGpu {
         if let Some(victims) = &self.victims {
             victims.free_all(&*self.device)?;
         }
-        self.pool.rebuild(&*self.device, &frame_pages)
+        self.pool.rebuild(&*self.device, frame_pages)
     }
 }
 

@@ -1,6 +1,7 @@
 // Kernels that the runtime itself launches.
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
+#include <gpuvm/detail/withdraw.cuh>
 #include <gpuvm/gpuvm.cuh>
 
 // Layout version that this machine's device code was compiled with, and the element of a sanity check.
@@ -85,6 +86,19 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
         if (!gpuvm::detail::release_page(vm, gpuvm::detail::page_id(region, page), discard != 0) &&
             gpuvm_is_late(vm, begun))
             return;
+}
+
+// Empties the frames [first, end), of which `left` are not withdrawn yet, for so long at most.
+__global__ void gpuvm_withdraw(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned end, unsigned* left,
+                               unsigned long long limit_ns) {
+    gpuvm::detail::withdraw_frames(vm, gpuvm::detail::Withdrawal{first, end, left},
+                                   blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, limit_ns);
+}
+
+// Gives the pool those of the frames [first, end) that were withdrawn.
+__global__ void gpuvm_restore(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned end) {
+    for (unsigned frame = first + blockIdx.x * blockDim.x + threadIdx.x; frame < end; frame += gridDim.x * blockDim.x)
+        gpuvm::detail::restore_frame(vm, frame);
 }
 
 // Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.

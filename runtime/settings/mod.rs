@@ -74,6 +74,9 @@ impl Default for VmBuilder {
             transport: Transport::default(),
             settings: Settings {
                 frame_memory: 64 << 20,
+                frame_capacity: None,
+                frame_minimum: None,
+                frame_priority: 0,
                 page_size: 4 << 10,
                 wait_limit: Duration::from_secs(10),
                 launch_deadline: Duration::from_secs(600),
@@ -115,6 +118,29 @@ impl VmBuilder {
     /// GPU memory for page frames, in bytes, rounded down to whole pages. Default: 64 MiB.
     pub fn frame_memory(mut self, bytes: u64) -> Self {
         self.settings.frame_memory = bytes;
+        self
+    }
+
+    /// Lets the frames come and go, up to so many bytes of them on each GPU: see [`VmGpu::resize_frames`](crate::VmGpu::resize_frames).
+    /// Addresses and 16 bytes a frame are taken for all of it, memory for [`frame_memory`](Self::frame_memory) alone, in handles of 2 MiB
+    /// (64 KiB on a simulated GPU) or one page if that is larger. When a buffer finds no memory the frames give some, down to
+    /// [`frame_minimum`](Self::frame_minimum). It is for frames that no RDMA NIC reaches. Default: the number of frames stays as it is.
+    pub fn frame_capacity(mut self, bytes: u64) -> Self {
+        self.settings.frame_capacity = Some(bytes);
+        self
+    }
+
+    /// With [`frame_capacity`](Self::frame_capacity): bytes of frames that stay when buffers find no memory. Default: an eighth of
+    /// [`frame_memory`](Self::frame_memory).
+    pub fn frame_minimum(mut self, bytes: u64) -> Self {
+        self.settings.frame_minimum = Some(bytes);
+        self
+    }
+
+    /// With [`frame_capacity`](Self::frame_capacity): when memory is short those of low priority give it first, frames as elastic buffers
+    /// ([`ElasticBuilder::priority`](crate::ElasticBuilder::priority)). Default: 0.
+    pub fn frame_priority(mut self, priority: i32) -> Self {
+        self.settings.frame_priority = priority;
         self
     }
 

@@ -190,6 +190,31 @@ __global__ void spin_on_word(volatile unsigned* flag, gpuvm::array<const unsigne
     }
 }
 
+// Adds 1 to each element, round after round, until it is told to stop: all elements have been added to as often.
+// `words`: whether to stop, whether it has begun, and rounds of block 0. Blocks have elements of their own.
+__global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
+    __shared__ unsigned stop;
+    if (first_index() == 0) words[1] = 1;
+    unsigned rounds = 0;
+    do {
+        for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += 1;
+        ++rounds;
+        __syncthreads();
+        if (threadIdx.x == 0) stop = words[0] || gpuvm::failed();
+        __syncthreads();
+    } while (!stop);
+    if (threadIdx.x == 0) words[2 + blockIdx.x] = rounds;
+}
+
+// Each block holds a page until it is told to stop. `words`: whether to stop, and the blocks that hold theirs.
+__global__ void hold_pages(gpuvm::array<unsigned> a, u64 page_words, volatile unsigned* words) {
+    if (threadIdx.x) return;
+    auto held = a.pin(blockIdx.x * page_words);
+    if (held) held[1] += 1;
+    atomicAdd(const_cast<unsigned*>(words) + 1, 1u);
+    wait_for(words, 1);
+}
+
 // Waits for a flag that nobody sets.
 __global__ void wait_for_ever(volatile unsigned* flag) {
     while (!*flag) __nanosleep(1000);

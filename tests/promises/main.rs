@@ -42,6 +42,7 @@ mod profiles;
 mod random_programs;
 mod read_ahead;
 mod replicas;
+mod resize;
 mod scoped_borrows;
 mod seeds;
 mod several_nics;

@@ -387,6 +387,9 @@ constexpr const unsigned int PAGE_ID_REPLICA_SHIFT = 60;
 /// Position of the "taken" mark in an page id; 0 means that the frame has no page.
 constexpr const unsigned long long PAGE_ID_TAKEN_BIT = (1ULL << 63ULL);
 
+/// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nobody takes it.
+constexpr const unsigned long long PAGE_WITHDRAWN = 1ULL;
+
 /// Pages a region may have.
 constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << PAGE_ID_REGION_SHIFT);
 
@@ -543,7 +546,7 @@ struct alignas(128) VmDesc {
     unsigned int page_shift;
     /// Address of frame 0; frames follow each other.
     unsigned long long frames;
-    /// Number of frames.
+    /// Number of frames that there may be: places of the pool's ring.
     unsigned int frame_count;
     /// The pool is refilled by evicting ahead while it has fewer frames than this.
     unsigned int frames_low;
@@ -692,8 +695,11 @@ struct alignas(128) PoolState {
     /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
     /// page leave.
     unsigned long long spared_until;
+    /// The clock looks at the frames below this number: those from there on are withdrawn, or about to be. The host changes it while
+    /// kernels run.
+    unsigned long long limit;
     /// Unused, to the end of the line.
-    unsigned long long pad3[13];
+    unsigned long long pad3[12];
 };
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -1167,7 +1173,8 @@ static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::
 static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
 static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
 static_assert(__builtin_offsetof(PoolState, spared_until) == 400, "offset of PoolState::spared_until");
-static_assert(__builtin_offsetof(PoolState, pad3) == 408, "offset of PoolState::pad3");
+static_assert(__builtin_offsetof(PoolState, limit) == 408, "offset of PoolState::limit");
+static_assert(__builtin_offsetof(PoolState, pad3) == 416, "offset of PoolState::pad3");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");

@@ -14,6 +14,9 @@ GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* 
            ld_relaxed_gpu(&pool->spared_until) <= ld_relaxed_gpu(&pool->hand);
 }
 
+// Frames that the clock goes over. Relaxed: one that is withdrawn meanwhile has no page.
+GPUVM_DEVICE u32 clock_limit(const layout::VmDesc* vm) { return static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->limit)); }
+
 // What became of a page that the clock looked at.
 constexpr u32 kStays = 0;
 constexpr u32 kLeft = 1;      // its frame is the caller's
@@ -67,7 +70,9 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         if (page >= region->pages) continue;
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
-        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
+        // A frame that is to be withdrawn is nobody else's to free.
+        if (!is_resident(seen) || frame_of(seen) >= clock_limit(vm)) continue;
+        if (let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
@@ -91,13 +96,14 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
             return turn_sample(vm, for_page, idle ? window : kSampleWindow, direct, idle);
         }
     }
-    if (window > vm->frame_count) window = vm->frame_count;
-    u32 n = 0, frame, found = 0, cleaning = 0, rung = kNoFrame;
+    u32 limit = clock_limit(vm);
+    if (window > limit) window = limit;
+    u32 n = 0, found = 0, cleaning = 0, rung = kNoFrame;
     // So many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     window += once;
-    over_frames(vm, atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window)), &frame);
-    for (; n < window && found + cleaning < need; ++n, frame = next_frame(vm, frame)) {
+    u32 frame = static_cast<u32>(atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window))) % limit;
+    for (; n < window && found + cleaning < need; ++n, frame = frame + 1 < limit ? frame + 1 : 0) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
         if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id))) continue;
