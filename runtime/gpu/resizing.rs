@@ -19,10 +19,9 @@ use crate::{
     launch::InFlight,
 };
 
-/// How long frames are emptied for somebody who needs memory now.
-const GIVE_WITHIN: Duration = Duration::from_millis(250);
-/// How much longer the host waits for a kernel than that takes for its work.
-const KERNEL_LATE: Duration = Duration::from_millis(250);
+/// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
+/// host waits for a kernel that empties frames.
+const PATIENCE_SHARE: u32 = 10;
 /// Of the frame memory, what stays when others need it, unless a setting says otherwise.
 const MINIMUM_SHARE: u64 = 8;
 
@@ -156,10 +155,13 @@ impl PagedGpu {
         };
         let launch = self.start_withdrawing(units, going, within);
         let Withdrawing { launch, .. } = under_way.insert(launch?);
-        if launch.wait(Some(within.saturating_add(KERNEL_LATE))).is_none() {
-            // It has found no place on the GPU, or hangs at a home that is lost: it ends when it can.
+        // The time of a GPU that follows a seed is not the host's.
+        let limit = (!self.capabilities().deterministic).then(|| within.saturating_add(self.patience()));
+        if launch.wait(limit).is_none() {
+            // It has found no place on the GPU, or hangs at a home that is lost: it ends when it can, and is looked at then.
             launch.abort(&*self.device);
-            return Ok(0);
+            let state = self.lock();
+            return self.or_lost_locked(self.tell_frames(&state, units), &state).map(|()| 0);
         }
         self.finish_change(units, under_way)
     }
@@ -256,10 +258,17 @@ impl PagedGpu {
         }
     }
 
-    /// Takes memory that others have by now out of the frames' addresses, where no lane uses them any more.
+    /// Takes memory that others have by now out of the frames' addresses, where no lane uses them any more, and ends a change that was left
+    /// behind.
     pub(super) fn settle_frames(&self) {
         let Some(units) = self.frames().units() else { return };
-        if let Err(error) = units.settle() {
+        let ended = |change: &Withdrawing| change.launch.is_done();
+        let left_behind = self.changing.try_lock();
+        let finished = match left_behind.filter(|change| change.as_ref().is_some_and(ended)) {
+            Some(mut change) => self.finish_change(units, &mut change).map(drop),
+            None => Ok(()),
+        };
+        if let Err(error) = finished.and_then(|()| units.settle()) {
             tracing::warn!(%error, "addresses of frames keep memory that others have");
         }
     }
@@ -270,6 +279,10 @@ impl PagedGpu {
             let giver: Weak<Self> = Arc::downgrade(self);
             self.handles.register(self.settings.frame_priority, giver);
         }
+    }
+
+    fn patience(&self) -> Duration {
+        self.settings.wait_limit / PATIENCE_SHARE
     }
 
     /// Bytes of frames that stay when others need memory.
@@ -295,7 +308,7 @@ impl GivesHandles for PagedGpu {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).saturating_sub(before);
-            let more = self.withdraw(units, &mut under_way, wanted.min(spare), GIVE_WITHIN)?;
+            let more = self.withdraw(units, &mut under_way, wanted.min(spare), self.patience())?;
             Ok(before + more)
         });
         match given {

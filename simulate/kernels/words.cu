@@ -45,6 +45,15 @@ __global__ void counters(gpuvm::array<u64> a, const u64* where, unsigned steps, 
         found[lane * steps + step] = a.atomic_add(where[lane * steps + step], 1);
 }
 
+// As `counters`, but words with the highest bit set are read.
+__global__ void count_and_read(gpuvm::array<u64> a, const u64* where, unsigned steps, u64* found) {
+    u64 lane = lane_number();
+    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+        u64 at = lane * steps + step, i = where[at] & ~0ull >> 1;
+        found[at] = where[at] >> 63 ? a[i] : a.atomic_add(i, 1);
+    }
+}
+
 // Each lane stores rising numbers into a word of its own, and says afterwards how far it is.
 __global__ void writers(gpuvm::array<u64> a, u64 apart, unsigned turns, u64* progress) {
     u64 lane = lane_number();

@@ -175,6 +175,8 @@ pub struct Needs {
     pub queue_depth: u32,
     /// Memory of a neighbour.
     pub borrowed: Borrowed,
+    /// Most frames that there may be; 0 where their number stays.
+    pub frame_capacity: u64,
 }
 
 /// Memory that a workload borrows of a neighbour; none by default.
@@ -246,7 +248,8 @@ impl Room<'_> {
     }
 
     fn settings(&mut self, needs: Needs, sources: &Sources) -> Result<VmBuilder, String> {
-        let (memory, borrowed) = (needs.frames * needs.page + (8 << 20), needs.borrowed);
+        let (frames, borrowed) = (needs.frames.max(needs.frame_capacity), needs.borrowed);
+        let memory = frames * needs.page + (8 << 20);
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .lanes_per_worker(256)
@@ -275,6 +278,10 @@ impl Room<'_> {
         let soft = Soft::new()
             .queues(queues.host_homes(sources.homes))
             .flush_reads(self.options.lands_late() && !self.options.unflushed);
+        let builder = match needs.frame_capacity {
+            0 => builder,
+            most => builder.frame_capacity(most * needs.page),
+        };
         let chunk = borrowed.chunk_pages * needs.page;
         let builder = match borrowed.chunks {
             0 => builder,
@@ -324,6 +331,7 @@ pub fn prepare(workload: Workload, options: &Options) -> Result<(), String> {
             },
             false => Borrowed::default(),
         },
+        frame_capacity: 0,
     };
     room.open(needs).map(|_| ())
 }

@@ -531,13 +531,16 @@ impl WatchState {
             }
         }
         let pool: PoolState = read(desc.pool);
-        if pool.available != u64::from(desc.frame_count) {
+        let is_withdrawn = |frame: usize| load(desc.frame_pages + frame as u64 * 8) == layout::PAGE_WITHDRAWN;
+        let there = (0..self.frames.len()).filter(|frame| !is_withdrawn(*frame)).count();
+        if pool.available != there as u64 {
             return Some(format!(
-                "{} of {} frames are free at the end",
-                pool.available as i64, desc.frame_count
+                "{} of {there} frames are free at the end",
+                pool.available as i64
             ));
         }
-        let lost = self.frames.iter().position(|held| *held != Frame::Free);
+        let mut held = self.frames.iter().enumerate();
+        let lost = held.position(|(n, held)| (*held == Frame::Free) == is_withdrawn(n));
         let lost = lost.map(|lost| {
             *frame = Some(lost as u32);
             format!("frame {lost} is not in the pool at the end: {:?}", self.frames[lost])

@@ -199,6 +199,7 @@ __global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
     do {
         for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += 1;
         ++rounds;
+        __nanosleep(1000);
         __syncthreads();
         if (threadIdx.x == 0) stop = words[0] || gpuvm::failed();
         __syncthreads();

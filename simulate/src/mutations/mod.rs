@@ -29,6 +29,8 @@ pub enum Origin {
     Victims(u32),
     /// The n-th of the rules of arrays of which each GPU holds a copy.
     Broadcast(u32),
+    /// The n-th of the rules of frames that come and go.
+    Frames(u32),
 }
 
 /// A replacement of text in one header.
@@ -174,11 +176,12 @@ impl Mutation {
             })?),
         };
         // The runtime's own kernels stay as they are, compiled once, unless the rule is theirs.
-        const OF_SUPPORT: [&str; 4] = [
+        const OF_SUPPORT: [&str; 5] = [
             "gpuvm/detail/flush.cuh",
             "gpuvm/detail/write_back.cuh",
             "gpuvm/detail/catch_up.cuh",
             "gpuvm/detail/broadcast.cuh",
+            "gpuvm/detail/withdraw.cuh",
         ];
         let of_support = self.plants.iter().any(|plant| OF_SUPPORT.contains(&plant.header));
         let compile = CompileOptions {

@@ -16,6 +16,7 @@ mod contended;
 mod guarded;
 mod mirror;
 mod programs;
+mod resize;
 mod spans;
 mod sweeps;
 mod victims;
@@ -68,6 +69,10 @@ pub enum Workload {
     Mirror,
     /// Lanes of several GPUs store to an array of which each holds a copy, change the owners' copies, and tell each other.
     Broadcast,
+    /// Frames come and go while lanes use pages, and others have the memory of those that went at once.
+    Resize,
+    /// Like `Resize`, with lanes that copy pages themselves.
+    ResizeDirect,
 }
 
 /// A workload that is none.
@@ -99,7 +104,7 @@ impl FromStr for Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Random,
         Self::Counters,
         Self::Linear,
@@ -122,6 +127,8 @@ impl Workload {
         Self::Victims,
         Self::Mirror,
         Self::Broadcast,
+        Self::Resize,
+        Self::ResizeDirect,
     ];
 
     /// Its name on a command line.
@@ -149,6 +156,8 @@ impl Workload {
             Self::Victims => "victims",
             Self::Mirror => "mirror",
             Self::Broadcast => "broadcast",
+            Self::Resize => "resize",
+            Self::ResizeDirect => "resize-direct",
         }
     }
 
@@ -164,7 +173,9 @@ impl Workload {
             | Self::Rising
             | Self::StoresInPlace
             | Self::Flush
-            | Self::Returns => (WORDS, &[]),
+            | Self::Returns
+            | Self::Resize
+            | Self::ResizeDirect => (WORDS, &[]),
             Self::Stream | Self::Transpose | Self::Bfs | Self::InPlace | Self::Prefetch => (SWEEPS, &[]),
             Self::Spans => (SPANS, &[]),
             Self::Victims => (VICTIMS, &[]),
@@ -211,6 +222,7 @@ impl Workload {
                 | Self::Victims
                 | Self::Mirror
                 | Self::Broadcast
+                | Self::ResizeDirect
         )
     }
 
@@ -265,6 +277,7 @@ impl Workload {
             Self::Victims => victims::victims(room),
             Self::Mirror => mirror::mirror(room),
             Self::Broadcast => broadcast::broadcast(room),
+            Self::Resize | Self::ResizeDirect => resize::resize(room),
         }
     }
 }
@@ -303,6 +316,7 @@ fn needs(seed: u64, frames: u64) -> Needs {
         queue_pairs: 1 + (seed % 2) as u32,
         queue_depth: 1 << (seed / 2 % 4),
         borrowed: Borrowed::default(),
+        frame_capacity: 0,
     }
 }
 

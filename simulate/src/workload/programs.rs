@@ -27,6 +27,7 @@ pub(super) fn needs_of(shape: &ProgramShape) -> Needs {
         queue_pairs: shape.queue_pairs,
         queue_depth: shape.queue_depth,
         borrowed: Borrowed::default(),
+        frame_capacity: 0,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::workload::Workload;
 
 mod broadcast;
 mod copies;
+mod frames;
 mod guards;
 mod peers;
 mod places;
@@ -12,7 +13,7 @@ mod protocol;
 mod victims;
 
 /// All of them, list by list.
-pub(super) const ALL: [&[Mutation]; 7] = [
+pub(super) const ALL: [&[Mutation]; 8] = [
     &protocol::ALL,
     &peers::ALL,
     &guards::ALL,
@@ -20,6 +21,7 @@ pub(super) const ALL: [&[Mutation]; 7] = [
     &places::ALL,
     &victims::ALL,
     &broadcast::ALL,
+    &frames::ALL,
 ];
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
@@ -47,6 +49,7 @@ const BROADCAST: &str = "gpuvm/broadcast.cuh";
 const COPIES: &str = "gpuvm/detail/broadcast.cuh";
 const MERGE_QUEUE: &str = "gpuvm/merge_queue.cuh";
 const VICTIM: &str = "gpuvm/detail/victim.cuh";
+const WITHDRAW: &str = "gpuvm/detail/withdraw.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];
