@@ -25,7 +25,7 @@ pub struct Options {
     pub steps: Option<u32>,
 
     /// Tokens of the shortest sequence before the first step; the longest has twice as many, the others lie between. Without it: 2048,
-    /// or 16 on the simulated GPU.
+    /// or 64 on the simulated GPU.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub prompt: Option<u32>,
 
@@ -33,9 +33,9 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub heads: Option<u32>,
 
-    /// Numbers (float) of a head: a multiple of 4 up to 128. Without it: 128, or 32 on the simulated GPU.
-    #[arg(long, value_name = "N", value_parser = parse_head_size)]
-    pub head_size: Option<u32>,
+    /// Numbers (float) of a head: a multiple of 4 up to 128.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = parse_head_size)]
+    pub head_size: u32,
 
     /// Tokens of a block of the pool: a multiple of 8.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = parse_block_tokens)]
@@ -125,7 +125,7 @@ impl Plan {
     /// [`Problem::TooLarge`].
     pub fn new(options: &Options, simulated: bool) -> Result<Self, Problem> {
         let choose = |given: Option<u32>, small, large| given.unwrap_or(if simulated { small } else { large });
-        let (count, prompt) = (u64::from(options.sequences), choose(options.prompt, 16, 2048));
+        let (count, prompt) = (u64::from(options.sequences), choose(options.prompt, 64, 2048));
         let between = |n: u64| prompt + (u64::from(prompt) * n / (count - 1).max(1)) as u32;
         let mut forms = Vec::new();
         for form in if options.form.is_empty() {
@@ -141,7 +141,7 @@ impl Plan {
             prompts: (0..count).rev().map(between).collect(),
             steps: choose(options.steps, 4, 128),
             heads: choose(options.heads, 2, 32),
-            head_size: choose(options.head_size, 32, 128),
+            head_size: options.head_size,
             block_tokens: options.block_tokens,
             memory: options.memory,
             page_bytes: options.page_size,

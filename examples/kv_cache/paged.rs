@@ -13,7 +13,7 @@ use crate::{
 /// The fewest frames that a share of little data is rounded up to.
 const FRAMES_MIN: u64 = 16;
 /// The share of the frames that sequences which stay are given; the others' pages pass through the rest.
-const STAYING: f64 = 7.0 / 8.0;
+const STAYING: f64 = 3.0 / 4.0;
 
 /// Bytes of the frames that a plan asks for.
 pub fn frame_bytes(plan: &Plan) -> u64 {
@@ -25,8 +25,9 @@ pub fn frame_bytes(plan: &Plan) -> u64 {
 
 /// Two regions for the sequences that stay in their frames, and two for those that do not.
 ///
-/// A step reads everything once, in order: with too few frames for all, each page would have left when its turn comes again. So as many
-/// sequences as fit keep their frames, and only the others are fetched in every step.
+/// A step reads everything once, in order: with too few frames for all, each page would have left when its turn comes again. The advice
+/// that pages are read once has the clock take frames of such pages, so that the sequences that fit keep theirs, and only the others are
+/// fetched in every step.
 pub struct Paged<'a> {
     vm: &'a Vm,
     plan: &'a Plan,
@@ -46,7 +47,7 @@ impl<'a> Paged<'a> {
         let staying = staying(plan, vm.frames() * vm.page_size());
         let mut parts = Vec::new();
         for (sequences, advice) in [
-            (0..staying, Advice::KeepResident),
+            (0..staying, Advice::Normal),
             (staying..plan.sequences(), Advice::ReadOnce),
         ] {
             if sequences.is_empty() {
