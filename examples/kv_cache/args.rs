@@ -185,12 +185,13 @@ impl Plan {
         2 * tokens.sum::<u64>() * self.row_bytes()
     }
 
-    /// Bytes of room for all sequences as long as the longest, keys and values, if there are so many.
+    /// Bytes of room for all sequences as long as the longest, keys and values, if there can be so many.
     fn room_bytes(&self) -> Option<u64> {
-        let rows = 2 * u64::from(self.sequences()) * u64::from(self.capacity());
-        rows.checked_mul(self.row_bytes()).filter(|bytes| *bytes < ROOM_MAX)
+        let tokens = self.sequences().checked_mul(self.capacity())?;
+        let bytes = 2 * u64::from(tokens) * self.row_bytes();
+        (bytes < ROOM_MAX).then_some(bytes)
     }
 }
 
-/// Bytes of addresses that a process can have for it, about.
+/// Bytes that a process has addresses for, about.
 const ROOM_MAX: u64 = 1 << 46;

@@ -9,9 +9,9 @@ pub enum Problem {
     #[error(transparent)]
     Gpuvm(#[from] gpuvm::Error),
 
-    /// There are not so many addresses.
+    /// Tokens are numbered by 32 bits, and bytes have addresses.
     #[error(
-        "keys and values of so many tokens have no addresses: give fewer --sequences, --heads, tokens of --prompt or --steps"
+        "there is no room for keys and values of so many tokens: give fewer --sequences, --heads, tokens of --prompt or --steps"
     )]
     TooLarge,
 
@@ -60,6 +60,6 @@ pub enum Problem {
     },
 
     /// The output is closed or full.
-    #[error("writing the output: {0}")]
+    #[error("writing the output")]
     Output(#[from] std::io::Error),
 }

@@ -100,10 +100,9 @@ impl Report<'_> {
                 )?,
                 Form::Paged => writeln!(
                     out,
-                    "paged: {} pages of {} were fetched in the steps; the rest of {} lay in frames",
+                    "paged: {} pages of {} were fetched in the steps",
                     outcome.pages_fetched,
-                    spell_bytes(self.plan.page_bytes),
-                    spell_bytes(self.plan.used_bytes())
+                    spell_bytes(self.plan.page_bytes)
                 )?,
                 _ => {}
             }

@@ -83,16 +83,15 @@ pub fn machine(gpu: Gpu, form: Form, plan: &Plan) -> Result<Vm, Problem> {
 /// What the runtime says, or [`Problem::Differs`] where two runs have other results.
 pub fn run(vm: &Vm, form: Form, plan: &Plan) -> Result<Outcome, Problem> {
     let kernels = Kernels::new(vm, form)?;
-    let mut outcome: Option<Outcome> = None;
-    for _ in 0..plan.repeat {
-        let mut next = Bench::new(vm, form, plan, &kernels)?.measure()?;
-        if let Some(last) = outcome {
-            next.check_beside(&last)?;
-            next.times.extend(last.times);
-        }
-        outcome = Some(next);
+    let once = || Bench::new(vm, form, plan, &kernels)?.measure();
+    let mut outcome = once()?;
+    for _ in 1..plan.repeat {
+        let mut next = once()?;
+        next.check_beside(&outcome)?;
+        next.times.append(&mut outcome.times);
+        outcome = next;
     }
-    Ok(outcome.expect("a plan has a run at least"))
+    Ok(outcome)
 }
 
 impl Outcome {

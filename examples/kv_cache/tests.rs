@@ -6,9 +6,10 @@ use serde_json::Value;
 use super::{Options, decode};
 
 fn run(options: &str) -> Result<Value, String> {
-    let words = ["kv_cache", "--gpu", "sim", "--json"].into_iter();
-    let options =
-        Options::try_parse_from(words.chain(options.split_whitespace())).map_err(|error| error.to_string())?;
+    let gpu = if options.contains("--gpu") { "" } else { "--gpu sim" };
+    let words = ["kv_cache", "--json"].into_iter();
+    let words = words.chain(gpu.split_whitespace()).chain(options.split_whitespace());
+    let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
     let mut out = Vec::new();
     decode(&options, &mut out).map_err(|problem| super::chain(&problem))?;
     Ok(serde_json::from_slice(&out).expect("the output is JSON"))
