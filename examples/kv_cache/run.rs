@@ -65,6 +65,31 @@ impl Outcome {
         // Of an even number, the later one in the middle.
         times.get(times.len() / 2).copied().unwrap_or_default()
     }
+
+    /// Whether the results are those of another form, or of another run, bit for bit.
+    ///
+    /// # Errors
+    /// [`Problem::Differs`].
+    pub fn check_beside(&self, other: &Self) -> Result<(), Problem> {
+        let bits = |four: &Four| four.map(f32::to_bits);
+        let results = self.results.iter().zip(&other.results).map(|(a, b)| bits(a) == bits(b));
+        let digests = self.digests.iter().zip(&other.digests).map(|(a, b)| a == b);
+        for (what, same) in [
+            ("the last step", results.collect::<Vec<_>>()),
+            ("all steps", digests.collect()),
+        ] {
+            if let Some(first) = same.iter().position(|same| !same) {
+                return Err(Problem::Differs {
+                    found: format!("{}, {what}", self.form),
+                    expected: other.form,
+                    wrong: same.iter().filter(|same| !**same).count(),
+                    of: same.len(),
+                    first,
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A virtual memory for a form, whose frames the others do not need.
@@ -92,33 +117,6 @@ pub fn run(vm: &Vm, form: Form, plan: &Plan) -> Result<Outcome, Problem> {
         outcome = next;
     }
     Ok(outcome)
-}
-
-impl Outcome {
-    /// Whether the results are those of another form, or of another run, bit for bit.
-    ///
-    /// # Errors
-    /// [`Problem::Differs`].
-    pub fn check_beside(&self, other: &Self) -> Result<(), Problem> {
-        let bits = |four: &Four| four.map(f32::to_bits);
-        let results = self.results.iter().zip(&other.results).map(|(a, b)| bits(a) == bits(b));
-        let digests = self.digests.iter().zip(&other.digests).map(|(a, b)| a == b);
-        for (what, same) in [
-            ("the last step", results.collect::<Vec<_>>()),
-            ("all steps", digests.collect()),
-        ] {
-            if let Some(first) = same.iter().position(|same| !same) {
-                return Err(Problem::Differs {
-                    found: format!("{}, {what}", self.form),
-                    expected: other.form,
-                    wrong: same.iter().filter(|same| !**same).count(),
-                    of: same.len(),
-                    first,
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 struct Kernels {
