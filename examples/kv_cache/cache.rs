@@ -142,7 +142,7 @@ struct Blocks<'a> {
     values: Buffer<Four>,
     /// Which blocks each sequence has, a row each.
     table: Buffer<u32>,
-    /// The same, as the host has it.
+    /// Its rows, as the host has them.
     rows: Vec<u32>,
     /// How many blocks each sequence has.
     taken: Vec<u32>,
