@@ -39,6 +39,10 @@ use crate::{
 /// - *Shrinking* waits for nothing. What is behind the new length must not be used any more, also by launches that run; it is unmapped when
 ///   they have ended, and goes to a pool for other elastic buffers. [`VmGpu::trim`](crate::VmGpu::trim) gives it to the driver.
 /// - *Dropping* it while a launch uses it is safe: the memory is for others when the launch has ended.
+///
+/// A kernel that uses more buffers than it has parameters finds them by a table of their addresses ([`pointer`](Self::pointer)), written once, as
+/// `examples/kv_cache` does. The launch does not name them then: wait for its end before one of them shrinks, is paused or is dropped, and
+/// before one that was made with a length grows for the first time.
 pub struct ElasticBuffer<E> {
     pub(crate) gpu: Arc<PagedGpu>,
     pub(crate) inner: Arc<ElasticInner>,

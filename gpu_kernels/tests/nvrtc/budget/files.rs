@@ -51,6 +51,22 @@ pub const FILES: &[File] = &[
         defines: &[],
         kernels: &[paged("spmv<double>", 192, 200), paged("spmv<float>", 192, 200)],
     },
+    // Bounds of 4 blocks of 128 threads. A warp loads eight tokens at once: over arrays each of the loads has a look at its page.
+    File {
+        path: "examples/kv_cache/kv_cache.cu",
+        defines: &[],
+        kernels: &[
+            plain("append<preallocated>", 40),
+            plain("append<elastic>", 40),
+            plain("append<blocks>", 40),
+            capped("append<paged>", 128, 128, 128, 320),
+            plain("attend<preallocated>", 80),
+            // 8 less for all but sm_75.
+            plain("attend<elastic>", 88),
+            plain("attend<blocks>", 72),
+            capped("attend<paged>", 128, 128, 2500, 3200),
+        ],
+    },
     File {
         path: "bench/paging.cu",
         defines: &[],
