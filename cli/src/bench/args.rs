@@ -12,6 +12,7 @@ use gpuvm_workloads::graph::GraphSpec;
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
 use crate::bench::gps::GpsArgs;
+use crate::bench::resize::ResizeArgs;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -42,7 +43,9 @@ pub enum Bench {
     /// Elastic buffers: growths that were foreseen and others, beside what the driver takes for a bare handle; memory that buffers of many
     /// sizes waste.
     Elastic(ElasticArgs),
-    /// All of them but elastic, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
+    Resize(ResizeArgs),
+    /// All of them but elastic and resize, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

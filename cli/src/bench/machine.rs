@@ -365,6 +365,27 @@ impl Tally {
         kernel.launch(config, args).map_err(CliError::Bench)
     }
 
+    /// Waits for what was started and told to stop: how much it had done by then.
+    ///
+    /// # Errors
+    /// As [`Self::run`], but for the stop.
+    pub fn stopped(&self, kernel: &Kernel, launch: &Launch) -> Result<u64, CliError> {
+        match launch.sync() {
+            Ok(_) | Err(gpuvm::Error::Stopped { .. }) => {}
+            Err(error) => return Err(CliError::Bench(error)),
+        }
+        let said = self.buffer.to_vec().map_err(CliError::Bench)?;
+        match said[..] {
+            [done, 0, ..] => Ok(done),
+            [of, wrong, ..] => Err(CliError::WrongData {
+                wrong,
+                of,
+                what: kernel.info().name.clone(),
+            }),
+            _ => Ok(0),
+        }
+    }
+
     /// Waits for what was started; as [`Self::run`].
     pub fn finish(&self, kernel: &Kernel, launch: &Launch, done: u64) -> Result<(f64, Said), CliError> {
         let report = launch.sync().map_err(CliError::Bench)?;

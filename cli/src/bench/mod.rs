@@ -17,6 +17,7 @@ mod placement;
 pub mod plot;
 mod raw;
 pub mod report;
+mod resize;
 mod tier;
 mod uvm;
 
@@ -48,6 +49,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Apps(args) => &args.output,
         Bench::Gps(args) => &args.output,
         Bench::Elastic(args) => &args.output,
+        Bench::Resize(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
     if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
@@ -76,6 +78,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Apps(args) => apps::measure_all(args),
         Bench::Gps(args) => gps::measure(args),
         Bench::Elastic(args) => elastic::measure(args),
+        Bench::Resize(args) => resize::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
 }

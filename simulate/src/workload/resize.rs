@@ -7,7 +7,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{close, launch, needs};
-use crate::bench::{Bench, Calm, Wrong, compare};
+use crate::bench::{Bench, Calm, Wrong, compare, pattern};
 use crate::program::rng;
 use crate::run::{Needs, PAGE, PAGE_WORDS, Room};
 
@@ -20,6 +20,10 @@ const UNITS_MAX: u64 = 3;
 const PAGES: u64 = UNITS_MAX * UNIT + 5;
 /// Launches of a seed.
 const LAUNCHES: u32 = 3;
+/// Words of a page that are counted up; as many behind them are read.
+const COUNTED: u64 = 4;
+/// In the kernel's list of words: this one is read.
+const READ: u64 = 1 << 63;
 /// What others store in memory that they have: no count comes so far.
 const MARK: u64 = 0xdddd_0000_dddd_0000;
 
@@ -37,8 +41,10 @@ pub(super) fn resize(room: &mut Room<'_>) -> Result<(), Wrong> {
         frame_capacity: UNITS_MAX * UNIT,
         ..needs(seed, UNITS * UNIT)
     })?;
-    let mut model = vec![0u64; (PAGES * PAGE_WORDS) as usize];
-    let region = bench.vm.region::<u64>().name("counters").zeroed(PAGES * PAGE_WORDS)?;
+    let is_counted = |word: u64| word % PAGE_WORDS < COUNTED;
+    let first = |word: u64| if is_counted(word) { 0 } else { pattern(seed, word) };
+    let mut model: Vec<u64> = (0..PAGES * PAGE_WORDS).map(first).collect();
+    let region = bench.vm.region::<u64>().name("counters").from_slice(&model)?;
     let _calm = Calm(&bench.vm);
     let resizing = Resizing {
         others: bench.vm.elastic::<u64>(1 << 20).name("others").build()?,
@@ -46,24 +52,32 @@ pub(super) fn resize(room: &mut Room<'_>) -> Result<(), Wrong> {
     };
     for _ in 0..LAUNCHES {
         let (lanes, steps) = (2 * rng.random_range(2..=12u32), rng.random_range(2..=6u32));
-        let word = |rng: &mut ChaCha8Rng| rng.random_range(0..PAGES) * PAGE_WORDS + rng.random_range(0..4);
-        let which: Vec<u64> = (0..lanes * steps).map(|_| word(&mut rng)).collect();
+        let word = |rng: &mut ChaCha8Rng| rng.random_range(0..PAGES) * PAGE_WORDS + rng.random_range(0..2 * COUNTED);
+        let words: Vec<u64> = (0..lanes * steps).map(|_| word(&mut rng)).collect();
+        let asked = |word: &u64| if is_counted(*word) { *word } else { *word | READ };
+        let which: Vec<u64> = words.iter().map(asked).collect();
         let given = bench.vm.buffer::<u64>(which.len() as u64)?;
         given.write(&which)?;
         let found = bench.vm.buffer::<u64>(which.len() as u64)?;
         let config = LaunchConfig::new(2, lanes / 2);
-        let counting = launch(&bench, "counters", config, (&region, &given, steps, &found))?;
+        let counting = launch(&bench, "count_and_read", config, (&region, &given, steps, &found))?;
         for _ in 0..rng.random_range(1..=3u32) {
             resizing.change(&mut rng)?;
         }
-        counting.sync().map_err(|error| Wrong::from(error).of("counters"))?;
-        for (word, count) in which.iter().zip(found.to_vec()?) {
-            let most = &mut model[*word as usize];
-            *most += 1;
-            if count >= MARK {
-                return Err(Wrong::Differs(format!(
-                    "word {word} counted {count:#x}: it is others' memory"
-                )));
+        counting
+            .sync()
+            .map_err(|error| Wrong::from(error).of("count_and_read"))?;
+        for (&word, found) in words.iter().zip(found.to_vec()?) {
+            let held = &mut model[word as usize];
+            let right = match is_counted(word) {
+                true => {
+                    *held += 1;
+                    found < MARK
+                }
+                false => found == *held,
+            };
+            if !right {
+                return Err(Wrong::Differs(format!("a lane found {found:#x} in word {word}")));
             }
         }
         compare(&region.to_vec()?, &model)?;

@@ -46,6 +46,8 @@ GPUVM_DEVICE void withdraw_frames(const layout::VmDesc* vm, const Withdrawal& wh
     for (u32 pause = 64; ld_relaxed_gpu(what.left); pause = pause < 4096 ? 2 * pause : pause) {
         u32 rung = kNoFrame;
         for (u32 frame = what.first + lane; frame < what.end; frame += lanes) empty_frame(vm, what, frame, &rung);
+        // Next another block's share: that one may have no place on the GPU.
+        lane = (lane + blockDim.x) % lanes;
         if constexpr (kQueued) {
             if (rung != kNoFrame) ring(Queue(vm, rung));
             reap_all(vm, kClockWindow);

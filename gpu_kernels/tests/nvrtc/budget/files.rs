@@ -39,6 +39,9 @@ pub const FILES: &[File] = &[
             plain("gpuvm_read_home", 24),
             plain("gpuvm_pass_on", 40),
             plain("gpuvm_bring_copy", 24),
+            // The clock's own way of emptying a frame.
+            paged("gpuvm_withdraw", 80, 128),
+            paged("gpuvm_restore", 40, 40),
         ],
     },
     File {
@@ -420,6 +423,8 @@ pub const FILES: &[File] = &[
             paged("prefetch_each", 96, 112),
             paged("spin_on_element", 168, 176),
             paged("spin_on_word", 160, 168),
+            paged("churn", 184, 184),
+            paged("hold_pages", 168, 176),
             plain("wait_for_ever", 8),
             plain("half_a_barrier", 8),
             plain("meet", 16),
@@ -480,6 +485,7 @@ pub const FILES: &[File] = &[
         kernels: &[
             paged("linear", 224, 240),
             paged("counters", 224, 240),
+            paged("count_and_read", 224, 240),
             paged("writers", 224, 240),
             paged("rising", 168, 184),
             plain("delay", 32),

@@ -90,7 +90,7 @@ const SEEN: &[&str] = &[
     "frame",
     "the pool",
     "words differ",
-    "others' memory",
+    "a lane found",
     "frames are free",
     "word",
     "resident",

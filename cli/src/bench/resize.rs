@@ -1,0 +1,227 @@
+//! Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use gpuvm::{ElasticBuffer, Region, Vm};
+
+use crate::args::{MachineArgs, parse_bytes};
+use crate::bench::args::OutputArgs;
+use crate::bench::machine::{LAUNCH_LIMIT, Machine, Tally, direct, host_words, pinned, shuffled, size};
+use crate::bench::report::{Report, Row, Unit};
+use crate::error::CliError;
+
+/// Frames that come and go.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// GPU and transport.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Bytes of the data, whose pages a kernel reads in a random order. Without it: 24 GiB, and 12 MiB on a simulated GPU.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub data: Option<u64>,
+
+    /// Bytes of frames. Without it: 20 GiB, and 8 MiB on a simulated GPU.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub frames: Option<u64>,
+
+    /// Bytes of frames that go and come back. Without it: 16 GiB, and 6 MiB on a simulated GPU.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub shrink: Option<u64>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const PAGE: u64 = 4096;
+/// Longest that frames may take to go.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Pages that the kernel visits in a second at most, and seconds that it runs at most beside one change.
+const VISITS_A_SECOND: u64 = 200_000_000;
+const SECONDS: u64 = 8;
+
+/// What is measured, with what this machine has for options that were not given.
+struct Bench {
+    machine: Machine,
+    pages: u64,
+    frames: u64,
+    shrink: u64,
+    /// How long the kernel's rate is taken before and after.
+    sample: Duration,
+    repeat: u32,
+}
+
+/// One change beside the kernel.
+struct Change {
+    took: Duration,
+    kept: u64,
+    /// Pages fetched a second: before it, meanwhile, and after.
+    rates: [f64; 3],
+    visited: u64,
+}
+
+/// Measures.
+pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
+    let machine_args = direct(&args.machine);
+    let is_cuda = Machine::probe(&machine_args)?.is_cuda();
+    let usual = |cuda: u64, simulated: u64| if is_cuda { cuda } else { simulated };
+    let frames = args.frames.unwrap_or(usual(20 << 30, 8 << 20));
+    let shrink = args.shrink.unwrap_or(usual(16 << 30, 6 << 20));
+    let pages = args.data.unwrap_or(usual(24 << 30, 12 << 20)) / PAGE;
+    if shrink >= frames || pages == 0 || pages > u64::from(u32::MAX) {
+        return Err(CliError::Options(
+            "--shrink must be less than --frames, and --data a page at least and 2^32 pages at most".to_owned(),
+        ));
+    }
+    let builder = machine_args
+        .builder(PAGE, None)?
+        .frame_memory(frames)
+        .frame_capacity(frames);
+    let vm = builder
+        .launch_deadline(LAUNCH_LIMIT)
+        .build()
+        .map_err(CliError::BackEnd)?;
+    let machine = Machine {
+        able: vm.device().capabilities(),
+        page_words: PAGE / 8,
+        vm,
+    };
+    let mut report = Report::new("resize", machine.facts(&machine_args));
+    let bench = Bench {
+        machine,
+        pages,
+        frames: frames / PAGE * PAGE,
+        shrink,
+        sample: Duration::from_millis(usual(200, 50)),
+        repeat: args.output.repeat,
+    };
+    let memory = host_words(pages * PAGE / 8)?;
+    let words: &[u64] = bytemuck::cast_slice(&memory);
+    report.rows = pinned(&bench.machine, words, |scope| {
+        let region = scope.read_only("data", words).map_err(CliError::Bench)?;
+        bench.rows(&region)
+    })?;
+    Ok(report)
+}
+
+impl Bench {
+    fn vm(&self) -> &Vm {
+        &self.machine.vm
+    }
+
+    fn rows(&self, region: &Region<u64>) -> Result<Vec<Row>, CliError> {
+        let (mut going, mut coming) = (Vec::new(), Vec::new());
+        for _ in 0..self.repeat {
+            going.push(self.beside(region, || self.resize(self.frames - self.shrink))?);
+            coming.push(self.beside(region, || self.resize(self.frames))?);
+        }
+        let wanted = self.shrink / 2;
+        let hog = self.fill_memory()?;
+        let given = self.beside(region, || {
+            let begun = Instant::now();
+            hog.grow(wanted / 8).map_err(CliError::Bench)?;
+            Ok((begun.elapsed(), 0))
+        })?;
+        Ok(vec![
+            self.row("frames go", self.shrink, &going),
+            self.row("frames come back", self.shrink, &coming),
+            self.row("a buffer that finds no memory has that of frames", wanted, &[given]),
+        ])
+    }
+
+    /// Changes the number of frames: how long it took, and bytes that stayed or did not come.
+    fn resize(&self, bytes: u64) -> Result<(Duration, u64), CliError> {
+        let resized = self.vm().resize_frames_within(bytes, WITHIN).map_err(CliError::Bench)?;
+        Ok((resized.took, resized.kept_bytes + resized.missing_bytes))
+    }
+
+    /// A buffer that has all memory which is free: the next growth takes that of frames.
+    fn fill_memory(&self) -> Result<ElasticBuffer<u64>, CliError> {
+        let hog = self
+            .vm()
+            .elastic::<u64>(1 << 40)
+            .name("hog")
+            .build()
+            .map_err(CliError::Bench)?;
+        let (before, step) = (self.vm().frames(), (self.shrink / 64).max(1 << 16));
+        while self.vm().frames() == before {
+            hog.grow(step / 8).map_err(CliError::Bench)?;
+        }
+        Ok(hog)
+    }
+
+    /// Does something beside a kernel that reads random pages, each of them whole, and compares them.
+    fn beside(
+        &self,
+        region: &Region<u64>,
+        change: impl FnOnce() -> Result<(Duration, u64), CliError>,
+    ) -> Result<Change, CliError> {
+        let machine = &self.machine;
+        let module = machine.compile("bench/tier.cu", include_str!("tier.cu"), &["read_pages"])?;
+        let kernel = module.kernel("read_pages").map_err(CliError::Bench)?;
+        let (tally, order) = (Tally::new(machine)?, machine.upload(&shuffled(self.pages, 7))?);
+        // A part of the multiprocessors' warps: the others' places are for the kernel that empties frames.
+        let (config, warps) = machine.warps(if machine.is_cuda() {
+            8 * machine.able.sm_count
+        } else {
+            1
+        });
+        let visits = VISITS_A_SECOND * SECONDS;
+        let args = (region, &order, self.pages, visits, machine.page_words, tally.arg());
+        let launch = tally.start(&kernel, config.warp_spans(1), args)?;
+        let fetched = || {
+            Ok::<_, CliError>((
+                Instant::now(),
+                self.vm().stats().map_err(CliError::Bench)?.pages_fetched,
+            ))
+        };
+        let rate = |from: (Instant, u64), to: (Instant, u64)| {
+            (to.1 - from.1) as f64 / to.0.duration_since(from.0).as_secs_f64().max(1e-9) / 1e6
+        };
+        // The first pages come while frames are free.
+        std::thread::sleep(3 * self.sample);
+        let first = fetched()?;
+        std::thread::sleep(self.sample);
+        let begun = fetched()?;
+        let changed = change();
+        let ended = fetched()?;
+        std::thread::sleep(self.sample);
+        let last = fetched()?;
+        launch.abort();
+        let visited = tally.stopped(&kernel, &launch)?;
+        let (took, kept) = changed?;
+        if visited < warps {
+            return Err(CliError::DidNotRun {
+                kernel: kernel.info().name.clone(),
+                done: visited,
+                wanted: warps,
+            });
+        }
+        Ok(Change {
+            took,
+            kept,
+            rates: [rate(first, begun), rate(begun, ended), rate(ended, last)],
+            visited,
+        })
+    }
+
+    fn row(&self, name: &str, bytes: u64, changes: &[Change]) -> Row {
+        let took = changes.iter().map(|change| change.took.as_secs_f64() * 1e3).collect();
+        let median = |of: &dyn Fn(&Change) -> f64| {
+            let mut all: Vec<f64> = changes.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        Row::new(name, Unit::Milliseconds, took)
+            .with("frames", size(self.frames))
+            .with("bytes", size(bytes))
+            .with("data", size(self.pages * PAGE))
+            .and("before M fetches/s", median(&|change| change.rates[0]))
+            .and("meanwhile M fetches/s", median(&|change| change.rates[1]))
+            .and("after M fetches/s", median(&|change| change.rates[2]))
+            .and("not done MB", median(&|change| change.kept as f64 / 1e6))
+            .verified(changes.iter().map(|change| change.visited).sum(), "whole pages")
+    }
+}
