@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(pages.held_parts(1, 2), 1 << 16);
         assert_eq!(Subscriptions::new(2, 130, true).held_parts(0, 2), (1 << 33) - 1);
         for pages in [0, 1, 64, 65, 4096, 4097, u64::MAX >> 30] {
-            let parts = (pages.max(1) - 1 >> part_shift(pages)) + 1;
+            let parts = ((pages.max(1) - 1) >> part_shift(pages)) + 1;
             assert!((1..=u64::from(BROADCAST_PARTS)).contains(&parts), "{pages} pages");
         }
     }

@@ -474,6 +474,9 @@ mod tests {
     fn giving_back_waits_for_those_who_write_there_also_in_a_later_call() {
         let gpu = SimGpu::builder().neighbours(1).memory_bytes(64 << 20).build().unwrap();
         let settings = Settings {
+            frame_capacity: None,
+            frame_minimum: None,
+            frame_priority: 0,
             frame_memory: 1 << 20,
             page_size: 4096,
             wait_limit: Duration::from_secs(1),
