@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gpuvm::{ElasticBuffer, Region, Vm};
+use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 use crate::args::{MachineArgs, parse_bytes};
 use crate::bench::args::OutputArgs;
@@ -162,12 +162,13 @@ impl Bench {
         let module = machine.compile("bench/tier.cu", include_str!("tier.cu"), &["read_pages"])?;
         let kernel = module.kernel("read_pages").map_err(CliError::Bench)?;
         let (tally, order) = (Tally::new(machine)?, machine.upload(&shuffled(self.pages, 7))?);
-        // A part of the multiprocessors' warps: the others' places are for the kernel that empties frames.
-        let (config, warps) = machine.warps(if machine.is_cuda() {
-            8 * machine.able.sm_count
-        } else {
-            1
-        });
+        // On half of the multiprocessors: the kernel that empties frames needs places, too.
+        let blocks = match machine.is_cuda() {
+            true => machine.able.sm_count.div_ceil(2),
+            false => 1,
+        };
+        let threads = if machine.is_cuda() { 256 } else { 32 };
+        let (config, warps) = (LaunchConfig::new(blocks, threads), u64::from(blocks * threads / 32));
         let visits = VISITS_A_SECOND * SECONDS;
         let args = (region, &order, self.pages, visits, machine.page_words, tally.arg());
         let launch = tally.start(&kernel, config.warp_spans(1), args)?;
