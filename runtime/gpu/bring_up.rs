@@ -53,15 +53,9 @@ impl PagedGpu {
         let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
         connect(&*gpu, &nics);
         let handles = Arc::new(Handles::new(Arc::clone(&gpu)));
-        let (count, capacity) = settings.frames_in(unit_bytes(handles.handle_bytes(), settings.page_size))?;
-        let changing = settings.frame_capacity.map(|_| Changing {
-            handles: &handles,
-            capacity,
-        });
-        let frames = FrameMemory::choose(&*gpu, &nics, count, settings.page_size, changing)?;
+        let (frames, counts) = bring_up_frames(&*gpu, &nics, settings, &handles)?;
         let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
         let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
-        let counts = (count as u32, capacity as u32);
         let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
         let doing = || "allocating the regions' bookkeeping".to_owned();
         // A row for each replica, of a stripe a node or a NIC.
@@ -126,6 +120,19 @@ impl PagedGpu {
         self.keep(keeper.map_err(|source| Error::Thread { source })?);
         Ok(())
     }
+}
+
+/// The frames, how many there are, and how many there may be.
+fn bring_up_frames(
+    gpu: &dyn Gpu,
+    nics: &[Arc<dyn Nic>],
+    settings: &Settings,
+    handles: &Arc<Handles>,
+) -> Result<(FrameMemory, (u32, u32))> {
+    let (count, capacity) = settings.frames_in(unit_bytes(handles.handle_bytes(), settings.page_size))?;
+    let changing = settings.frame_capacity.map(|_| Changing { handles, capacity });
+    let frames = FrameMemory::choose(gpu, nics, count, settings.page_size, changing)?;
+    Ok((frames, (count as u32, capacity as u32)))
 }
 
 /// The queue pairs; none where lanes copy the pages themselves.

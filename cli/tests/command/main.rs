@@ -9,6 +9,7 @@ mod elastic;
 mod gps;
 mod profile;
 mod refusals;
+mod resize;
 mod run_apps;
 mod run_bfs;
 mod serve;
