@@ -71,8 +71,8 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
         u64 seen = ld_relaxed_gpu(words + page);
         u64 other = page_id(region_number(id), page);
         // A frame that is to be withdrawn is nobody else's to free.
-        if (!is_resident(seen) || frame_of(seen) >= clock_limit(vm)) continue;
-        if (let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
+        if (is_resident(seen) && frame_of(seen) >= clock_limit(vm)) continue;
+        if (!is_resident(seen) || let_leave(vm, other, words + page, seen, &rung, n >= window) != kLeft) continue;
         count(&counters(vm)->displacements, 1);
         if (direct)
             *direct = frame_of(seen);
