@@ -497,7 +497,8 @@ impl VmGpu {
     /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
     ///
     /// The kernel that empties frames needs a place on the GPU. Where other kernels leave it none for that time, nothing has gone, and the
-    /// next change is refused until it has had its place.
+    /// next change is refused until it has had its place. Frames that come are given to the pool by a kernel, for whose place the call
+    /// waits, no longer than the deadlines of the launches before it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while an earlier change waits for

@@ -87,6 +87,23 @@ pub struct Part<'a> {
     pub table: Arg<'a>,
 }
 
+impl<'a> Part<'a> {
+    /// All sequences in one part.
+    pub fn all(
+        plan: &Plan,
+        keys: impl Into<Arg<'a>>,
+        values: impl Into<Arg<'a>>,
+        table: impl Into<Arg<'a>>,
+    ) -> Vec<Self> {
+        vec![Self {
+            sequences: 0..plan.sequences(),
+            keys: keys.into(),
+            values: values.into(),
+            table: table.into(),
+        }]
+    }
+}
+
 /// Room for all.
 struct Preallocated<'a> {
     plan: &'a Plan,
@@ -118,12 +135,7 @@ impl Cache for Preallocated<'_> {
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
-        vec![Part {
-            sequences: 0..self.plan.sequences(),
-            keys: Arg::from(&self.keys),
-            values: Arg::from(&self.values),
-            table: Arg::from(&self.no_table),
-        }]
+        Part::all(self.plan, &self.keys, &self.values, &self.no_table)
     }
 
     fn held_bytes(&self) -> u64 {
@@ -199,12 +211,7 @@ impl Cache for Blocks<'_> {
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
-        vec![Part {
-            sequences: 0..self.plan.sequences(),
-            keys: Arg::from(&self.keys),
-            values: Arg::from(&self.values),
-            table: Arg::from(&self.table),
-        }]
+        Part::all(self.plan, &self.keys, &self.values, &self.table)
     }
 
     fn held_bytes(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Keys and values in elastic buffers.
 
-use gpuvm::{Arg, Buffer, ElasticBuffer, Vm};
+use gpuvm::{Buffer, ElasticBuffer, Vm};
 
 use crate::{
     args::Plan,
@@ -63,12 +63,7 @@ impl Cache for Elastic<'_> {
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
-        vec![Part {
-            sequences: 0..self.plan.sequences(),
-            keys: Arg::from(&self.keys),
-            values: Arg::from(&self.values),
-            table: Arg::from(&self.no_table),
-        }]
+        Part::all(self.plan, &self.keys, &self.values, &self.no_table)
     }
 
     fn held_bytes(&self) -> u64 {

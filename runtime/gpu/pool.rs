@@ -32,6 +32,8 @@ pub(super) struct FramePool {
     resident_warps: u32,
     pub frame_pages: DeviceArray<u64>,
     pub free: FreeList,
+    /// Frames that a kernel has left to withdraw. Made here: it is wanted when memory is short.
+    pub left: DeviceArray<u32>,
     /// Where warps fill a large page together.
     fills: Option<DeviceArray<FillState>>,
 }
@@ -58,6 +60,7 @@ impl FramePool {
             resident_warps: able.max_resident_lanes / able.warp_size,
             frame_pages: DeviceArray::zeroed(gpu, u64::from(capacity)).doing(doing)?,
             free: FreeList::new(gpu, capacity).doing(doing)?,
+            left: DeviceArray::zeroed(gpu, 1).doing(doing)?,
             fills,
         };
         pool.rebuild(gpu, vec![0; capacity as usize])?;

@@ -12,7 +12,6 @@ use parking_lot::MutexGuard;
 
 use super::{GpuState, PagedGpu, service::arg};
 use crate::{
-    device::DeviceArray,
     error::{Doing, Error, Result},
     frames::FrameUnits,
     handles::GivesHandles,
@@ -40,11 +39,10 @@ pub struct Resized {
     pub took: Duration,
 }
 
-/// A kernel that empties units, and the number of frames that it has left to empty, in GPU memory.
+/// A kernel that empties units. There is one at a time.
 pub(super) struct Withdrawing {
     launch: Arc<InFlight>,
     units: Vec<usize>,
-    _left: DeviceArray<u32>,
 }
 
 impl PagedGpu {
@@ -153,8 +151,16 @@ impl PagedGpu {
             self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1)), &state)?;
             going
         };
-        let launch = self.start_withdrawing(units, going, within);
-        let Withdrawing { launch, .. } = under_way.insert(launch?);
+        let begun = match self.start_withdrawing(units, going, within) {
+            Ok(begun) => begun,
+            Err(error) => {
+                // All of them are there still.
+                let state = self.lock();
+                self.or_lost_locked(self.tell_frames(&state, units), &state)?;
+                return Err(error);
+            }
+        };
+        let Withdrawing { launch, .. } = under_way.insert(begun);
         // The time of a GPU that follows a seed is not the host's.
         let limit = (!self.capabilities().deterministic).then(|| within.saturating_add(self.patience()));
         if launch.wait(limit).is_none() {
@@ -180,8 +186,8 @@ impl PagedGpu {
         let doing = || "withdrawing frames".to_owned();
         let frames = frames_of(units, &going);
         let count = going.len() as u32 * units.frames(going[0]).len() as u32;
-        let left = DeviceArray::from_slice(&*self.device, &[count]).doing(doing);
-        let left = self.or_lost(left)?;
+        let left = &self.pool.left;
+        self.or_lost(left.write(&*self.device, 0, &[count]).doing(doing))?;
         let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
         let args = [
             arg(self.desc.addr()),
@@ -200,7 +206,6 @@ impl PagedGpu {
         Ok(Withdrawing {
             launch: self.or_lost(launch)?,
             units: going,
-            _left: left,
         })
     }
 

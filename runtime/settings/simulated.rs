@@ -124,9 +124,10 @@ impl SimulatedGpu {
             TransportKind::Direct => 0,
             _ => plan.bytes(1 + nodes as u64),
         };
-        let memory = self
-            .memory
-            .unwrap_or(settings.frame_memory + settings.frames() * 16 + queues + (1 << 30));
+        let memory = self.memory.unwrap_or_else(|| {
+            let frames = settings.frame_capacity.unwrap_or(settings.frame_memory);
+            frames + frames / settings.page_size * 16 + queues + (1 << 30)
+        });
         let mut gpu = SimGpu::builder()
             .memory_bytes(memory)
             .neighbours(self.neighbours)

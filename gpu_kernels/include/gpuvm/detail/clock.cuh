@@ -159,7 +159,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
     fault.code = layout::FAULT_FRAMES_PINNED;
     fault.region = region_number(id);
     fault.page = page_of(id);
-    fault.size = vm->frame_count;
+    fault.size = clock_limit(vm);
     fault.waited_ns = waited;
     for (u32 frame = 0; frame < vm->frame_count; ++frame) {
         u64 held = ld_relaxed_gpu(page_in_frame(vm, frame));

@@ -67,7 +67,7 @@ GPUVM_DEVICE bool displaces_idle(const layout::VmDesc* vm, layout::TableHead* he
     u64* looks = head->looks + (sample == kNoSample);
     u64 seen = ld_relaxed_gpu(looks), first = static_cast<u64>(epoch) << 32;
     u64 number = seen >> 32 == epoch ? seen - first : 0;
-    u64 over = sample == kNoSample ? vm->frame_count : region_of(vm, id)->pages >> block_shift_of(sampling_of(head));
+    u64 over = sample == kNoSample ? clock_limit(vm) : region_of(vm, id)->pages >> block_shift_of(sampling_of(head));
     // A look that another lane counted instead is that lane's.
     if (number * kIdleWindow >= over || atom_cas_relaxed_gpu(looks, seen, first + number + 1) != seen) return false;
     return turn_clock(vm, kIdleWindow, 1, frame, id);

@@ -43,7 +43,8 @@ GPUVM_DEVICE void sift(const layout::VmDesc* vm, const Withdrawal& what, u32 cou
 // One of `lanes` lanes that withdraw frames together, until all are or the time is over.
 GPUVM_DEVICE void withdraw_frames(const layout::VmDesc* vm, const Withdrawal& what, u32 lane, u32 lanes, u64 limit_ns) {
     u64 begun = time_ns();
-    for (u32 pause = 64; ld_relaxed_gpu(what.left); pause = pause < 4096 ? 2 * pause : pause) {
+    // Who was asked to end before it had a place does nothing.
+    for (u32 pause = 64; ld_relaxed_gpu(what.left) && !aborted(); pause = pause < 4096 ? 2 * pause : pause) {
         u32 rung = kNoFrame;
         for (u32 frame = what.first + lane; frame < what.end; frame += lanes) empty_frame(vm, what, frame, &rung);
         // Next another block's share: that one may have no place on the GPU.
@@ -55,7 +56,7 @@ GPUVM_DEVICE void withdraw_frames(const layout::VmDesc* vm, const Withdrawal& wh
         i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
         // All that the pool has goes round once, whatever others do meanwhile.
         if (available > 0) sift(vm, what, static_cast<u32>(available) / lanes + 1);
-        if (aborted() || time_ns() - begun > limit_ns) return;
+        if (time_ns() - begun > limit_ns) return;
         sleep_ns(pause);
     }
 }
