@@ -145,13 +145,23 @@ GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 id) {
     report(fault);
 }
 
-// Waits until one slot of the queues that reach the page is free and reserves it. False at the limit or when every
-// queue failed.
+// Slots that were reserved so far on the queues that reach the page, modulo 2^32. Relaxed: a hint.
+GPUVM_NOINLINE u32 reserved_on_queues_of(const layout::VmDesc* vm, u64 id) {
+    const layout::StripeDesc* stripe = stripe_of(vm, id);
+    u32 sum = 0;
+    for (u32 n = 0; n < stripe->queue_count; ++n)
+        sum += static_cast<u32>(ld_relaxed_gpu(&Queue(vm, stripe->queue_first + n).state()->reserved));
+    return sum;
+}
+
+// Waits until one slot of the queues that reach the page is free and reserves it. False when nobody got one for as
+// long as the limit, or when every queue failed.
 GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, u32* queue, u64* index) {
     if (try_reserve_any(vm, id, write, 1, queue, index)) return true;
     Wait wait(vm->wait_limit_ns);
     u32 first = stripe_of(vm, id)->queue_first;
     note_wait(layout::WAIT_QUEUE, first, id);
+    u32 taken = reserved_on_queues_of(vm, id);
     bool got = false;
     while (!got) {
         if (all_queues_gone(vm, id)) {
@@ -162,6 +172,13 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, 
         reap_queues_of(vm, id, kClockWindow);
         got = try_reserve_any(vm, id, write, 1, queue, index) != 0;
         if (!got && !wait.again()) {
+            // Slots that others got meanwhile: this is contention, not a queue that stands.
+            u32 now_taken = reserved_on_queues_of(vm, id);
+            if (now_taken != taken && !aborted()) {
+                taken = now_taken;
+                wait.restart();
+                continue;
+            }
             if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, id, first, 0, wait.waited());
             break;
         }
