@@ -3,7 +3,6 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use bytemuck::Pod;
-use gpuvm_gpu::GpuError;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
@@ -51,15 +50,9 @@ pub type RawBuffer = Buffer<Untyped>;
 impl<E> Buffer<E> {
     pub(crate) fn zeroed(gpu: Arc<PagedGpu>, element: ElementType, length: u64) -> Result<Self> {
         let bytes = length.max(1).saturating_mul(element.bytes() as u64);
-        let memory = match DeviceArray::zeroed(&**gpu.device(), bytes) {
-            // Elastic buffers may have some that they do not use.
-            Err(GpuError::OutOfMemory { .. }) if gpu.handles().trim(bytes) > 0 => {
-                DeviceArray::zeroed(&**gpu.device(), bytes)
-            }
-            other => other,
-        };
-        let memory = memory.doing(|| format!("allocating a buffer of {length} elements"));
-        let memory = gpu.or_lost(memory)?;
+        let doing = format!("allocating a buffer of {length} elements");
+        let take = || DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.clone());
+        let memory = gpu.or_lost(gpu.handles().make_room(bytes, &doing, take))?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),

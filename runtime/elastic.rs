@@ -263,9 +263,11 @@ impl GivesHandles for ElasticInner {
         (who, self.family.book.lock().bytes(self.id))
     }
 
-    fn give_up(&self, handles: usize) -> usize {
+    fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // Of what is mapped and not in use.
-        self.give_unused(0, handles, PATIENCE).unwrap_or_default()
+        self.give_unused(0, handles, left.map_or(PATIENCE, |left| left.min(PATIENCE)))
+            .unwrap_or_default()
     }
 }
 

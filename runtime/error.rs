@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use gpuvm_gpu::GpuError;
 use gpuvm_memory_node::NodeError;
 use gpuvm_nic::NicError;
+use gpuvm_tenants::{AskError, TermsError};
 
 use crate::fault::Fault;
 
@@ -291,8 +292,8 @@ pub enum Error {
     },
     /// GPU memory is short of handles, and nobody gives one up.
     #[error(
-        "{missing} of {wanted} handles of GPU memory, {} each, cannot be had{}; shrink, pause or drop some of it",
-        ByteSize(*handle_bytes).display().iec(), held_by(holders)
+        "{missing} of {wanted} handles of GPU memory, {} each, cannot be had{}{}; shrink, pause or drop some of it",
+        ByteSize(*handle_bytes).display().iec(), held_by(holders), said_by(asked.as_deref())
     )]
     OutOfHandles {
         /// Handles that were asked for.
@@ -303,9 +304,27 @@ pub enum Error {
         handle_bytes: u64,
         /// Who holds how many bytes, of those who were asked.
         holders: Vec<(String, u64)>,
+        /// Why other tenants of the GPU give none, where they were asked.
+        asked: Option<Box<AskError>>,
         /// The GPU's reason.
         #[source]
         source: GpuError,
+    },
+    /// GPU memory is short, and other tenants of the GPU keep what they hold.
+    #[error("GPU memory is short for {doing}")]
+    Tenants {
+        /// What it is for.
+        doing: String,
+        /// Who keeps how much, and why.
+        #[source]
+        source: Box<AskError>,
+    },
+    /// The environment's terms, on which this process shares GPUs with others, cannot be.
+    #[error("cannot share a GPU with other processes")]
+    Terms {
+        /// Which variable, and what is wrong with it.
+        #[source]
+        source: TermsError,
     },
     /// The host has no memory for what leaves a GPU.
     #[error("no {} of host memory for elastic buffer `{buffer}`; pause fewer buffers at a time", ByteSize(*bytes).display().iec())]
@@ -329,11 +348,26 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether GPU memory is short, and who holds it was not asked or gives none.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let short = |source: &GpuError| matches!(source, GpuError::OutOfMemory { .. });
+        match self {
+            Self::Gpu { source, .. } | Self::OutOfHandles { source, .. } => short(source),
+            _ => false,
+        }
+    }
+}
+
 fn held_by(holders: &[(String, u64)]) -> String {
     let holders = holders
         .iter()
         .map(|(name, bytes)| format!("; {name} hold {}", ByteSize(*bytes).display().iec()));
     holders.collect()
+}
+
+fn said_by(tenants: Option<&AskError>) -> String {
+    tenants.map_or_else(String::new, |asked| format!("; {asked}"))
 }
 
 fn lost_writes(regions: &[String]) -> String {

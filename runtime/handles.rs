@@ -1,11 +1,19 @@
 //! The handles of one GPU's memory: what its page table maps at once, kept for reuse when it is given back.
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use gpuvm_gpu::{Gpu, GpuError, Piece};
+use gpuvm_tenants::AskError;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::tenancy::Member;
+
+/// How often other tenants are asked for one request: somebody else may take what they give.
+const ROUNDS: u32 = 3;
+/// Each time, of what the driver says to be free, the part that nobody can have.
+const FREE_NOT_HAD: [Option<u64>; ROUNDS as usize] = [None, Some(8), Some(1)];
 
 /// A handle of memory.
 pub(crate) type Handle = Arc<dyn Piece>;
@@ -16,8 +24,8 @@ pub(crate) trait GivesHandles: Send + Sync {
     fn holds(&self) -> (String, u64);
 
     /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
-    /// for no launch, nor long for others, and passes over what is in use.
-    fn give_up(&self, handles: usize) -> usize;
+    /// for no launch, nor long for others and not beyond `until`, and passes over what is in use.
+    fn give_up(&self, handles: usize, until: Option<Instant>) -> usize;
 }
 
 /// What became of a GPU's handles.
@@ -40,6 +48,8 @@ pub struct HandleStats {
 /// The pool. Calls of the driver are made outside its lock.
 pub(crate) struct Handles {
     gpu: Arc<dyn Gpu>,
+    /// Who asks other processes; none where they have no part of the GPU.
+    member: Option<Arc<Member>>,
     handle_bytes: u64,
     state: Mutex<State>,
 }
@@ -54,10 +64,11 @@ struct State {
 
 impl Handles {
     /// No handle yet.
-    pub fn new(gpu: Arc<dyn Gpu>) -> Self {
+    pub fn new(gpu: Arc<dyn Gpu>, member: Option<Arc<Member>>) -> Self {
         Self {
             handle_bytes: gpu.piece_bytes(),
             gpu,
+            member,
             state: Mutex::default(),
         }
     }
@@ -75,8 +86,8 @@ impl Handles {
         state.givers.insert(at, (priority, giver));
     }
 
-    /// `count` handles: those that were given back, then new ones of the driver, then what others give up. What they hold is unspecified.
-    /// None are taken after an error.
+    /// `count` handles: those that were given back, then new ones of the driver, then what others of this process give up, then other
+    /// tenants. What they hold is unspecified. None are taken after an error.
     ///
     /// # Errors
     /// [`Error::OutOfHandles`], which says who holds how much; [`Error::Gpu`].
@@ -94,6 +105,7 @@ impl Handles {
 
     fn take_with(&self, count: usize, ask: bool) -> Result<Vec<Handle>> {
         let (mut taken, mut made) = (Vec::new(), Vec::new());
+        let mut rounds = 0;
         loop {
             self.reuse(count - made.len(), &mut taken);
             let missing = count - made.len() - taken.len();
@@ -108,11 +120,21 @@ impl Handles {
                     state.stats.held += 1;
                     made.push(handle);
                 }
-                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(missing) > 0 => {}
+                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(missing, None) > 0 => {}
                 Err(source) => {
+                    let asked = match (&source, ask && rounds < ROUNDS) {
+                        (GpuError::OutOfMemory { .. }, true) => {
+                            self.ask_tenants(missing as u64 * self.handle_bytes, rounds)
+                        }
+                        _ => Ok(false),
+                    };
+                    if let Ok(true) = asked {
+                        rounds += 1;
+                        continue;
+                    }
                     self.give(taken);
                     self.unmake(made);
-                    return Err(self.refused(count, missing, source));
+                    return Err(self.refused((count, missing), source, asked.err()));
                 }
             }
         }
@@ -141,20 +163,60 @@ impl Handles {
         state.givers.iter().filter_map(|(_, giver)| giver.upgrade()).collect()
     }
 
-    /// Asks others for so many handles: how many came.
-    fn ask(&self, wanted: usize) -> usize {
+    /// Asks others of this process for so many handles: how many came.
+    fn ask(&self, wanted: usize, until: Option<Instant>) -> usize {
         let mut given = 0;
         for giver in self.givers() {
-            if given >= wanted {
+            if given >= wanted || until.is_some_and(|until| Instant::now() >= until) {
                 break;
             }
-            given += giver.give_up(wanted - given);
+            given += giver.give_up(wanted - given, until);
         }
         given
     }
 
+    /// Asks other tenants of the GPU for `bytes` bytes: whether they are free now, for whoever takes them first. The driver may call free what
+    /// nobody can have: from round to round less of that counts.
+    ///
+    /// # Errors
+    /// [`AskError`], where they keep what they hold, or this process is at its limit.
+    fn ask_tenants(&self, bytes: u64, round: u32) -> Result<bool, AskError> {
+        match &self.member {
+            Some(member) => member.ask(bytes, &*self.gpu, FREE_NOT_HAD[round as usize]),
+            None => Ok(false),
+        }
+    }
+
+    /// `take` until it finds memory for `bytes` bytes: what others of this process give up, then other tenants. `doing`: what it is for.
+    ///
+    /// # Errors
+    /// [`Error::Tenants`] where nobody gives any, else as `take`.
+    pub fn make_room<T>(&self, bytes: u64, doing: &str, mut take: impl FnMut() -> Result<T>) -> Result<T> {
+        let is_short = |taken: &Result<T>| taken.as_ref().is_err_and(Error::is_out_of_memory);
+        let mut taken = take();
+        if is_short(&taken) && self.trim(bytes, None) > 0 {
+            taken = take();
+        }
+        for round in 0..ROUNDS {
+            if !is_short(&taken) {
+                break;
+            }
+            // What `take` had and gave back is of use to who takes memory in other ways.
+            self.trim(bytes, None);
+            match self.ask_tenants(bytes, round) {
+                Ok(true) => taken = take(),
+                Ok(false) => break,
+                Err(source) => {
+                    let (doing, source) = (doing.to_owned(), Box::new(source));
+                    return Err(Error::Tenants { doing, source });
+                }
+            }
+        }
+        taken
+    }
+
     /// The driver's refusal, with who holds how much where memory is short.
-    fn refused(&self, wanted: usize, missing: usize, source: GpuError) -> Error {
+    fn refused(&self, (wanted, missing): (usize, usize), source: GpuError, asked: Option<AskError>) -> Error {
         let doing = || format!("making {wanted} handles of GPU memory");
         if !matches!(source, GpuError::OutOfMemory { .. }) {
             return Error::Gpu { doing: doing(), source };
@@ -172,6 +234,7 @@ impl Handles {
             missing: missing as u64,
             handle_bytes: self.handle_bytes,
             holders,
+            asked: asked.map(Box::new),
             source,
         }
     }
@@ -184,12 +247,12 @@ impl Handles {
     }
 
     /// Gives `bytes` bytes back to the driver, rounded up to handles, so that other allocators of the process find memory: free handles,
-    /// then those that others give up. How many bytes there were. On an NVIDIA GPU the driver has them when no kernel runs.
-    pub fn trim(&self, bytes: u64) -> u64 {
+    /// then those that others give up by `until`. How many bytes there were. On an NVIDIA GPU the driver has them when no kernel runs.
+    pub fn trim(&self, bytes: u64, until: Option<Instant>) -> u64 {
         let wanted = usize::try_from(bytes.div_ceil(self.handle_bytes.max(1))).unwrap_or(usize::MAX);
         let free = self.state.lock().free.len();
         if free < wanted {
-            self.ask(wanted - free);
+            self.ask(wanted - free, until);
         }
         let mut state = self.state.lock();
         let left = state.free.len().saturating_sub(wanted);
@@ -220,7 +283,7 @@ mod tests {
         let gpu = SimGpu::builder().workers(1).memory_bytes(1 << 30).build().unwrap();
         let bytes = (handles + 1) * gpu.piece_bytes();
         let gpu = SimGpu::builder().workers(1).memory_bytes(bytes).build().unwrap();
-        Arc::new(Handles::new(Arc::new(gpu)))
+        Arc::new(Handles::new(Arc::new(gpu), None))
     }
 
     /// Gives what it was given, a handle at a time.
@@ -252,7 +315,7 @@ mod tests {
             (self.name.into(), self.left() as u64 * self.pool.handle_bytes())
         }
 
-        fn give_up(&self, handles: usize) -> usize {
+        fn give_up(&self, handles: usize, _until: Option<Instant>) -> usize {
             let mut has = self.has.lock();
             let left = has.len().saturating_sub(handles);
             let given = has.split_off(left);
@@ -272,10 +335,10 @@ mod tests {
         assert_eq!((stats.held, stats.free, stats.from_driver, stats.reused), (6, 0, 6, 5));
         pool.give(again);
         let handle = pool.handle_bytes();
-        assert_eq!(pool.trim(handle + 1), 2 * handle);
+        assert_eq!(pool.trim(handle + 1, None), 2 * handle);
         assert_eq!((pool.stats().free, pool.stats().to_driver), (4, 2));
-        assert_eq!(pool.trim(u64::MAX), 4 * handle);
-        assert_eq!(pool.trim(1), 0);
+        assert_eq!(pool.trim(u64::MAX, None), 4 * handle);
+        assert_eq!(pool.trim(1, None), 0);
         assert_eq!(pool.take(0).unwrap().len(), 0);
         // The driver has them: all of its memory can be had.
         let most = pool.take(8).unwrap().len();
@@ -317,7 +380,7 @@ mod tests {
             fn holds(&self) -> (String, u64) {
                 (self.0.into(), self.1)
             }
-            fn give_up(&self, _: usize) -> usize {
+            fn give_up(&self, _: usize, _: Option<Instant>) -> usize {
                 0
             }
         }

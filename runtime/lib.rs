@@ -87,6 +87,7 @@ mod scope;
 mod settings;
 mod shared;
 mod stats;
+mod tenancy;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};
@@ -103,6 +104,7 @@ pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use gpuvm_sim_gpu as sim;
+pub use gpuvm_tenants::{AskError, Terms as TenantTerms, TermsError as TenantTermsError};
 pub use handles::HandleStats;
 pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;
@@ -117,6 +119,7 @@ pub use settings::{
     TransportKind, VmBuilder,
 };
 pub use stats::Stats;
+pub use tenancy::Tenancy;
 pub use vm::{Vm, VmGpu};
 
 /// The README's program is compiled and run as a test.

@@ -8,7 +8,10 @@ use std::time::Duration;
 use gpuvm_gpu::{CompileOptions, Gpu};
 use gpuvm_layouts as layout;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    tenancy::Tenancy,
+};
 
 pub use kind::TransportKind;
 pub(crate) use queues::{PAIRS, QueuePlan};
@@ -67,6 +70,8 @@ pub(crate) struct Settings {
     /// Bytes of such a chunk, at least a page: a power of two.
     pub mirror_chunk: u64,
     pub support_options: CompileOptions,
+    /// How the process shares the GPUs with others.
+    pub tenancy: Tenancy,
 }
 
 impl Settings {

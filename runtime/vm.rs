@@ -314,7 +314,7 @@ impl VmGpu {
     /// of this process find memory: how many bytes there were. What was given back by buffers goes first, then what is mapped and not in
     /// use. Memory that a launch may still use stays. On an NVIDIA GPU the driver has it as soon as no kernel of this process runs there.
     pub fn trim(&self, bytes: u64) -> u64 {
-        self.paged().handles().trim(bytes)
+        self.paged().handles().trim(bytes, None)
     }
 
     /// What elastic buffers have, and what their growth cost.

@@ -72,9 +72,9 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Lists the processes of this user that share a GPU's memory, and what they hold; `set` changes how much one may hold.
     ///
-    /// A process joins the tenants of its GPU on the terms of GPUVM_MEMORY_LIMIT (the most it may hold), GPUVM_MEMORY_MIN (what it
-    /// keeps whoever asks) and GPUVM_PRIORITY (-100 to 100), by the crate gpuvm-tenants. The runtime does not join by itself yet, so
-    /// programs that only make virtual memories are not listed (docs/TENANTS.md).
+    /// A process joins the tenants of an NVIDIA GPU with its first virtual memory there, on the terms of GPUVM_MEMORY_LIMIT (the most it
+    /// may hold), GPUVM_MEMORY_MIN (what it keeps whoever asks) and GPUVM_PRIORITY (-100 to 100). Simulated GPUs are each process's own, but
+    /// for those that a program gives a name to share (docs/TENANTS.md).
     Tenants(TenantsArgs),
 }
 

@@ -330,6 +330,26 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::NoPeer`] when there is no such GPU, or nobody who could say.
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError>;
 
+    /// What names this GPU to other processes that use it, its UUID; none where this process has it for itself.
+    fn shared_name(&self) -> Option<String> {
+        None
+    }
+
+    /// How much of this GPU's memory is left, by all processes.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`], or the driver's error.
+    fn own_memory(&self) -> Result<MemoryLeft, GpuError> {
+        Err(GpuError::Unsupported {
+            what: "say how much of its memory is free".into(),
+        })
+    }
+
+    /// Bytes of [`piece`](Self::piece)s that nobody has any more, and the driver neither, since kernels run.
+    fn lingering_bytes(&self) -> u64 {
+        0
+    }
+
     /// Its own ordinal, as [`allocate_on`](Self::allocate_on) counts GPUs; none where its neighbours are counted apart.
     fn ordinal(&self) -> Option<u32> {
         None

@@ -1,6 +1,6 @@
 //! How one GPU of a virtual memory is brought up.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, VmDesc};
@@ -28,6 +28,7 @@ use crate::{
     node::Node,
     plan::{QueuePlan, Settings},
     queues::{QueueShape, Queues, StepKeeper, start_keeper},
+    tenancy,
 };
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
@@ -52,7 +53,8 @@ impl PagedGpu {
         let transport = nics.transport();
         let (soft_nics, arena, nics) = (nics.soft(), nics.arena(), nics.all());
         connect(&*gpu, &nics);
-        let handles = Arc::new(Handles::new(Arc::clone(&gpu)));
+        let (gpu, member) = tenancy::join(gpu, &settings.tenancy)?;
+        let handles = Arc::new(Handles::new(Arc::clone(&gpu), member.clone()));
         let (frames, counts) = bring_up_frames(&*gpu, &nics, settings, &handles)?;
         let queues = bring_up_queues(&*gpu, &nics, arena, (local_homes, &nodes), (settings, plan), &frames)?;
         let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
@@ -101,6 +103,10 @@ impl PagedGpu {
             device: gpu,
         });
         gpu.lend_frames();
+        if let Some(member) = &member {
+            let occupant: Weak<Self> = Arc::downgrade(&gpu);
+            member.admit(occupant);
+        }
         gpu.keep_queues()?;
         gpu.keep_loans()?;
         gpu.keep_mirrors()?;
@@ -130,8 +136,11 @@ fn bring_up_frames(
     handles: &Arc<Handles>,
 ) -> Result<(FrameMemory, (u32, u32))> {
     let (count, capacity) = settings.frames_in(unit_bytes(handles.handle_bytes(), settings.page_size))?;
-    let changing = settings.frame_capacity.map(|_| Changing { handles, capacity });
-    let frames = FrameMemory::choose(gpu, nics, count, settings.page_size, changing)?;
+    let choose = || {
+        let changing = settings.frame_capacity.map(|_| Changing { handles, capacity });
+        FrameMemory::choose(gpu, nics, count, settings.page_size, changing)
+    };
+    let frames = handles.make_room(count * settings.page_size, "frames", choose)?;
     Ok((frames, (count as u32, capacity as u32)))
 }
 

@@ -13,9 +13,10 @@ use parking_lot::MutexGuard;
 use super::{GpuState, PagedGpu, service::arg};
 use crate::{
     error::{Doing, Error, Result},
-    frames::FrameUnits,
+    frames::{FrameAccess, FrameUnits},
     handles::GivesHandles,
     launch::InFlight,
+    tenancy::Occupant,
 };
 
 /// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
@@ -71,7 +72,7 @@ impl PagedGpu {
             true => (wanted - present - self.add_frames(units, wanted - present)?, 0),
             false => {
                 let going = present - wanted;
-                let gone = self.withdraw(units, &mut under_way, going, within)?;
+                let gone = self.withdraw(units, &mut under_way, going, (within, self.patience()))?;
                 (0, going - gone)
             }
         };
@@ -94,8 +95,7 @@ impl PagedGpu {
     /// Up to so many units more, of memory that is free: how many there are more.
     fn add_frames(&self, units: &FrameUnits, count: usize) -> Result<usize> {
         let (added, short) = units.add(count);
-        let out_of_memory = |error: &Error| matches!(error, Error::OutOfHandles { .. });
-        if let Some(error) = short.filter(|error| !out_of_memory(error)) {
+        if let Some(error) = short.filter(|error| !error.is_out_of_memory()) {
             self.bring_back(units, &added)?;
             return self.or_lost(Err(error));
         }
@@ -132,13 +132,14 @@ impl PagedGpu {
         told.doing(|| "telling the clock how many frames there are".into())
     }
 
-    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
+    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many. The kernel works `within` that time, and
+    /// is waited for so much longer.
     fn withdraw(
         &self,
         units: &FrameUnits,
         under_way: &mut MutexGuard<'_, Option<Withdrawing>>,
         count: usize,
-        within: Duration,
+        (within, patience): (Duration, Duration),
     ) -> Result<usize> {
         let going = {
             let state = self.lock();
@@ -162,7 +163,7 @@ impl PagedGpu {
         };
         let Withdrawing { launch, .. } = under_way.insert(begun);
         // The time of a GPU that follows a seed is not the host's.
-        let limit = (!self.capabilities().deterministic).then(|| within.saturating_add(self.patience()));
+        let limit = (!self.capabilities().deterministic).then(|| within.saturating_add(patience));
         if launch.wait(limit).is_none() {
             // It has found no place on the GPU, or hangs at a home that is lost: it ends when it can, and is looked at then.
             launch.abort(&*self.device);
@@ -303,7 +304,7 @@ impl GivesHandles for PagedGpu {
         ("frames".into(), bytes)
     }
 
-    fn give_up(&self, handles: usize) -> usize {
+    fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Ok(units) = self.units() else { return 0 };
         // Who changes their number already may be waiting for the caller.
         let Some(mut under_way) = self.changing.try_lock() else {
@@ -313,7 +314,9 @@ impl GivesHandles for PagedGpu {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).saturating_sub(before);
-            let more = self.withdraw(units, &mut under_way, wanted.min(spare), self.patience())?;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
+            let patience = left.map_or(self.patience(), |left| left.min(self.patience()));
+            let more = self.withdraw(units, &mut under_way, wanted.min(spare), (patience, patience))?;
             Ok(before + more)
         });
         match given {
@@ -323,6 +326,30 @@ impl GivesHandles for PagedGpu {
                 0
             }
         }
+    }
+}
+
+impl Occupant for PagedGpu {
+    fn frame_bytes(&self) -> u64 {
+        match self.frames().access() {
+            FrameAccess::HostMemory => 0,
+            _ => self.holds().1,
+        }
+    }
+
+    fn give_back(&self, bytes: u64, most: u64, until: Instant) -> u64 {
+        let handle = self.handles.handle_bytes();
+        let unit = self.frames().units().map_or(handle, FrameUnits::unit_bytes).max(1);
+        let whole = bytes.div_ceil(unit).min(most / unit) * unit;
+        self.handles.trim(whole, Some(until))
+    }
+
+    fn settle(&self) {
+        self.settle_frames();
+    }
+
+    fn lingering_bytes(&self) -> u64 {
+        self.device.lingering_bytes()
     }
 }
 

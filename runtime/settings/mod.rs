@@ -38,6 +38,7 @@ use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
     plan::{Loan, QueuePlan, Settings, refuse},
+    tenancy::Tenancy,
     vm::Vm,
 };
 
@@ -88,6 +89,7 @@ impl Default for VmBuilder {
                 second_path: 0,
                 mirror_chunk: 2 << 20,
                 support_options: CompileOptions::default(),
+                tenancy: Tenancy::default(),
             },
         }
     }
@@ -176,6 +178,12 @@ impl VmBuilder {
     #[doc(hidden)]
     pub fn mirror_chunk(mut self, bytes: u64) -> Self {
         self.settings.mirror_chunk = bytes;
+        self
+    }
+
+    /// How this process shares its GPUs' memory with other processes. Default: [`Tenancy::of_environment`].
+    pub fn tenancy(mut self, tenancy: Tenancy) -> Self {
+        self.settings.tenancy = tenancy;
         self
     }
 

@@ -19,6 +19,7 @@ pub struct SimulatedGpu {
     memory: Option<u64>,
     neighbours: u32,
     neighbour_use: Arc<AtomicU64>,
+    shared_as: Option<String>,
     seed: Option<u64>,
     options: SimOptions,
 }
@@ -31,6 +32,7 @@ impl Default for SimulatedGpu {
             memory: None,
             neighbours: 0,
             neighbour_use: Arc::default(),
+            shared_as: None,
             seed: None,
             options: SimOptions::default(),
         }
@@ -84,6 +86,13 @@ impl SimulatedGpu {
         self
     }
 
+    /// Shares it, under this name, with other processes, as if they had a part of its memory: they are [tenants](crate::Tenancy) of it.
+    /// Letters, digits, `.`, `_` and `-`, 64 at most. Default: nobody shares it.
+    pub fn shared_as(mut self, name: impl Into<String>) -> Self {
+        self.shared_as = Some(name.into());
+        self
+    }
+
     /// Runs it and the software NIC in one thread, in the one interleaving that this seed decides. Default: none, and
     /// threads run as the system lets them.
     pub fn seed(self, seed: u64) -> Self {
@@ -134,6 +143,9 @@ impl SimulatedGpu {
             .neighbour_use(Arc::clone(&self.neighbour_use))
             .lanes_per_worker(self.lanes_per_worker);
         let beside = (transport == TransportKind::Rxe).then(workers_beside_a_proxy);
+        if let Some(name) = &self.shared_as {
+            gpu = gpu.shared_as(name);
+        }
         if let Some(workers) = self.workers.or(beside) {
             gpu = gpu.workers(workers);
         }

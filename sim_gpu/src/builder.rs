@@ -34,6 +34,7 @@ pub struct SimGpuBuilder {
     options: SimOptions,
     neighbours: u32,
     neighbour_use: Arc<AtomicU64>,
+    shared_as: Option<String>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -53,6 +54,7 @@ impl SimGpuBuilder {
             options: SimOptions::default(),
             neighbours: 0,
             neighbour_use: Arc::default(),
+            shared_as: None,
             observer: None,
         }
     }
@@ -90,6 +92,14 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn neighbour_use(mut self, bytes: Arc<AtomicU64>) -> Self {
         self.neighbour_use = bytes;
+        self
+    }
+
+    /// What it is called among processes that share it; nothing by default, and nobody shares it. Other processes have no part of its memory:
+    /// this is for programs that behave as if they had.
+    #[must_use]
+    pub fn shared_as(mut self, name: impl Into<String>) -> Self {
+        self.shared_as = Some(name.into());
         self
     }
 
@@ -172,6 +182,7 @@ impl SimGpuBuilder {
             simulation: self.options,
             neighbours: self.neighbours,
             neighbour_use: self.neighbour_use,
+            shared_as: self.shared_as,
             skip_exited: self.skip_exited,
             // In the seeded mode this is the bound on a lane that does nothing the scheduler sees; it must not shape the interleaving.
             preempt_after: if seed.is_some() {

@@ -28,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) simulation: SimOptions,
     pub(crate) neighbours: u32,
     pub(crate) neighbour_use: Arc<AtomicU64>,
+    pub(crate) shared_as: Option<String>,
     pub(crate) skip_exited: bool,
     pub(crate) preempt_after: Duration,
 }

@@ -333,6 +333,17 @@ impl Gpu for SimGpu {
         })
     }
 
+    fn shared_name(&self) -> Option<String> {
+        self.core.options.shared_as.clone()
+    }
+
+    fn own_memory(&self) -> Result<MemoryLeft, GpuError> {
+        Ok(MemoryLeft {
+            free: self.core.memory.free(),
+            total: self.core.memory.capacity(),
+        })
+    }
+
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
         if self.core.is_shut_down() {
             return Err(GpuError::ShutDown);

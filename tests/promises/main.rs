@@ -48,6 +48,7 @@ mod seeds;
 mod several_nics;
 mod shared_regions;
 mod stores_in_place;
+mod tenants;
 mod two_gpus;
 mod untyped;
 mod victims;

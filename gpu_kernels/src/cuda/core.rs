@@ -14,6 +14,7 @@ use super::calls::cu;
 use super::device::{self, DeviceInfo};
 use super::driver::{Called, Failure, check, outcome};
 use super::pins::Pins;
+use crate::api::MemoryLeft;
 use crate::error::GpuError;
 
 /// A handle of the driver or an address of pinned memory.
@@ -267,6 +268,13 @@ impl Core {
         }
     }
 
+    /// Pieces that wait to be freed.
+    pub(crate) fn retired_pieces(&self) -> u64 {
+        let retired = self.retired.lock();
+        let pieces = retired.iter().filter(|one| matches!(one, Retired::Piece(_)));
+        pieces.count() as u64
+    }
+
     /// Does `act` unless a kernel may run, and says whether. No launch begins meanwhile.
     pub(crate) fn while_idle(&self, act: impl FnOnce()) -> bool {
         let flight = self.flight.lock();
@@ -384,15 +392,18 @@ impl Core {
         Ok(Raw(module))
     }
 
-    /// Bytes of the GPU's memory that no process uses.
-    pub(crate) fn free_memory(&self) -> Result<u64, GpuError> {
+    /// How much of the GPU's memory no process uses.
+    pub(crate) fn memory_left(&self) -> Result<MemoryLeft, GpuError> {
         self.enter()?;
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: out-values of the right types; the context is current.
         self.check("ask for free memory", unsafe {
             cu::cuMemGetInfo_v2(&raw mut free, &raw mut total)
         })?;
-        Ok(free as u64)
+        Ok(MemoryLeft {
+            free: free as u64,
+            total: total as u64,
+        })
     }
 }
 

@@ -287,7 +287,7 @@ impl CudaGpu {
     /// # Errors
     /// [`GpuError::OutOfMemory`] above 80 % of the free memory, [`GpuError::BadAllocation`] for zero bytes.
     pub fn managed(&self, bytes: u64) -> Result<Managed, GpuError> {
-        let free = self.core.free_memory()?;
+        let free = self.core.memory_left()?.free;
         if bytes == 0 {
             return Err(GpuError::BadAllocation {
                 bytes,

@@ -277,10 +277,10 @@ impl DevicePool {
     }
 
     fn out_of_memory(&self, asked: u64) -> GpuError {
-        match self.core.free_memory() {
-            Ok(free) => GpuError::OutOfMemory {
+        match self.core.memory_left() {
+            Ok(left) => GpuError::OutOfMemory {
                 asked,
-                free,
+                free: left.free,
                 capacity: self.core.info.memory_bytes,
             },
             Err(error) => error,

@@ -200,7 +200,7 @@ impl CudaGpu {
     /// # Errors
     /// The driver's error.
     pub fn free_memory(&self) -> Result<u64, GpuError> {
-        self.core.free_memory()
+        Ok(self.core.memory_left()?.free)
     }
 }
 
@@ -267,6 +267,18 @@ impl Gpu for CudaGpu {
 
     fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
         management::memory_left(ordinal)
+    }
+
+    fn shared_name(&self) -> Option<String> {
+        Some(self.core.info.uuid.clone())
+    }
+
+    fn own_memory(&self) -> Result<MemoryLeft, GpuError> {
+        self.core.memory_left()
+    }
+
+    fn lingering_bytes(&self) -> u64 {
+        self.core.retired_pieces() * self.piece_bytes()
     }
 
     fn ordinal(&self) -> Option<u32> {

@@ -1,0 +1,173 @@
+//! A GPU whose memory is counted for the tenant who takes it.
+
+use std::{any::Any, sync::Arc};
+
+use gpuvm_gpu::{
+    AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory,
+    HostRegistration, MemoryLeft, Module, Piece, Simulation, Source, Stream, back_end::Release,
+};
+
+use super::{Counted, Member};
+
+/// The GPU as its tenant has it. Memory of neighbours and of the host is not counted.
+pub(super) struct CountedGpu {
+    gpu: Arc<dyn Gpu>,
+    member: Arc<Member>,
+}
+
+impl CountedGpu {
+    pub fn new(gpu: Arc<dyn Gpu>, member: Arc<Member>) -> Self {
+        Self { gpu, member }
+    }
+
+    fn count(
+        &self,
+        bytes: u64,
+        take: impl FnOnce() -> Result<DeviceMemory, GpuError>,
+    ) -> Result<DeviceMemory, GpuError> {
+        let counted = self.member.count(bytes)?;
+        let memory = take()?;
+        let (addr, bytes) = (memory.addr(), memory.bytes());
+        let kept = Kept {
+            _memory: memory,
+            _counted: counted,
+        };
+        Ok(DeviceMemory::new(addr, bytes, Arc::new(kept)))
+    }
+}
+
+/// Memory, and its place in the count: both go with their one owner.
+struct Kept {
+    _memory: DeviceMemory,
+    _counted: Counted,
+}
+
+impl Release for Kept {
+    fn release(&self, _addr: u64) {}
+}
+
+/// A piece, and its place in the count.
+struct CountedPiece {
+    piece: Arc<dyn Piece>,
+    _counted: Counted,
+}
+
+impl Piece for CountedPiece {
+    fn as_any(&self) -> &dyn Any {
+        // For the address spaces of its GPU.
+        self.piece.as_any()
+    }
+}
+
+impl Gpu for CountedGpu {
+    fn allocate(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.count(bytes, || self.gpu.allocate(bytes, align))
+    }
+
+    fn allocate_for_nics(&self, bytes: u64, align: u64) -> Result<DeviceMemory, GpuError> {
+        self.count(bytes, || self.gpu.allocate_for_nics(bytes, align))
+    }
+
+    fn allocate_for(&self, ordinals: &[u32], bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.count(bytes, || self.gpu.allocate_for(ordinals, bytes))
+    }
+
+    fn piece(&self) -> Result<Arc<dyn Piece>, GpuError> {
+        let counted = self.member.count(self.piece_bytes())?;
+        Ok(Arc::new(CountedPiece {
+            piece: self.gpu.piece()?,
+            _counted: counted,
+        }))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.gpu.capabilities()
+    }
+
+    fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<DmaBuf, GpuError> {
+        self.gpu.export_dma_buf(addr, bytes)
+    }
+
+    unsafe fn map_registers(&self, host: *mut u8, bytes: u64) -> Result<HostRegistration, GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.map_registers(host, bytes) }
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<HostMemory, GpuError> {
+        self.gpu.allocate_host(bytes)
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        self.gpu.write(addr, bytes)
+    }
+
+    fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        self.gpu.read(addr, out)
+    }
+
+    unsafe fn register_host(&self, host: *mut u8, bytes: u64, read_only: bool) -> Result<HostRegistration, GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.register_host(host, bytes, read_only) }
+    }
+
+    fn allocate_on(&self, ordinal: u32, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.gpu.allocate_on(ordinal, bytes)
+    }
+
+    fn memory_left(&self, ordinal: u32) -> Result<MemoryLeft, GpuError> {
+        self.gpu.memory_left(ordinal)
+    }
+
+    fn shared_name(&self) -> Option<String> {
+        self.gpu.shared_name()
+    }
+
+    fn own_memory(&self) -> Result<MemoryLeft, GpuError> {
+        self.gpu.own_memory()
+    }
+
+    fn lingering_bytes(&self) -> u64 {
+        self.gpu.lingering_bytes()
+    }
+
+    fn ordinal(&self) -> Option<u32> {
+        self.gpu.ordinal()
+    }
+
+    fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
+        self.gpu.copier()
+    }
+
+    fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {
+        self.gpu.copier_of(ordinal)
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        self.gpu.piece_bytes()
+    }
+
+    fn reserve(&self, bytes: u64, beside: &[u32]) -> Result<Arc<dyn AddressSpace>, GpuError> {
+        self.gpu.reserve(bytes, beside)
+    }
+
+    fn lost(&self) -> Option<GpuError> {
+        self.gpu.lost()
+    }
+
+    fn compile(
+        &self,
+        source: &Source,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Module>, GpuError> {
+        self.gpu.compile(source, kernels, options)
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
+        self.gpu.stream()
+    }
+
+    fn simulation(&self) -> Option<&dyn Simulation> {
+        self.gpu.simulation()
+    }
+}
