@@ -117,7 +117,7 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/stencil.cu",
         defines: &[],
-        kernels: &[capped("stencil", 128, 128, 1400, 1750)],
+        kernels: &[capped("stencil", 128, 128, 1400, 1850)],
     },
     File {
         path: "workloads/src/apps/knn.cu",
