@@ -110,6 +110,9 @@ struct Counted {
     bytes: u64,
 }
 
+/// A GPU, and the tenant who has it, where others may use it too.
+type Joined = (Arc<dyn Gpu>, Option<Arc<Member>>);
+
 /// The process's tenancies. Taken before any lock of a tenant.
 static MEMBERS: Mutex<BTreeMap<GpuKey, Weak<Member>>> = Mutex::new(BTreeMap::new());
 
@@ -123,7 +126,7 @@ thread_local! {
 /// # Errors
 /// [`Error::Terms`], [`Error::Setting`] for a name that cannot be, [`Error::Gpu`]. Where the registry cannot be used, the process is no
 /// tenant, which is a warning; its limit holds all the same.
-pub(crate) fn join(gpu: Arc<dyn Gpu>, tenancy: &Tenancy) -> Result<(Arc<dyn Gpu>, Option<Arc<Member>>)> {
+pub(crate) fn join(gpu: Arc<dyn Gpu>, tenancy: &Tenancy) -> Result<Joined> {
     let Some(name) = gpu.shared_name().filter(|_| !tenancy.alone) else {
         return Ok((gpu, None));
     };

@@ -277,7 +277,7 @@ fn who_gets_nothing_is_told_who_holds_what() {
     other.take(&place.gpu, 30);
     let vm = place.vm(4, terms(None, 0)).build().unwrap();
     let buffer = vm.buffer::<u8>(place.left().total);
-    let error = buffer.err().expect("there is too little");
+    let error = buffer.expect_err("there is too little");
     assert!(matches!(error, Error::Tenants { .. }), "{error:?}");
     let message = with_causes(&error);
     let holder = format!("pid {}", std::process::id());
