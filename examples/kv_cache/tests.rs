@@ -45,7 +45,8 @@ fn what_does_not_fit_in_frames_is_fetched_in_every_step() {
         let report = run(&format!("{options} {memory}")).unwrap();
         report["forms"][0]["pages_fetched"].as_u64().unwrap()
     };
-    let (all, half) = (fetched("110%"), fetched("50%"));
+    // Twice the memory has frames for all the room of the regions, and none is kept free.
+    let (all, half) = (fetched("200%"), fetched("50%"));
     // 8 sequences of 48 tokens, about: keys and values of 512 bytes each, 96 pages. New ones are fetched too.
     assert!(all < 40, "{all}");
     assert!(half > all + 4 * 30, "{half}, {all} with frames for all");

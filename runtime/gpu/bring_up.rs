@@ -1,6 +1,6 @@
 //! How one GPU of a virtual memory is brought up.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, VmDesc};
@@ -102,11 +102,7 @@ impl PagedGpu {
             handles,
             device: gpu,
         });
-        gpu.lend_frames();
-        if let Some(member) = &member {
-            let occupant: Weak<Self> = Arc::downgrade(&gpu);
-            member.admit(occupant);
-        }
+        gpu.lend_frames(member.as_deref());
         gpu.keep_queues()?;
         gpu.keep_loans()?;
         gpu.keep_mirrors()?;

@@ -16,7 +16,7 @@ use crate::{
     frames::{FrameAccess, FrameUnits},
     handles::GivesHandles,
     launch::InFlight,
-    tenancy::Occupant,
+    tenancy::{Member, Occupant},
 };
 
 /// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
@@ -279,8 +279,12 @@ impl PagedGpu {
         }
     }
 
-    /// Has whoever finds no memory ask the frames for some.
-    pub(super) fn lend_frames(self: &Arc<Self>) {
+    /// Has whoever finds no memory ask the frames for some, and other tenants all that is there.
+    pub(super) fn lend_frames(self: &Arc<Self>, member: Option<&Member>) {
+        if let Some(member) = member {
+            let occupant: Weak<Self> = Arc::downgrade(self);
+            member.admit(occupant);
+        }
         if self.frames().units().is_some() {
             let giver: Weak<Self> = Arc::downgrade(self);
             self.handles.register(self.settings.frame_priority, giver);
