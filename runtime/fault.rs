@@ -46,7 +46,7 @@ pub enum FaultKind {
     CompletionTimeout,
     /// Another warp's fetch of the page did not end within the wait limit.
     PageTimeout,
-    /// No ring slot came free within the wait limit.
+    /// No ring slot came free within the wait limit, neither for the page nor for others that its queues reach.
     QueueTimeout,
     /// Every queue pair that reaches the region's home is in the error state.
     QueuesFailed,
