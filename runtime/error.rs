@@ -311,7 +311,7 @@ pub enum Error {
         source: GpuError,
     },
     /// GPU memory is short, and other tenants of the GPU keep what they hold.
-    #[error("GPU memory is short for {doing}")]
+    #[error("GPU memory is short for {doing}; use less, or have other processes hold less (`gpuvm tenants set`)")]
     Tenants {
         /// What it is for.
         doing: String,
@@ -320,7 +320,7 @@ pub enum Error {
         source: Box<AskError>,
     },
     /// The environment's terms, on which this process shares GPUs with others, cannot be.
-    #[error("cannot share a GPU with other processes")]
+    #[error("a variable of the environment says wrongly how this process shares a GPU; correct or unset it")]
     Terms {
         /// Which variable, and what is wrong with it.
         #[source]

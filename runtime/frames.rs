@@ -146,12 +146,7 @@ impl FrameMemory {
                     return Ok(frames);
                 }
                 // Another way needs no less memory.
-                Err(
-                    error @ Error::Gpu {
-                        source: gpuvm_gpu::GpuError::OutOfMemory { .. },
-                        ..
-                    },
-                ) => return Err(error),
+                Err(error) if error.is_out_of_memory() => return Err(error),
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "frames cannot be {access}");
                     refused = Some(error);

@@ -10,10 +10,9 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::tenancy::Member;
 
-/// How often other tenants are asked for one request: somebody else may take what they give.
-const ROUNDS: u32 = 3;
-/// Each time, of what the driver says to be free, the part that nobody can have.
-const FREE_NOT_HAD: [Option<u64>; ROUNDS as usize] = [None, Some(8), Some(1)];
+/// Other tenants are asked so often for one request, since somebody else may take what they give, and since the driver may call free what
+/// nobody can have: of that, this part is taken to be so each time. None, an eighth, all.
+const FREE_NOT_HAD: [Option<u64>; 3] = [None, Some(8), Some(1)];
 
 /// A handle of memory.
 pub(crate) type Handle = Arc<dyn Piece>;
@@ -105,7 +104,7 @@ impl Handles {
 
     fn take_with(&self, count: usize, ask: bool) -> Result<Vec<Handle>> {
         let (mut taken, mut made) = (Vec::new(), Vec::new());
-        let mut rounds = 0;
+        let mut round = 0;
         loop {
             self.reuse(count - made.len(), &mut taken);
             let missing = count - made.len() - taken.len();
@@ -122,14 +121,12 @@ impl Handles {
                 }
                 Err(GpuError::OutOfMemory { .. }) if ask && self.ask(missing, None) > 0 => {}
                 Err(source) => {
-                    let asked = match (&source, ask && rounds < ROUNDS) {
-                        (GpuError::OutOfMemory { .. }, true) => {
-                            self.ask_tenants(missing as u64 * self.handle_bytes, rounds)
-                        }
+                    let bytes = missing as u64 * self.handle_bytes;
+                    let asked = match &source {
+                        GpuError::OutOfMemory { .. } if ask => self.ask_tenants(bytes, &mut round),
                         _ => Ok(false),
                     };
                     if let Ok(true) = asked {
-                        rounds += 1;
                         continue;
                     }
                     self.give(taken);
@@ -175,16 +172,16 @@ impl Handles {
         given
     }
 
-    /// Asks other tenants of the GPU for `bytes` bytes: whether they are free now, for whoever takes them first. The driver may call free what
-    /// nobody can have: from round to round less of that counts.
+    /// Asks other tenants of the GPU for `bytes` bytes, once more for the same request: whether they are free now, for whoever takes them first.
     ///
     /// # Errors
     /// [`AskError`], where they keep what they hold, or this process is at its limit.
-    fn ask_tenants(&self, bytes: u64, round: u32) -> Result<bool, AskError> {
-        match &self.member {
-            Some(member) => member.ask(bytes, &*self.gpu, FREE_NOT_HAD[round as usize]),
-            None => Ok(false),
-        }
+    fn ask_tenants(&self, bytes: u64, round: &mut usize) -> Result<bool, AskError> {
+        let (Some(member), Some(kept)) = (&self.member, FREE_NOT_HAD.get(*round)) else {
+            return Ok(false);
+        };
+        *round += 1;
+        member.ask(bytes, &*self.gpu, *kept)
     }
 
     /// `take` until it finds memory for `bytes` bytes: what others of this process give up, then other tenants. `doing`: what it is for.
@@ -197,13 +194,11 @@ impl Handles {
         if is_short(&taken) && self.trim(bytes, None) > 0 {
             taken = take();
         }
-        for round in 0..ROUNDS {
-            if !is_short(&taken) {
-                break;
-            }
+        let mut round = 0;
+        while is_short(&taken) {
             // What `take` had and gave back is of use to who takes memory in other ways.
             self.trim(bytes, None);
-            match self.ask_tenants(bytes, round) {
+            match self.ask_tenants(bytes, &mut round) {
                 Ok(true) => taken = take(),
                 Ok(false) => break,
                 Err(source) => {

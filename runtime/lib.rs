@@ -104,7 +104,7 @@ pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;
 pub use gpuvm_nic::{NicCapabilities, NicError, SoftNic, soft};
 pub use gpuvm_sim_gpu as sim;
-pub use gpuvm_tenants::{AskError, Terms as TenantTerms, TermsError as TenantTermsError};
+pub use gpuvm_tenants as tenants;
 pub use handles::HandleStats;
 pub use kernel::{Kernel, Module};
 pub use launch::LaunchConfig;

@@ -31,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// each GPU that others may use, which is every NVIDIA GPU, on the terms of the first virtual memory that lives there.
 ///
 /// It holds no more of the GPU's memory than its limit. When it finds none, its own frames and buffers give some, then other tenants that
-/// have more than their share; and it gives some to those. Memory of neighbour GPUs that it [borrows](crate::VmBuilder::borrow_from) is not
-/// counted.
+/// have more than their share; and it gives some to those. Memory of neighbour GPUs, which it [borrows](crate::VmBuilder::borrow_from) or
+/// where a region has its [home](crate::RegionBuilder::home_on_gpu), is not counted.
 #[derive(Debug, Clone, Default)]
 pub struct Tenancy {
     folder: Option<PathBuf>,
@@ -310,18 +310,17 @@ impl Holder for Ledger {
     }
 }
 
-/// While it lives, this thread serves another tenant.
-struct Serving;
+/// While it lives, this thread serves another tenant. It knows whether it did before.
+struct Serving(bool);
 
 impl Serving {
     fn begin() -> Self {
-        SERVING.set(true);
-        Self
+        Self(SERVING.replace(true))
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        SERVING.set(false);
+        SERVING.set(self.0);
     }
 }

@@ -263,7 +263,7 @@ impl VmGpu {
     /// Plain device memory of `length` zeroed elements, which a kernel takes as a pointer. It is not paged.
     ///
     /// # Errors
-    /// [`Error::Gpu`] when device memory is short.
+    /// [`Error::Gpu`] when device memory is short; [`Error::Tenants`], which says who holds it, where other processes share the GPU.
     pub fn buffer<T: Pod>(&self, length: u64) -> Result<Buffer<T>> {
         Buffer::zeroed(Arc::clone(self.paged()), ElementType::of::<T>(), length)
     }

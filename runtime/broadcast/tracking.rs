@@ -152,8 +152,9 @@ impl BroadcastInner {
         }
         match self.change_to(wanted) {
             // A hint: without memory for its copy a GPU reads the owner's.
-            Err(Error::Gpu { doing, source }) if matches!(source, gpuvm_gpu::GpuError::OutOfMemory { .. }) => {
-                tracing::warn!(%source, array = %self.name, "{doing}: the owner's copies are read instead");
+            Err(error) if error.is_out_of_memory() => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, array = %self.name, "the owner's copies are read instead");
                 Ok(())
             }
             other => other,

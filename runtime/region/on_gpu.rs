@@ -37,7 +37,10 @@ fn own_frames(gpu: &PagedGpu, name: &str, pages: u64) -> Result<FrameMemory> {
         });
     }
     let access = gpu.frames().access();
-    FrameMemory::new(&**gpu.device(), gpu.nics(), pages, 1 << gpu.page_shift(), access)
+    let page_size = 1 << gpu.page_shift();
+    let take = || FrameMemory::new(&**gpu.device(), gpu.nics(), pages, page_size, access);
+    let doing = format!("frames of region `{name}`");
+    gpu.handles().make_room(pages.saturating_mul(page_size), &doing, take)
 }
 
 impl OnGpu {

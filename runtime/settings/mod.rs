@@ -242,6 +242,8 @@ impl VmBuilder {
     /// [`Error::Setting`](crate::Error::Setting) for a setting that cannot be, [`Error::Unavailable`](crate::Error::Unavailable)
     /// for a GPU or transport that this machine or this build cannot drive, [`Error::Gpu`](crate::Error::Gpu) when memory is
     /// short or no C++ compiler is there, [`Error::Nic`](crate::Error::Nic), [`Error::Node`](crate::Error::Node).
+    /// Where other processes share the GPU, [`Error::Terms`](crate::Error::Terms) for a variable that means nothing, and
+    /// [`Error::Tenants`](crate::Error::Tenants) when they keep the memory that frames need.
     pub fn build(self) -> Result<Vm> {
         self.settings.check()?;
         self.transport.check()?;

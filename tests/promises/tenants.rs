@@ -12,11 +12,13 @@ use std::{
 
 use gpuvm_gpu::{Gpu, MemoryLeft, Piece};
 use gpuvm_sim_gpu::SimGpu;
-use gpuvm_tenants::{DriverView, Folder, GpuKey, Holder, Holding, SharedGpu, Tenant, Terms};
+use gpuvm_tenants::{
+    AskError, DriverView, Folder, GpuKey, Holder, Holding, LimitChange, SharedGpu, Tenant, Terms, TermsChange,
+};
 use parking_lot::Mutex;
 
 use crate::common::{Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, with_causes, words};
-use gpuvm::{AskError, Error, LaunchConfig, Tenancy, Vm, VmBuilder};
+use gpuvm::{Error, LaunchConfig, Tenancy, Vm, VmBuilder};
 
 /// Bytes of a handle of the simulated GPU.
 const HANDLE: u64 = 1 << 16;
@@ -311,6 +313,19 @@ fn a_process_holds_no_more_than_its_limit() {
         let message = refused(vm.buffer::<u8>(bytes).map(drop));
         assert!(message.contains("memory limit of"), "{message}");
     }
+    // Lowered while it runs, as `gpuvm tenants set` does: what is above goes at once.
+    elastic.shrink(grown * HANDLE / 4).unwrap();
+    let peers = gpuvm_tenants::tenants(&place.folder(), &place.key).unwrap();
+    let lower = place.held()[0].total() - 12 * HANDLE;
+    let change = TermsChange {
+        limit: Some(LimitChange::Bytes(lower)),
+        ..TermsChange::default()
+    };
+    peers[0].set(&change, within()).unwrap();
+    let held = place.held()[0].total();
+    assert!(held <= lower, "{held} bytes are held, the limit is {lower}");
+    let message = refused(vm.buffer::<u8>(lower).map(drop));
+    assert!(message.contains("memory limit of"), "{message}");
     drop((elastic, vm));
     let frames = place.vm(16, terms(Some(8 * HANDLE), 0)).build();
     let message = refused(frames.map(drop));
@@ -355,7 +370,7 @@ fn a_virtual_memory_may_end_while_it_is_asked() {
 }
 
 #[test]
-fn what_the_environment_or_a_name_says_wrongly_is_refused() {
+fn a_name_that_no_registry_can_have_is_refused() {
     let gpu = gpuvm::SimulatedGpu::new().workers(1).shared_as("no name/");
     let message = refused(simulated(4).gpu(gpu).build().map(drop));
     assert!(message.contains("no name/"), "{message}");
