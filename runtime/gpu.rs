@@ -55,7 +55,7 @@ use pool::FramePool;
 pub use read_costs::ReadCosts;
 use region_table::RegionTable;
 pub use resizing::Resized;
-use resizing::Withdrawing;
+use resizing::Returning;
 use support::Support;
 pub(crate) use victims::Victims;
 pub(crate) use view::{RegionTables, RegionView};
@@ -139,7 +139,7 @@ pub(crate) struct PagedGpu {
     transport: TransportKind,
     settings: Arc<Settings>,
     /// Held by who changes the number of frames: the kernel that an earlier one left behind.
-    changing: Mutex<Option<Withdrawing>>,
+    changing: Mutex<Option<Returning>>,
     handles: Arc<Handles>,
     device: Arc<dyn Gpu>,
 }

@@ -496,13 +496,13 @@ impl VmGpu {
     /// [`Resized::kept_bytes`]. The memory goes to whoever needs some next on this GPU ([`trim`](Self::trim) gives it to the
     /// driver). A unit is a handle of memory, 2 MiB on NVIDIA GPUs and 64 KiB on simulated ones, or one page if that is larger.
     ///
-    /// The kernel that empties frames needs a place on the GPU. Where other kernels leave it none for that time, nothing has gone, and the
-    /// next change is refused until it has had its place. Frames that come are given to the pool by a kernel, for whose place the call
-    /// waits, no longer than the deadlines of the launches before it.
+    /// A kernel of the runtime empties frames, and lanes that look for a frame help it. Kernels that look for none and leave the runtime's
+    /// no place on the GPU for that time keep the frames. Frames that come are given to the pool in the same way; those that are not there
+    /// in time come later, and until then the next change is refused.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while an earlier change waits for
-    /// a place on the GPU; [`Error::Setting`] for less than a unit or more than the capacity; [`Error::Gpu`], [`Error::GpuLost`].
+    /// [`Error::Unavailable`] without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while frames of an
+    /// earlier change come back; [`Error::Setting`] for less than a unit or more than the capacity; [`Error::Gpu`], [`Error::GpuLost`].
     pub fn resize_frames_within(&self, bytes: u64, within: Duration) -> Result<Resized> {
         self.paged().resize_frames(bytes, within)
     }

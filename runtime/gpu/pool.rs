@@ -1,6 +1,10 @@
 //! The frames of a GPU, and the pool of those that are free.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    mem::offset_of,
+    ops::Range,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, FillState, PoolState};
@@ -32,8 +36,6 @@ pub(super) struct FramePool {
     resident_warps: u32,
     pub frame_pages: DeviceArray<u64>,
     pub free: FreeList,
-    /// Frames that a kernel has left to withdraw. Made here: it is wanted when memory is short.
-    pub left: DeviceArray<u32>,
     /// Where warps fill a large page together.
     fills: Option<DeviceArray<FillState>>,
 }
@@ -60,7 +62,6 @@ impl FramePool {
             resident_warps: able.max_resident_lanes / able.warp_size,
             frame_pages: DeviceArray::zeroed(gpu, u64::from(capacity)).doing(doing)?,
             free: FreeList::new(gpu, capacity).doing(doing)?,
-            left: DeviceArray::zeroed(gpu, 1).doing(doing)?,
             fills,
         };
         pool.rebuild(gpu, vec![0; capacity as usize])?;
@@ -133,7 +134,7 @@ impl FramePool {
             .doing(|| "rebuilding the table of frames".into())?;
         let free = (0..self.capacity).filter(|&frame| frame_pages[frame as usize] == 0);
         self.free.fill(gpu, free).doing(filling)?;
-        self.free.set_limit(gpu, self.limit()).doing(filling)
+        self.free.set_limit(gpu, self.limit(), false).doing(filling)
     }
 }
 
@@ -185,9 +186,33 @@ impl FreeList {
         self.state.write(gpu, 0, &[state])
     }
 
-    /// Has the clock go over the numbers below `limit` alone. Kernels may run.
-    pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32) -> Result<(), GpuError> {
-        let at = self.state.addr() + core::mem::offset_of!(PoolState, limit) as u64;
-        gpu.write(at, &u64::from(limit).to_ne_bytes())
+    /// Has the clock go over the numbers below `limit` alone; who looks for a frame helps a change if one is under way. Kernels may run.
+    pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32, is_changing: bool) -> Result<(), GpuError> {
+        let bit = if is_changing { layout::POOL_CHANGING_BIT } else { 0 };
+        self.put(gpu, offset_of!(PoolState, limit), &[u64::from(limit) | bit])
+    }
+
+    /// Begins a change of `frames`, `left` of which are not done yet. There is none, and kernels may run.
+    pub fn begin_change(&self, gpu: &dyn Gpu, frames: &Range<u32>, kind: u64, left: u32) -> Result<(), GpuError> {
+        const { assert!(offset_of!(PoolState, change_hand) == offset_of!(PoolState, change_left) + 8) };
+        self.put(gpu, offset_of!(PoolState, change_left), &[u64::from(left), 0])?;
+        // Behind the others: a lane that sees it uses them.
+        let change = kind | u64::from(frames.end) << layout::POOL_CHANGE_END_SHIFT | u64::from(frames.start);
+        self.put(gpu, offset_of!(PoolState, change), &[change])
+    }
+
+    /// Nobody begins to work on the change any more; who does so ends it, and `helpers` falls to 0. Kernels may run.
+    pub fn end_change(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
+        self.put(gpu, offset_of!(PoolState, change), &[0])
+    }
+
+    /// What is left of the change, and how many lanes work on it.
+    pub fn change(&self, gpu: &dyn Gpu) -> Result<(i64, u64), GpuError> {
+        let state = self.state.read(gpu, 0, 1)?[0];
+        Ok((state.change_left as i64, state.helpers))
+    }
+
+    fn put(&self, gpu: &dyn Gpu, offset: usize, words: &[u64]) -> Result<(), GpuError> {
+        gpu.write(self.state.addr() + offset as u64, bytemuck::cast_slice(words))
     }
 }

@@ -8,7 +8,6 @@ use std::{
 
 use gpuvm_gpu::GpuError;
 use gpuvm_layouts as layout;
-use parking_lot::MutexGuard;
 
 use super::{GpuState, PagedGpu, service::arg};
 use crate::{
@@ -22,6 +21,8 @@ use crate::{
 /// Of the longest wait of a lane, how long frames are emptied for somebody who needs memory now, and how much longer than its work the
 /// host waits for a kernel that empties frames.
 const PATIENCE_SHARE: u32 = 10;
+/// How often the host looks at a change that lanes work on.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Of the frame memory, what stays when others need it, unless a setting says otherwise.
 const MINIMUM_SHARE: u64 = 8;
 
@@ -31,8 +32,8 @@ const MINIMUM_SHARE: u64 = 8;
 pub struct Resized {
     /// Bytes of frames that there are now.
     pub bytes: u64,
-    /// Bytes of frames that were to go and stay: pages in them were held, or written back too slowly, or no place on the GPU was free
-    /// for the kernel that empties them. Asking once more goes on.
+    /// Bytes of frames that were to go and stay: pages in them were held, or written back too slowly, or kernels that look for no
+    /// frames left no place on the GPU. Asking once more goes on.
     pub kept_bytes: u64,
     /// Bytes of frames that were to come, for which there is no memory, or whose addresses lanes may still use.
     pub missing_bytes: u64,
@@ -40,10 +41,16 @@ pub struct Resized {
     pub took: Duration,
 }
 
-/// A kernel that empties units. There is one at a time.
-pub(super) struct Withdrawing {
+/// Frames that come back, by lanes that look for one and by a kernel, which may find no place on the GPU yet.
+pub(super) struct Returning {
     launch: Arc<InFlight>,
-    units: Vec<usize>,
+}
+
+/// How long to work on a change, and how much longer to wait for it.
+#[derive(Clone, Copy)]
+struct Patience {
+    within: Duration,
+    longer: Duration,
 }
 
 impl PagedGpu {
@@ -64,15 +71,20 @@ impl PagedGpu {
             });
         }
         let begun = Instant::now();
-        let mut under_way = self.changing.lock();
-        self.finish_change(units, &mut under_way)?;
+        let mut returning = self.changing.lock();
+        self.finish_returning(units, &mut returning)?;
         self.or_lost(units.settle())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
+        let longer = self.patience();
+        let patience = Patience { within, longer };
         let (missing, kept) = match wanted > present {
-            true => (wanted - present - self.add_frames(units, wanted - present)?, 0),
+            true => (
+                wanted - present - self.add_frames(units, &mut returning, wanted - present)?,
+                0,
+            ),
             false => {
                 let going = present - wanted;
-                let gone = self.withdraw(units, &mut under_way, going, (within, self.patience()))?;
+                let gone = self.withdraw(units, &mut returning, going, patience)?;
                 (0, going - gone)
             }
         };
@@ -93,55 +105,85 @@ impl PagedGpu {
     }
 
     /// Up to so many units more, of memory that is free: how many there are more.
-    fn add_frames(&self, units: &FrameUnits, count: usize) -> Result<usize> {
+    fn add_frames(&self, units: &FrameUnits, returning: &mut Option<Returning>, count: usize) -> Result<usize> {
         let (added, short) = units.add(count);
-        if let Some(error) = short.filter(|error| !error.is_out_of_memory()) {
-            self.bring_back(units, &added)?;
-            return self.or_lost(Err(error));
+        self.bring_back(units, returning, &added, self.patience())?;
+        match short.filter(|error| !error.is_out_of_memory()) {
+            Some(error) => self.or_lost(Err(error)),
+            None => Ok(added.len()),
         }
-        self.bring_back(units, &added)?;
-        Ok(added.len())
     }
 
-    /// Gives the pool the frames of units that are there, as far as they are withdrawn.
-    fn bring_back(&self, units: &FrameUnits, which: &[usize]) -> Result<()> {
+    /// Gives the pool the frames of units that are there, as far as they are withdrawn. Those that are not back in time come later.
+    fn bring_back(
+        &self,
+        units: &FrameUnits,
+        returning: &mut Option<Returning>,
+        which: &[usize],
+        patience: Duration,
+    ) -> Result<()> {
         if which.is_empty() {
             return Ok(());
         }
-        self.or_lost(self.tell_frames(&self.lock(), units))?;
-        for run in which.chunk_by(|a, b| a + 1 == *b) {
-            let frames = frames_of(units, run);
-            let args = [arg(self.desc.addr()), arg(frames.start), arg(frames.end)];
-            let (support, config) = (&self.support, self.service_config(u64::from(frames.end - frames.start)));
-            let label = "giving frames to the pool";
-            self.run(&support.background, &support.restore, config, &args, None, label)?;
+        let frames = frames_of(units, which);
+        {
+            let state = self.lock();
+            self.or_lost_locked(self.mark_returning(units, which), &state)?;
+            self.or_lost_locked(self.tell_frames(&state, units, true), &state)?;
+        }
+        let left = frames.end - frames.start;
+        let launch = self.begin_change(&frames, layout::POOL_RESTORE_BIT, left, Duration::MAX)?;
+        let is_back = self.await_change(&launch, patience)?;
+        *returning = Some(Returning { launch });
+        if is_back {
+            self.finish_returning(units, returning)?;
         }
         Ok(())
     }
 
-    /// Tells host and lanes how many frames there are.
-    fn tell_frames(&self, state: &GpuState, units: &FrameUnits) -> Result<()> {
+    /// Marks frames of these units that are withdrawn as those that come back: others between them stay away.
+    fn mark_returning(&self, units: &FrameUnits, which: &[usize]) -> Result<()> {
+        let range = frames_of(units, which);
+        let doing = || "marking frames that come back".to_owned();
+        let held = self
+            .pool
+            .frame_pages
+            .read(&*self.device, range.start.into(), range.len())
+            .doing(doing)?;
+        let of_units = which.iter().flat_map(|unit| units.frames(*unit));
+        let withdrawn: Vec<u32> = of_units
+            .filter(|frame| held[(frame - range.start) as usize] == layout::PAGE_WITHDRAWN)
+            .collect();
+        for run in withdrawn.chunk_by(|a, b| a + 1 == *b) {
+            let marks = vec![layout::PAGE_RETURNING; run.len()];
+            let written = self.pool.frame_pages.write(&*self.device, run[0].into(), &marks);
+            written.doing(doing)?;
+        }
+        Ok(())
+    }
+
+    /// Tells host and lanes how many frames there are, and whether a change is under way.
+    fn tell_frames(&self, state: &GpuState, units: &FrameUnits, is_changing: bool) -> Result<()> {
         let frames = |unit: usize| units.frames(unit).len() as u32;
         self.pool.set_count(units.present().into_iter().map(frames).sum());
-        self.tell_limit(self.pool.limit())?;
+        self.tell_limit(self.pool.limit(), is_changing)?;
         self.write_low_water(state)
     }
 
-    fn tell_limit(&self, limit: u32) -> Result<()> {
-        let told = self.pool.free.set_limit(&*self.device, limit);
+    fn tell_limit(&self, limit: u32, is_changing: bool) -> Result<()> {
+        let told = self.pool.free.set_limit(&*self.device, limit, is_changing);
         told.doing(|| "telling the clock how many frames there are".into())
     }
 
-    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many. The kernel works `within` that time, and
-    /// is waited for so much longer.
+    /// Empties up to so many units, the last ones, and gives their handles to the pool: how many.
     fn withdraw(
         &self,
         units: &FrameUnits,
-        under_way: &mut MutexGuard<'_, Option<Withdrawing>>,
+        returning: &mut Option<Returning>,
         count: usize,
-        (within, patience): (Duration, Duration),
+        patience: Patience,
     ) -> Result<usize> {
-        let going = {
+        let (going, left) = {
             let state = self.lock();
             let present = units.present();
             let going = self.can_go(&state, units, &present, count);
@@ -149,28 +191,34 @@ impl PagedGpu {
             // Before the first frame goes: launches to come count on those that stay.
             let each = units.frames(first).len() as u32;
             self.pool.set_count((present.len() - going.len()) as u32 * each);
-            self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1)), &state)?;
-            going
+            self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1), true), &state)?;
+            let left = going.len() as u32 * each;
+            (going, left)
         };
-        let begun = match self.start_withdrawing(units, going, within) {
-            Ok(begun) => begun,
+        let frames = frames_of(units, &going);
+        let begun = self.begin_change(&frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
+        let launch = match begun {
+            Ok(launch) => launch,
             Err(error) => {
                 // All of them are there still.
                 let state = self.lock();
-                self.or_lost_locked(self.tell_frames(&state, units), &state)?;
+                self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
                 return Err(error);
             }
         };
-        let Withdrawing { launch, .. } = under_way.insert(begun);
-        // The time of a GPU that follows a seed is not the host's.
-        let limit = (!self.capabilities().deterministic).then(|| within.saturating_add(patience));
-        if launch.wait(limit).is_none() {
-            // It has found no place on the GPU, or hangs at a home that is lost: it ends when it can, and is looked at then.
-            launch.abort(&*self.device);
+        self.await_change(&launch, patience.within.saturating_add(patience.longer))?;
+        let ended = self.end_change(&launch);
+        let (gone, stay) = {
             let state = self.lock();
-            return self.or_lost_locked(self.tell_frames(&state, units), &state).map(|()| 0);
-        }
-        self.finish_change(units, under_way)
+            let (gone, stay) = self.or_lost_locked(self.emptied(units, &going), &state)?;
+            let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
+            units.lift(&gone, in_flight);
+            self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
+            (gone, stay)
+        };
+        self.bring_back(units, returning, &stay, patience.longer)?;
+        self.prune();
+        ended.map(|()| gone.len())
     }
 
     /// The last units of those that are there, up to `count` of them: those that stay have frames for all spans of launches in flight.
@@ -182,64 +230,97 @@ impl PagedGpu {
         present[stay.min(present.len())..].to_vec()
     }
 
-    /// Starts the kernel that empties these units.
-    fn start_withdrawing(&self, units: &FrameUnits, going: Vec<usize>, within: Duration) -> Result<Withdrawing> {
-        let doing = || "withdrawing frames".to_owned();
-        let frames = frames_of(units, &going);
-        let count = going.len() as u32 * units.frames(going[0]).len() as u32;
-        let left = &self.pool.left;
-        self.or_lost(left.write(&*self.device, 0, &[count]).doing(doing))?;
+    /// Begins a change of these frames, and starts a kernel that works on it for so long. Lanes that look for frames do, too: they hold
+    /// the places on the GPU that the kernel may not find.
+    fn begin_change(&self, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
+        let label = "changing the number of frames";
+        // A recovery knows of no change.
+        self.make_ready(&mut self.lock())?;
+        let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);
+        self.or_lost(begun.doing(|| label.into()))?;
         let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let args = [
-            arg(self.desc.addr()),
-            arg(frames.start),
-            arg(frames.end),
-            arg(left.addr()),
-            arg(nanoseconds),
-        ];
-        let (support, config) = (&self.support, self.service_config(u64::from(count)));
+        let args = [arg(self.desc.addr()), arg(nanoseconds)];
+        let (support, config) = (&self.support, self.service_config(u64::from(left)));
         let named = super::Named {
             continues: true,
             ..super::Named::default()
         };
         let args = || args.to_vec();
-        let launch = self.enqueue(&support.background, &support.withdraw, &config, args, named, &doing());
-        Ok(Withdrawing {
-            launch: self.or_lost(launch)?,
-            units: going,
-        })
+        let launch = self.enqueue(&support.background, &support.change_frames, &config, args, named, label);
+        if launch.is_err() {
+            let ended = self.pool.free.end_change(&*self.device);
+            self.or_lost(ended.doing(|| label.into()))?;
+        }
+        self.or_lost(launch)
     }
 
-    /// Ends a change whose kernel has ended: units that are empty give their handles, others stay. How many went.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] while it runs, or waits for a place on the GPU.
-    fn finish_change(&self, units: &FrameUnits, under_way: &mut MutexGuard<'_, Option<Withdrawing>>) -> Result<usize> {
-        let Some(change) = under_way.take() else { return Ok(0) };
-        if !change.launch.is_done() {
-            **under_way = Some(change);
-            return Err(Error::Unavailable {
-                what: "changing the number of frames".into(),
-                reason: "an earlier change waits for a place on the GPU: try again when a kernel has ended".into(),
-            });
+    /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.
+    fn await_change(&self, launch: &InFlight, limit: Duration) -> Result<bool> {
+        let begun = Instant::now();
+        // The time of a GPU that follows a seed is not the host's.
+        let each = (!self.capabilities().deterministic).then_some(LOOK_AGAIN);
+        loop {
+            let ended = launch.wait(each).is_some();
+            let (left, _) = self.look_at_change()?;
+            if ended || left <= 0 || begun.elapsed() > limit {
+                return Ok(left <= 0);
+            }
         }
-        let outcome = change.launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
-        let ended = self.or_lost(self.outcome_of(&change.launch, outcome));
-        let (gone, stay) = {
-            let state = self.lock();
-            let (gone, stay) = self.or_lost_locked(self.emptied(units, &change.units), &state)?;
-            let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
-            units.lift(&gone, in_flight);
-            self.or_lost_locked(self.tell_frames(&state, units), &state)?;
-            (gone, stay)
-        };
-        self.bring_back(units, &stay)?;
-        self.prune();
-        match ended {
+    }
+
+    fn look_at_change(&self) -> Result<(i64, u64)> {
+        let looked = self.pool.free.change(&*self.device);
+        self.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
+    }
+
+    /// Ends a change: nobody works on it when this returns.
+    fn end_change(&self, launch: &InFlight) -> Result<()> {
+        let ended = self.pool.free.end_change(&*self.device);
+        self.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
+        if !launch.is_done() {
+            // It finds nothing to do when it starts.
+            launch.abort(&*self.device);
+        }
+        // A lane helps for a moment, unless its kernel was stopped where it stood.
+        let begun = Instant::now();
+        while self.look_at_change()?.1 != 0 && !self.lock().in_flight.iter().all(|launch| launch.is_done()) {
+            // None runs while the host does, where the GPU follows a seed: the kernel has waited for them.
+            if self.capabilities().deterministic || begun.elapsed() > self.settings.wait_limit {
+                return Err(Error::Unavailable {
+                    what: "changing the number of frames".into(),
+                    reason: "lanes do not come back from it: a kernel hangs".into(),
+                });
+            }
+            std::thread::yield_now();
+        }
+        if !launch.is_done() {
+            return Ok(());
+        }
+        let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
+        match self.or_lost(self.outcome_of(launch, outcome)) {
             // It went as far as it could.
-            Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(gone.len()),
+            Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Ends an earlier change by which frames come back.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while they do: no lane looks for a frame, and no place on the GPU is free.
+    fn finish_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
+        let Some(change) = returning.take() else { return Ok(()) };
+        if !change.launch.is_done() && self.look_at_change()?.0 > 0 {
+            *returning = Some(change);
+            return Err(Error::Unavailable {
+                what: "changing the number of frames".into(),
+                reason: "frames of an earlier change come back still: try again when a kernel has ended".into(),
+            });
+        }
+        let ended = self.end_change(&change.launch);
+        let state = self.lock();
+        self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
+        ended
     }
 
     /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
@@ -268,10 +349,10 @@ impl PagedGpu {
     /// behind.
     pub(super) fn settle_frames(&self) {
         let Some(units) = self.frames().units() else { return };
-        let ended = |change: &Withdrawing| change.launch.is_done();
+        let ended = |change: &Returning| change.launch.is_done();
         let left_behind = self.changing.try_lock();
         let finished = match left_behind.filter(|change| change.as_ref().is_some_and(ended)) {
-            Some(mut change) => self.finish_change(units, &mut change).map(drop),
+            Some(mut change) => self.finish_returning(units, &mut change),
             None => Ok(()),
         };
         if let Err(error) = finished.and_then(|()| units.settle()) {
@@ -311,17 +392,20 @@ impl GivesHandles for PagedGpu {
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Ok(units) = self.units() else { return 0 };
         // Who changes their number already may be waiting for the caller.
-        let Some(mut under_way) = self.changing.try_lock() else {
+        let Some(mut returning) = self.changing.try_lock() else {
             return 0;
         };
-        let given = self.finish_change(units, &mut under_way).and_then(|before| {
+        let given = self.finish_returning(units, &mut returning).and_then(|()| {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
-            let wanted = handles.div_ceil(units.handles_each()).saturating_sub(before);
+            let wanted = handles.div_ceil(units.handles_each()).min(spare);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
-            let patience = left.map_or(self.patience(), |left| left.min(self.patience()));
-            let more = self.withdraw(units, &mut under_way, wanted.min(spare), (patience, patience))?;
-            Ok(before + more)
+            let each = left.map_or(self.patience(), |left| left.min(self.patience()));
+            let patience = Patience {
+                within: each,
+                longer: each,
+            };
+            self.withdraw(units, &mut returning, wanted, patience)
         });
         match given {
             Ok(count) => count * units.handles_each(),

@@ -1,7 +1,7 @@
 // Kernels that the runtime itself launches.
 #include <gpuvm/detail/catch_up.cuh>
 #include <gpuvm/detail/flush.cuh>
-#include <gpuvm/detail/withdraw.cuh>
+#include <gpuvm/detail/resize.cuh>
 #include <gpuvm/gpuvm.cuh>
 
 // Layout version that this machine's device code was compiled with, and the element of a sanity check.
@@ -88,17 +88,9 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
             return;
 }
 
-// Empties the frames [first, end), of which `left` are not withdrawn yet, for so long at most.
-__global__ void gpuvm_withdraw(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned end, unsigned* left,
-                               unsigned long long limit_ns) {
-    gpuvm::detail::withdraw_frames(vm, gpuvm::detail::Withdrawal{first, end, left},
-                                   blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, limit_ns);
-}
-
-// Gives the pool those of the frames [first, end) that were withdrawn.
-__global__ void gpuvm_restore(const gpuvm::layout::VmDesc* vm, unsigned first, unsigned end) {
-    for (unsigned frame = first + blockIdx.x * blockDim.x + threadIdx.x; frame < end; frame += gridDim.x * blockDim.x)
-        gpuvm::detail::restore_frame(vm, frame);
+// Does the change of the number of frames that is under way, for so long at most.
+__global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned long long limit_ns) {
+    gpuvm::detail::change_frames(vm, blockIdx.x * blockDim.x + threadIdx.x, limit_ns);
 }
 
 // Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.

@@ -22,8 +22,7 @@ pub(super) struct Support {
     pub read_home: Arc<dyn Kernel>,
     pub pass_on: Arc<dyn Kernel>,
     pub bring_copy: Arc<dyn Kernel>,
-    pub withdraw: Arc<dyn Kernel>,
-    pub restore: Arc<dyn Kernel>,
+    pub change_frames: Arc<dyn Kernel>,
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
@@ -43,8 +42,7 @@ impl Support {
             "gpuvm_read_home",
             "gpuvm_pass_on",
             "gpuvm_bring_copy",
-            "gpuvm_withdraw",
-            "gpuvm_restore",
+            "gpuvm_change_frames",
         ];
         let module = gpu
             .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
@@ -61,8 +59,7 @@ impl Support {
             read_home: kernel(names[7])?,
             pass_on: kernel(names[8])?,
             bring_copy: kernel(names[9])?,
-            withdraw: kernel(names[10])?,
-            restore: kernel(names[11])?,
+            change_frames: kernel(names[10])?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })

@@ -207,6 +207,19 @@ __global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
     if (threadIdx.x == 0) words[2 + blockIdx.x] = rounds;
 }
 
+// Counts elements up until it is told to stop, without a pause: where all its blocks are, others have no place.
+// `words`: whether to stop, whether it has begun, and how often it counted.
+__global__ void __launch_bounds__(256) churn_on(gpuvm::array<unsigned> a, volatile unsigned* words) {
+    if (first_index() == 0) words[1] = 1;
+    unsigned counted = 0;
+    for (u64 i = first_index(); !words[0] && !gpuvm::failed(); i = i + lanes() < a.size() ? i + lanes() : first_index())
+        if (i < a.size()) {
+            a[i] += 1;
+            ++counted;
+        }
+    atomicAdd(const_cast<unsigned*>(words) + 2, counted);
+}
+
 // Each block holds a page until it is told to stop. `words`: whether to stop, and the blocks that hold theirs.
 __global__ void hold_pages(gpuvm::array<unsigned> a, u64 page_words, volatile unsigned* words) {
     if (threadIdx.x) return;

@@ -35,7 +35,7 @@ fn found_in(header: &str, from: &str, to: &str, seeds: Range<u64>, shape: &dyn F
 }
 
 const WORD: &str = "gpuvm/detail/page_word.cuh";
-const CLOCK: &str = "gpuvm/detail/clock.cuh";
+const LEAVE: &str = "gpuvm/detail/leave.cuh";
 const QUEUE: &str = "gpuvm/detail/queue.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
 
@@ -47,7 +47,7 @@ fn a_read_without_a_second_look() {
 #[test]
 fn a_pinned_page_evicted() {
     found(
-        CLOCK,
+        LEAVE,
         "pins_of(seen) || (seen & layout::WRITE_BACK_BIT)",
         "(seen & layout::WRITE_BACK_BIT)",
         60,

@@ -10,7 +10,7 @@ use crate::common::{
     Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, with_causes,
     words,
 };
-use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, Vm, VmBuilder};
+use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, Transport, Vm, VmBuilder};
 
 /// Pages of the region that tests use.
 const PAGES: u64 = 100;
@@ -169,6 +169,39 @@ fn a_kernel_that_writes_goes_on_while_frames_come_and_go() {
     assert!(rounds > 0);
     compare(&region.to_vec().unwrap(), &added(&vec![0; length(vm) as usize], rounds)).unwrap();
     // Nothing uses the addresses any more.
+    must(vm, 8);
+    must(vm, 1);
+}
+
+/// As many blocks as there can be at a time.
+fn on_all_places(vm: &Vm) -> LaunchConfig {
+    let able = vm.device().capabilities();
+    match able.compute_capability {
+        Some(_) => LaunchConfig::new(able.max_resident_lanes / 256, 256),
+        None => LaunchConfig::new(2, 64),
+    }
+}
+
+#[test]
+fn a_kernel_that_leaves_no_place_on_the_gpu_empties_frames_itself() {
+    let bench = Bench::new(changing(4).transport(Transport::Direct), HOLDING);
+    let vm = &bench.vm;
+    let region = vm.region::<u32>().zeroed(length(vm)).unwrap();
+    let churn = bench.kernel("churn_on");
+    let running = Running::begin(&bench, |words| churn.launch(on_all_places(vm), (&region, words)), 1);
+    let mut gone = 0;
+    for units in [3, 1, 8, 2, 6, 1] {
+        let before = vm.frames() * PAGE;
+        let resized = resize(vm, units);
+        assert!(resized.bytes + resized.missing_bytes >= units * unit(vm), "{resized:?}");
+        gone += before.saturating_sub(resized.bytes) / unit(vm);
+    }
+    // Nearly all that were to go: a page may have been in use.
+    assert!(gone >= 4, "{gone} units");
+    assert!(!running.launch.is_done());
+    let counted = running.end()[2];
+    let found = region.to_vec().unwrap().into_iter().fold(0, u32::wrapping_add);
+    assert_eq!(found, counted);
     must(vm, 8);
     must(vm, 1);
 }

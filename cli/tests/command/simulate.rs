@@ -406,7 +406,7 @@ fn every_rule_of_the_lists_has_its_mutation() {
             "rule {rule} of broadcast arrays"
         );
     }
-    for rule in 1..=6 {
+    for rule in 1..=9 {
         assert!(
             mutations::all().any(|m| m.origin == Origin::Frames(rule)),
             "rule {rule} of frames that come and go"

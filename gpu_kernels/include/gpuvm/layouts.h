@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 15;
+constexpr const unsigned int LAYOUT_VERSION = 16;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -390,6 +390,24 @@ constexpr const unsigned long long PAGE_ID_TAKEN_BIT = (1ULL << 63ULL);
 /// Instead of a page id: the frame has no memory behind it, or is about to lose it, and nobody takes it.
 constexpr const unsigned long long PAGE_WITHDRAWN = 1ULL;
 
+/// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
+constexpr const unsigned long long PAGE_RETURNING = 2ULL;
+
+/// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
+constexpr const unsigned long long POOL_CHANGING_BIT = (1ULL << 32ULL);
+
+/// Position of the end of the frames in [`PoolState::change`].
+constexpr const unsigned int POOL_CHANGE_END_SHIFT = 31;
+
+/// The first frame in [`PoolState::change`], and its end when shifted there.
+constexpr const unsigned int POOL_CHANGE_FRAMES = 2147483647;
+
+/// In [`PoolState::change`]: frames are withdrawn.
+constexpr const unsigned long long POOL_WITHDRAW_BIT = (1ULL << 62ULL);
+
+/// In [`PoolState::change`]: frames come back.
+constexpr const unsigned long long POOL_RESTORE_BIT = (1ULL << 63ULL);
+
 /// Pages a region may have.
 constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << PAGE_ID_REGION_SHIFT);
 
@@ -695,11 +713,22 @@ struct alignas(128) PoolState {
     /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
     /// page leave.
     unsigned long long spared_until;
-    /// The clock looks at the frames below this number: those from there on are withdrawn, or about to be. The host changes it while
-    /// kernels run.
+    /// The clock looks at the frames below the number in the low 32 bits: those from there on are withdrawn, or about to be. And
+    /// [`POOL_CHANGING_BIT`]. The host changes it while kernels run.
     unsigned long long limit;
     /// Unused, to the end of the line.
     unsigned long long pad3[12];
+    /// The change of the number of frames that is under way: first frame, end and kind; 0 for none. The host writes it while kernels run,
+    /// and the kernel that ends it.
+    unsigned long long change;
+    /// Frames of the change that are not done yet; signed.
+    unsigned long long change_left;
+    /// Frames of the change that lanes have gone over, again and again if they are withdrawn.
+    unsigned long long change_hand;
+    /// Lanes that work on a change, or look whether there is one.
+    unsigned long long helpers;
+    /// Unused, to the end of the line.
+    unsigned long long pad4[12];
 };
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -1016,7 +1045,7 @@ static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
-static_assert(sizeof(PoolState) == 512, "size of PoolState");
+static_assert(sizeof(PoolState) == 640, "size of PoolState");
 static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
@@ -1175,6 +1204,11 @@ static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolSta
 static_assert(__builtin_offsetof(PoolState, spared_until) == 400, "offset of PoolState::spared_until");
 static_assert(__builtin_offsetof(PoolState, limit) == 408, "offset of PoolState::limit");
 static_assert(__builtin_offsetof(PoolState, pad3) == 416, "offset of PoolState::pad3");
+static_assert(__builtin_offsetof(PoolState, change) == 512, "offset of PoolState::change");
+static_assert(__builtin_offsetof(PoolState, change_left) == 520, "offset of PoolState::change_left");
+static_assert(__builtin_offsetof(PoolState, change_hand) == 528, "offset of PoolState::change_hand");
+static_assert(__builtin_offsetof(PoolState, helpers) == 536, "offset of PoolState::helpers");
+static_assert(__builtin_offsetof(PoolState, pad4) == 544, "offset of PoolState::pad4");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");

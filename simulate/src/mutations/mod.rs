@@ -181,7 +181,7 @@ impl Mutation {
             "gpuvm/detail/write_back.cuh",
             "gpuvm/detail/catch_up.cuh",
             "gpuvm/detail/broadcast.cuh",
-            "gpuvm/detail/withdraw.cuh",
+            "gpuvm/detail/resize.cuh",
         ];
         let of_support = self.plants.iter().any(|plant| OF_SUPPORT.contains(&plant.header));
         let compile = CompileOptions {

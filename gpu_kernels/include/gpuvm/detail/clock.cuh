@@ -1,8 +1,7 @@
 // Where frames come from when the pool runs low: a clock with a second chance over the frames' frame_pages.
 #pragma once
 
-#include "duel.cuh"
-#include "write_back.cuh"
+#include "resize.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -12,43 +11,6 @@ GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* 
     const layout::PoolState* pool = pool_of(vm);
     return region->flags & layout::REGION_KEEP_RESIDENT &&
            ld_relaxed_gpu(&pool->spared_until) <= ld_relaxed_gpu(&pool->hand);
-}
-
-// Frames that the clock goes over. Relaxed: one that is withdrawn meanwhile has no page.
-GPUVM_DEVICE u32 clock_limit(const layout::VmDesc* vm) { return static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->limit)); }
-
-// What became of a page that the clock looked at.
-constexpr u32 kStays = 0;
-constexpr u32 kLeft = 1;      // its frame is the caller's
-constexpr u32 kCleaning = 2;  // its frame reaches the pool when its WRITE ends
-
-// Lets a page leave its frame: a referenced one gets its second chance, but for one that is read once; pinned and busy
-// ones are passed over, a dirty one is cleaned. `rung`: the queue pair whose doorbell is to be rung, or kNoFrame.
-// `even_used`: there is no second chance.
-GPUVM_DEVICE u32 let_leave(const layout::VmDesc* vm, u64 id, u64* word, u64 seen, u32* rung, bool even_used = false) {
-    u32 frame = frame_of(seen);
-    if (pins_of(seen) || (seen & layout::WRITE_BACK_BIT)) return kStays;
-    if (!even_used && seen & layout::REFERENCED_BIT) {
-        atom_and_relaxed_gpu(word, ~layout::REFERENCED_BIT);
-        if (!is_read_once(region_of(vm, id))) return kStays;
-        seen &= ~layout::REFERENCED_BIT;
-    }
-    if (!(seen & layout::DIRTY_BIT)) {
-        if (!leave_frame(vm, id, word, seen)) return kStays;
-        frame_left(vm, frame);
-        return kLeft;
-    }
-    if (is_backed_off(region_of(vm, id)) || !try_clean(word, seen)) return kStays;
-    if (is_direct(region_of(vm, id))) {
-        write_back_direct(vm, id, word, frame);
-        return leave_cleaned(vm, id, word, frame) ? kLeft : kStays;
-    }
-    if constexpr (kQueued) {
-        if (post_clean(vm, id, frame, layout::REQUEST_CLEAN, rung)) return kCleaning;
-        // Its queues take nothing now; other pages of the window may go other ways.
-        write_back_failed(word);
-    }
-    return kStays;
 }
 
 // Blocks whose pages in a sample its clock looks at: enough to find one that can leave.
@@ -90,13 +52,15 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 // chance.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page,
                               bool idle_alone = false) {
+    u64 limits = ld_relaxed_gpu(&pool_of(vm)->limit);
+    if (limits & layout::POOL_CHANGING_BIT) help_change(vm, kHelpWindow);
     if constexpr (kDirect) {
         if (for_page && in_sample(vm, for_page)) {
             bool idle = window < kClockWindow;
             return turn_sample(vm, for_page, idle ? window : kSampleWindow, direct, idle);
         }
     }
-    u32 limit = clock_limit(vm);
+    u32 limit = static_cast<u32>(limits);
     if (window > limit) window = limit;
     u32 n = 0, found = 0, cleaning = 0, rung = kNoFrame;
     // So many frames are searched for pages that are read once, alone.

@@ -40,8 +40,7 @@ pub const FILES: &[File] = &[
             plain("gpuvm_pass_on", 40),
             plain("gpuvm_bring_copy", 24),
             // The clock's own way of emptying a frame.
-            paged("gpuvm_withdraw", 80, 128),
-            paged("gpuvm_restore", 40, 40),
+            paged("gpuvm_change_frames", 80, 128),
         ],
     },
     File {
@@ -424,6 +423,7 @@ pub const FILES: &[File] = &[
             paged("spin_on_element", 168, 176),
             paged("spin_on_word", 160, 168),
             paged("churn", 184, 184),
+            paged("churn_on", 184, 184),
             paged("hold_pages", 168, 176),
             plain("wait_for_ever", 8),
             plain("half_a_barrier", 8),

@@ -1,18 +1,18 @@
 //! Rules of frames that come and go while kernels run.
 
 use super::Origin::Frames;
-use super::{Mutation, WITHDRAW, broken, plant};
+use super::{Mutation, RESIZE, broken, plant};
 use crate::workload::Workload::{Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 6] = [
+pub(super) static ALL: [Mutation; 11] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
         "a frame is withdrawn once its page has left it",
         &[plant(
-            WITHDRAW,
-            "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, what, frame);",
-            "let_leave(vm, id, word, seen, rung, true), withdraw(vm, what, frame);",
+            RESIZE,
+            "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);",
+            "let_leave(vm, id, word, seen, rung, true), withdraw(vm, frame);",
         )],
         ResizeDirect,
         0,
@@ -23,9 +23,9 @@ pub(super) static ALL: [Mutation; 6] = [
         Frames(2),
         "a frame without a page is withdrawn by who has taken it out of the pool",
         &[plant(
-            WITHDRAW,
+            RESIZE,
             "    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
-            "    if (!id) withdraw(vm, what, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
+            "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
         )],
         ResizeDirect,
         0,
@@ -36,9 +36,9 @@ pub(super) static ALL: [Mutation; 6] = [
         Frames(3),
         "a frame that is withdrawn is not in the pool",
         &[plant(
-            WITHDRAW,
-            "            withdraw(vm, what, frame);\n        else\n            pool_give(vm, frame);",
-            "            withdraw(vm, what, frame);\n        pool_give(vm, frame);",
+            RESIZE,
+            "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);",
+            "            withdraw(vm, frame);\n        pool_give(vm, frame);",
         )],
         ResizeDirect,
         0,
@@ -49,9 +49,9 @@ pub(super) static ALL: [Mutation; 6] = [
         Frames(4),
         "a frame that stays goes back to the pool",
         &[plant(
-            WITHDRAW,
-            "            withdraw(vm, what, frame);\n        else\n            pool_give(vm, frame);",
-            "            withdraw(vm, what, frame);\n        else if (frame & 7)\n            pool_give(vm, frame);",
+            RESIZE,
+            "            withdraw(vm, frame);\n        else\n            pool_give(vm, frame);",
+            "            withdraw(vm, frame);\n        else if (frame & 7)\n            pool_give(vm, frame);",
         )],
         ResizeDirect,
         0,
@@ -62,9 +62,9 @@ pub(super) static ALL: [Mutation; 6] = [
         Frames(5),
         "a frame whose page is being cleaned reaches the pool when its WRITE ends, and is withdrawn there",
         &[plant(
-            WITHDRAW,
-            "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, what, frame);",
-            "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, what, frame);",
+            RESIZE,
+            "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);",
+            "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);",
         )],
         Resize,
         0,
@@ -75,9 +75,77 @@ pub(super) static ALL: [Mutation; 6] = [
         Frames(6),
         "a frame comes back if it was withdrawn",
         &[plant(
-            WITHDRAW,
-            "    if (ld_relaxed_gpu(page_in_frame(vm, frame)) != layout::PAGE_WITHDRAWN) return;\n",
+            RESIZE,
+            "        if (ld_relaxed_gpu(page_in_frame(vm, frame)) != layout::PAGE_RETURNING) continue;\n",
             "",
+        )],
+        ResizeDirect,
+        0,
+        SEEN,
+    ),
+    broken(
+        "helped-before-counted",
+        Frames(7),
+        "who works on a change is counted before it looks for one, and who ends one waits for them",
+        &[
+            plant(RESIZE, "    atom_add_relaxed_gpu(&pool->helpers, 1ull);\n", ""),
+            plant(
+                RESIZE,
+                "    u64 change = ld_acquire_gpu(&pool->change);\n",
+                "    u64 change = ld_acquire_gpu(&pool->change);\n    atom_add_relaxed_gpu(&pool->helpers, 1ull);\n",
+            ),
+        ],
+        ResizeDirect,
+        0,
+        SEEN,
+    ),
+    broken(
+        "ended-beside-helpers",
+        Frames(7),
+        "who ends a change waits for those who work on it",
+        &[plant(
+            RESIZE,
+            "    while (ld_relaxed_gpu(&pool->helpers)) sleep_ns(64);\n",
+            "",
+        )],
+        ResizeDirect,
+        0,
+        SEEN,
+    ),
+    broken(
+        "helped-unfenced",
+        Frames(8),
+        "who works on a change is counted for who ends it, or sees that it is over",
+        &[plant(
+            RESIZE,
+            "    fence_sc_gpu();\n    // Acquire: the hand",
+            "    // Acquire: the hand",
+        )],
+        ResizeDirect,
+        0,
+        SEEN,
+    ),
+    broken(
+        "ended-unfenced",
+        Frames(8),
+        "who ends a change sees who works on it, or they see that it is over",
+        &[plant(
+            RESIZE,
+            "    // Store, then load: see `help_change`.\n    fence_sc_gpu();\n",
+            "",
+        )],
+        ResizeDirect,
+        0,
+        SEEN,
+    ),
+    broken(
+        "restored-by-two",
+        Frames(9),
+        "one lane gives a frame back",
+        &[plant(
+            RESIZE,
+            "    u64 at = atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
+            "    u64 at = ld_relaxed_gpu(&pool_of(vm)->change_hand);\n    atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
         )],
         ResizeDirect,
         0,

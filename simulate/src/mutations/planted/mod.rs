@@ -49,7 +49,8 @@ const BROADCAST: &str = "gpuvm/broadcast.cuh";
 const COPIES: &str = "gpuvm/detail/broadcast.cuh";
 const MERGE_QUEUE: &str = "gpuvm/merge_queue.cuh";
 const VICTIM: &str = "gpuvm/detail/victim.cuh";
-const WITHDRAW: &str = "gpuvm/detail/withdraw.cuh";
+const LEAVE: &str = "gpuvm/detail/leave.cuh";
+const RESIZE: &str = "gpuvm/detail/resize.cuh";
 
 /// How a request or a page shows that never comes: by whichever wait for it ends first.
 const STUCK: &[&str] = &["did not end within", "did not complete over", "no frame for page"];

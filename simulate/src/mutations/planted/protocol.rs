@@ -2,7 +2,7 @@
 
 use super::Origin::Protocol;
 use super::{
-    ACCESS, CLOCK, COMPLETION, CURSOR, FAULT, FLUSH, INTEGRITY, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant,
+    ACCESS, COMPLETION, CURSOR, FAULT, FLUSH, INTEGRITY, LEAVE, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant,
     under,
 };
 use crate::workload::Workload;
@@ -38,7 +38,7 @@ pub(super) static ALL: [Mutation; 22] = [
         Protocol(2),
         "dirty is cleared only while nobody holds the page",
         &[plant(
-            CLOCK,
+            LEAVE,
             "pins_of(seen) || (seen & layout::WRITE_BACK_BIT)",
             "(pins_of(seen) && !(seen & layout::DIRTY_BIT)) || (seen & layout::WRITE_BACK_BIT)",
         )],
@@ -104,7 +104,7 @@ pub(super) static ALL: [Mutation; 22] = [
         Protocol(6),
         "a page that somebody holds stays in its frame",
         &[plant(
-            CLOCK,
+            LEAVE,
             "pins_of(seen) || (seen & layout::WRITE_BACK_BIT)",
             "(seen & layout::WRITE_BACK_BIT)",
         )],

@@ -1,7 +1,7 @@
 //! Rules of copies at a neighbour: of slots, of readers whom the lender overtakes, and of writers for whom it waits.
 
 use super::Origin::Victims;
-use super::{CLOCK, FLUSH, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
+use super::{FLUSH, LEAVE, MIRROR, Mutation, VICTIM, WRITE_BACK, broken, plant};
 use crate::workload::Workload::{self, Victims as RUN};
 
 pub(super) static ALL: [Mutation; 25] = [
@@ -145,7 +145,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "a dirty page goes home before it leaves for a neighbour",
         &[
             plant(
-                CLOCK,
+                LEAVE,
                 "    if (!(seen & layout::DIRTY_BIT)) {\n        if (!leave_frame",
                 "    {\n        if (!leave_frame",
             ),
