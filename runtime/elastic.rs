@@ -11,7 +11,10 @@ mod pausing;
 mod stats;
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicI32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -60,6 +63,8 @@ pub(crate) struct ElasticInner {
     pub name: String,
     pub element: ElementType,
     tag: Option<String>,
+    /// Who gives up memory first. Relaxed: it orders nothing.
+    priority: AtomicI32,
     /// The most elements that it can have.
     max: u64,
     id: BufferId,
@@ -122,9 +127,9 @@ impl Elastics {
         live.filter(|buffer| !buffer.state.lock().closed).collect()
     }
 
-    fn enter(&self, buffer: &Arc<ElasticInner>, priority: i32) {
+    fn enter(&self, buffer: &Arc<ElasticInner>) {
         let giver: Weak<ElasticInner> = Arc::downgrade(buffer);
-        self.handles.register(priority, giver);
+        self.handles.register(giver);
         self.buffers.lock().push(Arc::downgrade(buffer));
     }
 
@@ -261,6 +266,10 @@ impl GivesHandles for ElasticInner {
             None => "elastic buffers without a tag".to_owned(),
         };
         (who, self.family.book.lock().bytes(self.id))
+    }
+
+    fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
     }
 
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {

@@ -349,8 +349,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether GPU memory is short, and who holds it was not asked or gives none.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
+    /// Whether GPU memory is short, and who holds it was not asked or gives none: nothing was changed, and the same may work later.
+    pub fn is_out_of_memory(&self) -> bool {
         let short = |source: &GpuError| matches!(source, GpuError::OutOfMemory { .. });
         match self {
             Self::Gpu { source, .. } | Self::OutOfHandles { source, .. } => short(source),

@@ -2,7 +2,10 @@
 //! know nothing of each other: regions that several of them use keep them in step (`region/sharing.rs`).
 
 use std::{
-    sync::{Arc, OnceLock, Weak, atomic::AtomicBool},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicI32},
+    },
     time::Duration,
 };
 
@@ -27,6 +30,7 @@ use crate::{
 
 mod bring_up;
 mod guards;
+mod headroom;
 mod launcher;
 mod lender;
 mod loans;
@@ -140,6 +144,8 @@ pub(crate) struct PagedGpu {
     settings: Arc<Settings>,
     /// Held by who changes the number of frames: the kernel that an earlier one left behind.
     changing: Mutex<Option<Returning>>,
+    /// Whether others give up memory before the frames do. Relaxed: it orders nothing.
+    frame_priority: AtomicI32,
     handles: Arc<Handles>,
     device: Arc<dyn Gpu>,
 }

@@ -22,6 +22,9 @@ pub(crate) trait GivesHandles: Send + Sync {
     /// What messages call it, and the bytes that it holds.
     fn holds(&self) -> (String, u64);
 
+    /// Those of low priority are asked first. It may change at any time.
+    fn priority(&self) -> i32;
+
     /// Gives up to so many handles back to the pool: how many it gave. Called by who needs some, at any time and on any thread: it waits
     /// for no launch, nor long for others and not beyond `until`, and passes over what is in use.
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize;
@@ -57,8 +60,8 @@ pub(crate) struct Handles {
 struct State {
     free: Vec<Handle>,
     stats: HandleStats,
-    /// By ascending priority; those of one priority as they came.
-    givers: Vec<(i32, Weak<dyn GivesHandles>)>,
+    /// As they came.
+    givers: Vec<Weak<dyn GivesHandles>>,
 }
 
 impl Handles {
@@ -77,12 +80,11 @@ impl Handles {
         self.handle_bytes
     }
 
-    /// Someone to ask when the driver has no memory: those of low priority first.
-    pub fn register(&self, priority: i32, giver: Weak<dyn GivesHandles>) {
+    /// Someone to ask when the driver has no memory.
+    pub fn register(&self, giver: Weak<dyn GivesHandles>) {
         let mut state = self.state.lock();
-        state.givers.retain(|(_, giver)| giver.strong_count() > 0);
-        let at = state.givers.partition_point(|(other, _)| *other <= priority);
-        state.givers.insert(at, (priority, giver));
+        state.givers.retain(|giver| giver.strong_count() > 0);
+        state.givers.push(giver);
     }
 
     /// `count` handles: those that were given back, then new ones of the driver, then what others of this process give up, then other
@@ -154,10 +156,11 @@ impl Handles {
         taken.extend(reused);
     }
 
-    /// Those who can be asked, in their order.
+    /// Those who can be asked, by ascending priority; those of one priority as they came.
     fn givers(&self) -> Vec<Arc<dyn GivesHandles>> {
-        let state = self.state.lock();
-        state.givers.iter().filter_map(|(_, giver)| giver.upgrade()).collect()
+        let mut givers: Vec<_> = self.state.lock().givers.iter().filter_map(Weak::upgrade).collect();
+        givers.sort_by_key(|giver| giver.priority());
+        givers
     }
 
     /// Asks others of this process for so many handles: how many came.
@@ -270,6 +273,8 @@ impl Handles {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
     use super::*;
     use gpuvm_sim_gpu::SimGpu;
 
@@ -285,6 +290,7 @@ mod tests {
     struct Giver {
         name: &'static str,
         pool: Arc<Handles>,
+        priority: AtomicI32,
         has: Mutex<Vec<Handle>>,
     }
 
@@ -293,10 +299,11 @@ mod tests {
             let giver = Arc::new(Self {
                 name,
                 pool: Arc::clone(pool),
+                priority: priority.into(),
                 has: Mutex::new(pool.take(count).unwrap()),
             });
             let weak: Weak<Self> = Arc::downgrade(&giver);
-            pool.register(priority, weak);
+            pool.register(weak);
             giver
         }
 
@@ -306,6 +313,10 @@ mod tests {
     }
 
     impl GivesHandles for Giver {
+        fn priority(&self) -> i32 {
+            self.priority.load(Ordering::Relaxed)
+        }
+
         fn holds(&self) -> (String, u64) {
             (self.name.into(), self.left() as u64 * self.pool.handle_bytes())
         }
@@ -351,6 +362,11 @@ mod tests {
         // Who can do without asks nobody.
         assert!(matches!(pool.take_unasked(1), Err(Error::OutOfHandles { .. })));
         assert_eq!((between.left(), dear.left()), (2, 3));
+        // It may change at any time.
+        dear.priority.store(-2, Ordering::Relaxed);
+        let one = pool.take(1).unwrap();
+        assert_eq!((between.left(), dear.left()), (2, 2));
+        pool.give(one);
         let error = pool.take(6).err().unwrap();
         let Error::OutOfHandles {
             wanted,
@@ -372,6 +388,9 @@ mod tests {
     fn the_error_says_who_holds_how_much() {
         struct Miser(&'static str, u64);
         impl GivesHandles for Miser {
+            fn priority(&self) -> i32 {
+                0
+            }
             fn holds(&self) -> (String, u64) {
                 (self.0.into(), self.1)
             }
@@ -384,7 +403,7 @@ mod tests {
             [("tables", 1 << 20), ("heaps", 0), ("tables", 3 << 20)].map(|(name, bytes)| Arc::new(Miser(name, bytes)));
         for miser in &misers {
             let weak: Weak<Miser> = Arc::downgrade(miser);
-            pool.register(0, weak);
+            pool.register(weak);
         }
         let message = pool.take(3).err().unwrap().to_string();
         assert!(

@@ -52,6 +52,8 @@ pub(crate) struct Settings {
     pub frame_minimum: Option<u64>,
     /// Who gives memory first when it is short.
     pub frame_priority: i32,
+    /// Bytes of the GPU that the frames leave free.
+    pub frames_leave_free: Option<u64>,
     /// Bytes.
     pub page_size: u64,
     pub wait_limit: Duration,
@@ -107,6 +109,10 @@ impl Settings {
                 let reason = "page table words count at most 2^28 - 1 frames: use larger pages";
                 return refuse("frame capacity", spelled(capacity), reason);
             }
+        }
+        if let (Some(bytes), None) = (self.frames_leave_free, self.frame_capacity) {
+            let reason = "the number of frames stays as it is: name a frame capacity";
+            return refuse("memory that frames leave free", spelled(bytes), reason);
         }
         match self.frame_minimum {
             Some(least) if self.frame_capacity.is_none() => {

@@ -2,7 +2,10 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Weak, atomic::AtomicBool},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicU32},
+    },
 };
 
 use gpuvm_layouts::{self as layout, RegionDesc};
@@ -26,6 +29,7 @@ mod health;
 mod nodes;
 mod on_gpu;
 mod placement;
+mod priority;
 mod replicas;
 mod sharing;
 mod stripes;
@@ -57,6 +61,10 @@ pub(crate) struct RegionInner {
     placement: Placement,
     /// Held while a GPU is added as well, which begins with the advice that holds.
     advised: Mutex<Advised>,
+    /// Whose pages leave first, as the program says, and how lanes are told. Relaxed: hints.
+    priority: AtomicI32,
+    rank: AtomicU32,
+    regions: Arc<Regions>,
     pub element: ElementType,
     pub length: u64,
     /// Launches that name the region, and which GPU's copies count. Held while the host reads or writes the home, so that none begins
@@ -72,11 +80,15 @@ pub(crate) struct RegionInner {
 
 /// The regions of a virtual memory, on all of its GPUs.
 #[derive(Default)]
-pub(crate) struct Regions(Mutex<Vec<Weak<RegionInner>>>);
+pub(crate) struct Regions {
+    all: Mutex<Vec<Weak<RegionInner>>>,
+    /// Held by who tells lanes whose pages leave first. Taken before all other locks.
+    ranking: Mutex<()>,
+}
 
 impl Regions {
     pub fn lock(&self) -> MutexGuard<'_, Vec<Weak<RegionInner>>> {
-        self.0.lock()
+        self.all.lock()
     }
 
     /// Those that were made on one GPU. They are not held, so that what nobody wants any more can be told.
@@ -100,6 +112,7 @@ pub(crate) struct Plan {
     read_only: bool,
     never_evicted: bool,
     placement: Placement,
+    priority: i32,
     length: u64,
     element: ElementType,
     /// The checksum of each page, 0 where it is not known; none for a region without.
@@ -126,6 +139,9 @@ impl RegionInner {
             never_evicted: plan.never_evicted,
             placement: plan.placement,
             advised: Mutex::default(),
+            priority: plan.priority.into(),
+            rank: AtomicU32::default(),
+            regions: Arc::clone(&place.regions),
             element: plan.element,
             length: plan.length,
             launches: Mutex::default(),
@@ -134,6 +150,7 @@ impl RegionInner {
             failure: Mutex::default(),
         });
         region.enter(&place.regions)?;
+        place.regions.rank()?;
         Ok(region)
     }
 
@@ -221,6 +238,7 @@ impl RegionInner {
         let array_flags = self.array_flags(on, advised);
         layout::REGION_LIVE
             | advised.region_flags()
+            | self.rank_flags()
             | flag(self.read_only, layout::REGION_READ_ONLY)
             | flag(self.never_evicted, layout::REGION_NEVER_EVICTED)
             | flag(self.is_replicated(), layout::REGION_REPLICATED)

@@ -507,6 +507,12 @@ impl VmGpu {
         self.paged().resize_frames(bytes, within)
     }
 
+    /// When memory is short those of low priority give it first: frames, and elastic buffers
+    /// ([`ElasticBuffer::set_priority`](crate::ElasticBuffer::set_priority)). It holds for the next who is short.
+    pub fn set_frame_priority(&self, priority: i32) {
+        self.paged().set_frame_priority(priority);
+    }
+
     /// Most frames that this GPU may have: those that it has, unless their number can change.
     pub fn frame_capacity(&self) -> u64 {
         u64::from(self.paged().frame_capacity())

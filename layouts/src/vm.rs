@@ -22,8 +22,10 @@ pub const REGION_CHECKED: u32 = 16;
 /// Bit of [`RegionDesc::flags`]: pages leave their frames as if they had not been used, and those of this kind before others when one
 /// of them comes.
 pub const REGION_READ_ONCE: u32 = 64;
-/// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
-pub const REGION_KEEP_RESIDENT: u32 = 128;
+/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See [`PoolState::spared`].
+pub const REGION_RANK_SHIFT: u32 = 16;
+/// The highest rank.
+pub const REGION_RANK_MAX: u32 = 7;
 /// Bit of [`RegionDesc::flags`]: pages are used in ascending order, so that the first fault of a walk reads ahead.
 pub const REGION_ASCENDING: u32 = 256;
 /// Bit of [`RegionDesc::flags`]: nothing is read ahead.
@@ -138,6 +140,8 @@ pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
 pub const PAGE_WITHDRAWN: u64 = 1;
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 pub const PAGE_RETURNING: u64 = 2;
+/// Position of the rank in [`PoolState::spared`].
+pub const POOL_RANK_SHIFT: u32 = 56;
 /// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
 pub const POOL_CHANGING_BIT: u64 = 1 << 32;
 /// Position of the end of the frames in [`PoolState::change`].
@@ -471,9 +475,9 @@ pub struct PoolState {
     pub hand: u64,
     /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
     pub turnover: u64,
-    /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
-    /// page leave.
-    pub spared_until: u64,
+    /// Until the hand has come to the place in the low bits, pages up to the rank that stands from [`POOL_RANK_SHIFT`] on leave as those
+    /// of rank 0 do: a lane that waited for a frame saw no other page leave.
+    pub spared: u64,
     /// The clock looks at the frames below the number in the low 32 bits: those from there on are withdrawn, or about to be. And
     /// [`POOL_CHANGING_BIT`]. The host changes it while kernels run.
     pub limit: u64,
@@ -599,7 +603,7 @@ shared_layout! {
         frame_reciprocal: 120,
     }
     PoolState: 640 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
-        spared_until: 400, limit: 408, pad3: 416, change: 512, change_left: 520,
+        spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520,
         change_hand: 528, helpers: 536, pad4: 544, }
     Counters: 512 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,

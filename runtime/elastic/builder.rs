@@ -63,7 +63,8 @@ impl<E> ElasticBuilder<E> {
         self
     }
 
-    /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first. Default: 0.
+    /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first. It can be
+    /// changed ([`ElasticBuffer::set_priority`]). Default: 0.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
@@ -142,6 +143,7 @@ impl<E> ElasticBuilder<E> {
             name,
             element: self.element.clone(),
             tag: self.tag.clone(),
+            priority: self.priority.into(),
             max: self.max,
             id,
             addr: space.addr() + head,
@@ -156,7 +158,7 @@ impl<E> ElasticBuilder<E> {
         });
         // Dropped after an error, it leaves the book.
         inner.place(&*inner.mapping.lock().space, 0)?;
-        family.enter(&inner, self.priority);
+        family.enter(&inner);
         Ok(inner)
     }
 }

@@ -1,6 +1,10 @@
 //! What programs hold of an elastic buffer.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    marker::PhantomData,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytemuck::Pod;
 
@@ -97,6 +101,13 @@ impl<E> ElasticBuffer<E> {
     /// Address of element 0, for ever: a multiple of 512.
     pub fn pointer(&self) -> u64 {
         self.inner.addr
+    }
+
+    /// Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first, among elastic buffers and
+    /// [frames](crate::VmGpu::set_frame_priority). It holds for the next who is short.
+    pub fn set_priority(&self, priority: i32) {
+        // Relaxed: it orders nothing.
+        self.inner.priority.store(priority, Ordering::Relaxed);
     }
 
     /// The name that errors use.

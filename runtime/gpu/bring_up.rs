@@ -99,6 +99,7 @@ impl PagedGpu {
             transport,
             settings: Arc::clone(settings),
             changing: Mutex::default(),
+            frame_priority: settings.frame_priority.into(),
             handles,
             device: gpu,
         });
@@ -106,6 +107,7 @@ impl PagedGpu {
         gpu.keep_queues()?;
         gpu.keep_loans()?;
         gpu.keep_mirrors()?;
+        gpu.keep_headroom()?;
         gpu.check_version()?;
         Ok(gpu)
     }

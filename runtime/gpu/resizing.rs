@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -368,8 +368,13 @@ impl PagedGpu {
         }
         if self.frames().units().is_some() {
             let giver: Weak<Self> = Arc::downgrade(self);
-            self.handles.register(self.settings.frame_priority, giver);
+            self.handles.register(giver);
         }
+    }
+
+    /// Others of lower priority give up memory first from now on.
+    pub fn set_frame_priority(&self, priority: i32) {
+        self.frame_priority.store(priority, Ordering::Relaxed);
     }
 
     fn patience(&self) -> Duration {
@@ -384,6 +389,10 @@ impl PagedGpu {
 }
 
 impl GivesHandles for PagedGpu {
+    fn priority(&self) -> i32 {
+        self.frame_priority.load(Ordering::Relaxed)
+    }
+
     fn holds(&self) -> (String, u64) {
         let bytes = u64::from(self.frame_count()) << self.page_shift();
         ("frames".into(), bytes)

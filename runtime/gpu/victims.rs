@@ -477,6 +477,7 @@ mod tests {
             frame_capacity: None,
             frame_minimum: None,
             frame_priority: 0,
+            frames_leave_free: None,
             frame_memory: 1 << 20,
             page_size: 4096,
             wait_limit: Duration::from_secs(1),

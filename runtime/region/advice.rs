@@ -33,9 +33,8 @@ pub enum Advice {
     /// as soon as it meets them, and for a page of such a region it takes another of that kind if one is near, so that a stream passes
     /// through few frames and leaves other regions theirs. Wrong for pages that are used again: they are fetched again.
     ReadOnce,
-    /// Pages leave when no others can: the clock passes over them until a lane that waits for a frame has looked at 64 windows of 32
-    /// frames, and no page leaves any more. Then they leave as others do, until the clock has gone on as far again and once round at
-    /// least.
+    /// Pages leave when no others can: as those of a region whose priority is above all, see
+    /// [`Region::set_priority`].
     KeepResident,
     /// Elements are stored once, and not used again soon: a store (`a[i] = v`) to a page without a frame goes to the page's home, past
     /// the frames, which fetches and writes back nothing. All other accesses of the region, and stores to a page that has a frame, are
@@ -80,9 +79,13 @@ impl Advised {
             Advice::Sequential => layout::REGION_READ_ONCE | layout::REGION_ASCENDING,
             Advice::Random => layout::REGION_RANDOM,
             Advice::ReadOnce => layout::REGION_READ_ONCE,
-            Advice::KeepResident => layout::REGION_KEEP_RESIDENT,
             _ => 0,
         }
+    }
+
+    /// Whether pages stay as long as pages of other regions can leave, whatever those regions' priorities.
+    pub fn keeps_resident(self) -> bool {
+        self.usage == Advice::KeepResident
     }
 
     /// Whether elements are stored where pages without a frame live, if lanes can.
@@ -150,7 +153,12 @@ impl RegionInner {
             }
             on.gpu.write_region_flags(&on.view, self.flags(&on, after))?;
         }
-        *advised = after;
+        let keeps = std::mem::replace(&mut *advised, after).keeps_resident();
+        drop(advised);
+        drop(quiet);
+        if keeps != after.keeps_resident() {
+            self.regions.rank()?;
+        }
         Ok(match advice {
             Advice::Normal | Advice::Random | Advice::Fetch => true,
             Advice::Sequential | Advice::ReadOnce | Advice::KeepResident => !self.never_evicted,

@@ -29,6 +29,7 @@ pub struct RegionBuilder<E> {
     at_host: bool,
     never_evicted: bool,
     placement: Placement,
+    priority: i32,
     replicas: u32,
     integrity: Integrity,
     /// The neighbour GPU that holds the pages.
@@ -57,6 +58,7 @@ impl<E> RegionBuilder<E> {
             at_host: false,
             never_evicted: false,
             placement: Placement::Fetch,
+            priority: 0,
             replicas: 1,
             integrity: Integrity::Unchecked,
             neighbour: None,
@@ -93,6 +95,12 @@ impl<E> RegionBuilder<E> {
     /// What a read does with a page that has no frame. Default: [`Placement::Fetch`].
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
+        self
+    }
+
+    /// Whose pages stay while frames are short: see [`Region::set_priority`]. Default: 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -351,6 +359,7 @@ impl<E> RegionBuilder<E> {
             read_only: self.read_only,
             never_evicted: self.never_evicted,
             placement: self.placement,
+            priority: self.priority,
             length: self.length,
             element: self.element.clone(),
             checksums,

@@ -50,6 +50,9 @@ impl RegionInner {
         drop(launches);
         // A finished launch keeps its regions, and they this virtual memory: it must not wait for a later call to go.
         everywhere.iter().for_each(|on| on.gpu.prune());
+        if let Err(error) = self.regions.rank() {
+            tracing::warn!(%error, "pages of other regions stay longer than they need to");
+        }
         flushed.and(synced).and(released).and(gone)
     }
 

@@ -92,6 +92,7 @@ impl RegionInner {
             read_only: self.read_only,
             never_evicted: self.never_evicted,
             placement: self.placement,
+            priority: self.priority(),
             length: self.length,
             element: self.element.clone(),
             checksums: None,

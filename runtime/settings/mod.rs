@@ -78,6 +78,7 @@ impl Default for VmBuilder {
                 frame_capacity: None,
                 frame_minimum: None,
                 frame_priority: 0,
+                frames_leave_free: None,
                 page_size: 4 << 10,
                 wait_limit: Duration::from_secs(10),
                 launch_deadline: Duration::from_secs(600),
@@ -140,9 +141,19 @@ impl VmBuilder {
     }
 
     /// With [`frame_capacity`](Self::frame_capacity): when memory is short those of low priority give it first, frames as elastic buffers
-    /// ([`ElasticBuilder::priority`](crate::ElasticBuilder::priority)). Default: 0.
+    /// ([`ElasticBuilder::priority`](crate::ElasticBuilder::priority)). It can be changed
+    /// ([`VmGpu::set_frame_priority`](crate::VmGpu::set_frame_priority)). Default: 0.
     pub fn frame_priority(mut self, priority: i32) -> Self {
         self.settings.frame_priority = priority;
+        self
+    }
+
+    /// With [`frame_capacity`](Self::frame_capacity): has the frames follow what is free of the GPU's memory, whoever uses it. Where less
+    /// than `bytes` bytes are free they give memory to the driver, down to [`frame_minimum`](Self::frame_minimum), after what gives way
+    /// before them. Where more are free and pages leave their frames, they grow by an eighth each time. A thread of the host looks 50 times
+    /// a second. Default: nobody looks.
+    pub fn frames_leave_free(mut self, bytes: u64) -> Self {
+        self.settings.frames_leave_free = Some(bytes);
         self
     }
 

@@ -209,7 +209,7 @@ __global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
 
 // Counts elements up until it is told to stop, without a pause: where all its blocks are, others have no place.
 // `words`: whether to stop, whether it has begun, and how often it counted.
-__global__ void __launch_bounds__(256) churn_on(gpuvm::array<unsigned> a, volatile unsigned* words) {
+__global__ void churn_on(gpuvm::array<unsigned> a, volatile unsigned* words) {
     if (first_index() == 0) words[1] = 1;
     unsigned counted = 0;
     for (u64 i = first_index(); !words[0] && !gpuvm::failed(); i = i + lanes() < a.size() ? i + lanes() : first_index())

@@ -47,6 +47,7 @@ mod scoped_borrows;
 mod seeds;
 mod several_nics;
 mod shared_regions;
+mod short_memory;
 mod stores_in_place;
 mod tenants;
 mod two_gpus;

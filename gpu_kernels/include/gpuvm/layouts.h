@@ -242,8 +242,11 @@ constexpr const unsigned int REGION_CHECKED = 16;
 /// of them comes.
 constexpr const unsigned int REGION_READ_ONCE = 64;
 
-/// Bit of [`RegionDesc::flags`]: pages leave when no page of other regions can: see [`PoolState::spared_until`].
-constexpr const unsigned int REGION_KEEP_RESIDENT = 128;
+/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See [`PoolState::spared`].
+constexpr const unsigned int REGION_RANK_SHIFT = 16;
+
+/// The highest rank.
+constexpr const unsigned int REGION_RANK_MAX = 7;
 
 /// Bit of [`RegionDesc::flags`]: pages are used in ascending order, so that the first fault of a walk reads ahead.
 constexpr const unsigned int REGION_ASCENDING = 256;
@@ -392,6 +395,9 @@ constexpr const unsigned long long PAGE_WITHDRAWN = 1ULL;
 
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 constexpr const unsigned long long PAGE_RETURNING = 2ULL;
+
+/// Position of the rank in [`PoolState::spared`].
+constexpr const unsigned int POOL_RANK_SHIFT = 56;
 
 /// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
 constexpr const unsigned long long POOL_CHANGING_BIT = (1ULL << 32ULL);
@@ -710,9 +716,9 @@ struct alignas(128) PoolState {
     unsigned long long hand;
     /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
     unsigned long long turnover;
-    /// Until the hand has come here, pages with [`REGION_KEEP_RESIDENT`] leave as others do: a lane that waited for a frame saw no other
-    /// page leave.
-    unsigned long long spared_until;
+    /// Until the hand has come to the place in the low bits, pages up to the rank that stands from [`POOL_RANK_SHIFT`] on leave as those
+    /// of rank 0 do: a lane that waited for a frame saw no other page leave.
+    unsigned long long spared;
     /// The clock looks at the frames below the number in the low 32 bits: those from there on are withdrawn, or about to be. And
     /// [`POOL_CHANGING_BIT`]. The host changes it while kernels run.
     unsigned long long limit;
@@ -1201,7 +1207,7 @@ static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::
 static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
 static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
 static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
-static_assert(__builtin_offsetof(PoolState, spared_until) == 400, "offset of PoolState::spared_until");
+static_assert(__builtin_offsetof(PoolState, spared) == 400, "offset of PoolState::spared");
 static_assert(__builtin_offsetof(PoolState, limit) == 408, "offset of PoolState::limit");
 static_assert(__builtin_offsetof(PoolState, pad3) == 416, "offset of PoolState::pad3");
 static_assert(__builtin_offsetof(PoolState, change) == 512, "offset of PoolState::change");

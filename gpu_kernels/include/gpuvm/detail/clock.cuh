@@ -6,11 +6,13 @@
 namespace gpuvm {
 namespace detail {
 
-// Whether pages of the region stay: as long as others can leave.
-GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* region) {
+// Whether pages of the region stay, since those of a lower rank can leave. `rank`: pages up to this one may leave.
+GPUVM_DEVICE bool is_spared(const layout::VmDesc* vm, const layout::RegionDesc* region, u32 rank) {
+    u32 its = region->flags >> layout::REGION_RANK_SHIFT & layout::REGION_RANK_MAX;
+    if (its <= rank) return false;
     const layout::PoolState* pool = pool_of(vm);
-    return region->flags & layout::REGION_KEEP_RESIDENT &&
-           ld_relaxed_gpu(&pool->spared_until) <= ld_relaxed_gpu(&pool->hand);
+    u64 spared = ld_relaxed_gpu(&pool->spared), until = spared & ((1ull << layout::POOL_RANK_SHIFT) - 1);
+    return its > spared >> layout::POOL_RANK_SHIFT || until <= ld_relaxed_gpu(&pool->hand);
 }
 
 // Blocks whose pages in a sample its clock looks at: enough to find one that can leave.
@@ -49,9 +51,9 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 // others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
 // another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
 // before this one has none of its kind. `idle_alone`: pages that were used stay, and none of them loses its second
-// chance.
+// chance. `rank`: as in `is_spared`.
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page,
-                              bool idle_alone = false) {
+                              bool idle_alone = false, u32 rank = 0) {
     u64 limits = ld_relaxed_gpu(&pool_of(vm)->limit);
     if (limits & layout::POOL_CHANGING_BIT) help_change(vm, kHelpWindow);
     if constexpr (kDirect) {
@@ -70,7 +72,7 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     for (; n < window && found + cleaning < need; ++n, frame = frame + 1 < limit ? frame + 1 : 0) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
-        if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id))) continue;
+        if ((n < once && !is_read_once(region_of(vm, id))) || is_spared(vm, region_of(vm, id), rank)) continue;
         u64* word = word_of(vm, id);
         u64 seen = ld_relaxed_gpu(word);
         if (!is_resident(seen) || frame_of(seen) != frame) continue;
@@ -143,14 +145,15 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
 // passed without any page leaving its frame, or at once when the launch was aborted or dirty pages cannot leave any
 // more.
 constexpr u32 kOwnSampleTurns = 8;
-// After so many turns, when no page leaves its frame, pages that are to stay may leave, too.
+// After so many turns, when no page leaves its frame, pages of the next rank may leave, too.
 constexpr u32 kSparingTurns = 64;
-GPUVM_NOINLINE void end_sparing(const layout::VmDesc* vm) {
+// Pages up to `rank` leave: for as far as the search went, and once round at least, so that others need not search
+// again.
+GPUVM_NOINLINE void spare_fewer(const layout::VmDesc* vm, u32 rank) {
     layout::PoolState* pool = pool_of(vm);
-    // For as far as the search went, and once round at least, so that others need not search again.
     u64 searched = static_cast<u64>(kSparingTurns) * kClockWindow;
-    st_relaxed_gpu(&pool->spared_until,
-                   ld_relaxed_gpu(&pool->hand) + (searched < vm->frame_count ? vm->frame_count : searched));
+    u64 until = ld_relaxed_gpu(&pool->hand) + (searched < vm->frame_count ? vm->frame_count : searched);
+    st_relaxed_gpu(&pool->spared, static_cast<u64>(rank) << layout::POOL_RANK_SHIFT | until);
 }
 GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     u32 frame = kNoFrame;
@@ -160,9 +163,13 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     Wait wait(vm->wait_limit_ns);
     note_wait(layout::WAIT_FRAME, id, 0);
     u32 taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
+    u32 rank = 0;
     while (true) {
         // Its sample may have no page that can leave.
-        if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0)) break;
+        if (turn_clock(vm, kClockWindow, 1, &frame, wait.turns < kOwnSampleTurns ? id : 0, false, rank)) {
+            if (rank) spare_fewer(vm, rank);
+            break;
+        }
         if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (pool_pop(vm, &frame)) break;
         frame = kNoFrame;
@@ -176,7 +183,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
         if (now_taken != taken)
             wait.restart();
         else if (wait.turns % kSparingTurns == kSparingTurns - 1)
-            end_sparing(vm);
+            ++rank;
         taken = now_taken;
         if (!wait.again()) {
             if (!aborted()) report_no_frame(vm, id, wait.waited());

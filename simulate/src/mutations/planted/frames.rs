@@ -12,7 +12,7 @@ pub(super) static ALL: [Mutation; 11] = [
         &[plant(
             RESIZE,
             "if (let_leave(vm, id, word, seen, rung, true) == kLeft) withdraw(vm, frame);",
-            "let_leave(vm, id, word, seen, rung, true), withdraw(vm, frame);",
+            "if (let_leave(vm, id, word, seen, rung, true) == kLeft || pins_of(seen)) withdraw(vm, frame);",
         )],
         ResizeDirect,
         0,
@@ -28,7 +28,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
         )],
         ResizeDirect,
-        0,
+        17,
         SEEN,
     ),
     broken(
@@ -96,7 +96,7 @@ pub(super) static ALL: [Mutation; 11] = [
             ),
         ],
         ResizeDirect,
-        0,
+        23,
         SEEN,
     ),
     broken(
@@ -109,7 +109,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        0,
+        22,
         SEEN,
     ),
     broken(
@@ -122,7 +122,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "    // Acquire: the hand",
         )],
         ResizeDirect,
-        0,
+        913,
         SEEN,
     ),
     broken(
@@ -135,7 +135,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        0,
+        23,
         SEEN,
     ),
     broken(
@@ -148,7 +148,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "    u64 at = ld_relaxed_gpu(&pool_of(vm)->change_hand);\n    atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
         )],
         ResizeDirect,
-        0,
+        15,
         SEEN,
     ),
 ];
@@ -163,4 +163,6 @@ const SEEN: &[&str] = &[
     "word",
     "resident",
     "not in live memory",
+    "a dirty page was evicted",
+    "lanes do not come back",
 ];

@@ -1,0 +1,82 @@
+//! Whose pages leave first when frames are short.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak, atomic::Ordering},
+};
+
+use gpuvm_layouts as layout;
+
+use super::{Region, RegionInner, Regions};
+use crate::error::Result;
+
+impl<E> Region<E> {
+    /// Whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. The clock passes
+    /// over them until a lane that waits for a frame has looked at 64 windows of 32 frames, and no page leaves any more. Then pages of the
+    /// next priority leave as well, until the clock has gone on as far again and once round at least. Default: 0, or what
+    /// [`RegionBuilder::priority`](super::RegionBuilder::priority) said.
+    ///
+    /// It may be said at any time: launches that run follow it from some moment on. Lanes tell the eight lowest priorities of the regions
+    /// that are there apart; those above are one. A [never-evicted](super::RegionBuilder::never_evicted) region has
+    /// frames of its own, and no use for it. Read-only regions under [`Placement::Auto`](super::Placement::Auto) compete for frames by the
+    /// reads that miss as well.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost).
+    pub fn set_priority(&self, priority: i32) -> Result<()> {
+        // Relaxed: what follows takes a lock.
+        self.inner.priority.store(priority, Ordering::Relaxed);
+        let told = self.inner.regions.rank();
+        self.inner.own.gpu.or_lost(told)
+    }
+
+    /// What was said last.
+    pub fn priority(&self) -> i32 {
+        self.inner.priority()
+    }
+}
+
+impl Regions {
+    /// Tells lanes whose pages leave before whose: a rank for each priority that a region has, from 0 for the lowest.
+    pub(super) fn rank(&self) -> Result<()> {
+        let _ranking = self.ranking.lock();
+        let regions: Vec<Arc<RegionInner>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let there = || regions.iter().filter(|region| !region.has_ended());
+        let standings: BTreeSet<Standing> = there().map(|region| region.standing()).collect();
+        there().try_for_each(|region| {
+            let below = standings.range(..region.standing()).count();
+            region.set_rank((below as u32).min(layout::REGION_RANK_MAX))
+        })
+    }
+}
+
+/// Advice to keep pages counts more than any priority.
+type Standing = (bool, i32);
+
+impl RegionInner {
+    pub(super) fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    fn set_rank(&self, rank: u32) -> Result<()> {
+        // Under this lock flags are written, here and by advice.
+        let advised = self.advised.lock();
+        if self.rank.swap(rank, Ordering::Relaxed) == rank {
+            return Ok(());
+        }
+        for on in self.where_it_goes_on() {
+            on.gpu.write_region_flags(&on.view, self.flags(&on, *advised))?;
+        }
+        Ok(())
+    }
+
+    /// Where it stands among other regions.
+    fn standing(&self) -> Standing {
+        (self.advised.lock().keeps_resident(), self.priority())
+    }
+
+    /// The rank in [`layout::RegionDesc::flags`].
+    pub(super) fn rank_flags(&self) -> u32 {
+        self.rank.load(Ordering::Relaxed) << layout::REGION_RANK_SHIFT
+    }
+}
