@@ -16,6 +16,7 @@ use crate::{
 pub struct SimulatedGpu {
     workers: Option<u32>,
     lanes_per_worker: u32,
+    room_for_all: bool,
     memory: Option<u64>,
     neighbours: u32,
     neighbour_use: Arc<AtomicU64>,
@@ -29,6 +30,7 @@ impl Default for SimulatedGpu {
         Self {
             workers: None,
             lanes_per_worker: 256,
+            room_for_all: true,
             memory: None,
             neighbours: 0,
             neighbour_use: Arc::default(),
@@ -56,6 +58,13 @@ impl SimulatedGpu {
     /// Default: 256.
     pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
         self.lanes_per_worker = lanes;
+        self
+    }
+
+    /// Whether each launch finds room for a block on each worker, however many lanes others have there. Without, a launch waits for room as
+    /// on hardware, and one that waits for a launch behind it waits for ever. Default: it does.
+    pub fn room_for_all(mut self, always: bool) -> Self {
+        self.room_for_all = always;
         self
     }
 
@@ -141,7 +150,8 @@ impl SimulatedGpu {
             .memory_bytes(memory)
             .neighbours(self.neighbours)
             .neighbour_use(Arc::clone(&self.neighbour_use))
-            .lanes_per_worker(self.lanes_per_worker);
+            .lanes_per_worker(self.lanes_per_worker)
+            .room_for_all(self.room_for_all);
         let beside = (transport == TransportKind::Rxe).then(workers_beside_a_proxy);
         if let Some(name) = &self.shared_as {
             gpu = gpu.shared_as(name);

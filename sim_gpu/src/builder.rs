@@ -25,6 +25,7 @@ pub struct SimGpuBuilder {
     memory_bytes: u64,
     workers: Option<u32>,
     lanes_per_worker: u32,
+    has_room_for_all: bool,
     mode: Mode,
     compiler: Option<String>,
     cache_dir: Option<PathBuf>,
@@ -45,6 +46,7 @@ impl SimGpuBuilder {
             memory_bytes: MEMORY_BYTES,
             workers: None,
             lanes_per_worker: LANES_PER_WORKER,
+            has_room_for_all: true,
             mode: Mode::Fast,
             compiler: None,
             cache_dir: None,
@@ -77,6 +79,14 @@ impl SimGpuBuilder {
     #[must_use]
     pub fn lanes_per_worker(mut self, lanes: u32) -> Self {
         self.lanes_per_worker = lanes.clamp(32, 1 << 16);
+        self
+    }
+
+    /// Whether one block of each launch finds room beside others, however many lanes those have, so that launches which wait for each other
+    /// cannot shut each other out. It is so by default. Without, a launch waits for room as on hardware.
+    #[must_use]
+    pub fn room_for_all(mut self, always: bool) -> Self {
+        self.has_room_for_all = always;
         self
     }
 
@@ -178,6 +188,7 @@ impl SimGpuBuilder {
         let options = Options {
             workers,
             lanes_per_worker: self.lanes_per_worker.min(lanes_that_fit(workers)),
+            has_room_for_all: self.has_room_for_all,
             seed,
             simulation: self.options,
             neighbours: self.neighbours,

@@ -23,6 +23,7 @@ const TICK: Duration = Duration::from_millis(2);
 pub(crate) struct Options {
     pub(crate) workers: u32,
     pub(crate) lanes_per_worker: u32,
+    pub(crate) has_room_for_all: bool,
     /// The seed of the seeded mode, none in the fast mode.
     pub(crate) seed: Option<u64>,
     pub(crate) simulation: SimOptions,

@@ -39,7 +39,8 @@ impl Residents {
         }
     }
 
-    /// One block of each launch always has room, so that launches which wait for each other cannot shut each other out.
+    /// One block of each launch always has room, so that launches which wait for each other cannot shut each other out, unless that is not
+    /// wanted: then one of them has on a thread that holds no other.
     pub(crate) fn has_room(&self, launch: &LaunchState) -> bool {
         let (mut lanes, mut blocks) = (0, 0);
         for block in &self.blocks {
@@ -48,7 +49,9 @@ impl Residents {
         }
         let fair = launch.blocks.div_ceil(u64::from(self.core.options.workers));
         let wanted = launch.warps_per_block() as u64 * 32;
-        blocks == 0 || (blocks < fair && lanes + wanted <= u64::from(self.core.options.lanes_per_worker))
+        let always = self.core.options.has_room_for_all;
+        (if always { blocks == 0 } else { self.blocks.is_empty() })
+            || (blocks < fair && lanes + wanted <= u64::from(self.core.options.lanes_per_worker))
     }
 
     /// Sets up block `number`, just taken from `launch`; false when that failed, which also fails the launch.

@@ -10,7 +10,7 @@ use crate::common::{
     Adjust, Bench, HOLDING, PAGE, PAGE_WORDS, compare, refused, scaled, simulated, simulated_gpu, small, with_causes,
     words,
 };
-use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, Transport, Vm, VmBuilder};
+use gpuvm::{ElasticBuffer, Error, Launch, LaunchConfig, Region, Resized, SimulatedGpu, Transport, Vm, VmBuilder};
 
 /// Pages of the region that tests use.
 const PAGES: u64 = 100;
@@ -184,7 +184,9 @@ fn on_all_places(vm: &Vm) -> LaunchConfig {
 
 #[test]
 fn a_kernel_that_leaves_no_place_on_the_gpu_empties_frames_itself() {
-    let bench = Bench::new(changing(4).transport(Transport::Direct), HOLDING);
+    let full = |gpu: SimulatedGpu| gpu.lanes_per_worker(64).room_for_all(false);
+    let builder = changing(4).transport(Transport::Direct).simulated_gpu(full);
+    let bench = Bench::new(builder, HOLDING);
     let vm = &bench.vm;
     let region = vm.region::<u32>().zeroed(length(vm)).unwrap();
     let churn = bench.kernel("churn_on");

@@ -206,7 +206,7 @@ impl Known {
 #[test]
 fn ten_thousand_times_buffers_and_frames_grow_and_shrink() {
     let handle = 1u64 << 16;
-    let gpu = simulated_gpu(4).memory(60 * handle).workers(2);
+    let gpu = simulated_gpu(4).memory(52 * handle).workers(2);
     let builder = simulated(4).gpu(gpu).frame_memory(8 * handle);
     let bench = Bench::new(builder.frame_capacity(24 * handle).frame_minimum(2 * handle), HOLDING);
     let vm = &bench.vm;
