@@ -191,7 +191,7 @@ impl Member {
                 free: left.free - kept.map_or(0, |kept| left.free / kept),
                 total: left.total,
             }),
-            by_pid: Vec::new(),
+            by_pid: gpu.memory_by_process(),
         };
         tenant.ask(bytes, ASK_WITHIN, driver).map(|_| true)
     }

@@ -345,6 +345,12 @@ pub trait Gpu: Send + Sync {
         })
     }
 
+    /// What processes hold of this GPU's memory, by their numbers, in bytes, as far as the driver says: it may name none, and numbers may be
+    /// those of another namespace.
+    fn memory_by_process(&self) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
     /// Bytes of [`piece`](Self::piece)s that nobody has any more, and the driver neither, since kernels run.
     fn lingering_bytes(&self) -> u64 {
         0

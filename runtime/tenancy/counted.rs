@@ -126,6 +126,10 @@ impl Gpu for CountedGpu {
         self.gpu.own_memory()
     }
 
+    fn memory_by_process(&self) -> Vec<(u32, u64)> {
+        self.gpu.memory_by_process()
+    }
+
     fn lingering_bytes(&self) -> u64 {
         self.gpu.lingering_bytes()
     }

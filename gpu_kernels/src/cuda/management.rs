@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use nvml_wrapper::Nvml;
+use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory};
 
 use crate::{GpuError, MemoryLeft};
 
@@ -43,4 +43,20 @@ pub(super) fn memory_left(ordinal: u32) -> Result<MemoryLeft, GpuError> {
         free: memory.free,
         total: memory.total,
     })
+}
+
+/// What processes hold of the GPU with this UUID, as far as the library says: in a container it may name none.
+pub(super) fn memory_by_process(uuid: &str) -> Vec<(u32, u64)> {
+    let Ok(library) = library() else { return Vec::new() };
+    let found = library
+        .device_by_uuid(uuid)
+        .and_then(|gpu| gpu.running_compute_processes());
+    let bytes = |memory| match memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    let processes = found.unwrap_or_default().into_iter();
+    processes
+        .filter_map(|one| Some((one.pid, bytes(one.used_gpu_memory)?)))
+        .collect()
 }

@@ -277,6 +277,10 @@ impl Gpu for CudaGpu {
         self.core.memory_left()
     }
 
+    fn memory_by_process(&self) -> Vec<(u32, u64)> {
+        management::memory_by_process(&self.core.info.uuid)
+    }
+
     fn lingering_bytes(&self) -> u64 {
         self.core.retired_pieces() * self.piece_bytes()
     }
