@@ -70,8 +70,18 @@ impl Vm {
 
     /// An array of which each GPU holds a copy. One of the builder's last calls gives it its data, and thereby its length.
     pub fn broadcast<T: Pod>(&self) -> BroadcastBuilder<T> {
+        self.broadcast_of(ElementType::of::<T>())
+    }
+
+    /// An array of elements whose type is known at run time alone, of which each GPU holds a copy: as [`broadcast`](Self::broadcast), with
+    /// [`from_bytes`](BroadcastBuilder::from_bytes) for data that is there.
+    pub fn raw_broadcast(&self, element: ElementType) -> BroadcastBuilder<Untyped> {
+        self.broadcast_of(element)
+    }
+
+    fn broadcast_of<E>(&self, element: ElementType) -> BroadcastBuilder<E> {
         let gpus = self.gpus.iter().map(|gpu| Arc::clone(gpu.paged())).collect();
-        BroadcastBuilder::new(gpus, Arc::clone(self.shared.broadcasts()))
+        BroadcastBuilder::new(gpus, Arc::clone(self.shared.broadcasts()), element)
     }
 
     /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
