@@ -398,12 +398,25 @@ impl VmGpu {
     /// # Errors
     /// [`Error::File`], and as [`compile`](Self::compile).
     pub fn compile_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        self.compile_file_with(path, kernels, &CompileOptions::default())
+    }
+
+    /// Compiles the CUDA C++ file at `path` with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile_file`](Self::compile_file).
+    pub fn compile_file_with(
+        &self,
+        path: impl AsRef<Path>,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Module> {
         let path = path.as_ref();
         let source = std::fs::read_to_string(path).map_err(|source| Error::File {
             path: path.to_owned(),
             source,
         })?;
-        self.compile(&path.display().to_string(), &source, kernels)
+        self.compile_with(&path.display().to_string(), &source, kernels, options)
     }
 
     /// A further stream: launches of one stream run in order, those of different streams beside each other.
