@@ -20,9 +20,6 @@ mod raw;
 pub mod region;
 pub mod vm;
 
-#[cfg(test)]
-mod abi;
-
 use std::{
     cell::RefCell,
     ffi::{CStr, CString, c_char},

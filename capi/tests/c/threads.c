@@ -1,5 +1,5 @@
 // Threads, processes and signals.
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "cases.h"
 
 #include <pthread.h>
