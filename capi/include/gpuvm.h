@@ -1105,7 +1105,7 @@ static inline gpuvm_element gpuvm_number(uint32_t kind) {
 }
 
 // The type of structures of the program's: gpuvm_structure("point", sizeof(point), 8).
-static inline gpuvm_element gpuvm_structure(const char *name, uint64_t bytes, uint32_t align) {
+static inline gpuvm_element gpuvm_structure(const char* name, uint64_t bytes, uint32_t align) {
     gpuvm_element element;
     memset(&element, 0, sizeof element);
     element.kind = GPUVM_TYPE_STRUCTURE;
@@ -1141,7 +1141,7 @@ static inline gpuvm_arg gpuvm_arg_address(gpuvm_element element, uint64_t addres
 }
 
 // A structure that the kernel takes by value. Its bytes stay until the launch function has returned.
-static inline gpuvm_arg gpuvm_arg_structure(gpuvm_element element, const void *data) {
+static inline gpuvm_arg gpuvm_arg_structure(gpuvm_element element, const void* data) {
     gpuvm_arg arg = gpuvm_arg_of(GPUVM_ARG_KIND_VALUE, 0);
     arg.element = element;
     arg.data = data;
@@ -1149,7 +1149,7 @@ static inline gpuvm_arg gpuvm_arg_structure(gpuvm_element element, const void *d
 }
 
 // A number, which has exactly the parameter's type.
-static inline gpuvm_arg gpuvm_arg_number(uint32_t kind, const void *number, uint64_t bytes) {
+static inline gpuvm_arg gpuvm_arg_number(uint32_t kind, const void* number, uint64_t bytes) {
     gpuvm_arg arg = gpuvm_arg_of(GPUVM_ARG_KIND_VALUE, 0);
     arg.element.kind = kind;
     memcpy(&arg.value, number, bytes < sizeof arg.value ? bytes : sizeof arg.value);
@@ -1169,20 +1169,20 @@ static inline gpuvm_arg gpuvm_arg_f64(double x) { return gpuvm_arg_number(GPUVM_
 
 #if !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 // The argument that x is: a number, a region, a buffer, an elastic buffer or a broadcast array.
-#define GPUVM_ARG(x)                         \
-    _Generic((x),                            \
-        uint8_t: gpuvm_arg_u8,               \
-        uint16_t: gpuvm_arg_u16,             \
-        uint32_t: gpuvm_arg_u32,             \
-        uint64_t: gpuvm_arg_u64,             \
-        int8_t: gpuvm_arg_i8,                \
-        int16_t: gpuvm_arg_i16,              \
-        int32_t: gpuvm_arg_i32,              \
-        int64_t: gpuvm_arg_i64,              \
-        float: gpuvm_arg_f32,                \
-        double: gpuvm_arg_f64,               \
-        gpuvm_region: gpuvm_arg_region,      \
-        gpuvm_buffer: gpuvm_arg_buffer,      \
-        gpuvm_elastic: gpuvm_arg_elastic,    \
-        gpuvm_broadcast: gpuvm_arg_broadcast)(x)
+#define GPUVM_ARG(x)                              \
+    _Generic((x), uint8_t                         \
+             : gpuvm_arg_u8, uint16_t             \
+             : gpuvm_arg_u16, uint32_t            \
+             : gpuvm_arg_u32, uint64_t            \
+             : gpuvm_arg_u64, int8_t              \
+             : gpuvm_arg_i8, int16_t              \
+             : gpuvm_arg_i16, int32_t             \
+             : gpuvm_arg_i32, int64_t             \
+             : gpuvm_arg_i64, float               \
+             : gpuvm_arg_f32, double              \
+             : gpuvm_arg_f64, gpuvm_region        \
+             : gpuvm_arg_region, gpuvm_buffer     \
+             : gpuvm_arg_buffer, gpuvm_elastic    \
+             : gpuvm_arg_elastic, gpuvm_broadcast \
+             : gpuvm_arg_broadcast)(x)
 #endif

@@ -116,7 +116,7 @@ pub unsafe extern "C" fn gpuvm_broadcast_copied(
 /// Frees the handle, after the launches that name the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_free(broadcast: gpuvm_broadcast) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<RawBroadcast>("broadcast", broadcast.id)?)))
+    guard(|| handles::free::<RawBroadcast>("broadcast", broadcast.id))
 }
 
 fn on_broadcast(broadcast: gpuvm_broadcast, act: impl FnOnce(&RawBroadcast) -> Result<()>) -> gpuvm_code {
@@ -126,7 +126,7 @@ fn on_broadcast(broadcast: gpuvm_broadcast, act: impl FnOnce(&RawBroadcast) -> R
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_length(broadcast: gpuvm_broadcast, length: *mut u64) -> gpuvm_code {
-    on_broadcast(broadcast, |array| Ok(Out::new("length", length)?.set(array.len())))
+    on_broadcast(broadcast, |array| raw::put("length", length, array.len()))
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the array.
@@ -220,7 +220,5 @@ pub unsafe extern "C" fn gpuvm_broadcast_subscribers(
 /// Stores the place of the GPU that owns the element's page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_owner(broadcast: gpuvm_broadcast, element: u64, gpu: *mut u32) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
-        Ok(Out::new("gpu", gpu)?.set(array.owner_of(element)? as u32))
-    })
+    on_broadcast(broadcast, |array| raw::put("gpu", gpu, array.owner_of(element)? as u32))
 }

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn gpuvm_buffer_new(
 /// Frees the handle. The memory goes when the launches that name it have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_buffer_free(buffer: gpuvm_buffer) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<RawBuffer>("buffer", buffer.id)?)))
+    guard(|| handles::free::<RawBuffer>("buffer", buffer.id))
 }
 
 fn on_buffer(buffer: gpuvm_buffer, act: impl FnOnce(&RawBuffer) -> Result<()>) -> gpuvm_code {
@@ -57,7 +57,7 @@ fn on_buffer(buffer: gpuvm_buffer, act: impl FnOnce(&RawBuffer) -> Result<()>) -
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_buffer_length(buffer: gpuvm_buffer, length: *mut u64) -> gpuvm_code {
-    on_buffer(buffer, |buffer| Ok(Out::new("length", length)?.set(buffer.len())))
+    on_buffer(buffer, |buffer| raw::put("length", length, buffer.len()))
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the buffer.

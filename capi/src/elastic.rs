@@ -144,7 +144,7 @@ pub unsafe extern "C" fn gpuvm_elastic_new(
 /// Frees the handle. The memory goes to others when the launches that name it have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_free(elastic: gpuvm_elastic) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<RawElasticBuffer>("elastic", elastic.id)?)))
+    guard(|| handles::free::<RawElasticBuffer>("elastic", elastic.id))
 }
 
 fn on_elastic(elastic: gpuvm_elastic, act: impl FnOnce(&RawElasticBuffer) -> Result<()>) -> gpuvm_code {
@@ -201,23 +201,19 @@ pub unsafe extern "C" fn gpuvm_elastic_shrink(elastic: gpuvm_elastic, elements: 
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_length(elastic: gpuvm_elastic, length: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| Ok(Out::new("length", length)?.set(elastic.len())))
+    on_elastic(elastic, |elastic| raw::put("length", length, elastic.len()))
 }
 
 /// Stores how many elements it can have without waiting for memory; 0 while it is paused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_capacity(elastic: gpuvm_elastic, capacity: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| {
-        Ok(Out::new("capacity", capacity)?.set(elastic.capacity()))
-    })
+    on_elastic(elastic, |elastic| raw::put("capacity", capacity, elastic.capacity()))
 }
 
 /// Stores the device address of its first element, which stays as long as the buffer lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_pointer(elastic: gpuvm_elastic, address: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| {
-        Ok(Out::new("address", address)?.set(elastic.pointer()))
-    })
+    on_elastic(elastic, |elastic| raw::put("address", address, elastic.pointer()))
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the buffer.

@@ -186,6 +186,15 @@ pub fn copy<T: Kind + Clone>(what: &'static str, handle: u64) -> Result<T, Gone>
     Ok(T::clone(&guard))
 }
 
+/// Frees a handle, and drops what it named.
+///
+/// # Errors
+/// As [`take`].
+pub fn free<T: Kind>(what: &'static str, handle: u64) -> super::Result<()> {
+    drop(take::<T>(what, handle)?);
+    Ok(())
+}
+
 /// Frees a handle: what it named, once the calls that use it have ended. The null handle names nothing to free, and is an error as well.
 ///
 /// # Errors

@@ -284,7 +284,7 @@ pub unsafe extern "C" fn gpuvm_launch_wait(
 /// Stores whether a launch has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_is_done(launch: gpuvm_launch, done: *mut bool) -> gpuvm_code {
-    on_launch(launch, |launch| Ok(Out::new("done", done)?.set(launch.is_done())))
+    on_launch(launch, |launch| raw::put("done", done, launch.is_done()))
 }
 
 /// Asks the kernel to stop: `gpuvm::failed()` becomes true, and accesses that miss return at once.
@@ -308,5 +308,5 @@ pub unsafe extern "C" fn gpuvm_launch_kill(launch: gpuvm_launch) -> gpuvm_code {
 /// Frees the handle. The kernel goes on; an error of its that was not asked for is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_free(launch: gpuvm_launch) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<Launch>("launch", launch.id)?)))
+    guard(|| handles::free::<Launch>("launch", launch.id))
 }

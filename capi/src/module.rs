@@ -150,7 +150,7 @@ pub unsafe extern "C" fn gpuvm_module_compile_file(
 /// Frees the handle. Its kernels stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_module_free(module: gpuvm_module) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<Module>("module", module.id)?)))
+    guard(|| handles::free::<Module>("module", module.id))
 }
 
 /// Finds a kernel by the name that was given when the module was compiled. Free it by `gpuvm_kernel_free`. After an error `*kernel` is the
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn gpuvm_module_kernel(
 /// Frees the handle. Launches of the kernel go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_kernel_free(kernel: gpuvm_kernel) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<Kernel>("kernel", kernel.id)?)))
+    guard(|| handles::free::<Kernel>("kernel", kernel.id))
 }
 
 /// Stores how many parameters the kernel has.
@@ -232,5 +232,5 @@ pub unsafe extern "C" fn gpuvm_stream_new(vm: gpuvm_vm, gpu: u32, stream: *mut g
 /// Frees the handle. Launches on the stream go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_stream_free(stream: gpuvm_stream) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<StreamHandle>("stream", stream.id)?)))
+    guard(|| handles::free::<StreamHandle>("stream", stream.id))
 }

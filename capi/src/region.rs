@@ -295,13 +295,13 @@ fn on_region(region: gpuvm_region, act: impl FnOnce(&RawRegion) -> Result<()>) -
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_length(region: gpuvm_region, length: *mut u64) -> gpuvm_code {
-    on_region(region, |region| Ok(Out::new("length", length)?.set(region.len())))
+    on_region(region, |region| raw::put("length", length, region.len()))
 }
 
 /// Stores how many pages it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_pages(region: gpuvm_region, pages: *mut u64) -> gpuvm_code {
-    on_region(region, |region| Ok(Out::new("pages", pages)?.set(region.pages())))
+    on_region(region, |region| raw::put("pages", pages, region.pages()))
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region.

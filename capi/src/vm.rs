@@ -113,7 +113,7 @@ pub unsafe extern "C" fn gpuvm_vm_new(options: *const gpuvm_vm_options, vm: *mut
 /// Frees the handle. Regions, buffers and all else that was made of the virtual memory go on, each until it is freed itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_free(vm: gpuvm_vm) -> gpuvm_code {
-    guard(|| Ok(drop(handles::take::<Vm>("vm", vm.id)?)))
+    guard(|| handles::free::<Vm>("vm", vm.id))
 }
 
 /// Stores how many GPUs the virtual memory has. Each is named by its place, from 0 on.

@@ -112,7 +112,7 @@ fn make_dir(path: &Path) -> Result<(), InstallError> {
 /// A link in the place of what was there.
 fn link_to(path: &Path, target: &str) -> Result<(), InstallError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).doing("replace", path),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).doing("replace", path),
         _ => std::os::unix::fs::symlink(target, path).doing("link", path),
     }
 }

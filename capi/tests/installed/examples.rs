@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use crate::prefix::{Prefix, has, output, ran, said, source};
+use crate::prefix::{Prefix, SANITIZED, has, output, ran, said, sanitized, source};
 
 fn project() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/cpp")
@@ -89,11 +89,11 @@ fn pkg_config_finds_it() {
 #[test]
 fn the_classes_of_cpp_do_what_the_functions_of_c_do() {
     let prefix = Prefix::new();
-    let program = prefix.compile(&source("host.cpp"), &["-fsanitize=address", "-Wpedantic"]);
-    let cases = ran(&mut Command::new(&program));
+    let program = prefix.compile(&source("host.cpp"), &SANITIZED);
+    let cases = ran(&mut sanitized(&program));
     assert!(cases.lines().count() >= 8, "{cases}");
     for case in cases.lines() {
-        let told = ran(Command::new(&program).arg(case).current_dir(prefix.scratch()));
+        let told = ran(sanitized(&program).arg(case).current_dir(prefix.scratch()));
         assert!(told.ends_with("done\n"), "{case}: {told}");
     }
 }

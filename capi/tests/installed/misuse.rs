@@ -1,8 +1,8 @@
-//! Programs that use the library wrongly: under AddressSanitizer, which also looks for leaks, and under valgrind.
+//! Programs that use the library wrongly: under AddressSanitizer, and under valgrind, which also looks for leaks.
 
 use std::process::Command;
 
-use crate::prefix::{Prefix, has, output, ran, said, source};
+use crate::prefix::{Prefix, SANITIZED, has, output, ran, said, sanitized, source};
 
 const PROGRAMS: [&str; 3] = ["misuse.c", "settings.c", "threads.c"];
 
@@ -11,9 +11,9 @@ fn wrong_use_is_refused_and_nothing_is_lost() {
     let prefix = Prefix::new();
     let mut count = 0;
     for name in PROGRAMS {
-        let program = prefix.compile(&source(name), &["-fsanitize=address", "-fno-omit-frame-pointer"]);
-        for case in ran(&mut Command::new(&program)).lines() {
-            let told = ran(Command::new(&program).arg(case));
+        let program = prefix.compile(&source(name), &SANITIZED);
+        for case in ran(&mut sanitized(&program)).lines() {
+            let told = ran(sanitized(&program).arg(case));
             assert_eq!(told, "done\n", "{case}");
             count += 1;
         }
@@ -25,12 +25,9 @@ fn wrong_use_is_refused_and_nothing_is_lost() {
 #[test]
 fn the_sanitizer_sees_memory_that_was_freed_too_early() {
     let prefix = Prefix::new();
-    let program = prefix.compile(
-        &source("too_early.c"),
-        &["-fsanitize=address", "-fno-omit-frame-pointer"],
-    );
-    ran(Command::new(&program).arg("well"));
-    let output = output(Command::new(&program).arg("too early"));
+    let program = prefix.compile(&source("too_early.c"), &SANITIZED);
+    ran(sanitized(&program).arg("well"));
+    let output = output(sanitized(&program).arg("too early"));
     let told = said(&output);
     assert!(
         !output.status.success() && told.contains("heap-use-after-free"),
@@ -52,6 +49,7 @@ fn valgrind_finds_nothing() {
         ),
         ("settings.c", &["sizes_of_structures", "texts_that_are_none"]),
         ("threads.c", &["a_handle_is_freed_while_others_use_it"]),
+        ("host.cpp", &["an_exception", "moves"]),
     ] {
         let program = prefix.compile(&source(name), &[]);
         let suppressions = format!("--suppressions={}", source("valgrind.supp").display());
@@ -68,5 +66,5 @@ fn valgrind_finds_nothing() {
             count += 1;
         }
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 8);
 }

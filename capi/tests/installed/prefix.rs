@@ -65,6 +65,17 @@ impl Prefix {
     }
 }
 
+/// What a program is compiled with whose accesses are checked.
+pub const SANITIZED: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+
+/// Runs a program that was compiled so. It does not look for leaks, which valgrind does: what it knows of the thread-local memory of modules
+/// that were unloaded, as those of simulated kernels are, is wrong, and its search for pointers there can end in a fault of its own.
+pub fn sanitized(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("ASAN_OPTIONS", "detect_leaks=0");
+    command
+}
+
 /// A program of `tests/c`.
 pub fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name)
