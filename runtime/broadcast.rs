@@ -17,7 +17,7 @@ use memmap2::MmapMut;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use builder::{BroadcastBuilder, Subscribers};
-pub use handle::{Broadcast, Traffic};
+pub use handle::{Broadcast, RawBroadcast, Traffic};
 
 use self::{subscriptions::Subscriptions, views::Views};
 use crate::{

@@ -81,26 +81,27 @@ impl<E> Buffer<E> {
         &self.element
     }
 
-    /// Stores the bytes of elements from 0 on.
-    fn write_elements(&self, values: &[u8]) -> Result<()> {
-        self.check(values.len())?;
+    /// Stores the bytes of elements from `first` on.
+    fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
+        let offset = self.offset_of(first, values.len())?;
         let _guard = self.quiesce();
-        let written = self.inner.memory.write(&**self.gpu.device(), 0, values);
+        let written = self.inner.memory.write(&**self.gpu.device(), offset, values);
         self.gpu.or_lost(written.doing(|| "writing a buffer".into()))
     }
 
-    /// Copies the bytes of elements from 0 on.
-    fn read_elements(&self, out: &mut [u8]) -> Result<()> {
-        self.check(out.len())?;
+    /// Copies the bytes of elements from `first` on.
+    fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let offset = self.offset_of(first, out.len())?;
         let _guard = self.quiesce();
-        let read = self.inner.memory.read_into(&**self.gpu.device(), 0, out);
+        let read = self.inner.memory.read_into(&**self.gpu.device(), offset, out);
         self.gpu.or_lost(read.doing(|| "reading a buffer".into()))
     }
 
-    /// Whether so many bytes are whole elements, and not more than there are.
-    fn check(&self, bytes: usize) -> Result<()> {
+    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
         let count = self.element.count("buffer", bytes)?;
-        check_range("buffer", &(0..count), self.length)
+        check_range("buffer", &(first..first.saturating_add(count)), self.length)?;
+        Ok(first * self.element.bytes() as u64)
     }
 
     /// Waits for the launches that name the buffer and keeps others from beginning while the guard lives.
@@ -117,7 +118,15 @@ impl RawBuffer {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::PartOfAnElement`](crate::Error::PartOfAnElement), [`Error::Gpu`](crate::Error::Gpu).
     pub fn write_bytes(&self, values: &[u8]) -> Result<()> {
-        self.write_elements(values)
+        self.write_bytes_from(0, values)
+    }
+
+    /// [`write_bytes`](Self::write_bytes), from element `first` on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_bytes_from(&self, first: u64, values: &[u8]) -> Result<()> {
+        self.write_elements(first, values)
     }
 
     /// Copies elements from 0 on, a whole number of them, after the launches that were enqueued with the buffer.
@@ -125,7 +134,15 @@ impl RawBuffer {
     /// # Errors
     /// As [`write_bytes`](Self::write_bytes).
     pub fn read_bytes(&self, out: &mut [u8]) -> Result<()> {
-        self.read_elements(out)
+        self.read_bytes_from(0, out)
+    }
+
+    /// [`read_bytes`](Self::read_bytes), from element `first` on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_bytes_from(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.read_elements(first, out)
     }
 }
 
@@ -135,7 +152,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn write(&self, values: &[T]) -> Result<()> {
-        self.write_elements(bytemuck::cast_slice(values))
+        self.write_elements(0, bytemuck::cast_slice(values))
     }
 
     /// Copies elements from 0 on, after the launches that were enqueued with the buffer.
@@ -143,7 +160,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn read(&self, out: &mut [T]) -> Result<()> {
-        self.read_elements(bytemuck::cast_slice_mut(out))
+        self.read_elements(0, bytemuck::cast_slice_mut(out))
     }
 
     /// All elements, after the launches that were enqueued with the buffer.

@@ -218,6 +218,18 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A region has ended, and its memory may still be written or read: what lent memory may not take back.
+    #[error(
+        "region `{region}` has ended, but the NIC or the GPU may still reach its memory; leave memory that was lent to it as it is until the \
+         process ends"
+    )]
+    StillReached {
+        /// The region's name.
+        region: String,
+        /// Why it could not be taken from them.
+        #[source]
+        source: Box<Error>,
+    },
     /// A thread could not be started.
     #[error("cannot start the thread that keeps queue pairs; raise the process limit")]
     Thread {

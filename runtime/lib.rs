@@ -46,7 +46,7 @@
 //! | after a trap every call fails | [`Error::GpuLost`] names the regions that may miss writes; [`Region::read_home`] |
 //!
 //! Types that are known at run time alone, as a C or a Python face has them: [`Vm::raw_region`](VmGpu::raw_region), [`Vm::raw_buffer`](VmGpu::raw_buffer),
-//! [`Kernel::launch_raw`].
+//! [`Vm::raw_elastic`](VmGpu::raw_elastic), [`Vm::raw_broadcast`], [`Kernel::launch_raw`].
 //!
 //! Errors are [`Error`]. Everything may be used from several threads. Dropping anything at any time is safe: a region
 //! waits for its launches, and a virtual memory ends with its last handle.
@@ -91,7 +91,7 @@ mod tenancy;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};
-pub use broadcast::{Broadcast, BroadcastBuilder, Subscribers, Traffic};
+pub use broadcast::{Broadcast, BroadcastBuilder, RawBroadcast, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
 pub use elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Grown, RawElasticBuffer};
 pub use element::{ElementType, Untyped};

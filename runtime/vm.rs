@@ -70,8 +70,18 @@ impl Vm {
 
     /// An array of which each GPU holds a copy. One of the builder's last calls gives it its data, and thereby its length.
     pub fn broadcast<T: Pod>(&self) -> BroadcastBuilder<T> {
+        self.broadcast_of(ElementType::of::<T>())
+    }
+
+    /// An array of elements whose type is known at run time alone, of which each GPU holds a copy: as [`broadcast`](Self::broadcast), with
+    /// [`from_bytes`](BroadcastBuilder::from_bytes) for data that is there.
+    pub fn raw_broadcast(&self, element: ElementType) -> BroadcastBuilder<Untyped> {
+        self.broadcast_of(element)
+    }
+
+    fn broadcast_of<E>(&self, element: ElementType) -> BroadcastBuilder<E> {
         let gpus = self.gpus.iter().map(|gpu| Arc::clone(gpu.paged())).collect();
-        BroadcastBuilder::new(gpus, Arc::clone(self.shared.broadcasts()))
+        BroadcastBuilder::new(gpus, Arc::clone(self.shared.broadcasts()), element)
     }
 
     /// Runs `iteration` once and notes which pages of the [broadcast arrays](Self::broadcast) each GPU reads meanwhile. Then each GPU
@@ -388,12 +398,25 @@ impl VmGpu {
     /// # Errors
     /// [`Error::File`], and as [`compile`](Self::compile).
     pub fn compile_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        self.compile_file_with(path, kernels, &CompileOptions::default())
+    }
+
+    /// Compiles the CUDA C++ file at `path` with include directories, headers and macros.
+    ///
+    /// # Errors
+    /// As [`compile_file`](Self::compile_file).
+    pub fn compile_file_with(
+        &self,
+        path: impl AsRef<Path>,
+        kernels: &[&str],
+        options: &CompileOptions,
+    ) -> Result<Module> {
         let path = path.as_ref();
         let source = std::fs::read_to_string(path).map_err(|source| Error::File {
             path: path.to_owned(),
             source,
         })?;
-        self.compile(&path.display().to_string(), &source, kernels)
+        self.compile_with(&path.display().to_string(), &source, kernels, options)
     }
 
     /// A further stream: launches of one stream run in order, those of different streams beside each other.

@@ -8,10 +8,10 @@ use gpuvm_layouts::{BROADCAST_LINE_SHIFT, BROADCAST_VIEWS_MAX, BroadcastDesc};
 use memmap2::MmapMut;
 use parking_lot::{Mutex, RwLock};
 
-use super::{Broadcast, BroadcastInner, OnView, Subscriptions, Views, subscriptions::part_shift};
+use super::{Broadcast, BroadcastInner, OnView, RawBroadcast, Subscriptions, Views, subscriptions::part_shift};
 use crate::{
     device::DeviceArray,
-    element::ElementType,
+    element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     gpu::PagedGpu,
 };
@@ -31,24 +31,26 @@ pub enum Subscribers {
 
 /// A broadcast array to be. The last call says how long it is.
 #[must_use]
-pub struct BroadcastBuilder<T> {
+pub struct BroadcastBuilder<E> {
     gpus: Vec<Arc<PagedGpu>>,
     arrays: Arc<super::Arrays>,
+    element: ElementType,
     name: Option<String>,
     subscribers: Subscribers,
     plain: bool,
     sample_shift: u32,
-    _elements: PhantomData<T>,
+    _elements: PhantomData<E>,
 }
 
 /// One line in so many, as a power of two, is counted.
 const SAMPLE_SHIFT: u32 = 8;
 
-impl<T: Pod> BroadcastBuilder<T> {
-    pub(crate) fn new(gpus: Vec<Arc<PagedGpu>>, arrays: Arc<super::Arrays>) -> Self {
+impl<E> BroadcastBuilder<E> {
+    pub(crate) fn new(gpus: Vec<Arc<PagedGpu>>, arrays: Arc<super::Arrays>, element: ElementType) -> Self {
         Self {
             gpus,
             arrays,
+            element,
             name: None,
             subscribers: Subscribers::All,
             plain: false,
@@ -88,38 +90,21 @@ impl<T: Pod> BroadcastBuilder<T> {
     /// # Errors
     /// [`Error::Setting`] for elements that do not divide a page, or more than 16 GPUs; [`Error::Gpu`] when memory is short, or a GPU does
     /// not reach another's memory.
-    pub fn zeroed(self, length: u64) -> Result<Broadcast<T>> {
-        let array = Broadcast::new(self.build(length)?);
-        let inner = array.inner();
-        inner.fill_with_home()?;
-        Ok(array)
+    pub fn zeroed(self, length: u64) -> Result<Broadcast<E>> {
+        self.filled(length, &[])
     }
 
-    /// The elements of a slice.
-    ///
-    /// # Errors
-    /// As [`zeroed`](Self::zeroed).
-    pub fn from_slice(self, values: &[T]) -> Result<Broadcast<T>> {
-        let array = Broadcast::new(self.build(values.len() as u64)?);
+    /// With `length` elements, of which `bytes` are the first, and the others zero.
+    fn filled(self, length: u64, bytes: &[u8]) -> Result<Broadcast<E>> {
+        let array = Broadcast::new(self.build(length)?);
         let inner = array.inner();
-        let bytes: &[u8] = bytemuck::cast_slice(values);
         inner.home.lock()[..bytes.len()].copy_from_slice(bytes);
         inner.fill_with_home()?;
         Ok(array)
     }
 
-    /// The elements of an iterator.
-    ///
-    /// # Errors
-    /// As [`zeroed`](Self::zeroed).
-    #[allow(clippy::should_implement_trait, reason = "a builder's last call, as a region's")]
-    pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Broadcast<T>> {
-        let values: Vec<T> = values.into_iter().collect();
-        self.from_slice(&values)
-    }
-
     fn build(self, length: u64) -> Result<Arc<BroadcastInner>> {
-        let element = ElementType::of::<T>();
+        let element = self.element.clone();
         let refuse = |setting, value: String, reason: String| Err(Error::Setting { setting, value, reason });
         let size = element.bytes() as u64;
         if !size.is_power_of_two() || size > 4096 {
@@ -209,5 +194,37 @@ impl<T: Pod> BroadcastBuilder<T> {
             marked,
             desc: Mutex::new(desc),
         })
+    }
+}
+
+impl BroadcastBuilder<Untyped> {
+    /// A copy of `bytes`, which are those of whole elements, in this machine's byte order.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::PartOfAnElement`].
+    pub fn from_bytes(self, bytes: &[u8]) -> Result<RawBroadcast> {
+        let owner = self.name.as_deref().unwrap_or(self.element.name());
+        let length = self.element.count(owner, bytes.len())?;
+        self.filled(length, bytes)
+    }
+}
+
+impl<T: Pod> BroadcastBuilder<T> {
+    /// The elements of a slice.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed).
+    pub fn from_slice(self, values: &[T]) -> Result<Broadcast<T>> {
+        self.filled(values.len() as u64, bytemuck::cast_slice(values))
+    }
+
+    /// The elements of an iterator.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed).
+    #[allow(clippy::should_implement_trait, reason = "a builder's last call, as a region's")]
+    pub fn from_iter(self, values: impl IntoIterator<Item = T>) -> Result<Broadcast<T>> {
+        let values: Vec<T> = values.into_iter().collect();
+        self.from_slice(&values)
     }
 }

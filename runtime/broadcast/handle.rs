@@ -5,7 +5,10 @@ use std::{marker::PhantomData, ops::Range, sync::Arc};
 use bytemuck::Pod;
 
 use super::BroadcastInner;
-use crate::error::{Doing, Result};
+use crate::{
+    element::{ElementType, Untyped},
+    error::{Doing, Result},
+};
 
 /// An array of which each subscribed GPU of a [`Vm`](crate::Vm) holds a copy: the argument for a `gpuvm::broadcast<T>` parameter of a kernel
 /// on any of its GPUs. Loads are loads of GPU memory; stores go to the copies of all subscribers as they happen.
@@ -166,6 +169,36 @@ impl<T> Broadcast<T> {
         self.inner.read_out(0, &mut home[..bytes])
     }
 
+    /// The type of its elements.
+    pub fn element(&self) -> &ElementType {
+        &self.inner.element
+    }
+
+    /// The first byte of elements from `first` on, if so many bytes are whole elements that there are.
+    fn offset_of(&self, first: u64, bytes: usize) -> Result<u64> {
+        let count = self.inner.element.count(&self.inner.name, bytes)?;
+        self.inner.check_range(&(first..first.saturating_add(count)))?;
+        Ok(first * self.inner.element.bytes() as u64)
+    }
+
+    fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let offset = self.offset_of(first, out.len())?;
+        let _launches = self.inner.quiesce()?;
+        self.inner.read_out(offset, out)
+    }
+
+    fn write_elements(&self, first: u64, values: &[u8]) -> Result<()> {
+        let offset = self.offset_of(first, values.len())?;
+        let _launches = self.inner.quiesce()?;
+        self.inner.write_in(offset, values)
+    }
+
+    fn read_home_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let offset = self.offset_of(first, out.len())?;
+        self.inner.copy_home(offset as usize, out);
+        Ok(())
+    }
+
     /// What each GPU has stored to others' copies, by its place; estimated from every 256th line. Exact when no launch runs, for what is
     /// counted.
     ///
@@ -176,17 +209,43 @@ impl<T> Broadcast<T> {
     }
 }
 
+/// A broadcast array whose element type is known at run time alone: [`Vm::raw_broadcast`](crate::Vm::raw_broadcast).
+pub type RawBroadcast = Broadcast<Untyped>;
+
+impl RawBroadcast {
+    /// Copies elements from `first` on into `out`, a whole number of them, after the launches that name the array.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::PartOfAnElement`](crate::Error::PartOfAnElement),
+    /// [`Error::Gpu`](crate::Error::Gpu).
+    pub fn read_bytes(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.read_elements(first, out)
+    }
+
+    /// Stores `values`, a whole number of elements, from element `first` on in all copies, after the launches that name the array.
+    ///
+    /// # Errors
+    /// As [`read_bytes`](Self::read_bytes).
+    pub fn write_bytes(&self, first: u64, values: &[u8]) -> Result<()> {
+        self.write_elements(first, values)
+    }
+
+    /// Copies elements from `first` on as the home has them: see [`Broadcast::read_home`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::PartOfAnElement`](crate::Error::PartOfAnElement).
+    pub fn read_home_bytes(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.read_home_elements(first, out)
+    }
+}
+
 impl<T: Pod> Broadcast<T> {
     /// Copies elements from `first` on into `out`, after the launches that name the array.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Gpu`](crate::Error::Gpu).
     pub fn read(&self, first: u64, out: &mut [T]) -> Result<()> {
-        self.inner
-            .check_range(&(first..first.saturating_add(out.len() as u64)))?;
-        let _launches = self.inner.quiesce()?;
-        self.inner
-            .read_out(first * size_of::<T>() as u64, bytemuck::cast_slice_mut(out))
+        self.read_elements(first, bytemuck::cast_slice_mut(out))
     }
 
     /// Stores `values` from element `first` on in all copies, after the launches that name the array.
@@ -194,11 +253,7 @@ impl<T: Pod> Broadcast<T> {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write(&self, first: u64, values: &[T]) -> Result<()> {
-        self.inner
-            .check_range(&(first..first.saturating_add(values.len() as u64)))?;
-        let _launches = self.inner.quiesce()?;
-        self.inner
-            .write_in(first * size_of::<T>() as u64, bytemuck::cast_slice(values))
+        self.write_elements(first, bytemuck::cast_slice(values))
     }
 
     /// All elements, after the launches that name the array.
@@ -214,10 +269,7 @@ impl<T: Pod> Broadcast<T> {
     /// All elements as the home has them: what the array was made of, or what the last [`flush`](Self::flush) wrote. It asks no GPU.
     pub fn read_home(&self) -> Vec<T> {
         let mut out = vec![T::zeroed(); self.len() as usize];
-        let home = self.inner.home.lock();
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut out);
-        let length = bytes.len();
-        bytes.copy_from_slice(&home[..length]);
+        self.inner.copy_home(0, bytemuck::cast_slice_mut(&mut out));
         out
     }
 
@@ -254,6 +306,11 @@ impl BroadcastInner {
     pub(super) fn fill_with_home(&self) -> Result<()> {
         let home = self.home.lock();
         self.write_in(0, &home[..self.bytes() as usize])
+    }
+
+    /// Copies bytes of the home, which there are.
+    fn copy_home(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.home.lock()[offset..][..out.len()]);
     }
 
     fn traffic_of(&self, on: &super::OnView) -> Result<Traffic> {

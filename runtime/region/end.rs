@@ -93,6 +93,11 @@ impl RegionInner {
         gone
     }
 
+    /// Whether it has ended and its memory may be reached still.
+    pub fn is_leaked(&self) -> bool {
+        self.leaked.load(Ordering::Acquire)
+    }
+
     /// The error of a drop that could not return it.
     pub fn take_failure(&self) -> Result<()> {
         let failure = self.failure.lock().take();

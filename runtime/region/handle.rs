@@ -104,9 +104,17 @@ impl<E> Region<E> {
     /// Ends the region and says whether every page reached its home.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region.
+    /// As [`flush`](Self::flush): then the pages that could not be written are lost with the region. [`Error::StillReached`] when the NIC or
+    /// the GPU may go on to use the region's memory.
     pub fn close(self) -> Result<()> {
-        self.inner.close(self.borrowed)
+        let outcome = self.inner.close(self.borrowed);
+        outcome.map_err(|source| match self.inner.is_leaked() {
+            false => source,
+            true => Error::StillReached {
+                region: self.inner.name.clone(),
+                source: Box::new(source),
+            },
+        })
     }
 
     /// Copies the bytes of elements from `first` on into `out`, after a flush.
@@ -114,6 +122,14 @@ impl<E> Region<E> {
         self.inner.check_range(&self.elements_of(first, out.len())?)?;
         let mut launches = self.inner.quiesce();
         self.inner.flush_quiet(&mut launches)?;
+        self.copy(first, out)
+    }
+
+    /// Copies the bytes of elements from `first` on into `out`, after a flush where the GPU is there.
+    fn read_home_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.inner.check_range(&self.elements_of(first, out.len())?)?;
+        let mut launches = self.inner.quiesce();
+        self.inner.flush_reachable(&mut launches)?;
         self.copy(first, out)
     }
 
@@ -172,6 +188,15 @@ impl RawRegion {
     pub fn write_bytes(&self, first: u64, values: &[u8]) -> Result<()> {
         self.write_elements(first, values)
     }
+
+    /// Copies elements from `first` on as [`read_bytes`](Self::read_bytes) does; or, when the GPU is lost, as the home holds them: see
+    /// [`Region::read_home`].
+    ///
+    /// # Errors
+    /// As [`read_bytes`](Self::read_bytes) while the GPU is there; [`Error::GpuLost`] when the home itself was a GPU's memory.
+    pub fn read_home_bytes(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.read_home_elements(first, out)
+    }
 }
 
 impl<T: Pod> Region<T> {
@@ -190,9 +215,7 @@ impl<T: Pod> Region<T> {
     /// As [`flush`](Self::flush) while the GPU is there; [`Error::GpuLost`] when the home itself was a GPU's memory.
     pub fn read_home(&self) -> Result<Vec<T>> {
         let mut out = vec![T::zeroed(); self.len() as usize];
-        let mut launches = self.inner.quiesce();
-        self.inner.flush_reachable(&mut launches)?;
-        self.copy(0, bytemuck::cast_slice_mut(&mut out))?;
+        self.read_home_elements(0, bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
 

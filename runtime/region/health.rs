@@ -73,7 +73,7 @@ impl RegionInner {
     }
 }
 
-impl<T: bytemuck::Pod> Region<T> {
+impl<E> Region<E> {
     /// How the region's homes are: which are lost, and how many of their copies are stale. Exact when no launch runs.
     ///
     /// # Errors

@@ -145,3 +145,77 @@ fn wrong_sizes_and_types_are_errors_that_name_them() {
         "{message}"
     );
 }
+
+#[test]
+fn a_broadcast_array_of_bytes_is_the_typed_one() {
+    let vm = vm();
+    let values: Vec<u8> = (0..1000u32).flat_map(u32::to_ne_bytes).collect();
+    let array = vm.raw_broadcast(ElementType::U32).name("array").from_bytes(&values);
+    let array = array.unwrap();
+    assert_eq!((array.len(), array.element()), (1000, &ElementType::U32));
+    let source = r"
+#include <gpuvm/gpuvm.cuh>
+__global__ void add(gpuvm::broadcast<unsigned> a) { for (auto i = threadIdx.x; i < a.size(); i += blockDim.x) a[i] = a[i] + 1; }";
+    let add = vm.kernel("add.cu", source, "add").unwrap();
+    let launch = add.launch_raw(LaunchConfig::new(1, 32), &[Arg::from(&array)]);
+    launch.unwrap().sync().unwrap();
+    array.write_bytes(5, &77u32.to_ne_bytes()).unwrap();
+    let mut found = vec![0; 4000];
+    array.read_bytes(0, &mut found).unwrap();
+    let wanted = (1..=1000u32).map(|value| if value == 6 { 77 } else { value });
+    assert!(wanted.flat_map(u32::to_ne_bytes).eq(found));
+    // The home has what the array was made of, until a flush.
+    let mut home = [0; 4];
+    array.read_home_bytes(5, &mut home).unwrap();
+    assert_eq!(u32::from_ne_bytes(home), 5);
+    array.flush().unwrap();
+    array.read_home_bytes(5, &mut home).unwrap();
+    assert_eq!(u32::from_ne_bytes(home), 77);
+    for message in [
+        refused(array.read_bytes(999, &mut [0; 8])),
+        refused(array.write_bytes(1000, &[0; 4])),
+        refused(array.read_home_bytes(u64::MAX, &mut home)),
+    ] {
+        assert!(message.contains("of `array` are out of range"), "{message}");
+    }
+    let message = refused(vm.raw_broadcast(ElementType::U32).from_bytes(&[0; 6]).map(|_| ()));
+    assert!(message.contains("6 bytes are no whole number of elements"), "{message}");
+}
+
+#[test]
+fn parts_of_a_buffer_are_read_and_written() {
+    let vm = vm();
+    let buffer = vm.raw_buffer(ElementType::U16, 5).unwrap();
+    buffer.write_bytes_from(3, &[1, 2, 3, 4]).unwrap();
+    let mut found = [9; 6];
+    buffer.read_bytes_from(2, &mut found).unwrap();
+    assert_eq!(found, [0, 0, 1, 2, 3, 4]);
+    for message in [
+        refused(buffer.write_bytes_from(4, &[0; 4])),
+        refused(buffer.read_bytes_from(u64::MAX, &mut found)),
+    ] {
+        assert!(message.contains("of `buffer` are out of range"), "{message}");
+    }
+}
+
+#[test]
+fn memory_is_lent_without_a_scope_until_the_region_is_closed() {
+    let vm = vm();
+    let source = r"
+#include <gpuvm/gpuvm.cuh>
+__global__ void negate(gpuvm::array<int> a) { for (auto i = threadIdx.x; i < a.size(); i += blockDim.x) a[i] = -a[i]; }";
+    let negate = vm.kernel("negate.cu", source, "negate").unwrap();
+    let mut memory: Vec<i32> = (0..N as i32).collect();
+    let base = memory.as_mut_ptr().cast();
+    // SAFETY: `memory` is left alone until `close` has returned.
+    let lent = unsafe { vm.raw_region(ElementType::I32).name("lent").over_memory(base, N) }.unwrap();
+    // SAFETY: refused before anybody uses it.
+    let again = unsafe { vm.raw_region(ElementType::I32).name("again").over_memory(base, N) };
+    let message = refused(again.map(|_| ()));
+    assert!(message.contains("region `again` overlaps region `lent`"), "{message}");
+    let launch = negate.launch_raw(LaunchConfig::new(1, 64), &[Arg::from(&lent)]);
+    // Closed while the launch runs, for which it waits.
+    lent.close().unwrap();
+    launch.unwrap().sync().unwrap();
+    assert!(memory.iter().zip(0..).all(|(found, i)| *found == -i));
+}

@@ -231,6 +231,29 @@ impl<E> RegionBuilder<E> {
         let checksums = (this.integrity == Integrity::Crc32c).then_some(unknown);
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }
+
+    /// A region over `length` elements in memory of somebody else's. `scoped`: a scope sees to its end.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
+    /// region is closed; while it is open the memory is reached through the region only.
+    unsafe fn over_bytes(self, base: *mut u8, length: u64, scoped: bool) -> Result<Region<E>> {
+        let this = self.of_length(length);
+        this.check()?;
+        if this.replicas != 1 {
+            let reason = "memory that is lent is one home; give the data to a region of its own for two";
+            return Err(this.refused(reason.into()));
+        }
+        let bytes = this.bytes();
+        let owner = Owner::Borrowed;
+        let memory = HostPages { base, bytes, owner };
+        let checksums = (this.integrity == Integrity::Crc32c && bytes != 0).then(|| {
+            // SAFETY: the caller's promise; the NIC does not know the memory yet.
+            let bytes = unsafe { std::slice::from_raw_parts(base, bytes as usize) };
+            this.checksums_of(bytes).unwrap_or_default()
+        });
+        this.create_in_host(memory, None, checksums, scoped)
+    }
 }
 
 impl RegionBuilder<Untyped> {
@@ -243,6 +266,21 @@ impl RegionBuilder<Untyped> {
         let mut data = this.zeros::<u8>()?;
         data.elements_mut().copy_from_slice(bytes);
         this.finish(data)
+    }
+
+    /// A region over `length` elements in memory that the caller lends, in place: what a language without [scopes](crate::Scope) has. The
+    /// memory is the caller's again when [`close`](Region::close) has returned.
+    ///
+    /// # Safety
+    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until `close` has returned, and
+    /// for good if that returns [`Error::StillReached`]. Meanwhile the memory is reached through the region only; where the builder says
+    /// read-only others may read it, too. A region that is dropped gives no answer: it is closed.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and [`Error::Overlap`].
+    pub unsafe fn over_memory(self, base: *mut u8, length: u64) -> Result<RawRegion> {
+        // SAFETY: the caller's promise.
+        unsafe { self.over_bytes(base, length, false) }
     }
 }
 
@@ -313,25 +351,9 @@ impl<T: Pod> RegionBuilder<T> {
     /// A region over `length` elements in memory that is valid, and touched by nobody else, until `close` has returned.
     ///
     /// # Safety
-    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
-    /// region is closed; while it is open the memory is reached through the region only.
+    /// As [`over_bytes`](Self::over_bytes).
     pub(crate) unsafe fn over(self, base: *mut T, length: usize) -> Result<Region<T>> {
-        let this = self.of_length(length as u64);
-        this.check()?;
-        if this.replicas != 1 {
-            let reason = "memory that is lent is one home; give the data to a region of its own for two";
-            return Err(this.refused(reason.into()));
-        }
-        let memory = HostPages {
-            base: base.cast(),
-            bytes: this.bytes(),
-            owner: Owner::Borrowed,
-        };
-        let checksums = (this.integrity == Integrity::Crc32c).then(|| {
-            // SAFETY: the caller's promise; the NIC does not know the memory yet.
-            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * this.element.bytes()) };
-            this.checksums_of(bytes).unwrap_or_default()
-        });
-        this.create_in_host(memory, None, checksums, true)
+        // SAFETY: passed on from the caller.
+        unsafe { self.over_bytes(base.cast(), length as u64, true) }
     }
 }

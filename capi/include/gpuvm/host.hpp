@@ -1,0 +1,539 @@
+// gpuvm for C++17: what gpuvm.h has, with types that free themselves, and errors that are exceptions. docs/C.md is the
+// page for users.
+//
+// Every class here is one handle. It can be moved and not copied, and its destructor frees it. Whatever is used after
+// it was moved from or freed throws. Functions throw gpuvm::host::error and are as safe to call from several threads as
+// those of gpuvm.h.
+#pragma once
+
+#include <gpuvm.h>
+
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace gpuvm::host {
+
+// What went wrong: the number, and the text of gpuvm_last_error().
+class error : public std::runtime_error {
+  public:
+    error(gpuvm_code code, const std::string& text) : std::runtime_error(text), code_(code) {}
+
+    gpuvm_code code() const noexcept { return code_; }
+
+  private:
+    gpuvm_code code_;
+};
+
+// Throws unless a call went well.
+inline void check(gpuvm_code code) {
+    if (code != GPUVM_CODE_OK) throw error(code, gpuvm_last_error());
+}
+
+// Throws unless the library that the program runs with fits the header that it was compiled with. Every Vm asks.
+inline void check_version() {
+    const std::uint32_t library = gpuvm_version(), header = GPUVM_VERSION;
+    // The major version, and while that is 0 the minor one, too.
+    const unsigned ignored = header >> 16 == 0 ? 8 : 16;
+    const bool older = (library >> 8) < (header >> 8);
+    if (library >> ignored == header >> ignored && !older) return;
+    throw error(GPUVM_CODE_UNAVAILABLE, std::string("libgpuvm is version ") + gpuvm_version_text() +
+                                            ", and the program was compiled for " GPUVM_VERSION_TEXT
+                                            ": install that version, or compile the program again");
+}
+
+// A structure of gpuvm.h that begins with its size: the rest is zero.
+template <class T>
+T sized() {
+    T out{};
+    out.size = sizeof(T);
+    return out;
+}
+
+// The type of elements of a T: a number's, or that of a structure of so many bytes.
+template <class T>
+gpuvm_element element_of() {
+    static_assert(std::is_trivially_copyable_v<T>, "elements are plain data: they are copied byte by byte");
+    if constexpr (std::is_floating_point_v<T> && sizeof(T) <= 8) {
+        return gpuvm_number(sizeof(T) == 4 ? GPUVM_TYPE_F32 : GPUVM_TYPE_F64);
+    } else if constexpr (std::is_integral_v<T>) {
+        constexpr unsigned log2 = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+        return gpuvm_number((std::is_signed_v<T> ? GPUVM_TYPE_I8 : GPUVM_TYPE_U8) + log2);
+    } else {
+        return gpuvm_structure(nullptr, sizeof(T), alignof(T));
+    }
+}
+
+namespace detail {
+
+// A handle of gpuvm.h and who frees it.
+template <class C, gpuvm_code (*Free)(C)>
+class handle {
+  public:
+    handle() noexcept = default;
+    explicit handle(C raw) noexcept : raw_(raw) {}
+    handle(handle&& other) noexcept : raw_(other.release()) {}
+    handle& operator=(handle&& other) noexcept {
+        if (this != &other) {
+            drop();
+            raw_ = other.release();
+        }
+        return *this;
+    }
+    handle(const handle&) = delete;
+    handle& operator=(const handle&) = delete;
+    // An error of it is lost: see close().
+    ~handle() { drop(); }
+
+    // Frees it and throws what its end has to say.
+    void close() { check(Free(release())); }
+    // That of gpuvm.h, which stays this object's.
+    C raw() const noexcept { return raw_; }
+    // That of gpuvm.h, which is the caller's to free.
+    C release() noexcept { return std::exchange(raw_, C{}); }
+    explicit operator bool() const noexcept { return raw_.id != 0; }
+
+  private:
+    void drop() noexcept {
+        if (raw_.id != 0) Free(release());
+    }
+
+    C raw_{};
+};
+
+// What arrays of elements have in common. `length`, `read` and `write` are those of gpuvm.h.
+template <class T, class C, gpuvm_code (*Free)(C), gpuvm_code (*Length)(C, std::uint64_t*),
+          gpuvm_code (*Read)(C, std::uint64_t, void*, std::uint64_t),
+          gpuvm_code (*Write)(C, std::uint64_t, const void*, std::uint64_t)>
+class elements : public handle<C, Free> {
+  public:
+    using value_type = T;
+    using handle<C, Free>::handle;
+
+    // Elements.
+    std::uint64_t size() const {
+        std::uint64_t length = 0;
+        check(Length(this->raw(), &length));
+        return length;
+    }
+    // Copies `count` elements from `first` on.
+    void read(std::uint64_t first, T* out, std::uint64_t count) const {
+        check(Read(this->raw(), first, out, count * sizeof(T)));
+    }
+    // Stores `count` elements from `first` on.
+    void write(std::uint64_t first, const T* values, std::uint64_t count) const {
+        check(Write(this->raw(), first, values, count * sizeof(T)));
+    }
+    void write(std::uint64_t first, const std::vector<T>& values) const { write(first, values.data(), values.size()); }
+    // All elements.
+    std::vector<T> to_vector() const {
+        std::vector<T> out(size());
+        read(0, out.data(), out.size());
+        return out;
+    }
+};
+
+}  // namespace detail
+
+// An array whose pages kernels fetch: the argument for a gpuvm::array<T>. Its destructor waits for the launches that
+// name it; close() says whether all of it came home.
+template <class T>
+class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm_region_length, gpuvm_region_read,
+                                       gpuvm_region_write> {
+  public:
+    using Region::elements::elements;
+
+    void flush() const { check(gpuvm_region_flush(this->raw())); }
+    void flush_beside() const { check(gpuvm_region_flush_beside(this->raw())); }
+    void evict() const { check(gpuvm_region_evict(this->raw())); }
+    void discard(std::uint64_t first, std::uint64_t count) const {
+        check(gpuvm_region_discard(this->raw(), first, count));
+    }
+    // Whether the region follows it.
+    bool advise(gpuvm_advice advice) const {
+        bool followed = false;
+        check(gpuvm_region_advise(this->raw(), advice, &followed));
+        return followed;
+    }
+    void read_home(std::uint64_t first, T* out, std::uint64_t count) const {
+        check(gpuvm_region_read_home(this->raw(), first, out, count * sizeof(T)));
+    }
+    gpuvm_region_health health() const {
+        auto out = sized<gpuvm_region_health>();
+        check(gpuvm_region_get_health(this->raw(), &out));
+        return out;
+    }
+};
+
+// Plain device memory: the argument for a T*.
+template <class T>
+class Buffer : public detail::elements<T, gpuvm_buffer, gpuvm_buffer_free, gpuvm_buffer_length, gpuvm_buffer_read,
+                                       gpuvm_buffer_write> {
+  public:
+    using Buffer::elements::elements;
+};
+
+// Device memory that grows and shrinks at one address: the argument for a T*.
+template <class T>
+class Elastic : public detail::elements<T, gpuvm_elastic, gpuvm_elastic_free, gpuvm_elastic_length, gpuvm_elastic_read,
+                                        gpuvm_elastic_write> {
+  public:
+    using Elastic::elements::elements;
+
+    gpuvm_grown grow(std::uint64_t count) const {
+        auto out = sized<gpuvm_grown>();
+        check(gpuvm_elastic_grow(this->raw(), count, &out));
+        return out;
+    }
+    gpuvm_grown ensure(std::uint64_t count) const {
+        auto out = sized<gpuvm_grown>();
+        check(gpuvm_elastic_ensure(this->raw(), count, &out));
+        return out;
+    }
+    void shrink(std::uint64_t count) const { check(gpuvm_elastic_shrink(this->raw(), count)); }
+    std::uint64_t capacity() const {
+        std::uint64_t out = 0;
+        check(gpuvm_elastic_capacity(this->raw(), &out));
+        return out;
+    }
+    // The device address of the first element.
+    std::uint64_t pointer() const {
+        std::uint64_t out = 0;
+        check(gpuvm_elastic_pointer(this->raw(), &out));
+        return out;
+    }
+};
+
+// An array of which each subscribed GPU holds a copy: the argument for a gpuvm::broadcast<T>.
+template <class T>
+class Broadcast : public detail::elements<T, gpuvm_broadcast, gpuvm_broadcast_free, gpuvm_broadcast_length,
+                                          gpuvm_broadcast_read, gpuvm_broadcast_write> {
+  public:
+    using Broadcast::elements::elements;
+
+    void flush() const { check(gpuvm_broadcast_flush(this->raw())); }
+    void read_home(std::uint64_t first, T* out, std::uint64_t count) const {
+        check(gpuvm_broadcast_read_home(this->raw(), first, out, count * sizeof(T)));
+    }
+    void subscribe(std::uint32_t gpu, std::uint64_t first, std::uint64_t count) const {
+        check(gpuvm_broadcast_subscribe(this->raw(), gpu, first, count));
+    }
+    void unsubscribe(std::uint32_t gpu, std::uint64_t first, std::uint64_t count) const {
+        check(gpuvm_broadcast_unsubscribe(this->raw(), gpu, first, count));
+    }
+    std::uint32_t owner(std::uint64_t element) const {
+        std::uint32_t gpu = 0;
+        check(gpuvm_broadcast_owner(this->raw(), element, &gpu));
+        return gpu;
+    }
+    // Bit n is that of GPU n.
+    std::uint32_t subscribers(std::uint64_t element) const {
+        std::uint32_t gpus = 0;
+        check(gpuvm_broadcast_subscribers(this->raw(), element, &gpus));
+        return gpus;
+    }
+};
+
+// A further stream of a GPU.
+class Stream : public detail::handle<gpuvm_stream, gpuvm_stream_free> {
+  public:
+    using handle::handle;
+};
+
+// A launch in flight. Its destructor does not wait for it, and an error that sync() was not asked for is lost.
+class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_free> {
+  public:
+    using handle::handle;
+
+    // Waits for its end, and throws its error.
+    gpuvm_launch_report sync() const {
+        auto out = sized<gpuvm_launch_report>();
+        check(gpuvm_launch_sync(raw(), &out));
+        return out;
+    }
+    // Waits for so many nanoseconds at most; whether it has ended. Throws its error.
+    bool wait(std::uint64_t timeout_ns) const {
+        const gpuvm_code code = gpuvm_launch_wait(raw(), timeout_ns, nullptr);
+        if (code == GPUVM_CODE_STILL_RUNS) return false;
+        check(code);
+        return true;
+    }
+    bool done() const {
+        bool out = false;
+        check(gpuvm_launch_is_done(raw(), &out));
+        return out;
+    }
+    void abort() const { check(gpuvm_launch_abort(raw())); }
+    void kill() const { check(gpuvm_launch_kill(raw())); }
+};
+
+// The shape of a launch: config(blocks, threads), with what gpuvm_launch_options has besides.
+struct config : gpuvm_launch_options {
+    config(std::uint32_t blocks, std::uint32_t threads) : gpuvm_launch_options(sized<gpuvm_launch_options>()) {
+        grid[0] = blocks;
+        block[0] = threads;
+    }
+    explicit config(const gpuvm_launch_options& options) : gpuvm_launch_options(options) {}
+
+    // On a stream, which has to live until the launch function has returned.
+    config& on(const Stream& on) {
+        stream = on.raw();
+        return *this;
+    }
+    // Spans and cursors that one lane, or one warp, holds at once.
+    config& spans(std::uint64_t of_lane, std::uint64_t of_warp = 0) {
+        lane_spans = of_lane;
+        warp_spans = of_warp;
+        return *this;
+    }
+};
+
+// A device address of memory that gpuvm does not know, for a T*.
+template <class T>
+struct address {
+    std::uint64_t value;
+};
+
+namespace detail {
+
+template <class T>
+gpuvm_arg arg(const Region<T>& region) {
+    return gpuvm_arg_region(region.raw());
+}
+template <class T>
+gpuvm_arg arg(const Buffer<T>& buffer) {
+    return gpuvm_arg_buffer(buffer.raw());
+}
+template <class T>
+gpuvm_arg arg(const Elastic<T>& elastic) {
+    return gpuvm_arg_elastic(elastic.raw());
+}
+template <class T>
+gpuvm_arg arg(const Broadcast<T>& broadcast) {
+    return gpuvm_arg_broadcast(broadcast.raw());
+}
+template <class T>
+gpuvm_arg arg(const address<T>& at) {
+    return gpuvm_arg_address(element_of<T>(), at.value);
+}
+// A number, or a structure that the kernel takes by value.
+template <class T>
+gpuvm_arg arg(const T& value) {
+    static_assert(!std::is_pointer_v<T>,
+                  "a pointer of the host is none of the GPU: give a Buffer, or gpuvm::host::address");
+    return gpuvm_arg_structure(element_of<T>(), &value);
+}
+
+}  // namespace detail
+
+// A kernel.
+class Kernel : public detail::handle<gpuvm_kernel, gpuvm_kernel_free> {
+  public:
+    using handle::handle;
+
+    // Enqueues a launch and returns. Numbers have exactly the parameters' types: 5u for an unsigned.
+    template <class... Args>
+    Launch launch(const config& config, const Args&... args) const {
+        const gpuvm_arg all[sizeof...(Args) + 1] = {detail::arg(args)..., gpuvm_arg{}};
+        gpuvm_launch launch{};
+        check(gpuvm_kernel_launch(raw(), &config, all, sizeof...(Args), &launch));
+        return Launch(launch);
+    }
+    std::uint32_t parameters() const {
+        std::uint32_t count = 0;
+        check(gpuvm_kernel_param_count(raw(), &count));
+        return count;
+    }
+};
+
+// Compiled source text.
+class Module : public detail::handle<gpuvm_module, gpuvm_module_free> {
+  public:
+    using handle::handle;
+
+    // The kernel that was named so when the source was compiled.
+    Kernel kernel(const std::string& name) const {
+        gpuvm_kernel kernel{};
+        check(gpuvm_module_kernel(raw(), name.c_str(), &kernel));
+        return Kernel(kernel);
+    }
+};
+
+// A virtual memory.
+class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
+  public:
+    // With default settings, or with those of sized<gpuvm_vm_options>() that were changed.
+    Vm() : Vm(sized<gpuvm_vm_options>()) {}
+    explicit Vm(const gpuvm_vm_options& options) : handle(make(options)) {}
+
+    // `length` elements whose bytes are zero.
+    template <class T>
+    Region<T> region(std::uint64_t length, const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_zeroed(raw(), &options, element_of<T>(), length, &region));
+        return Region<T>(region);
+    }
+    // A copy of the elements.
+    template <class T>
+    Region<T> region(const std::vector<T>& values,
+                     const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        const std::uint64_t bytes = values.size() * sizeof(T);
+        check(gpuvm_region_copied(raw(), &options, element_of<T>(), values.data(), bytes, &region));
+        return Region<T>(region);
+    }
+    // Memory of the program's, in place, which stays and is left alone until the region is closed.
+    template <class T>
+    Region<T> borrow(T* memory, std::uint64_t length,
+                     const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_borrowed(raw(), &options, element_of<T>(), memory, length, &region));
+        return Region<T>(region);
+    }
+    // A copy of a file.
+    template <class T>
+    Region<T> region_of_file(const std::string& path,
+                             const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_from_file(raw(), &options, element_of<T>(), path.c_str(), &region));
+        return Region<T>(region);
+    }
+    // A file, in place.
+    template <class T>
+    Region<T> map_file(const std::string& path,
+                       const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_map_file(raw(), &options, element_of<T>(), path.c_str(), &region));
+        return Region<T>(region);
+    }
+    template <class T>
+    Buffer<T> buffer(std::uint64_t length, std::uint32_t gpu = 0) const {
+        gpuvm_buffer buffer{};
+        check(gpuvm_buffer_new(raw(), gpu, element_of<T>(), length, &buffer));
+        return Buffer<T>(buffer);
+    }
+    template <class T>
+    Elastic<T> elastic(std::uint64_t max, const gpuvm_elastic_options& options = sized<gpuvm_elastic_options>()) const {
+        gpuvm_elastic elastic{};
+        check(gpuvm_elastic_new(raw(), &options, element_of<T>(), max, &elastic));
+        return Elastic<T>(elastic);
+    }
+    template <class T>
+    Broadcast<T> broadcast(std::uint64_t length,
+                           const gpuvm_broadcast_options& options = sized<gpuvm_broadcast_options>()) const {
+        gpuvm_broadcast broadcast{};
+        check(gpuvm_broadcast_zeroed(raw(), &options, element_of<T>(), length, &broadcast));
+        return Broadcast<T>(broadcast);
+    }
+    template <class T>
+    Broadcast<T> broadcast(const std::vector<T>& values,
+                           const gpuvm_broadcast_options& options = sized<gpuvm_broadcast_options>()) const {
+        gpuvm_broadcast broadcast{};
+        const std::uint64_t bytes = values.size() * sizeof(T);
+        check(gpuvm_broadcast_copied(raw(), &options, element_of<T>(), values.data(), bytes, &broadcast));
+        return Broadcast<T>(broadcast);
+    }
+
+    // Compiles source text, which messages call `name`, for kernels of a GPU.
+    Module compile(const std::string& name, const std::string& source, std::initializer_list<const char*> kernels,
+                   std::uint32_t gpu = 0, const gpuvm_compile_options& options = sized<gpuvm_compile_options>()) const {
+        gpuvm_module module{};
+        check(gpuvm_module_compile(raw(), gpu, name.c_str(), source.c_str(), kernels.begin(), kernels.size(), &options,
+                                   &module));
+        return Module(module);
+    }
+    Module compile_file(const std::string& path, std::initializer_list<const char*> kernels, std::uint32_t gpu = 0,
+                        const gpuvm_compile_options& options = sized<gpuvm_compile_options>()) const {
+        gpuvm_module module{};
+        check(gpuvm_module_compile_file(raw(), gpu, path.c_str(), kernels.begin(), kernels.size(), &options, &module));
+        return Module(module);
+    }
+    // One kernel of a source.
+    Kernel kernel(const std::string& name, const std::string& source, const char* kernel, std::uint32_t gpu = 0) const {
+        return compile(name, source, {kernel}, gpu).kernel(kernel);
+    }
+    Stream stream(std::uint32_t gpu = 0) const {
+        gpuvm_stream stream{};
+        check(gpuvm_stream_new(raw(), gpu, &stream));
+        return Stream(stream);
+    }
+
+    std::uint32_t gpus() const {
+        std::uint32_t count = 0;
+        check(gpuvm_vm_gpu_count(raw(), &count));
+        return count;
+    }
+    gpuvm_gpu_info info(std::uint32_t gpu = 0) const {
+        auto out = sized<gpuvm_gpu_info>();
+        check(gpuvm_vm_gpu_info(raw(), gpu, &out));
+        return out;
+    }
+    gpuvm_stats stats(std::uint32_t gpu = 0) const {
+        auto out = sized<gpuvm_stats>();
+        check(gpuvm_vm_stats(raw(), gpu, &out));
+        return out;
+    }
+    gpuvm_resized resize_frames(std::uint64_t bytes, std::uint64_t within_ns = 0, std::uint32_t gpu = 0) const {
+        auto out = sized<gpuvm_resized>();
+        check(gpuvm_vm_resize_frames(raw(), gpu, bytes, within_ns, &out));
+        return out;
+    }
+    gpuvm_elastic_stats elastic_stats(std::uint32_t gpu = 0) const {
+        auto out = sized<gpuvm_elastic_stats>();
+        check(gpuvm_vm_elastic_stats(raw(), gpu, &out));
+        return out;
+    }
+    // Bytes that were brought to host memory.
+    std::uint64_t pause(const std::string& tag) const {
+        std::uint64_t bytes = 0;
+        check(gpuvm_vm_pause(raw(), tag.c_str(), &bytes));
+        return bytes;
+    }
+    std::uint64_t resume(const std::string& tag) const {
+        std::uint64_t bytes = 0;
+        check(gpuvm_vm_resume(raw(), tag.c_str(), &bytes));
+        return bytes;
+    }
+    std::uint64_t trim(std::uint64_t most, std::uint32_t gpu = 0) const {
+        std::uint64_t bytes = 0;
+        check(gpuvm_vm_trim(raw(), gpu, most, &bytes));
+        return bytes;
+    }
+    // Calls `iteration()` once, and has GPUs subscribe to what they read of broadcast arrays meanwhile. What it throws
+    // is thrown.
+    template <class Iteration>
+    void track(Iteration&& iteration) const {
+        struct call {
+            Iteration& iteration;
+            std::exception_ptr thrown;
+        } call{iteration, nullptr};
+        const auto run = [](void* context) -> std::int32_t {
+            auto& called = *static_cast<struct call*>(context);
+            try {
+                called.iteration();
+                return 0;
+            } catch (...) {
+                called.thrown = std::current_exception();
+                return 1;
+            }
+        };
+        const gpuvm_code code = gpuvm_vm_track(raw(), run, &call);
+        if (call.thrown) std::rethrow_exception(call.thrown);
+        check(code);
+    }
+
+  private:
+    static gpuvm_vm make(const gpuvm_vm_options& options) {
+        check_version();
+        gpuvm_vm vm{};
+        check(gpuvm_vm_new(&options, &vm));
+        return vm;
+    }
+};
+
+}  // namespace gpuvm::host

@@ -1,0 +1,218 @@
+//! What a function returns: a number for programs, and the text that goes with it.
+
+use gpuvm::{Error, GpuError};
+
+use crate::handles::Gone;
+
+/// What became of a call. The numbers stay what they are in every version.
+#[allow(non_camel_case_types, reason = "C's name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum gpuvm_code {
+    /// It was done.
+    Ok = 0,
+    /// A handle that was freed, that nobody made, or the null handle.
+    InvalidHandle = 1,
+    /// A handle of something else than the function takes.
+    WrongKind = 2,
+    /// A pointer that may not be NULL, or that is not aligned.
+    InvalidPointer = 3,
+    /// A text that is not UTF-8.
+    InvalidText = 4,
+    /// A value, a setting or an enumeration's number that cannot be.
+    InvalidValue = 5,
+    /// A GPU, a transport or a feature that this machine, this build or this Vm does not have.
+    Unavailable = 6,
+    /// GPU or host memory is short.
+    OutOfMemory = 7,
+    /// The GPU refused.
+    Gpu = 8,
+    /// The NIC refused.
+    Nic = 9,
+    /// A memory node refused, or cannot be reached.
+    Node = 10,
+    /// A region that cannot be, or that does not take what was asked of it.
+    Region = 11,
+    /// A file that cannot be read or written.
+    File = 12,
+    /// Two regions over the same memory or file, not both read-only.
+    Overlap = 13,
+    /// Elements past the end.
+    OutOfRange = 14,
+    /// Bytes that are no whole number of elements.
+    PartOfAnElement = 15,
+    /// Arguments that do not fit the kernel.
+    Arguments = 16,
+    /// Memory that belongs to another GPU of the Vm.
+    OtherGpu = 17,
+    /// A launch that declares more spans than the frames can carry.
+    Spans = 18,
+    /// An access of a kernel, or a flush, could not be served.
+    Fault = 19,
+    /// The launch was stopped before its end.
+    Stopped = 20,
+    /// The GPU is lost, or the Vm cannot be used any more.
+    Lost = 21,
+    /// Writes of kernels may be lost with a GPU.
+    WritesLost = 22,
+    /// The source text of a module does not compile.
+    Compile = 23,
+    /// The module has no such kernel.
+    NoKernel = 24,
+    /// The launch has not ended within the time.
+    StillRuns = 25,
+    /// An elastic buffer whose contents are in host memory.
+    Paused = 26,
+    /// An elastic buffer would be longer than it may be.
+    BeyondMax = 27,
+    /// A page has no good copy, or not its checksum.
+    Damaged = 28,
+    /// Memory that was lent, or borrowed, is still used.
+    StillUsed = 29,
+    /// The process was forked after it had used the library.
+    Forked = 30,
+    /// A callback of the program said that it failed.
+    Callback = 31,
+    /// A mistake of the library itself.
+    Internal = 32,
+}
+
+/// Why a call was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// See [`Gone`].
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// A pointer that is NULL or not aligned.
+    #[error("`{what}` {is}")]
+    Pointer {
+        /// The parameter or field.
+        what: &'static str,
+        /// What is wrong with it.
+        is: &'static str,
+    },
+    /// A text that is none.
+    #[error("`{what}` is not UTF-8 from byte {byte} on")]
+    Text {
+        /// The parameter or field.
+        what: &'static str,
+        /// The first byte that is wrong.
+        byte: usize,
+    },
+    /// A value that cannot be.
+    #[error("`{what}` is {value}: {reason}")]
+    Value {
+        /// The parameter or field.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What it has to be.
+        reason: String,
+    },
+    /// What the runtime reports.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// A wait that ended before the launch.
+    #[error("the launch has not ended within {waited_ns} ns; wait again, or abort it")]
+    StillRuns {
+        /// How long it was waited for.
+        waited_ns: u64,
+    },
+    /// A child process.
+    #[error(
+        "process {this} was forked from process {first}, which has the GPU's threads; call exec in the child, or use gpuvm there only"
+    )]
+    Forked {
+        /// The process that calls.
+        this: u32,
+        /// The process that called first.
+        first: u32,
+    },
+    /// A callback that failed.
+    #[error("the callback returned {value}, not 0")]
+    Callback {
+        /// What it returned.
+        value: i32,
+    },
+    /// A panic.
+    #[error("gpuvm made a mistake: {message}; please report it")]
+    Panicked {
+        /// What the panic says.
+        message: String,
+    },
+}
+
+impl Failure {
+    /// Its number.
+    pub fn code(&self) -> gpuvm_code {
+        match self {
+            Self::Gone(Gone::WrongKind { .. }) => gpuvm_code::WrongKind,
+            Self::Gone(Gone::NoHandle { .. } | Gone::Null { .. }) => gpuvm_code::InvalidHandle,
+            Self::Pointer { .. } => gpuvm_code::InvalidPointer,
+            Self::Text { .. } => gpuvm_code::InvalidText,
+            Self::Value { .. } => gpuvm_code::InvalidValue,
+            Self::Runtime(error) => of_runtime(error),
+            Self::StillRuns { .. } => gpuvm_code::StillRuns,
+            Self::Forked { .. } => gpuvm_code::Forked,
+            Self::Callback { .. } => gpuvm_code::Callback,
+            Self::Panicked { .. } => gpuvm_code::Internal,
+        }
+    }
+
+    /// Something is wrong with the value of a parameter or a field.
+    pub fn value(what: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
+        Self::Value {
+            what,
+            value: value.to_string(),
+            reason: reason.into(),
+        }
+    }
+}
+
+fn of_runtime(error: &Error) -> gpuvm_code {
+    match error {
+        Error::Setting { .. } | Error::Terms { .. } => gpuvm_code::InvalidValue,
+        Error::Unavailable { .. } => gpuvm_code::Unavailable,
+        Error::Gpu { source, .. } => of_gpu(source),
+        Error::Nic { .. } => gpuvm_code::Nic,
+        Error::Node { .. } => gpuvm_code::Node,
+        Error::Region { .. } => gpuvm_code::Region,
+        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } => gpuvm_code::File,
+        Error::Overlap { .. } => gpuvm_code::Overlap,
+        Error::OutOfRange { .. } => gpuvm_code::OutOfRange,
+        Error::PartOfAnElement { .. } => gpuvm_code::PartOfAnElement,
+        Error::Arguments { .. } => gpuvm_code::Arguments,
+        Error::OtherGpu { .. } => gpuvm_code::OtherGpu,
+        Error::WritesLost { .. } => gpuvm_code::WritesLost,
+        Error::Spans { .. } => gpuvm_code::Spans,
+        Error::Fault { .. } => gpuvm_code::Fault,
+        Error::Stopped { .. } => gpuvm_code::Stopped,
+        Error::Poisoned { .. } | Error::GpuLost { .. } => gpuvm_code::Lost,
+        Error::NoReplica { .. } | Error::Damaged { .. } => gpuvm_code::Damaged,
+        Error::StillWritten { .. } | Error::StillReached { .. } => gpuvm_code::StillUsed,
+        Error::LastSubscriber { .. } => gpuvm_code::InvalidValue,
+        Error::BeyondMax { .. } => gpuvm_code::BeyondMax,
+        Error::Paused { .. } => gpuvm_code::Paused,
+        Error::OutOfHandles { .. } | Error::Tenants { .. } | Error::HostMemory { .. } | Error::Thread { .. } => {
+            gpuvm_code::OutOfMemory
+        }
+        // Of a later runtime.
+        _ => gpuvm_code::Internal,
+    }
+}
+
+fn of_gpu(error: &GpuError) -> gpuvm_code {
+    match error {
+        GpuError::OutOfMemory { .. } => gpuvm_code::OutOfMemory,
+        GpuError::Compile { .. } => gpuvm_code::Compile,
+        GpuError::KernelNotFound { .. } => gpuvm_code::NoKernel,
+        GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } | GpuError::Unsupported { .. } => {
+            gpuvm_code::Unavailable
+        }
+        GpuError::BadArguments { .. } => gpuvm_code::Arguments,
+        _ => gpuvm_code::Gpu,
+    }
+}
+
+/// Calls of the library's functions.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;

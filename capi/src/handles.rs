@@ -1,0 +1,212 @@
+//! Handles: numbers that name what the library made for the program, and that it looks up in one table.
+//!
+//! A number has a place in the table and how often the place was used, so that one which was freed, or which nobody made, names nothing.
+//! What it names is kept by who uses it: a call takes a share out of the table, and whoever frees the handle takes it out of the table
+//! and waits for the calls that run.
+
+use std::sync::{Arc, LazyLock};
+
+use gpuvm::{Kernel, Launch, Module, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion, StreamHandle, Vm};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use slotmap::{DefaultKey, Key, KeyData, SlotMap};
+
+/// Why a handle names nothing that a function can use.
+#[derive(Debug, thiserror::Error)]
+pub enum Gone {
+    /// The null handle.
+    #[error("`{what}` is the null handle; a {wanted} is needed")]
+    Null {
+        /// The parameter or field.
+        what: &'static str,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Freed, or never made.
+    #[error(
+        "`{what}` is {handle:#x}, which names nothing: it was freed, or is no handle of this process; a {wanted} is needed"
+    )]
+    NoHandle {
+        /// The parameter or field.
+        what: &'static str,
+        /// The number.
+        handle: u64,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Of something else.
+    #[error("`{what}` is the handle of a {found}; a {wanted} is needed")]
+    WrongKind {
+        /// The parameter or field.
+        what: &'static str,
+        /// What was wanted.
+        wanted: &'static str,
+        /// What was given.
+        found: &'static str,
+    },
+}
+
+/// A thing of the program's, until its handle is freed.
+pub struct Held<T> {
+    thing: RwLock<Option<T>>,
+}
+
+/// What a handle can name.
+pub trait Kind: Sized + 'static {
+    /// Its name in messages.
+    const NAME: &'static str;
+
+    /// It in the table.
+    fn wrap(held: Arc<Held<Self>>) -> Object;
+
+    /// It, if that is what the table has.
+    fn unwrap(object: &Object) -> Option<&Arc<Held<Self>>>;
+}
+
+macro_rules! kinds {
+    ($($variant:ident, $name:literal, $thing:ty;)*) => {
+        /// A thing in the table.
+        pub enum Object {
+            $(
+                #[doc = $name]
+                $variant(Arc<Held<$thing>>),
+            )*
+        }
+
+        impl Object {
+            fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+        }
+
+        $(
+            impl Kind for $thing {
+                const NAME: &'static str = $name;
+
+                fn wrap(held: Arc<Held<Self>>) -> Object {
+                    Object::$variant(held)
+                }
+
+                fn unwrap(object: &Object) -> Option<&Arc<Held<Self>>> {
+                    match object {
+                        Object::$variant(held) => Some(held),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+    };
+}
+kinds! {
+    Vm, "Vm", Vm;
+    Region, "region", RawRegion;
+    Buffer, "buffer", RawBuffer;
+    Elastic, "elastic buffer", RawElasticBuffer;
+    Broadcast, "broadcast array", RawBroadcast;
+    Module, "module", Module;
+    Kernel, "kernel", Kernel;
+    Stream, "stream", StreamHandle;
+    Launch, "launch", Launch;
+}
+
+static TABLE: LazyLock<Mutex<SlotMap<DefaultKey, Object>>> = LazyLock::new(Mutex::default);
+
+/// The number of a thing that was made.
+pub fn enter<T: Kind>(thing: T) -> u64 {
+    let thing = RwLock::new(Some(thing));
+    let object = T::wrap(Arc::new(Held { thing }));
+    TABLE.lock().insert(object).data().as_ffi()
+}
+
+/// The key of a handle; none where no key has that number.
+fn key(handle: u64) -> Option<DefaultKey> {
+    let key = DefaultKey::from(KeyData::from_ffi(handle));
+    (key.data().as_ffi() == handle).then_some(key)
+}
+
+/// What `table` has under the handle, if it is a `T`.
+fn look<T: Kind>(
+    table: &SlotMap<DefaultKey, Object>,
+    what: &'static str,
+    handle: u64,
+) -> Result<(DefaultKey, Arc<Held<T>>), Gone> {
+    let wanted = T::NAME;
+    if handle == 0 {
+        return Err(Gone::Null { what, wanted });
+    }
+    let found = key(handle).and_then(|key| Some((key, table.get(key)?)));
+    let (key, object) = found.ok_or(Gone::NoHandle { what, handle, wanted })?;
+    let found = object.name();
+    let held = T::unwrap(object).ok_or(Gone::WrongKind { what, wanted, found })?;
+    Ok((key, Arc::clone(held)))
+}
+
+/// What a handle names. `what`: the parameter, for messages.
+///
+/// # Errors
+/// [`Gone`].
+pub fn share<T: Kind>(what: &'static str, handle: u64) -> Result<Arc<Held<T>>, Gone> {
+    Ok(look(&TABLE.lock(), what, handle)?.1)
+}
+
+impl<T: Kind> Held<T> {
+    /// The thing, which stays until the guard goes.
+    ///
+    /// # Errors
+    /// [`Gone::NoHandle`] when somebody freed it between.
+    pub fn get(&self, what: &'static str, handle: u64) -> Result<Guard<'_, T>, Gone> {
+        // Also when somebody waits to free it: one call may use a thing twice.
+        let guard = self.thing.read_recursive();
+        let wanted = T::NAME;
+        RwLockReadGuard::try_map(guard, Option::as_ref).map_err(|_| Gone::NoHandle { what, handle, wanted })
+    }
+}
+
+/// The use of a thing.
+pub type Guard<'a, T> = parking_lot::MappedRwLockReadGuard<'a, T>;
+
+/// Calls `act` with what a handle names, which nobody frees meanwhile.
+///
+/// # Errors
+/// [`Gone`], and those of `act`.
+pub fn with<T: Kind, R>(what: &'static str, handle: u64, act: impl FnOnce(&T) -> super::Result<R>) -> super::Result<R> {
+    let held = share(what, handle)?;
+    let guard = held.get(what, handle)?;
+    act(&guard)
+}
+
+/// A copy of what a handle names, for calls during which it may be freed.
+///
+/// # Errors
+/// [`Gone`].
+pub fn copy<T: Kind + Clone>(what: &'static str, handle: u64) -> Result<T, Gone> {
+    let held = share::<T>(what, handle)?;
+    let guard = held.get(what, handle)?;
+    Ok(T::clone(&guard))
+}
+
+/// Frees a handle, and drops what it named.
+///
+/// # Errors
+/// As [`take`].
+pub fn free<T: Kind>(what: &'static str, handle: u64) -> super::Result<()> {
+    drop(take::<T>(what, handle)?);
+    Ok(())
+}
+
+/// Frees a handle: what it named, once the calls that use it have ended. The null handle names nothing to free, and is an error as well.
+///
+/// # Errors
+/// [`Gone`].
+pub fn take<T: Kind>(what: &'static str, handle: u64) -> Result<T, Gone> {
+    let held = {
+        let mut table = TABLE.lock();
+        let (key, held) = look::<T>(&table, what, handle)?;
+        table.remove(key);
+        held
+    };
+    let wanted = T::NAME;
+    let thing = held.thing.write().take();
+    thing.ok_or(Gone::NoHandle { what, handle, wanted })
+}

@@ -1,0 +1,236 @@
+//! Modules, kernels and streams.
+
+use std::{ffi::c_char, path::PathBuf};
+
+use bytemuck::Zeroable;
+use gpuvm::{CompileOptions, Kernel, Module, StreamHandle};
+
+use crate::{
+    code::{Failure, Result, gpuvm_code},
+    guard, handles,
+    raw::{self, Growing, Out},
+    vm::{gpuvm_vm, on_gpu},
+};
+
+/// Compiled source text, for one GPU of a virtual memory.
+#[allow(non_camel_case_types, reason = "C's name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_module {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// A kernel of a module. It keeps the module.
+#[allow(non_camel_case_types, reason = "C's name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct gpuvm_kernel {
+    /// 0: the null handle.
+    pub id: u64,
+}
+
+/// A further stream of a GPU: launches of one stream run in order, those of different streams beside each other.
+#[allow(non_camel_case_types, reason = "C's name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Zeroable)]
+pub struct gpuvm_stream {
+    /// 0: the GPU's default stream, where a launch takes it.
+    pub id: u64,
+}
+
+/// How a source is compiled. Every field but `size` may be 0 or NULL.
+#[allow(non_camel_case_types, reason = "C's name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Zeroable)]
+pub struct gpuvm_compile_options {
+    /// `sizeof(gpuvm_compile_options)`.
+    pub size: u64,
+    /// `include_dir_count` folders, searched for `#include` in order.
+    pub include_dirs: *const *const c_char,
+    /// Folders in `include_dirs`.
+    pub include_dir_count: u64,
+    /// `define_count` macros, `NAME` or `NAME=VALUE`.
+    pub defines: *const *const c_char,
+    /// Macros in `defines`.
+    pub define_count: u64,
+    /// `header_count` paths for `#include`.
+    pub header_names: *const *const c_char,
+    /// The texts of the headers in `header_names`.
+    pub header_texts: *const *const c_char,
+    /// Headers.
+    pub header_count: u64,
+    /// Not 0: for a debugger.
+    pub debug: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl Growing for gpuvm_compile_options {
+    const NAME: &'static str = "gpuvm_compile_options";
+}
+
+impl gpuvm_compile_options {
+    fn read(&self) -> Result<CompileOptions> {
+        let names = raw::texts("header_names", self.header_names, self.header_count)?;
+        let texts = raw::texts("header_texts", self.header_texts, self.header_count)?;
+        let headers = names.iter().zip(texts);
+        let defines = raw::texts("defines", self.defines, self.define_count)?;
+        let define = |text: &&str| match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => ((*text).to_owned(), None),
+        };
+        let folders = raw::texts("include_dirs", self.include_dirs, self.include_dir_count)?;
+        Ok(CompileOptions {
+            include_dirs: folders.into_iter().map(PathBuf::from).collect(),
+            headers: headers
+                .map(|(name, text)| ((*name).to_owned(), text.to_owned()))
+                .collect(),
+            defines: defines.iter().map(define).collect(),
+            debug: self.debug != 0,
+        })
+    }
+}
+
+/// Compiles CUDA C++ source text, which messages call `name`, for a GPU of the virtual memory, and finds `kernel_count` kernels in it, which
+/// `gpuvm_module_kernel` takes. `options`: NULL for the defaults. Free the module by `gpuvm_module_free`. After an error, which has the
+/// compiler's log, `*module` is the null handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_compile(
+    vm: gpuvm_vm,
+    gpu: u32,
+    name: *const c_char,
+    source: *const c_char,
+    kernels: *const *const c_char,
+    kernel_count: u64,
+    options: *const gpuvm_compile_options,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("module", module)?;
+        place.set(gpuvm_module { id: 0 });
+        let options: gpuvm_compile_options = raw::options("options", options)?;
+        let options = options.read()?;
+        let kernels = raw::texts("kernels", kernels, kernel_count)?;
+        let (name, source) = (raw::text("name", name)?, raw::text("source", source)?);
+        let module = on_gpu(vm, gpu, |gpu| gpu.compile_with(name, source, &kernels, &options))?;
+        place.set(gpuvm_module {
+            id: handles::enter(module),
+        });
+        Ok(())
+    })
+}
+
+/// Compiles the CUDA C++ file at `path`. Else as `gpuvm_module_compile`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_compile_file(
+    vm: gpuvm_vm,
+    gpu: u32,
+    path: *const c_char,
+    kernels: *const *const c_char,
+    kernel_count: u64,
+    options: *const gpuvm_compile_options,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("module", module)?;
+        place.set(gpuvm_module { id: 0 });
+        let options: gpuvm_compile_options = raw::options("options", options)?;
+        let options = options.read()?;
+        let kernels = raw::texts("kernels", kernels, kernel_count)?;
+        let path = raw::text("path", path)?;
+        let module = on_gpu(vm, gpu, |gpu| gpu.compile_file_with(path, &kernels, &options))?;
+        place.set(gpuvm_module {
+            id: handles::enter(module),
+        });
+        Ok(())
+    })
+}
+
+/// Frees the handle. Its kernels stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_free(module: gpuvm_module) -> gpuvm_code {
+    guard(|| handles::free::<Module>("module", module.id))
+}
+
+/// Finds a kernel by the name that was given when the module was compiled. Free it by `gpuvm_kernel_free`. After an error `*kernel` is the
+/// null handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_kernel(
+    module: gpuvm_module,
+    name: *const c_char,
+    kernel: *mut gpuvm_kernel,
+) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("kernel", kernel)?;
+        place.set(gpuvm_kernel { id: 0 });
+        let module: Module = handles::copy("module", module.id)?;
+        let kernel = module.kernel(raw::text("name", name)?)?;
+        place.set(gpuvm_kernel {
+            id: handles::enter(kernel),
+        });
+        Ok(())
+    })
+}
+
+/// Frees the handle. Launches of the kernel go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_kernel_free(kernel: gpuvm_kernel) -> gpuvm_code {
+    guard(|| handles::free::<Kernel>("kernel", kernel.id))
+}
+
+/// Stores how many parameters the kernel has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_kernel_param_count(kernel: gpuvm_kernel, count: *mut u32) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("count", count)?;
+        let kernel: Kernel = handles::copy("kernel", kernel.id)?;
+        place.set(kernel.info().params.len() as u32);
+        Ok(())
+    })
+}
+
+/// Copies the C++ type of a parameter, counted from 0, to `text` as `gpuvm_vm_gpu_name` does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_kernel_param_type(
+    kernel: gpuvm_kernel,
+    param: u32,
+    text: *mut c_char,
+    capacity: u64,
+    length: *mut u64,
+) -> gpuvm_code {
+    guard(|| {
+        let kernel: Kernel = handles::copy("kernel", kernel.id)?;
+        let params = &kernel.info().params;
+        let found = params.get(param as usize);
+        let refused = || {
+            Failure::value(
+                "param",
+                param,
+                format!("the kernel has {}, counted from 0", params.len()),
+            )
+        };
+        let name = &found.ok_or_else(refused)?.type_name;
+        raw::put_text("text", name, text, capacity, length)
+    })
+}
+
+/// Makes a further stream of a GPU of the virtual memory. Free it by `gpuvm_stream_free`. After an error `*stream` is the null handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_stream_new(vm: gpuvm_vm, gpu: u32, stream: *mut gpuvm_stream) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("stream", stream)?;
+        place.set(gpuvm_stream { id: 0 });
+        let stream = on_gpu(vm, gpu, |gpu| gpu.stream())?;
+        place.set(gpuvm_stream {
+            id: handles::enter(stream),
+        });
+        Ok(())
+    })
+}
+
+/// Frees the handle. Launches on the stream go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_stream_free(stream: gpuvm_stream) -> gpuvm_code {
+    guard(|| handles::free::<StreamHandle>("stream", stream.id))
+}

@@ -1,0 +1,339 @@
+// What the classes of gpuvm/host.hpp do: each case by itself.
+#include <gpuvm/host.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace gh = gpuvm::host;
+
+#define HOLDS(condition)                                                                       \
+    do {                                                                                       \
+        if (!(condition)) {                                                                    \
+            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                                      \
+        }                                                                                      \
+    } while (0)
+
+namespace {
+
+constexpr std::uint64_t COUNT = 64 * 1024;
+
+struct point {
+    float x, y;
+};
+
+const char* const SOURCE = R"(
+#include <gpuvm/gpuvm.cuh>
+typedef unsigned long long u64;
+struct point { float x, y; };
+__device__ inline u64 first() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
+__device__ inline u64 lanes() { return static_cast<u64>(gridDim.x) * blockDim.x; }
+__global__ void add(gpuvm::array<unsigned> a, unsigned by) {
+    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += by;
+}
+__global__ void sum(gpuvm::array<const unsigned> a, u64* total) {
+    u64 own = 0;
+    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) own += a[i];
+    atomicAdd(total, own);
+}
+__global__ void move(gpuvm::array<point> a, point by, double scale) {
+    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+        point at = a[i];
+        at.x = at.x * float(scale) + by.x;
+        at.y = at.y * float(scale) + by.y;
+        a[i] = at;
+    }
+}
+__global__ void fill(unsigned* at, u64 n, unsigned value) {
+    for (u64 i = first(); i < n; i += lanes()) at[i] = value + i;
+}
+__global__ void share(gpuvm::broadcast<const unsigned> from, gpuvm::broadcast<unsigned> to, unsigned begin, unsigned end) {
+    for (u64 i = begin + first(); i < end; i += lanes()) to[i] = from[from.size() - 1 - i];
+}
+)";
+
+gpuvm_vm_options small() {
+    auto options = gh::sized<gpuvm_vm_options>();
+    options.frame_memory = 128 * 1024;
+    options.sim_workers = 1;
+    options.sim_memory = 64 << 20;
+    return options;
+}
+
+std::uint64_t sum_of(const gh::Module& module, const gh::Vm& vm, const gh::Region<unsigned>& region) {
+    auto total = vm.buffer<unsigned long long>(1);
+    module.kernel("sum").launch({4, 64}, region, total).sync();
+    return total.to_vector()[0];
+}
+
+void regions_of_all_kinds() {
+    const gh::Vm vm(small());
+    const auto module = vm.compile("all.cu", SOURCE, {"add", "sum", "move"});
+    const auto add = module.kernel("add");
+    HOLDS(add.parameters() == 2);
+    // A copy, zeros, and the program's own memory.
+    std::vector<unsigned> numbers(COUNT);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    auto copied = vm.region(numbers);
+    auto zeroed = vm.region<unsigned>(COUNT);
+    auto lent = vm.borrow(numbers.data(), COUNT);
+    for (const auto* region : {&copied, &zeroed, &lent}) {
+        const auto launch = add.launch({4, 64}, *region, 2u);
+        const auto end = launch.sync();
+        HOLDS(launch.done() && end.blocks == 4 && end.elapsed_ns > 0);
+    }
+    HOLDS(sum_of(module, vm, copied) == COUNT * (COUNT - 1) / 2 + 2 * COUNT);
+    HOLDS(zeroed.to_vector() == std::vector<unsigned>(COUNT, 2));
+    lent.close();
+    HOLDS(!lent && numbers[0] == 2 && numbers[COUNT - 1] == COUNT + 1);
+    // Parts, and what a home holds.
+    zeroed.write(10, {7, 8});
+    unsigned pair[2];
+    zeroed.read(10, pair, 2);
+    HOLDS(pair[0] == 7 && pair[1] == 8);
+    zeroed.read_home(11, pair, 1);
+    HOLDS(pair[0] == 8);
+    HOLDS(zeroed.advise(GPUVM_ADVICE_SEQUENTIAL) && !zeroed.advise(GPUVM_ADVICE_WRITE_ONCE));
+    zeroed.flush();
+    zeroed.flush_beside();
+    zeroed.evict();
+    zeroed.discard(0, COUNT);
+    HOLDS(zeroed.health().lost_homes == 0 && zeroed.size() == COUNT);
+    // Structures, by value too.
+    auto points = vm.region(std::vector<point>(1000, point{1, 2}));
+    module.kernel("move").launch({1, 64}, points, point{5, 6}, 2.0).sync();
+    const auto moved = points.to_vector();
+    HOLDS(moved[999].x == 7 && moved[999].y == 10);
+    HOLDS(vm.stats().pages_fetched > 0 && vm.info().frames == 32);
+}
+
+void files_in_place() {
+    const gh::Vm vm(small());
+    const auto module = vm.compile("all.cu", SOURCE, {"add", "sum"});
+    const char* const path = "numbers.bin";
+    std::vector<unsigned> numbers(COUNT, 3);
+    const auto bytes = static_cast<std::streamsize>(COUNT * sizeof(unsigned));
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(numbers.data()), bytes);
+    auto mapped = vm.map_file<unsigned>(path);
+    module.kernel("add").launch({4, 64}, mapped, 1u).sync();
+    mapped.close();
+    std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(numbers.data()), bytes);
+    HOLDS(numbers == std::vector<unsigned>(COUNT, 4));
+    auto options = gh::sized<gpuvm_region_options>();
+    options.read_only = 1;
+    options.never_evicted = 1;
+    options.name = "file";
+    HOLDS(sum_of(module, vm, vm.map_file<unsigned>(path, options)) == 4 * COUNT);
+    HOLDS(sum_of(module, vm, vm.region_of_file<unsigned>(path, options)) == 4 * COUNT);
+    std::remove(path);
+}
+
+void homes_at_a_neighbour_and_places_that_the_gpu_chooses() {
+    auto settings = small();
+    settings.transport = "direct";
+    settings.sim_neighbours = 1;
+    const gpuvm_loan loan = {16 << 20, 1, 0};
+    settings.loans = &loan;
+    settings.loan_count = 1;
+    settings.sim_memory = 256 << 20;
+    const gh::Vm vm(settings);
+    HOLDS(vm.info().transport == GPUVM_TRANSPORT_DIRECT && vm.info().borrowed_bytes == 16 << 20);
+    const auto module = vm.compile("all.cu", SOURCE, {"add", "sum"});
+    auto options = gh::sized<gpuvm_region_options>();
+    options.home_on_gpu = 1;
+    options.home_gpu = 1;
+    auto away = vm.region<unsigned>(COUNT, options);
+    module.kernel("add").launch({4, 64}, away, 9u).sync();
+    HOLDS(away.to_vector() == std::vector<unsigned>(COUNT, 9));
+    options = gh::sized<gpuvm_region_options>();
+    options.read_only = 1;
+    options.placement = GPUVM_PLACEMENT_IN_PLACE;
+    HOLDS(sum_of(module, vm, vm.region(std::vector<unsigned>(COUNT, 5), options)) == 5 * COUNT);
+    HOLDS(vm.stats().bytes_in_place > 0);
+    std::uint64_t given = 0;
+    gh::check(gpuvm_vm_give_back_borrowed(vm.raw(), 0, 16 << 20, &given));
+    HOLDS(given == 16 << 20);
+}
+
+void elastic_buffers_grow_shrink_and_pause() {
+    const gh::Vm vm(small());
+    const auto fill = vm.kernel("all.cu", SOURCE, "fill");
+    auto options = gh::sized<gpuvm_elastic_options>();
+    options.name = "keys";
+    options.tag = "cache";
+    auto keys = vm.elastic<unsigned>(1 << 28, options);
+    const auto grown = keys.grow(1000);
+    HOLDS(grown.first == 0 && keys.size() == 1000 && keys.capacity() >= 1000);
+    const auto pointer = keys.pointer();
+    fill.launch({2, 64}, keys, 1000ull, 5u).sync();
+    keys.ensure(100000);
+    keys.ensure(10);
+    HOLDS(keys.size() == 100000 && keys.pointer() == pointer);
+    HOLDS(vm.pause("cache") == 400000 && vm.elastic_stats().paused == 1);
+    try {
+        (void)keys.to_vector();
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_PAUSED);
+    }
+    HOLDS(vm.resume("cache") == 400000);
+    keys.shrink(99000);
+    const auto found = keys.to_vector();
+    for (unsigned i = 0; i < 1000; ++i) HOLDS(found[i] == 5 + i);
+    // As an address that gpuvm does not know.
+    fill.launch({1, 32}, gh::address<unsigned>{pointer}, 10ull, 77u).sync();
+    unsigned first = 0;
+    keys.read(0, &first, 1);
+    HOLDS(first == 77);
+    keys.close();
+    HOLDS(vm.trim(1 << 30) > 0);
+}
+
+void two_gpus_share_arrays() {
+    auto settings = small();
+    const char* gpus[] = {"sim", "sim"};
+    settings.gpus = gpus;
+    settings.gpu_count = 2;
+    settings.transport = "direct";
+    const gh::Vm vm(settings);
+    HOLDS(vm.gpus() == 2);
+    std::vector<unsigned> numbers(COUNT);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    const auto from = vm.broadcast(numbers);
+    auto to = vm.broadcast<unsigned>(COUNT);
+    auto region = vm.region<unsigned>(COUNT);
+    for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
+        const auto module = vm.compile("all.cu", SOURCE, {"share", "add"}, gpu);
+        const unsigned begin = gpu * COUNT / 2, end = (gpu + 1) * COUNT / 2;
+        vm.track([&] { module.kernel("share").launch({4, 64}, from, to, begin, end).sync(); });
+        module.kernel("add").launch({4, 64}, region, gpu + 1).sync();
+    }
+    const auto shared = to.to_vector();
+    for (unsigned i = 0; i < COUNT; ++i) HOLDS(shared[i] == COUNT - 1 - i);
+    HOLDS(region.to_vector() == std::vector<unsigned>(COUNT, 3));
+    to.flush();
+    unsigned last = 1;
+    to.read_home(COUNT - 1, &last, 1);
+    HOLDS(last == 0 && to.owner(0) < 2);
+    to.subscribe(1, 0, COUNT);
+    HOLDS((to.subscribers(0) & 2) != 0);
+    // What the program throws while GPUs are tracked comes out.
+    try {
+        vm.track([] { throw std::logic_error("mine"); });
+        HOLDS(false);
+    } catch (const std::logic_error& error) {
+        HOLDS(std::strcmp(error.what(), "mine") == 0);
+    }
+}
+
+void streams_and_waits() {
+    const gh::Vm vm(small());
+    const auto add = vm.kernel("all.cu", SOURCE, "add");
+    const auto stream = vm.stream();
+    auto region = vm.region<unsigned>(COUNT);
+    const auto launch = add.launch(gh::config(4, 64).on(stream), region, 1u);
+    while (!launch.wait(10'000'000)) {
+    }
+    std::thread([&] { add.launch({4, 64}, region, 1u).sync(); }).join();
+    HOLDS(region.to_vector() == std::vector<unsigned>(COUNT, 2));
+    // 16 lanes with a span each need 17 frames, and 32 need one more than there are.
+    add.launch(gh::config(1, 16).spans(1), region, 0u).sync();
+    try {
+        (void)add.launch(gh::config(1, 32).spans(1), region, 0u);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_SPANS);
+    }
+}
+
+void frames_come_and_go() {
+    auto settings = small();
+    settings.frame_capacity = 1 << 20;
+    const gh::Vm vm(settings);
+    HOLDS(vm.info().frame_capacity == 256);
+    const auto resized = vm.resize_frames(1 << 20);
+    HOLDS(resized.bytes == 1 << 20 && resized.missing_bytes == 0 && vm.info().frames == 256);
+    HOLDS(vm.resize_frames(64 * 1024).bytes >= 64 * 1024);
+}
+
+// Memory that a region borrows lives longer than the region, although the scope ends by an exception while a launch
+// runs.
+void an_exception_in_the_middle_of_a_scope() {
+    const gh::Vm vm(small());
+    const auto add = vm.kernel("all.cu", SOURCE, "add");
+    std::vector<unsigned> numbers(COUNT, 1);
+    try {
+        auto lent = vm.borrow(numbers.data(), COUNT);
+        auto launch = add.launch({4, 64}, lent, 6u);
+        auto buffer = vm.buffer<float>(100);
+        (void)add.launch({4, 64}, lent, 6.0f);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_ARGUMENTS && std::strstr(error.what(), "argument 2") != nullptr);
+    }
+    HOLDS(numbers == std::vector<unsigned>(COUNT, 7));
+}
+
+void what_was_moved_from_is_empty() {
+    gh::Vm vm(small());
+    auto one = vm.region<unsigned>(16);
+    auto two = std::move(one);
+    HOLDS(!one && two && two.size() == 16);
+    try {
+        one.flush();  // NOLINT: that is what is tried
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_INVALID_HANDLE);
+    }
+    one = vm.region<unsigned>(32);
+    two = std::move(one);
+    HOLDS(two.size() == 32);
+    auto& self = two;
+    two = std::move(self);
+    HOLDS(two.size() == 32);
+    const gpuvm_region raw = two.release();
+    gh::check(gpuvm_region_free(raw));
+    vm.close();
+    HOLDS(!vm);
+}
+
+struct test_case {
+    const char* name;
+    void (*run)();
+};
+
+const test_case CASES[] = {
+    {"regions_of_all_kinds", regions_of_all_kinds},
+    {"files_in_place", files_in_place},
+    {"homes_at_a_neighbour", homes_at_a_neighbour_and_places_that_the_gpu_chooses},
+    {"elastic_buffers", elastic_buffers_grow_shrink_and_pause},
+    {"two_gpus", two_gpus_share_arrays},
+    {"streams_and_waits", streams_and_waits},
+    {"frames_come_and_go", frames_come_and_go},
+    {"an_exception", an_exception_in_the_middle_of_a_scope},
+    {"moves", what_was_moved_from_is_empty},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+    for (const auto& one : CASES) {
+        if (argc == 1) {
+            std::puts(one.name);
+        } else if (std::strcmp(argv[1], one.name) == 0) {
+            one.run();
+            std::puts("done");
+            return 0;
+        }
+    }
+    return argc == 1 ? 0 : 2;
+} catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+}

@@ -1,0 +1,214 @@
+// Settings, texts and files that cannot be.
+#include "cases.h"
+
+static void sizes_of_pages_and_frames(void) {
+    gpuvm_vm vm = {5};
+    gpuvm_vm_options options = {.size = sizeof options, .page_size = 5000};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "5000", gpuvm_vm_new(&options, &vm));
+    HOLDS(vm.id == 0);
+    options = (gpuvm_vm_options){.size = sizeof options, .frame_memory = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "frame memory", gpuvm_vm_new(&options, &vm));
+    options = (gpuvm_vm_options){.size = sizeof options, .queue_depth = 3};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "queue depth is 3", gpuvm_vm_new(&options, &vm));
+    options = (gpuvm_vm_options){.size = sizeof options, .frame_memory = 1ull << 62};
+    gpuvm_code code = gpuvm_vm_new(&options, &vm);
+    HOLDS(code == GPUVM_CODE_INVALID_VALUE || code == GPUVM_CODE_OUT_OF_MEMORY || code == GPUVM_CODE_GPU);
+}
+
+static void sizes_of_structures(void) {
+    gpuvm_vm vm;
+    gpuvm_vm_options options;
+    memset(&options, 0, sizeof options);
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_vm_options)", gpuvm_vm_new(&options, &vm));
+    options.size = 1 << 20;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "set it to sizeof(gpuvm_vm_options)", gpuvm_vm_new(&options, &vm));
+    // A program of a later version, with a field more: fine where it is zero.
+    struct {
+        gpuvm_vm_options known;
+        uint64_t later;
+    } longer = {.known = {.size = sizeof longer, .sim_workers = 1}, .later = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "a later field is set", gpuvm_vm_new(&longer.known, &vm));
+    longer.later = 0;
+    OK(gpuvm_vm_new(&longer.known, &vm));
+    // A program of an earlier version, with fields less.
+    gpuvm_stats stats;
+    memset(&stats, 0xff, sizeof stats);
+    stats.size = 3 * sizeof(uint64_t);
+    OK(gpuvm_vm_stats(vm, 0, &stats));
+    HOLDS(stats.size == 24 && stats.faults == 0 && stats.coalesced == UINT64_MAX);
+    stats.size = 0;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "sizeof(gpuvm_stats)", gpuvm_vm_stats(vm, 0, &stats));
+    OK(gpuvm_vm_free(vm));
+}
+
+static void numbers_of_enumerations(void) {
+    fixture f = setup();
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`advice` is 99", gpuvm_region_advise(f.region, 99, NULL));
+    gpuvm_region region;
+    gpuvm_region_options options = {.size = sizeof options, .placement = 77};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`placement` is 77",
+            gpuvm_region_zeroed(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), 4, &region));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`element.kind` is 50",
+            gpuvm_region_zeroed(f.vm, NULL, gpuvm_number(50), 4, &region));
+    gpuvm_arg args[] = {GPUVM_ARG(f.region), gpuvm_arg_of(UINT32_MAX, 0)};
+    gpuvm_launch launch;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "kind of an argument", launch_of(f.add, args, 2, &launch));
+    gpuvm_vm_options tenant = {.size = sizeof tenant, .tenancy = 9};
+    gpuvm_vm vm;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`tenancy` is 9", gpuvm_vm_new(&tenant, &vm));
+    HOLDS(strcmp(gpuvm_code_name((gpuvm_code)-1), "GPUVM_CODE_UNKNOWN") == 0);
+    teardown(f, 0);
+}
+
+static void names_of_gpus_and_transports(void) {
+    gpuvm_vm vm;
+    const char* gpus[] = {"cuda:x"};
+    gpuvm_vm_options options = {.size = sizeof options, .gpus = gpus, .gpu_count = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "gpu is `cuda:x`", gpuvm_vm_new(&options, &vm));
+    options.gpu_count = 2;
+    const char* holes[] = {"sim", NULL};
+    options.gpus = holes;
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`gpus` is NULL", gpuvm_vm_new(&options, &vm));
+    options = (gpuvm_vm_options){.size = sizeof options, .transport = "tcp"};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "transport is `tcp`", gpuvm_vm_new(&options, &vm));
+    options = (gpuvm_vm_options){.size = sizeof options, .transport = "direct", .soft_engines = 2};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "soft has it, the transport direct has not", gpuvm_vm_new(&options, &vm));
+    const char* cuda[] = {"cuda:0"};
+    options = (gpuvm_vm_options){.size = sizeof options, .gpus = cuda, .gpu_count = 1, .sim_workers = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "begin with `sim_`", gpuvm_vm_new(&options, &vm));
+    vm = small_vm();
+    gpuvm_buffer buffer;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "GPU is 7", gpuvm_buffer_new(vm, 7, gpuvm_number(GPUVM_TYPE_U32), 4, &buffer));
+    OK(gpuvm_vm_free(vm));
+}
+
+static void texts_that_are_none(void) {
+    fixture f = setup();
+    gpuvm_region region;
+    gpuvm_region_options options = {.size = sizeof options, .name = "caf\xe9"};
+    REFUSED(GPUVM_CODE_INVALID_TEXT, "`name` is not UTF-8 from byte 3 on",
+            gpuvm_region_zeroed(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), 4, &region));
+    char name[4];
+    uint64_t length;
+    OK(gpuvm_vm_gpu_name(f.vm, 0, name, sizeof name, &length));
+    HOLDS(strlen(name) == 3 && length > 3);
+    OK(gpuvm_vm_gpu_name(f.vm, 0, NULL, 0, &length));
+    teardown(f, 0);
+}
+
+static void kernels_that_are_missing_or_wrong(void) {
+    fixture f = setup();
+    gpuvm_kernel kernel = {3};
+    REFUSED(GPUVM_CODE_NO_KERNEL, "`subtract`", gpuvm_module_kernel(f.module, "subtract", &kernel));
+    HOLDS(kernel.id == 0);
+    const char* names[] = {"wrong"};
+    gpuvm_module module = {3};
+    REFUSED(
+        GPUVM_CODE_COMPILE, "wrong.cu",
+        gpuvm_module_compile(f.vm, 0, "wrong.cu", "__global__ void wrong() { nothing(); }", names, 1, NULL, &module));
+    HOLDS(module.id == 0 && strstr(gpuvm_last_error(), "nothing") != NULL);
+    REFUSED(GPUVM_CODE_NO_KERNEL, "`wrong`",
+            gpuvm_module_compile(f.vm, 0, "empty.cu", "__global__ void right() {}", names, 1, NULL, &module));
+    REFUSED(GPUVM_CODE_FILE, "no/such/file.cu",
+            gpuvm_module_compile_file(f.vm, 0, "no/such/file.cu", names, 1, NULL, &module));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "the kernel has 2, counted from 0",
+            gpuvm_kernel_param_type(f.add, 2, NULL, 0, NULL));
+    teardown(f, 0);
+}
+
+static void files_that_are_missing_or_unwritable(void) {
+    fixture f = setup();
+    gpuvm_region region;
+    gpuvm_element bytes = gpuvm_number(GPUVM_TYPE_U8);
+    REFUSED(GPUVM_CODE_FILE, "No such file", gpuvm_region_map_file(f.vm, NULL, bytes, "no/such/file", &region));
+    REFUSED(GPUVM_CODE_REGION, "is no regular file", gpuvm_region_from_file(f.vm, NULL, bytes, "/dev/null", &region));
+    // Nobody writes a program that runs, not even root.
+    REFUSED(GPUVM_CODE_FILE, "/proc/self/exe", gpuvm_region_map_file(f.vm, NULL, bytes, "/proc/self/exe", &region));
+    // Read-only it can be had.
+    gpuvm_region_options options = {.size = sizeof options, .read_only = 1};
+    OK(gpuvm_region_map_file(f.vm, &options, bytes, "/proc/self/exe", &region));
+    char magic[4];
+    OK(gpuvm_region_read(region, 0, magic, 4));
+    HOLDS(memcmp(magic,
+                 "\x7f"
+                 "ELF",
+                 4) == 0);
+    OK(gpuvm_region_free(region));
+    teardown(f, 0);
+}
+
+static void memory_that_is_not_there(void) {
+    fixture f = setup();
+    gpuvm_buffer buffer;
+    REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "out of GPU memory",
+            gpuvm_buffer_new(f.vm, 0, gpuvm_number(GPUVM_TYPE_U32), 1ull << 40, &buffer));
+    REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "out of GPU memory",
+            gpuvm_buffer_new(f.vm, 0, gpuvm_number(GPUVM_TYPE_U64), UINT64_MAX, &buffer));
+    gpuvm_region region;
+    REFUSED(GPUVM_CODE_REGION, "more than an address space holds",
+            gpuvm_region_zeroed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U64), UINT64_MAX, &region));
+    gpuvm_elastic elastic;
+    gpuvm_elastic_options options = {.size = sizeof options, .name = "keys", .tag = "cache"};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "most elements",
+            gpuvm_elastic_new(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), UINT64_MAX, &elastic));
+    OK(gpuvm_elastic_new(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), 1 << 30, &elastic));
+    OK(gpuvm_elastic_grow(elastic, 64, NULL));
+    REFUSED(GPUVM_CODE_OUT_OF_MEMORY, "handles of GPU memory", gpuvm_elastic_grow(elastic, 1 << 29, NULL));
+    REFUSED(GPUVM_CODE_BEYOND_MAX, "`keys` would have", gpuvm_elastic_grow(elastic, 1 << 30, NULL));
+    REFUSED(GPUVM_CODE_OUT_OF_RANGE, "`keys`", gpuvm_elastic_shrink(elastic, 65));
+    uint64_t moved;
+    OK(gpuvm_vm_pause(f.vm, "cache", &moved));
+    HOLDS(moved == 256);
+    gpuvm_arg args[] = {GPUVM_ARG(elastic), GPUVM_ARG(1u)};
+    gpuvm_launch launch;
+    REFUSED(GPUVM_CODE_PAUSED, "resume tag `cache` first", launch_of(f.store, args, 2, &launch));
+    OK(gpuvm_vm_resume(f.vm, "cache", NULL));
+    OK(gpuvm_elastic_free(elastic));
+    teardown(f, 0);
+}
+
+static void writes_to_what_is_read_only_and_lent_twice(void) {
+    fixture f = setup();
+    uint32_t numbers[1024] = {0};
+    gpuvm_region one, two;
+    gpuvm_region_options options = {.size = sizeof options, .name = "one", .read_only = 1};
+    OK(gpuvm_region_borrowed(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), numbers, 1024, &one));
+    REFUSED(GPUVM_CODE_REGION, "it is read-only", gpuvm_region_write(one, 0, numbers, 4));
+    gpuvm_arg args[] = {GPUVM_ARG(one), GPUVM_ARG(1u)};
+    gpuvm_launch launch;
+    REFUSED(GPUVM_CODE_ARGUMENTS, "take gpuvm::array<const T>", launch_of(f.add, args, 2, &launch));
+    REFUSED(GPUVM_CODE_OVERLAP, "overlaps region `one`",
+            gpuvm_region_borrowed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U32), numbers + 512, 8, &two));
+    OK(gpuvm_region_free(one));
+    for (int i = 0; i < 1024; ++i) HOLDS(numbers[i] == 0);
+    teardown(f, 0);
+}
+
+static int32_t refuses(void* context) {
+    *(int*)context += 1;
+    return 42;
+}
+
+static void callbacks_that_fail(void) {
+    fixture f = setup();
+    int calls = 0;
+    REFUSED(GPUVM_CODE_CALLBACK, "the callback returned 42", gpuvm_vm_track(f.vm, refuses, &calls));
+    HOLDS(calls == 1);
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`iteration` is NULL", gpuvm_vm_track(f.vm, NULL, NULL));
+    teardown(f, 0);
+}
+
+static const test_case CASES[] = {
+    CASE(sizes_of_pages_and_frames),
+    CASE(sizes_of_structures),
+    CASE(numbers_of_enumerations),
+    CASE(names_of_gpus_and_transports),
+    CASE(texts_that_are_none),
+    CASE(kernels_that_are_missing_or_wrong),
+    CASE(files_that_are_missing_or_unwritable),
+    CASE(memory_that_is_not_there),
+    CASE(writes_to_what_is_read_only_and_lent_twice),
+    CASE(callbacks_that_fail),
+};
+
+int main(int argc, char** argv) { return run_cases(CASES, sizeof CASES / sizeof *CASES, argc, argv); }
