@@ -91,6 +91,33 @@ impl<E> RegionBuilder<E> {
         Ok(self.of_length(bytes / size))
     }
 
+    /// Why such a region does not lie in memory that is lent, if so.
+    fn not_in_lent_memory(&self) -> Option<&'static str> {
+        match (self.replicas, self.neighbour) {
+            (1, None) => None,
+            (1, Some(_)) => Some("memory that is lent lies in this host: leave home_on_gpu out"),
+            _ => Some("memory that is lent is one home; give the data to a region of its own for two"),
+        }
+    }
+
+    /// Checksums of the pages of memory that is lent, for a region that has any.
+    ///
+    /// # Safety
+    /// All of the region's bytes from `base` on can be read, and nobody writes them meanwhile.
+    unsafe fn checksums_of_lent(&self, base: *const u8) -> Option<Vec<u32>> {
+        let bytes = match self.integrity {
+            Integrity::Crc32c if self.length > 0 => self.bytes() as usize,
+            _ => 0,
+        };
+        // An empty slice does not take the address of empty memory, which may be null.
+        let bytes = match bytes {
+            0 => &[],
+            // SAFETY: the caller's promise.
+            _ => unsafe { std::slice::from_raw_parts(base, bytes) },
+        };
+        self.checksums_of(bytes)
+    }
+
     fn no_room(&self, length: usize, source: std::io::Error) -> Error {
         Error::Data {
             region: self.label(),
@@ -244,6 +271,33 @@ impl RegionBuilder<Untyped> {
         data.elements_mut().copy_from_slice(bytes);
         this.finish(data)
     }
+
+    /// Memory of this host that `owner` keeps, `bytes` bytes of whole elements from `base` on, in place: nothing is copied. The owner
+    /// is dropped when neither the region nor a launch of it is left. The pages live in this host's memory, whatever memory nodes there are.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes); [`Error::Region`] with two replicas; [`Error::Overlap`].
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, `base` is valid for reads of `bytes` bytes, and for writes unless the builder says read-only. From
+    /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
+    /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
+    pub unsafe fn from_owner(
+        self,
+        owner: impl Send + Sync + 'static,
+        base: *mut u8,
+        bytes: u64,
+    ) -> Result<RawRegion> {
+        let this = self.of_bytes(bytes, "the memory")?;
+        this.check()?;
+        if let Some(reason) = this.not_in_lent_memory() {
+            return Err(this.refused(reason.into()));
+        }
+        // SAFETY: the caller's promise; nothing reaches the memory but by this before the region is made.
+        let checksums = unsafe { this.checksums_of_lent(base) };
+        let memory = HostPages::kept_by(Box::new(owner), base, bytes);
+        this.create_in_host(memory, None, checksums, false)
+    }
 }
 
 impl<T: Pod> RegionBuilder<T> {
@@ -318,8 +372,7 @@ impl<T: Pod> RegionBuilder<T> {
     pub(crate) unsafe fn over(self, base: *mut T, length: usize) -> Result<Region<T>> {
         let this = self.of_length(length as u64);
         this.check()?;
-        if this.replicas != 1 {
-            let reason = "memory that is lent is one home; give the data to a region of its own for two";
+        if let Some(reason) = this.not_in_lent_memory() {
             return Err(this.refused(reason.into()));
         }
         let memory = HostPages {
@@ -327,11 +380,8 @@ impl<T: Pod> RegionBuilder<T> {
             bytes: this.bytes(),
             owner: Owner::Borrowed,
         };
-        let checksums = (this.integrity == Integrity::Crc32c).then(|| {
-            // SAFETY: the caller's promise; the NIC does not know the memory yet.
-            let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length * this.element.bytes()) };
-            this.checksums_of(bytes).unwrap_or_default()
-        });
+        // SAFETY: the caller's promise; the NIC does not know the memory yet.
+        let checksums = unsafe { this.checksums_of_lent(memory.base) };
         this.create_in_host(memory, None, checksums, true)
     }
 }
