@@ -163,12 +163,17 @@ class Array(_Shaped):
         low, high, rest = self._span(key)
         row = rows_of(self._shape)
         shape = (high - low, *self._shape[1:]) if self._shape else ()
-        given = np.asarray(values)
-        if not np.can_cast(given.dtype, self._dtype, "same_kind") and given.dtype.kind != self._dtype.kind:
-            raise DtypeError(f"array `{self._name}` has {self._dtype}, and {given.dtype} is no such number: convert it by .astype")
-        probe = np.empty(shape, self._dtype)[rest] if row and high > low else None
-        whole = isinstance(probe, np.ndarray) and probe.size == math.prod(shape)
-        part = np.empty(shape, self._dtype) if whole else self._rows(low, high)
+        given = values if isinstance(values, (np.ndarray, np.generic, tuple)) else np.asarray(values)
+        if not isinstance(given, tuple):
+            # Python's whole numbers fit or do not; NumPy says so below.
+            whole = not isinstance(values, (np.ndarray, np.generic)) and given.dtype.kind in "iu" and self._dtype.kind in "iufc"
+            if not whole and not np.can_cast(given.dtype, self._dtype, "same_kind"):
+                raise DtypeError(f"array `{self._name}` has {self._dtype}, and {given.dtype} would lose values: convert it by .astype")
+            given = values if whole else given
+        # Rows that are overwritten whole need not be read.
+        places = np.empty(shape, self._dtype)[rest] if row and high > low else None
+        covered = isinstance(places, np.ndarray) and places.size == math.prod(shape)
+        part = np.empty(shape, self._dtype) if covered else self._rows(low, high)
         part[rest] = given
         self._core.write(low * row, as_bytes(part))
 

@@ -229,13 +229,11 @@ impl Scalar<'_, '_> {
         format!("an object of type {class}")
     }
 
-    fn out_of_range(&self, name: &str, least: impl ToString, most: impl ToString) -> PyErr {
+    fn out_of_range(&self, name: &str, least: impl std::fmt::Debug, most: impl std::fmt::Debug) -> PyErr {
         errors::argument_range(format!(
-            "{}: {} does not fit `{name}`, which has {} to {}",
+            "{}: {} does not fit `{name}`, which has {least:?} to {most:?}",
             self.what(),
-            self.value,
-            least.to_string(),
-            most.to_string()
+            self.value
         ))
     }
 
