@@ -22,20 +22,21 @@ pub struct Buffer {
     device: Device,
 }
 
+/// A buffer's identity among what launches are given.
+pub fn id(slot: &Arc<Slot<RawBuffer>>) -> usize {
+    Arc::as_ptr(slot) as usize
+}
+
 impl Buffer {
+    /// With what exports and accesses wait for.
     pub fn new(slot: Arc<Slot<RawBuffer>>, flights: Arc<Flights>, device: Device) -> Self {
         Self { slot, flights, device }
-    }
-
-    /// Its identity among what launches are given.
-    pub fn id(&self) -> usize {
-        Arc::as_ptr(&self.slot) as usize
     }
 
     /// The buffer, when the launches that name it have ended.
     fn at_rest(&self, py: Python<'_>) -> PyResult<Arc<RawBuffer>> {
         let buffer = self.slot.get()?;
-        self.flights.settle(py, Some(self.id()))?;
+        self.flights.settle(py, Some(id(&self.slot)))?;
         Ok(buffer)
     }
 }

@@ -11,10 +11,10 @@ use pyo3::{
 };
 
 use crate::{
-    array::Region,
-    buffer::Buffer,
+    array::{Held, Region},
+    buffer::{self, Buffer},
     errors::{self, Raised},
-    launch::{Flight, Launch, Stream},
+    launch::{Flight, Kept, Launch, Stream},
     memory::{self, Described},
     slot::Slot,
     vm::Family,
@@ -116,8 +116,8 @@ impl Kernel {
         });
         let launch = launched.raised()?;
         let named = given.iter().filter_map(Given::id).collect();
-        let keeps = given.into_iter().filter_map(Given::keeps).collect();
-        let flight = Arc::new(Flight::new(launch, named, keeps));
+        let kept = given.into_iter().filter_map(Given::kept).collect();
+        let flight = Arc::new(Flight::new(launch, named, kept));
         self.family.flights.add(py, &flight);
         Ok(Launch {
             slot: Slot::new(format!("a launch of {}", self.kernel.what()), flight),
@@ -143,8 +143,8 @@ fn own_stream(stream: &Bound<'_, PyAny>) -> PyResult<Arc<gpuvm::StreamHandle>> {
 
 /// An argument, with what keeps it.
 enum Given {
-    Region(Arc<RawRegion>, usize),
-    Buffer(Arc<RawBuffer>, usize),
+    Region(Arc<RawRegion>, Arc<Held>),
+    Buffer(Arc<RawBuffer>, Arc<Slot<RawBuffer>>),
     Value(ElementType, Vec<u8>),
     /// Another library's device memory.
     Address(ElementType, u64, Py<PyAny>),
@@ -154,11 +154,11 @@ impl Given {
     fn of(kernel: &KernelInfo, place: usize, value: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(region) = value.cast::<Region>() {
             let held = &region.get().held;
-            return Ok(Self::Region(held.slot.get()?, held.id()));
+            return Ok(Self::Region(held.slot.get()?, Arc::clone(held)));
         }
         if let Ok(buffer) = value.cast::<Buffer>() {
             let buffer = buffer.get();
-            return Ok(Self::Buffer(buffer.slot.get()?, buffer.id()));
+            return Ok(Self::Buffer(buffer.slot.get()?, Arc::clone(&buffer.slot)));
         }
         // What the package makes of NumPy's scalars, and of other libraries' memory.
         if let Ok((described, bytes)) = value.extract::<(Described, Vec<u8>)>() {
@@ -183,15 +183,19 @@ impl Given {
 
     fn id(&self) -> Option<usize> {
         match self {
-            Self::Region(_, id) | Self::Buffer(_, id) => Some(*id),
+            Self::Region(_, held) => Some(held.id()),
+            Self::Buffer(_, slot) => Some(buffer::id(slot)),
             Self::Value(..) | Self::Address(..) => None,
         }
     }
 
-    fn keeps(self) -> Option<Py<PyAny>> {
+    /// What the launch keeps: not the region itself, which may be closed meanwhile.
+    fn kept(self) -> Option<Kept> {
         match self {
-            Self::Address(_, _, keep) => Some(keep),
-            _ => None,
+            Self::Region(_, held) => Some(Box::new(held)),
+            Self::Buffer(_, slot) => Some(Box::new(slot)),
+            Self::Address(_, _, object) => Some(Box::new(object)),
+            Self::Value(..) => None,
         }
     }
 }

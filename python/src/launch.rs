@@ -27,21 +27,24 @@ pub struct Flight {
     named: Vec<usize>,
     /// Whether somebody has seen how it ended.
     told: AtomicBool,
-    /// Memory of other libraries.
-    _keeps: Vec<Py<PyAny>>,
+    /// What it was given: as long as it runs, so that an array that Python has forgotten does not make Python wait.
+    kept: Mutex<Vec<Kept>>,
 }
+
+/// Anything that is to stay.
+pub type Kept = Box<dyn Send + Sync>;
 
 /// How a launch ended; none while it runs.
 type Ended = Option<gpuvm::Result<gpuvm::LaunchReport>>;
 
 impl Flight {
     /// A launch that was enqueued just now.
-    pub fn new(launch: gpuvm::Launch, named: Vec<usize>, keeps: Vec<Py<PyAny>>) -> Self {
+    pub fn new(launch: gpuvm::Launch, named: Vec<usize>, kept: Vec<Kept>) -> Self {
         Self {
             launch,
             named,
             told: AtomicBool::new(false),
-            _keeps: keeps,
+            kept: Mutex::new(kept),
         }
     }
 
@@ -101,6 +104,8 @@ impl Flights {
         let ended: Vec<_> = self.running.lock().extract_if(.., |flight| flight.launch.is_done()).collect();
         for flight in ended {
             let outcome = flight.wait_within(py, SLICE);
+            let kept = std::mem::take(&mut *flight.kept.lock());
+            drop(kept);
             if let (false, Some(Err(error))) = (flight.is_told(), outcome) {
                 self.untold.lock().push(error);
             }
