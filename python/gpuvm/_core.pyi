@@ -1,28 +1,12 @@
 """The core, in Rust. Users have the classes around it."""
 
-from typing import Any, Dict, List, Optional, Tuple, TypedDict, final
+from typing import Any, Dict, List, Optional, Tuple, final
 
-import numpy as np
+from ._dtypes import Bytes, Described, Shape, Wanted
 
 __version__: str
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Described = Tuple[str, int, int, str]
-
-class Wanted(TypedDict):
-    name: str
-    element: Described
-    read_only: bool
-    never_evicted: bool
-    placement: str
-
-class Shape(TypedDict):
-    grid: Tuple[int, int, int]
-    block: Tuple[int, int, int]
-    shared: int
-    lane_spans: int
-    warp_spans: int
-    deadline: Optional[float]
+__all__ = ["Buffer", "Kernel", "Launch", "Module", "Region", "Stream", "Vm", "__version__", "operation"]
 
 @final
 class Vm:

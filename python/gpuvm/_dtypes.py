@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple, TypedDict
 
 import numpy as np
 
 from .errors import DtypeError, LayoutError
 
+#: Kind, bytes, alignment and name of an element type.
 Described = Tuple[str, int, int, str]
+#: Memory, as the core takes it.
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Wanted(TypedDict):
+    """What an array is to be."""
+
+    name: str
+    element: Described
+    read_only: bool
+    never_evicted: bool
+    placement: str
+
+
+class Shape(TypedDict):
+    """What a launch is to be."""
+
+    grid: Tuple[int, int, int]
+    block: Tuple[int, int, int]
+    shared: int
+    lane_spans: int
+    warp_spans: int
+    deadline: Optional[float]
 
 
 def described(dtype: np.dtype[Any], what: str) -> Described:
@@ -38,10 +62,11 @@ def in_place(source: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
             f"array `{name}`: the memory of shape {source.shape} with strides {source.strides} is not contiguous by rows; "
             "say copy=True, or pass numpy.ascontiguousarray(...)"
         )
-    return source
+    found: np.ndarray[Any, np.dtype[Any]] = source
+    return found
 
 
-def as_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def as_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> Bytes:
     """The bytes of a contiguous array, as the core takes them."""
     return np.ndarray.view(array.reshape(-1), np.ndarray).view(np.uint8)
 

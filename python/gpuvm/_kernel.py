@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _core
-from ._dtypes import described
+from ._dtypes import Shape, described
 from ._memory import Array, Buffer
 from .errors import ArgumentError, LayoutError
 
@@ -147,7 +147,7 @@ class Kernel:
         ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
         ``deadline``: seconds after which the kernel is stopped.
         """
-        shape: _core.Shape = {
+        shape: Shape = {
             "grid": _dims(grid, "grid"),
             "block": _dims(block, "block"),
             "shared": shared,

@@ -10,12 +10,12 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _core
-from ._dtypes import as_bytes, described, in_place
+from ._dtypes import Wanted, as_bytes, described, in_place
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
 from .errors import DtypeError, RegionError, SettingError
 
-Shape = Union[int, Sequence[int]]
+Lengths = Union[int, Sequence[int]]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -33,7 +33,7 @@ def _bytes(value: Union[int, str], what: str) -> int:
     return int(value)
 
 
-def _shape(value: Shape, what: str) -> Tuple[int, ...]:
+def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
     lengths = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
     for length in lengths:
         if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:
@@ -117,7 +117,7 @@ class Vm:
 
     def _wanted(
         self, name: Optional[str], dtype: np.dtype[Any], read_only: bool, never_evicted: bool, placement: str
-    ) -> _core.Wanted:
+    ) -> Wanted:
         if name is None:
             self._arrays += 1
             name = f"array {self._arrays}"
@@ -160,7 +160,7 @@ class Vm:
 
     def zeros(
         self,
-        shape: Shape,
+        shape: Lengths,
         dtype: Any = np.float32,
         *,
         name: Optional[str] = None,
@@ -176,7 +176,7 @@ class Vm:
         self,
         path: Union[str, "os.PathLike[str]"],
         dtype: Any = np.uint8,
-        shape: Optional[Shape] = None,
+        shape: Optional[Lengths] = None,
         *,
         read_only: bool = True,
         name: Optional[str] = None,
