@@ -2,7 +2,8 @@
 // those that are near enough among the nearest that are known.
 #include "access.cuh"
 
-// distances[q * count + v]: squared distance of query q and vector first + v. A warp takes a vector, and holds its page.
+// distances[q * count + v]: squared distance of query q and vector first + v. A warp takes a vector, and holds its
+// page.
 template <class T>
 __global__ void __launch_bounds__(128, 4)
     distances(in<T> vectors, const T* queries, T* distances, unsigned long long width, unsigned long long first,

@@ -1,5 +1,5 @@
-// Rows of a table, in the order of their ids, and the other way: rows that are added to those of a table. A warp takes a
-// row, and holds the page of the part of it that it reads.
+// Rows of a table, in the order of their ids, and the other way: rows that are added to those of a table. A warp takes
+// a row, and holds the page of the part of it that it reads.
 #include "access.cuh"
 
 // out[k] = table[ids[k]], rows of `width` elements.

@@ -155,7 +155,9 @@ impl Region {
         versioned: bool,
     ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
         let region = self.at_rest(py)?;
-        let Some(addr) = py.detach(|| region.resident_addr()).raised()? else { return Ok(None) };
+        let Some(addr) = py.detach(|| region.resident_addr()).raised()? else {
+            return Ok(None);
+        };
         let tensor = Tensor {
             addr,
             device: self.device,

@@ -69,7 +69,9 @@ fn in_full(error: &Error) -> String {
 
 fn class_of_gpu(source: &GpuError) -> &'static str {
     match source {
-        GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } | GpuError::Compile { .. } => "CompileError",
+        GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } | GpuError::Compile { .. } => {
+            "CompileError"
+        }
         GpuError::KernelNotFound { .. } => "KernelNotFoundError",
         GpuError::OutOfMemory { .. } => "OutOfMemoryError",
         GpuError::BadArguments { .. } => "ArgumentError",

@@ -87,7 +87,12 @@ impl Kernel {
     #[getter]
     fn parameters(&self) -> PyResult<Vec<String>> {
         let kernel = self.kernel.get()?;
-        Ok(kernel.info().params.iter().map(|param| param.type_name.clone()).collect())
+        Ok(kernel
+            .info()
+            .params
+            .iter()
+            .map(|param| param.type_name.clone())
+            .collect())
     }
 
     /// Enqueues a launch.
@@ -215,7 +220,9 @@ impl Scalar<'_, '_> {
     fn given(&self) -> PyResult<Given> {
         let param = self.kernel.params.get(self.place);
         // Where there is no parameter the runtime says how many there are.
-        let (name, bytes) = param.map_or(("long long", 8), |param| (param.type_name.as_str(), param.bytes as usize));
+        let (name, bytes) = param.map_or(("long long", 8), |param| {
+            (param.type_name.as_str(), param.bytes as usize)
+        });
         let kind = param.map_or("Signed".to_owned(), |param| format!("{:?}", param.kind));
         let value = self.value;
         let whole = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>();
@@ -223,13 +230,19 @@ impl Scalar<'_, '_> {
             "Signed" if whole => self.signed(name, bytes),
             "Unsigned" if whole => self.unsigned(name, bytes),
             "Float" if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
-            _ => Err(errors::argument(format!("{}: {} was given for `{name}`", self.what(), self.described()))),
+            _ => Err(errors::argument(format!(
+                "{}: {} was given for `{name}`",
+                self.what(),
+                self.described()
+            ))),
         }
     }
 
     fn described(&self) -> String {
         let class = self.value.get_type();
-        let class = class.fully_qualified_name().map_or_else(|_| "an object".into(), |name| name.to_string());
+        let class = class
+            .fully_qualified_name()
+            .map_or_else(|_| "an object".into(), |name| name.to_string());
         format!("an object of type {class}")
     }
 
@@ -258,7 +271,10 @@ impl Scalar<'_, '_> {
     fn signed(&self, name: &str, bytes: usize) -> PyResult<Given> {
         let most = i64::MAX >> (64 - 8 * bytes.min(8));
         match self.whole::<i64>()?.filter(|value| (-most - 1..=most).contains(value)) {
-            Some(value) => Ok(Given::Value(memory::element("i", bytes, bytes, name)?, value.to_le_bytes()[..bytes].into())),
+            Some(value) => Ok(Given::Value(
+                memory::element("i", bytes, bytes, name)?,
+                value.to_le_bytes()[..bytes].into(),
+            )),
             None => Err(self.out_of_range(name, -most - 1, most)),
         }
     }
@@ -269,7 +285,10 @@ impl Scalar<'_, '_> {
             _ => u64::MAX >> (64 - 8 * bytes.min(8)),
         };
         match self.whole::<u64>()?.filter(|value| *value <= most) {
-            Some(value) => Ok(Given::Value(memory::element("u", bytes, bytes, name)?, value.to_le_bytes()[..bytes].into())),
+            Some(value) => Ok(Given::Value(
+                memory::element("u", bytes, bytes, name)?,
+                value.to_le_bytes()[..bytes].into(),
+            )),
             None => Err(self.out_of_range(name, 0, most)),
         }
     }

@@ -101,7 +101,11 @@ impl Flights {
     }
 
     fn prune(&self, py: Python<'_>) {
-        let ended: Vec<_> = self.running.lock().extract_if(.., |flight| flight.launch.is_done()).collect();
+        let ended: Vec<_> = self
+            .running
+            .lock()
+            .extract_if(.., |flight| flight.launch.is_done())
+            .collect();
         for flight in ended {
             let outcome = flight.wait_within(py, SLICE);
             let kept = std::mem::take(&mut *flight.kept.lock());

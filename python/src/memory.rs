@@ -39,7 +39,9 @@ impl Memory {
                 bytes: *bytes,
                 writable: !read_only,
             }),
-            _ => Err(errors::layout(format!("an array of bytes is wanted, not {typestr} of shape {shape:?}"))),
+            _ => Err(errors::layout(format!(
+                "an array of bytes is wanted, not {typestr} of shape {shape:?}"
+            ))),
         }
     }
 
@@ -101,7 +103,11 @@ pub fn element(kind: &str, bytes: usize, align: usize, name: &str) -> PyResult<E
         ("f", 4) => ElementType::F32,
         ("f", 8) => ElementType::F64,
         ("f" | "c" | "V", bytes) if bytes > 0 => ElementType::structure(name, bytes, align.max(1)),
-        _ => return Err(errors::argument(format!("elements of type {name} are nothing that a kernel takes"))),
+        _ => {
+            return Err(errors::argument(format!(
+                "elements of type {name} are nothing that a kernel takes"
+            )));
+        }
     })
 }
 

@@ -77,7 +77,9 @@ impl<T: Send + Sync> Drop for Slot<T> {
             // Its end would wait for threads that this process does not have.
             return;
         }
-        let Some(value) = self.value.get_mut().take() else { return };
+        let Some(value) = self.value.get_mut().take() else {
+            return;
+        };
         // A region waits for its launches: other Python threads go on meanwhile. Without an interpreter nobody waits for it.
         let mut value = Some(value);
         Python::try_attach(|py| {

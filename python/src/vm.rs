@@ -82,7 +82,10 @@ impl Wanted {
                 return Err(errors::setting(format!("placement is `{other}`: {wanted}")));
             }
         };
-        let mut builder = vm.raw_region(described(&self.element)?).name(&self.name).placement(placement);
+        let mut builder = vm
+            .raw_region(described(&self.element)?)
+            .name(&self.name)
+            .placement(placement);
         if self.read_only {
             builder = builder.read_only();
         }
@@ -238,7 +241,11 @@ impl Vm {
         let slot = Arc::new(Slot::new(what, buffer));
         self.family.add(&slot);
         let simulated = vm.device().capabilities().compute_capability.is_none();
-        Ok(Buffer::new(slot, Arc::clone(&self.family.flights), self.device(simulated)))
+        Ok(Buffer::new(
+            slot,
+            Arc::clone(&self.family.flights),
+            self.device(simulated),
+        ))
     }
 
     /// A compiled source.

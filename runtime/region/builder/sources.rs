@@ -282,12 +282,7 @@ impl RegionBuilder<Untyped> {
     /// Until `owner` is dropped, `base` is valid for reads of `bytes` bytes, and for writes unless the builder says read-only. From
     /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
     /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
-    pub unsafe fn from_owner(
-        self,
-        owner: impl Send + Sync + 'static,
-        base: *mut u8,
-        bytes: u64,
-    ) -> Result<RawRegion> {
+    pub unsafe fn from_owner(self, owner: impl Send + Sync + 'static, base: *mut u8, bytes: u64) -> Result<RawRegion> {
         let this = self.of_bytes(bytes, "the memory")?;
         this.check()?;
         if let Some(reason) = this.not_in_lent_memory() {
