@@ -76,6 +76,12 @@ impl<E> Buffer<E> {
         self.length == 0
     }
 
+    /// Device address of its first element, for other libraries that use the same GPU. It is valid while the buffer, or a launch that
+    /// names it, is there.
+    pub fn addr(&self) -> u64 {
+        self.inner.memory.addr()
+    }
+
     /// The type of its elements.
     pub fn element(&self) -> &ElementType {
         &self.element

@@ -20,7 +20,7 @@ mod host;
 mod neighbour;
 mod striped;
 
-pub(crate) use host::{FileMap, HostPages, InHost, Owner};
+pub(crate) use host::{FileMap, HostPages, InHost};
 pub(crate) use neighbour::AtNeighbour;
 pub(crate) use striped::{AtNodes, NodeMemory};
 

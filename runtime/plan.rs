@@ -3,7 +3,7 @@
 mod kind;
 mod queues;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use gpuvm_gpu::{CompileOptions, Gpu};
 use gpuvm_layouts as layout;
@@ -25,6 +25,15 @@ pub enum Loan {
     /// there. The loan begins small, and grows by a quarter of itself at most when few slots are free, between launches. When the owner, or another process there, leaves less free than the reserve, what
     /// is missing is taken back at once, also while launches run, and is free when they have ended.
     Auto,
+}
+
+/// A folder of modules that a simulated GPU compiled before.
+#[derive(Debug, Clone)]
+pub(crate) enum Precompiled {
+    /// They are looked for there.
+    In(PathBuf),
+    /// They are put there.
+    Into(PathBuf),
 }
 
 impl Loan {
@@ -72,6 +81,8 @@ pub(crate) struct Settings {
     /// Bytes of such a chunk, at least a page: a power of two.
     pub mirror_chunk: u64,
     pub support_options: CompileOptions,
+    /// Of a simulated GPU.
+    pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
 }

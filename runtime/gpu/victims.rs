@@ -490,6 +490,7 @@ mod tests {
             second_path: 0,
             mirror_chunk: 2 << 20,
             support_options: CompileOptions::default(),
+            precompiled: None,
             tenancy: crate::Tenancy::none(),
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();

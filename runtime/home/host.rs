@@ -39,6 +39,8 @@ unsafe impl Sync for HostPages {}
 pub(crate) enum Owner {
     /// The caller, until its scope ends.
     Borrowed,
+    /// What the caller gave to keep it.
+    Kept { _owner: Box<dyn Send + Sync> },
     /// A `Vec` of the region's.
     Vec { _vec: Box<dyn Send + Sync> },
     /// System pages of the region's.
@@ -118,6 +120,24 @@ impl HostPages {
             base: owned.base.cast(),
             bytes: (owned.length * size_of::<T>()) as u64,
             owner: Owner::Vec { _vec: Box::new(owned) },
+        }
+    }
+
+    /// Memory of somebody else's.
+    pub fn borrowed(base: *mut u8, bytes: u64) -> Self {
+        Self {
+            base,
+            bytes,
+            owner: Owner::Borrowed,
+        }
+    }
+
+    /// Memory that `owner` keeps.
+    pub fn kept_by(owner: Box<dyn Send + Sync>, base: *mut u8, bytes: u64) -> Self {
+        Self {
+            base,
+            bytes,
+            owner: Owner::Kept { _owner: owner },
         }
     }
 

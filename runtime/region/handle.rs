@@ -101,6 +101,23 @@ impl<E> Region<E> {
         &self.inner.element
     }
 
+    /// Device address of element 0, where all elements lie as plain memory for good: of a [never-evicted](super::RegionBuilder::never_evicted)
+    /// region on the GPU that it was made on, once kernels have touched each of its pages. Else none. Stores there by others than this
+    /// library's kernels are unknown to it and never reach the home, so it is for reading.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] when GPU memory cannot be read.
+    pub fn resident_addr(&self) -> Result<Option<u64>> {
+        let own = &self.inner.own;
+        if !self.inner.never_evicted || self.is_empty() {
+            return Ok(None);
+        }
+        let words = own.gpu.or_lost(own.view.read_words(&**own.gpu.device()))?;
+        let resident = |bits: &u64| u64::from(PageWord::from_bits(*bits).state) == layout::STATE_RESIDENT;
+        let all = words.len() as u64 == self.pages() && words.iter().all(resident);
+        Ok(all.then_some(own.frames_addr))
+    }
+
     /// Ends the region and says whether every page reached its home.
     ///
     /// # Errors

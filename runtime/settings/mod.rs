@@ -29,7 +29,7 @@ mod simulated;
 mod soft;
 mod transport;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use gpuvm_gpu::{CompileOptions, Gpu as Device};
 use gpuvm_memory_node::NodeClient;
@@ -37,7 +37,7 @@ use gpuvm_memory_node::NodeClient;
 use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
-    plan::{Loan, QueuePlan, Settings, refuse},
+    plan::{Loan, Precompiled, QueuePlan, Settings, refuse},
     tenancy::Tenancy,
     vm::Vm,
 };
@@ -90,6 +90,7 @@ impl Default for VmBuilder {
                 second_path: 0,
                 mirror_chunk: 2 << 20,
                 support_options: CompileOptions::default(),
+                precompiled: None,
                 tenancy: Tenancy::default(),
             },
         }
@@ -208,6 +209,21 @@ impl VmBuilder {
     #[doc(hidden)]
     pub fn support_options(mut self, options: CompileOptions) -> Self {
         self.settings.support_options = options;
+        self
+    }
+
+    /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
+    /// this crate. What is found there needs no compiler on this machine. Seeded runs compile anew. Default: none.
+    pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.settings.precompiled = Some(Precompiled::In(dir.into()));
+        self
+    }
+
+    /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
+    /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport and on
+    /// [`guarded_regions`](Self::guarded_regions).
+    pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.settings.precompiled = Some(Precompiled::Into(dir.into()));
         self
     }
 

@@ -7,6 +7,7 @@ use gpuvm_sim_gpu::{Mode, SimGpu, SimOptions};
 
 use crate::{
     error::{Doing, Result},
+    plan::Precompiled,
     settings::{QueuePlan, Settings, TransportKind, refuse},
 };
 
@@ -156,6 +157,11 @@ impl SimulatedGpu {
         if let Some(name) = &self.shared_as {
             gpu = gpu.shared_as(name);
         }
+        gpu = match &settings.precompiled {
+            Some(Precompiled::In(dir)) => gpu.precompiled(dir),
+            Some(Precompiled::Into(dir)) => gpu.precompile_into(dir),
+            None => gpu,
+        };
         if let Some(workers) = self.workers.or(beside) {
             gpu = gpu.workers(workers);
         }

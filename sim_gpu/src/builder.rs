@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::core::{Core, Options};
 use super::memory::Memory;
+use super::shelf::Shelf;
 use super::{Mode, Observer, Preemption, SimGpu, SimOptions, preempt};
 
 /// Device memory unless told otherwise: 1 GiB.
@@ -29,6 +30,7 @@ pub struct SimGpuBuilder {
     mode: Mode,
     compiler: Option<String>,
     cache_dir: Option<PathBuf>,
+    shelf: Option<Shelf>,
     preemption: Preemption,
     preempt_after: Duration,
     skip_exited: bool,
@@ -50,6 +52,7 @@ impl SimGpuBuilder {
             mode: Mode::Fast,
             compiler: None,
             cache_dir: None,
+            shelf: None,
             preemption: Preemption::Signal,
             preempt_after: Duration::from_millis(5),
             skip_exited: false,
@@ -141,6 +144,24 @@ impl SimGpuBuilder {
         self
     }
 
+    /// A folder of modules that were [compiled before](Self::precompile_into): what is found there needs no compiler. The fast mode uses it
+    /// where lanes are preempted by signal; none by default.
+    #[must_use]
+    pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
+        let (dir, fill) = (dir.into(), false);
+        self.shelf = Some(Shelf { dir, fill });
+        self
+    }
+
+    /// Puts every module that is compiled into this folder as well, for [`precompiled`](Self::precompiled) of the same version of this
+    /// crate on a machine with no compiler.
+    #[must_use]
+    pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
+        let (dir, fill) = (dir.into(), true);
+        self.shelf = Some(Shelf { dir, fill });
+        self
+    }
+
     /// How a lane that never yields is stopped; by signal where that is possible.
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Self {
@@ -213,6 +234,7 @@ impl SimGpuBuilder {
                 Preemption::Counter
             },
             cache_dir: self.cache_dir,
+            shelf: self.shelf.filter(|_| seed.is_none()),
             threads: Vec::new(),
         };
         gpu.start_threads(workers)?;

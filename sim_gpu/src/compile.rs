@@ -352,7 +352,7 @@ impl Build {
 }
 
 /// The device library's headers and this GPU's own.
-fn headers() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+pub(crate) fn headers() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     gpuvm_gpu::headers().iter().chain(HEADERS)
 }
 

@@ -44,6 +44,7 @@ mod report;
 mod resident;
 mod rewrite;
 mod seeded;
+mod shelf;
 mod spaces;
 mod stacks;
 mod stream;
@@ -66,6 +67,7 @@ use self::copier::SimCopier;
 use self::core::Core;
 use self::module::{ModuleInner, SimModule};
 use self::seeded::{Scheduler, engine_copies};
+use self::shelf::Shelf;
 use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
@@ -149,6 +151,7 @@ pub struct SimGpu {
     compiler: Option<String>,
     preemption: Preemption,
     cache_dir: Option<PathBuf>,
+    shelf: Option<Shelf>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -383,10 +386,24 @@ impl Gpu for SimGpu {
         kernels: &[&str],
         options: &CompileOptions,
     ) -> Result<Arc<dyn Module>, GpuError> {
-        let build = self.build()?;
         let cache = Cache::open(self.cache_dir.clone())?;
-        let object = build.object(&cache, source, kernels, options)?;
-        let module = ModuleInner::load(&object, &source.name, build.seeded, &hooks::HOOKS)?;
+        let shelf = self.shelf.as_ref().filter(|_| self.preemption == Preemption::Signal);
+        let found = match shelf {
+            Some(shelf) => shelf.find(&cache, source, kernels, options)?,
+            None => None,
+        };
+        let object = match found {
+            Some(object) => object,
+            None => {
+                let object = self.build()?.object(&cache, source, kernels, options)?;
+                if let Some(shelf) = shelf {
+                    shelf.store(&object, source, kernels, options)?;
+                }
+                object
+            }
+        };
+        let seeded = self.core.options.seed.is_some();
+        let module = ModuleInner::load(&object, &source.name, seeded, &hooks::HOOKS)?;
         Ok(Arc::new(SimModule::new(module, kernels)?))
     }
 

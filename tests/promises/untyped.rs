@@ -1,7 +1,11 @@
 //! The untyped core: regions, buffers and arguments whose types are known at run time alone do what typed ones do.
 
-use crate::common::{refused, small};
+use crate::common::{refused, simulated, small};
 use gpuvm::{Arg, ElementType, LaunchConfig, Vm};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 const SOURCE: &str = r"
 #include <gpuvm/gpuvm.cuh>
@@ -218,4 +222,136 @@ __global__ void negate(gpuvm::array<int> a) { for (auto i = threadIdx.x; i < a.s
     lent.close().unwrap();
     launch.unwrap().sync().unwrap();
     assert!(memory.iter().zip(0..).all(|(found, i)| *found == -i));
+}
+
+/// Memory that says when it is given back.
+struct Owner {
+    bytes: Vec<u8>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn memory_that_an_owner_keeps_is_used_in_place_and_given_back() {
+    let vm = vm();
+    let gone = Arc::new(AtomicBool::new(false));
+    let mut owner = Owner {
+        bytes: vec![0; 8 * N as usize],
+        gone: Arc::clone(&gone),
+    };
+    let (base, bytes) = (owner.bytes.as_mut_ptr(), owner.bytes.len() as u64);
+    // SAFETY: the owner keeps the bytes, to which nobody else has a reference.
+    let to = unsafe {
+        vm.raw_region(ElementType::F64)
+            .name("to")
+            .from_owner(owner, base, bytes)
+    }
+    .unwrap();
+    assert_eq!(to.len(), N);
+    let from = vm
+        .region::<f32>()
+        .read_only()
+        .from_iter((0..N).map(|i| i as f32))
+        .unwrap();
+    let seen = vm.buffer::<u32>(4).unwrap();
+    let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
+    let by = BY.to_ne_bytes();
+    let args = [
+        Arg::from(&from),
+        Arg::from(&to),
+        Arg::value(ElementType::U64, &by),
+        Arg::from(&seen),
+    ];
+    scale.launch_raw(config(), &args).unwrap().sync().unwrap();
+    to.flush().unwrap();
+    // SAFETY: the region keeps the owner, nothing is dirty and no kernel runs.
+    let last = unsafe { base.cast::<f64>().add(N as usize - 1).read_unaligned() };
+    assert_eq!(last, (BY * (N - 1)) as f64);
+    // SAFETY: never reached, since the memory is another region's.
+    let again = unsafe { vm.raw_region(ElementType::F64).from_owner((), base, bytes) };
+    assert!(refused(again.map(|_| ())).contains("overlaps region `to`"));
+    // SAFETY: never reached, since it is no whole number of elements.
+    let part = unsafe { vm.raw_region(ElementType::F64).from_owner((), base, 12) };
+    assert!(refused(part.map(|_| ())).contains("12 bytes"));
+    assert!(!gone.load(Ordering::Acquire));
+    to.close().unwrap();
+    drop(vm);
+    assert!(gone.load(Ordering::Acquire));
+}
+
+#[test]
+fn addresses_are_those_of_plain_memory() {
+    let vm = vm();
+    let buffer = vm.raw_buffer(ElementType::U32, 4).unwrap();
+    buffer.write_bytes(&7u32.to_ne_bytes().repeat(4)).unwrap();
+    let mut word = [0; 4];
+    vm.device().read(buffer.addr() + 12, &mut word).unwrap();
+    assert_eq!(u32::from_ne_bytes(word), 7);
+    let values: Vec<u8> = (0..N).flat_map(|i| (i as f32).to_ne_bytes()).collect();
+    let make = || vm.raw_region(ElementType::F32).read_only();
+    let from = make().never_evicted().from_bytes(&values).unwrap();
+    let paged = make().from_bytes(&values).unwrap();
+    assert_eq!(from.resident_addr().unwrap(), None, "no kernel has touched it");
+    let to = vm.raw_region(ElementType::F64).zeroed(N).unwrap();
+    let seen = vm.buffer::<u32>(4).unwrap();
+    let scale = vm.kernel("scale.cu", SOURCE, "scale").unwrap();
+    let by = BY.to_ne_bytes();
+    for from in [&from, &paged] {
+        let args = [
+            Arg::from(from),
+            Arg::from(&to),
+            Arg::value(ElementType::U64, &by),
+            Arg::from(&seen),
+        ];
+        scale.launch_raw(config(), &args).unwrap().sync().unwrap();
+    }
+    assert_eq!(paged.resident_addr().unwrap(), None);
+    let addr = from.resident_addr().unwrap().expect("all of it is there");
+    vm.device().read(addr + 4 * (N - 1), &mut word).unwrap();
+    assert_eq!(f32::from_ne_bytes(word), (N - 1) as f32);
+}
+
+#[test]
+fn modules_that_were_compiled_before_need_no_compiler() {
+    // The child is this test again, with a compiler that is not there.
+    const CHILD: &str = "GPUVM_TEST_PRECOMPILED";
+    let run = |builder: gpuvm::VmBuilder| -> gpuvm::Result<Vm> {
+        let vm = builder.build()?;
+        let kernel = vm.kernel("scale.cu", SOURCE, "scale")?;
+        let from = vm.region::<f32>().read_only().from_slice(&[1.5; 100])?;
+        let (to, seen) = (vm.region::<f64>().zeroed(100)?, vm.buffer::<u32>(4)?);
+        kernel.launch(config(), (&from, &to, BY, &seen))?.sync()?;
+        assert_eq!(to.to_vec()?, [4.5; 100]);
+        Ok(vm)
+    };
+    if let Some(compiled) = std::env::var_os(CHILD) {
+        let vm = run(simulated(4).precompiled(&compiled)).unwrap();
+        let another = vm.kernel("scale.cu", &format!("{SOURCE}\n// Changed."), "scale");
+        assert!(refused(another.map(|_| ())).contains("no C++ compiler"));
+        for entry in std::fs::read_dir(&compiled).unwrap() {
+            std::fs::write(entry.unwrap().path(), "damaged").unwrap();
+        }
+        let damaged = refused(simulated(4).precompiled(&compiled).build().map(|_| ()));
+        assert!(damaged.contains("no C++ compiler"), "{damaged}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let compiled = folder.path().join("compiled");
+    run(simulated(4).precompile_into(&compiled)).unwrap();
+    let entries = std::fs::read_dir(&compiled).unwrap().count();
+    assert_eq!(entries, 2, "the runtime's own module, and the other");
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "untyped::modules_that_were_compiled_before_need_no_compiler"])
+        .env("GPUVM_CXX", "/nonexistent/c++")
+        .env("GPUVM_CACHE_DIR", folder.path().join("cache"))
+        .env(CHILD, &compiled)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

@@ -142,7 +142,8 @@ impl Cache {
         self.copy(&object)
     }
 
-    fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
+    /// A file of its own for `object`, which is removed when it is dropped.
+    pub fn copy(&self, object: &[u8]) -> Result<TempPath, GpuError> {
         let mut file = Builder::new()
             .prefix(LOAD)
             .suffix(".so")

@@ -8,7 +8,7 @@ use super::{Integrity, Region, RegionBuilder};
 use crate::{
     element::Untyped,
     error::{Error, Result},
-    home::{FileMap, HostPages, Owner},
+    home::{FileMap, HostPages},
     plan::TransportKind,
     region::RawRegion,
 };
@@ -89,6 +89,33 @@ impl<E> RegionBuilder<E> {
             )));
         }
         Ok(self.of_length(bytes / size))
+    }
+
+    /// Why such a region does not lie in memory that is lent, if so.
+    fn not_in_lent_memory(&self) -> Option<&'static str> {
+        match (self.replicas, self.neighbour) {
+            (1, None) => None,
+            (1, Some(_)) => Some("memory that is lent lies in this host: leave home_on_gpu out"),
+            _ => Some("memory that is lent is one home; give the data to a region of its own for two"),
+        }
+    }
+
+    /// Checksums of the pages of memory that is lent, for a region that has any.
+    ///
+    /// # Safety
+    /// All of the region's bytes from `base` on can be read, and nobody writes them meanwhile.
+    unsafe fn checksums_of_lent(&self, base: *const u8) -> Option<Vec<u32>> {
+        let bytes = match self.integrity {
+            Integrity::Crc32c if self.length > 0 => self.bytes() as usize,
+            _ => 0,
+        };
+        // An empty slice does not take the address of empty memory, which may be null.
+        let bytes = match bytes {
+            0 => &[],
+            // SAFETY: the caller's promise.
+            _ => unsafe { std::slice::from_raw_parts(base, bytes) },
+        };
+        self.checksums_of(bytes)
     }
 
     fn no_room(&self, length: usize, source: std::io::Error) -> Error {
@@ -232,27 +259,19 @@ impl<E> RegionBuilder<E> {
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }
 
-    /// A region over `length` elements in memory of somebody else's. `scoped`: a scope sees to its end.
+    /// A region over `memory` of somebody else's, which is as long as was said. `scoped`: a scope sees to its end.
     ///
     /// # Safety
-    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until the
-    /// region is closed; while it is open the memory is reached through the region only.
-    unsafe fn over_bytes(self, base: *mut u8, length: u64, scoped: bool) -> Result<Region<E>> {
-        let this = self.of_length(length);
-        this.check()?;
-        if this.replicas != 1 {
-            let reason = "memory that is lent is one home; give the data to a region of its own for two";
-            return Err(this.refused(reason.into()));
+    /// The memory is valid for reads, and for writes unless the builder says read-only, until the region is closed or its owner dropped;
+    /// while it is open the memory is reached through the region only, or as the public functions say.
+    unsafe fn over_bytes(self, memory: HostPages, scoped: bool) -> Result<Region<E>> {
+        self.check()?;
+        if let Some(reason) = self.not_in_lent_memory() {
+            return Err(self.refused(reason.into()));
         }
-        let bytes = this.bytes();
-        let owner = Owner::Borrowed;
-        let memory = HostPages { base, bytes, owner };
-        let checksums = (this.integrity == Integrity::Crc32c && bytes != 0).then(|| {
-            // SAFETY: the caller's promise; the NIC does not know the memory yet.
-            let bytes = unsafe { std::slice::from_raw_parts(base, bytes as usize) };
-            this.checksums_of(bytes).unwrap_or_default()
-        });
-        this.create_in_host(memory, None, checksums, scoped)
+        // SAFETY: the caller's promise; nothing reaches the memory but by this before the region is made.
+        let checksums = unsafe { self.checksums_of_lent(memory.base) };
+        self.create_in_host(memory, None, checksums, scoped)
     }
 }
 
@@ -279,8 +298,27 @@ impl RegionBuilder<Untyped> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and [`Error::Overlap`].
     pub unsafe fn over_memory(self, base: *mut u8, length: u64) -> Result<RawRegion> {
+        let this = self.of_length(length);
+        let memory = HostPages::borrowed(base, this.bytes());
         // SAFETY: the caller's promise.
-        unsafe { self.over_bytes(base, length, false) }
+        unsafe { this.over_bytes(memory, false) }
+    }
+
+    /// Memory of this host that `owner` keeps, `bytes` bytes of whole elements from `base` on, in place: nothing is copied. The owner
+    /// is dropped when neither the region nor a launch of it is left. The pages live in this host's memory, whatever memory nodes there are.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes); [`Error::Region`] with two replicas; [`Error::Overlap`].
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, `base` is valid for reads of `bytes` bytes, and for writes unless the builder says read-only. From
+    /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
+    /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
+    pub unsafe fn from_owner(self, owner: impl Send + Sync + 'static, base: *mut u8, bytes: u64) -> Result<RawRegion> {
+        let this = self.of_bytes(bytes, "the memory")?;
+        let memory = HostPages::kept_by(Box::new(owner), base, bytes);
+        // SAFETY: the caller's promise.
+        unsafe { this.over_bytes(memory, false) }
     }
 }
 
@@ -353,7 +391,9 @@ impl<T: Pod> RegionBuilder<T> {
     /// # Safety
     /// As [`over_bytes`](Self::over_bytes).
     pub(crate) unsafe fn over(self, base: *mut T, length: usize) -> Result<Region<T>> {
+        let this = self.of_length(length as u64);
+        let memory = HostPages::borrowed(base.cast(), this.bytes());
         // SAFETY: passed on from the caller.
-        unsafe { self.over_bytes(base.cast(), length as u64, true) }
+        unsafe { this.over_bytes(memory, true) }
     }
 }

@@ -1,0 +1,73 @@
+"""Builds the wheel: maturin's, with the kernels of the simulated GPU compiled, so that who installs it needs no compiler.
+
+Kernels are compiled by the extension that was built just now, for each transport that the simulated GPU has without further hardware. On a
+machine without a C++ compiler the wheel has none, and says so while it is built.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from typing import Any, Dict, Optional
+
+import maturin
+from maturin import *  # noqa: F401,F403 - the hooks that stay maturin's
+
+PRECOMPILED = "gpuvm/precompiled/"
+
+
+def _compile(wheel: str, folder: str) -> Dict[str, bytes]:
+    """The modules of a wheel's operations, by their names in the wheel."""
+    unpacked, compiled = os.path.join(folder, "unpacked"), os.path.join(folder, "compiled")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(unpacked)
+    environment = {**os.environ, "PYTHONPATH": unpacked, "GPUVM_CACHE_DIR": os.path.join(folder, "cache")}
+    subprocess.run([sys.executable, "-m", "gpuvm._precompile", compiled], check=True, env=environment, cwd=folder)
+    found = {}
+    for name in sorted(os.listdir(compiled)):
+        with open(os.path.join(compiled, name), "rb") as module:
+            found[PRECOMPILED + name] = module.read()
+    return found
+
+
+def _record(name: str, content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(content)}\n"
+
+
+def _add(wheel: str, files: Dict[str, bytes]) -> None:
+    """Writes the wheel anew with more files, which its record lists."""
+    part = wheel + ".part"
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as new:
+        for item in old.infolist():
+            content = old.read(item)
+            if item.filename.endswith(".dist-info/RECORD"):
+                content += "".join(_record(name, added) for name, added in files.items()).encode()
+            new.writestr(item, content, zipfile.ZIP_DEFLATED)
+        for name, added in files.items():
+            new.writestr(name, added)
+    os.replace(part, wheel)
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: Optional[Dict[str, Any]] = None,
+    metadata_directory: Optional[str] = None,
+) -> str:
+    """PEP 517's hook."""
+    name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+    wheel = os.path.join(wheel_directory, name)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            files = _compile(wheel, folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{name} has no compiled kernels for the simulated GPU, which will need a C++ compiler: {error}", file=sys.stderr)
+            return name
+    _add(wheel, files)
+    print(f"{name}: {len(files)} compiled modules for the simulated GPU", file=sys.stderr)
+    return name

@@ -1,0 +1,18 @@
+"""Arrays larger than GPU memory, for CUDA kernels: GPU threads serve their own page faults.
+
+>>> import gpuvm, numpy
+>>> table = numpy.arange(40_000, dtype=numpy.float32).reshape(10_000, 4)
+>>> with gpuvm.Vm(memory="64KiB", gpu="simulated") as vm:
+...     print(gpuvm.ops.take(vm.array(table, read_only=True), [2, 9_999]).numpy())
+[[8.0000e+00 9.0000e+00 1.0000e+01 1.1000e+01]
+ [3.9996e+04 3.9997e+04 3.9998e+04 3.9999e+04]]
+"""
+
+from . import errors, ops
+from ._core import __version__
+from ._kernel import Kernel, Launch, Module, Stream
+from ._memory import Array, Buffer
+from ._vm import Vm
+from .errors import Error
+
+__all__ = ["Array", "Buffer", "Error", "Kernel", "Launch", "Module", "Stream", "Vm", "__version__", "errors", "ops"]

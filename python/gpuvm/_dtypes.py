@@ -1,0 +1,79 @@
+"""Element types: between NumPy's and the core's, and memory that the core can have."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, TypedDict
+
+import numpy as np
+
+from .errors import DtypeError, LayoutError
+
+#: Kind, bytes, alignment and name of an element type.
+Described = Tuple[str, int, int, str]
+#: Memory, as the core takes it.
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Wanted(TypedDict):
+    """What an array is to be."""
+
+    name: str
+    element: Described
+    read_only: bool
+    never_evicted: bool
+    placement: str
+
+
+class Shape(TypedDict):
+    """What a launch is to be."""
+
+    grid: Tuple[int, int, int]
+    block: Tuple[int, int, int]
+    shared: int
+    lane_spans: int
+    warp_spans: int
+    deadline: Optional[float]
+
+
+def described(dtype: np.dtype[Any], what: str) -> Described:
+    """What the core knows of a dtype: kind, bytes, alignment, name."""
+    if dtype.hasobject or dtype.kind not in "biufcV" or dtype.subdtype is not None:
+        raise DtypeError(f"{what} has dtype {dtype}: elements are numbers, or structures of numbers")
+    if not dtype.isnative:
+        raise DtypeError(f"{what} has dtype {dtype}, of another byte order: convert it by .astype({dtype.newbyteorder('=').str!r})")
+    return dtype.kind, dtype.itemsize, dtype.alignment, dtype.name
+
+
+def in_place(source: Any, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """An object's memory as a NumPy array, without a copy."""
+    if not isinstance(source, np.ndarray):
+        try:
+            view = memoryview(source)
+        except TypeError:
+            raise DtypeError(
+                f"array `{name}`: an object of type {type(source).__name__} has no memory of its own (buffer protocol); "
+                "make it a NumPy array first, or say copy=True"
+            ) from None
+        if not view.c_contiguous:
+            raise LayoutError(f"array `{name}`: the memory is not contiguous; say copy=True")
+        source = np.asarray(view)
+    if not source.flags.c_contiguous:
+        raise LayoutError(
+            f"array `{name}`: the memory of shape {source.shape} with strides {source.strides} is not contiguous by rows; "
+            "say copy=True, or pass numpy.ascontiguousarray(...)"
+        )
+    found: np.ndarray[Any, np.dtype[Any]] = source
+    return found
+
+
+def as_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> Bytes:
+    """The bytes of a contiguous array, as the core takes them."""
+    return np.ndarray.view(array.reshape(-1), np.ndarray).view(np.uint8)
+
+
+def rows_of(shape: Tuple[int, ...]) -> int:
+    """Elements of a row: of all dimensions but the first."""
+    row = 1
+    for length in shape[1:]:
+        row *= length
+    return row

@@ -1,0 +1,173 @@
+"""Kernels and their launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _core
+from ._dtypes import Shape, described
+from ._memory import Array, Buffer
+from .errors import ArgumentError, LayoutError
+
+if TYPE_CHECKING:
+    from ._vm import Vm
+
+Dim = Union[int, Sequence[int]]
+
+
+class Launch:
+    """A launch in flight. Losing it does not stop the kernel; its error then comes out of :meth:`Vm.sync` or :meth:`Vm.close`."""
+
+    def __init__(self, core: _core.Launch) -> None:
+        self._core = core
+
+    def sync(self) -> None:
+        """Waits for the end and raises what went wrong. Ctrl-C stops the kernel."""
+        self._core.sync()
+
+    def wait(self, timeout: float) -> bool:
+        """Waits at most ``timeout`` seconds: whether it has ended. Raises what went wrong. Ctrl-C stops the kernel."""
+        return self._core.wait(timeout)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._core.done
+
+    def abort(self) -> None:
+        """Asks the kernel to stop: ``gpuvm::failed()`` becomes true in it, and accesses that miss return at once."""
+        self._core.abort()
+
+
+class Stream:
+    """Launches of one stream run in order, those of different streams beside each other. Made by :meth:`Vm.stream`."""
+
+    def __init__(self, core: _core.Stream) -> None:
+        self._core = core
+
+
+def _dims(value: Dim, what: str) -> Tuple[int, int, int]:
+    dims = [int(value)] if isinstance(value, (int, np.integer)) else [int(length) for length in value]
+    if not 1 <= len(dims) <= 3 or any(not 1 <= length < 1 << 32 for length in dims):
+        raise LayoutError(f"{what} is {value!r}: it has one to three lengths, each at least 1")
+    x, y, z = (dims + [1, 1])[:3]
+    return x, y, z
+
+
+def _argument(vm: "Vm", place: int, value: Any) -> Any:
+    """A value as the core takes it."""
+    if isinstance(value, (Array, Buffer)):
+        return value._core
+    if isinstance(value, np.generic):
+        # Typed exactly, as its name says.
+        return described(value.dtype, f"argument {place + 1}"), value.tobytes()
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, np.ndarray):
+        raise ArgumentError(f"argument {place + 1} is a NumPy array: make it vm.array(...), paged, or vm.buffer(...), plain memory")
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        if vm.simulated:
+            raise ArgumentError(f"argument {place + 1} is memory of an NVIDIA GPU, and the Vm's GPU is simulated")
+        if interface.get("strides") is not None:
+            raise LayoutError(f"argument {place + 1} is memory with strides: make it contiguous")
+        return described(np.dtype(interface["typestr"]), f"argument {place + 1}"), interface["data"][0], value
+    return value
+
+
+class _Configured:
+    """A kernel with its shape: ``kernel[grid, block]``."""
+
+    def __init__(self, kernel: "Kernel", grid: Dim, block: Dim, shared: int) -> None:
+        self._kernel, self._grid, self._block, self._shared = kernel, grid, block, shared
+
+    def __call__(
+        self,
+        *args: Any,
+        stream: Any = None,
+        lane_spans: int = 0,
+        warp_spans: int = 0,
+        deadline: Optional[float] = None,
+    ) -> Launch:
+        """Launches it, as :meth:`Kernel.launch` does."""
+        return self._kernel.launch(
+            self._grid,
+            self._block,
+            *args,
+            shared=self._shared,
+            stream=stream,
+            lane_spans=lane_spans,
+            warp_spans=warp_spans,
+            deadline=deadline,
+        )
+
+
+class Kernel:
+    """A kernel. ``kernel[grid, block](a, b, 3)`` launches it, and so does :meth:`launch`.
+
+    Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` for ``T*``, numbers for numbers. A number of Python's own becomes
+    what the parameter is, if it fits; a NumPy scalar must have exactly the parameter's type. On an NVIDIA GPU an object with
+    ``__cuda_array_interface__`` is a ``T*``, too.
+    """
+
+    def __init__(self, vm: "Vm", name: str, core: _core.Kernel) -> None:
+        self._vm, self._name, self._core = vm, name, core
+
+    @property
+    def name(self) -> str:
+        """Its name, as it was asked for."""
+        return self._name
+
+    @property
+    def parameters(self) -> List[str]:
+        """Types of its parameters, as the compiler spells them."""
+        return self._core.parameters
+
+    def __getitem__(self, shape: Any) -> _Configured:
+        if not isinstance(shape, tuple) or not 2 <= len(shape) <= 3:
+            raise LayoutError(f"kernel `{self._name}` is launched as kernel[grid, block](...), or kernel[grid, block, shared_bytes](...)")
+        return _Configured(self, shape[0], shape[1], shape[2] if len(shape) == 3 else 0)
+
+    def launch(
+        self,
+        grid: Dim,
+        block: Dim,
+        *args: Any,
+        shared: int = 0,
+        stream: Any = None,
+        lane_spans: int = 0,
+        warp_spans: int = 0,
+        deadline: Optional[float] = None,
+    ) -> Launch:
+        """Enqueues a launch of ``grid`` blocks of ``block`` threads and returns at once.
+
+        ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`; none: launches run in order. ``lane_spans``,
+        ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
+        ``deadline``: seconds after which the kernel is stopped.
+        """
+        shape: Shape = {
+            "grid": _dims(grid, "grid"),
+            "block": _dims(block, "block"),
+            "shared": shared,
+            "lane_spans": lane_spans,
+            "warp_spans": warp_spans,
+            "deadline": deadline,
+        }
+        given = [_argument(self._vm, place, value) for place, value in enumerate(args)]
+        on = stream._core if isinstance(stream, Stream) else stream
+        return Launch(self._core.launch(shape, given, on))
+
+    def __repr__(self) -> str:
+        return f"<gpuvm.Kernel {self._name!r}>"
+
+
+class Module:
+    """A compiled source: ``module["name"]`` is a kernel that was named when it was compiled."""
+
+    def __init__(self, vm: "Vm", core: _core.Module) -> None:
+        self._vm, self._core = vm, core
+
+    def __getitem__(self, name: str) -> Kernel:
+        return Kernel(self._vm, name, self._core.kernel(name))

@@ -1,0 +1,317 @@
+"""Arrays that kernels reach page by page, and plain device memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _core
+from ._dtypes import as_bytes, rows_of
+from .errors import DtypeError, LayoutError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from ._vm import Vm
+
+NdArray = np.ndarray[Any, np.dtype[Any]]
+
+
+class _Shaped:
+    """Shape and dtype, which the core does not know."""
+
+    def __init__(self, vm: "Vm", name: str, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._vm = vm
+        self._name = name
+        self._shape = shape
+        self._dtype = dtype
+
+    @property
+    def vm(self) -> "Vm":
+        """The Vm that it belongs to."""
+        return self._vm
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self._name
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Lengths of its dimensions. Kernels see all elements in one row."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its elements."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self._dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError(f"{self!r} has no dimension")
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        return f"<gpuvm.{type(self).__name__} {self._name!r}: {self._shape}, {self._dtype}>"
+
+
+class Array(_Shaped):
+    """An array of any size, which kernels take as ``gpuvm::array<T>``, or ``gpuvm::array<const T>``.
+
+    Made by :meth:`Vm.array`, :meth:`Vm.zeros` and :meth:`Vm.map_file`. Its memory is the host's, of which pages are in GPU memory
+    while kernels use them. Whatever reads or writes it from Python waits for the launches that were given it.
+    """
+
+    def __init__(self, vm: "Vm", name: str, shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Region, never_evicted: bool) -> None:
+        super().__init__(vm, name, shape, dtype)
+        self._core = core
+        self._never_evicted = never_evicted
+        self._largest: Optional[int] = None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether kernels may only read it."""
+        return self._core.read_only
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._core.closed
+
+    def numpy(self) -> NdArray:
+        """All elements: after a flush, the very array whose memory was lent by :meth:`Vm.array`, else a copy.
+
+        Of lent memory NumPy sees what kernels wrote up to this call; after later launches call it, or :meth:`flush`, again.
+        """
+        lent = self._core.lent
+        if lent is not None:
+            self.flush()
+            view: NdArray = lent
+            return view
+        out = np.empty(self._shape, self._dtype)
+        self._core.read(0, as_bytes(out))
+        return out
+
+    def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
+        values = self.numpy()
+        if copy is False and (self._core.lent is None or (dtype is not None and dtype != self._dtype)):
+            raise ValueError(f"{self!r} cannot be had without a copy")
+        if dtype is not None and dtype != self._dtype:
+            return values.astype(dtype)
+        return values.copy() if copy and self._core.lent is not None else values
+
+    def _span(self, key: Any) -> Tuple[int, int, Any]:
+        """First and last row that a key needs, and the rest of the key for NumPy."""
+        if not self._shape:
+            return 0, 1, key
+        keys = key if isinstance(key, tuple) else (key,)
+        first, rest = (keys[0], keys[1:]) if keys else (Ellipsis, ())
+        rows = self._shape[0]
+        if first is Ellipsis:
+            return 0, rows, keys
+        if isinstance(first, slice):
+            start, stop, step = first.indices(rows)
+            count = len(range(start, stop, step))
+            if count == 0:
+                return 0, 0, (slice(0, 0), *rest)
+            last = start + (count - 1) * step
+            low, high = min(start, last), max(start, last) + 1
+            if step > 0:
+                within = slice(0, high - low, step)
+            else:
+                within = slice(high - low - 1, None, step)
+            return low, high, (within, *rest)
+        if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
+            at = int(first)
+            if not -rows <= at < rows:
+                raise OutOfRangeError(f"index {at} is out of range: array `{self._name}` has {rows} rows")
+            at %= rows
+            return at, at + 1, (0, *rest)
+        raise TypeError(
+            f"array `{self._name}` takes integers and slices, not {type(first).__name__}: gpuvm.ops.take gathers rows by their numbers"
+        )
+
+    def _rows(self, low: int, high: int) -> NdArray:
+        part = np.empty((high - low, *self._shape[1:]) if self._shape else (), self._dtype)
+        row = rows_of(self._shape)
+        self._core.read(low * row, as_bytes(part))
+        return part
+
+    def __getitem__(self, key: Any) -> Any:
+        """A copy of elements, of which as many whole rows are read as the first index needs."""
+        low, high, rest = self._span(key)
+        found = self._rows(low, high)[rest]
+        return found.copy() if isinstance(found, np.ndarray) and found.base is not None else found
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Stores elements. Kernels that are launched later see them."""
+        low, high, rest = self._span(key)
+        row = rows_of(self._shape)
+        shape = (high - low, *self._shape[1:]) if self._shape else ()
+        given = values if isinstance(values, (np.ndarray, np.generic, tuple)) else np.asarray(values)
+        if not isinstance(given, tuple):
+            # Python's whole numbers fit or do not; NumPy says so below.
+            whole = not isinstance(values, (np.ndarray, np.generic)) and given.dtype.kind in "iu" and self._dtype.kind in "iufc"
+            if not whole and not np.can_cast(given.dtype, self._dtype, "same_kind"):
+                raise DtypeError(f"array `{self._name}` has {self._dtype}, and {given.dtype} would lose values: convert it by .astype")
+            given = values if whole else given
+        # Rows that are overwritten whole need not be read.
+        places = np.empty(shape, self._dtype)[rest] if row and high > low else None
+        covered = isinstance(places, np.ndarray) and places.size == math.prod(shape)
+        part = np.empty(shape, self._dtype) if covered else self._rows(low, high)
+        part[rest] = given
+        self._core.write(low * row, as_bytes(part))
+
+    def flush(self) -> None:
+        """Writes home what launches before this call wrote."""
+        self._core.flush()
+
+    def evict(self) -> None:
+        """Writes dirty pages home and gives the frames back, so that the next launch finds no page in GPU memory."""
+        self._core.evict()
+
+    def advise(self, advice: str) -> bool:
+        """Says how kernels will use it; results never depend on it. Returns whether the array follows.
+
+        ``normal``, ``sequential``, ``random``, ``read_once``, ``keep_resident``, ``write_once``, ``in_place``, ``fetch``.
+        """
+        return self._core.advise(advice)
+
+    @property
+    def resident(self) -> bool:
+        """Whether all of it lies in GPU memory as plain memory for good, as other libraries may read it: of an array that is read-only
+        and never evicted, once kernels have touched every page."""
+        return self._never_evicted and self.read_only and self._core.resident_addr() is not None
+
+    def _why_not_plain(self) -> str:
+        if not self._never_evicted:
+            return "its pages come and go: make it with never_evicted=True, or use vm.buffer"
+        if not self.read_only:
+            return "what other libraries write to its frames would never reach its home: make it with read_only=True, or use vm.buffer"
+        return "not all of its pages are in GPU memory yet: launch a kernel that reads all of it, such as gpuvm.ops.sum"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._vm.simulated or not (self._never_evicted and self.read_only):
+            raise AttributeError(f"{self!r} has no __cuda_array_interface__: " + _no_cuda(self._vm, self._why_not_plain()))
+        address = self._core.resident_addr()
+        if address is None:
+            raise AttributeError(f"{self!r} has no __cuda_array_interface__: {self._why_not_plain()}")
+        return _interface(self, address, True)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self._core.dlpack_device()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        _check_dlpack(self, self.__dlpack_device__(), dl_device, copy)
+        if self._never_evicted and self.read_only:
+            capsule = self._core.dlpack(self._dtype.kind, list(self._shape), max_version is not None and max_version[0] >= 1)
+            if capsule is not None:
+                return capsule
+        raise BufferError(f"{self!r} is no plain memory: {self._why_not_plain()}")
+
+    def close(self) -> None:
+        """Waits for its launches, writes its dirty pages home and gives back what it has. Once is enough."""
+        self._core.close()
+
+    def __enter__(self) -> "Array":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Buffer(_Shaped):
+    """Plain device memory of a fixed size, which kernels take as ``T*``. It is not paged."""
+
+    def __init__(self, vm: "Vm", shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Buffer) -> None:
+        super().__init__(vm, "buffer", shape, dtype)
+        self._core = core
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._core.closed
+
+    def numpy(self) -> NdArray:
+        """A copy of all elements, after the launches that were given it."""
+        out = np.empty(self._shape, self._dtype)
+        self._core.read(as_bytes(out))
+        return out
+
+    def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
+        if copy is False:
+            raise ValueError(f"{self!r} cannot be had without a copy")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def write(self, values: Any) -> None:
+        """Stores all elements, after the launches that were given it."""
+        given = np.asarray(values)
+        if given.dtype != self._dtype:
+            raise DtypeError(f"a buffer of {self._dtype} was given {given.dtype}: convert it by .astype")
+        if given.shape != self._shape:
+            raise LayoutError(f"a buffer of shape {self._shape} was given shape {given.shape}")
+        self._core.write(as_bytes(np.ascontiguousarray(given).reshape(self._shape)))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._vm.simulated:
+            raise AttributeError(f"{self!r} has no __cuda_array_interface__: " + _no_cuda(self._vm, ""))
+        return _interface(self, self._core.addr(), False)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self._core.dlpack_device()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        _check_dlpack(self, self.__dlpack_device__(), dl_device, copy)
+        return self._core.dlpack(self._dtype.kind, list(self._shape), max_version is not None and max_version[0] >= 1)
+
+    def close(self) -> None:
+        """Gives it back: the memory goes when no launch and no other library has it. Once is enough."""
+        self._core.close()
+
+
+def _no_cuda(vm: "Vm", otherwise: str) -> str:
+    return "its GPU is simulated, and its memory is the host's: use numpy.from_dlpack" if vm.simulated else otherwise
+
+
+def _interface(of: Union[Array, Buffer], address: int, read_only: bool) -> dict[str, Any]:
+    # No stream: the launches that were given it have ended.
+    return {"shape": of.shape, "typestr": of.dtype.str, "data": (address, read_only), "version": 3, "strides": None, "stream": None}
+
+
+def _check_dlpack(of: _Shaped, here: Tuple[int, int], wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
+    if wanted is not None and tuple(wanted) != here:
+        raise BufferError(f"{of!r} lies on DLPack's device {here}, and device {wanted} was asked for: copy it by .numpy()")
+    if copy:
+        raise BufferError(f"{of!r} is exported in place: copy it afterwards")

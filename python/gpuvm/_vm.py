@@ -1,0 +1,266 @@
+"""The virtual memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _core
+from ._dtypes import Wanted, as_bytes, described, in_place
+from ._kernel import Kernel, Module, Stream
+from ._memory import Array, Buffer
+from .errors import DtypeError, RegionError, SettingError
+
+Lengths = Union[int, Sequence[int]]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def _bytes(value: Union[int, str], what: str) -> int:
+    """A number of bytes, or a size such as ``2GiB``."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match.group(2).upper()) if match else None
+        if match is None or unit is None:
+            raise SettingError(f"{what} is {value!r}: expected bytes, or a size such as '64MiB' or '2GiB'")
+        value = int(float(match.group(1)) * unit)
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 < value < 1 << 63:
+        raise SettingError(f"{what} is {value!r}: expected a number of bytes above 0")
+    return int(value)
+
+
+def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
+    lengths = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    for length in lengths:
+        if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:
+            raise RegionError(f"{what} has shape {value!r}: lengths are whole numbers from 0 on")
+    shape = tuple(int(length) for length in lengths)
+    if math.prod(shape) >= 1 << 63:
+        raise RegionError(f"{what} has shape {shape}: those are more elements than an address space holds")
+    return shape
+
+
+class Vm:
+    """Data larger than GPU memory, for kernels.
+
+    ``memory``: GPU memory for pages, in bytes or as ``"2GiB"``. ``page_size``: a power of two from 4 KiB to 2 MiB. ``gpu``: ``"cuda:0"``,
+    ``"simulated"``, or none for an NVIDIA GPU if there is one, else the simulated GPU. ``transport``: what moves pages, ``"direct"``,
+    ``"soft"``, ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``:
+    threads of the simulated GPU.
+
+    A context manager: its end is :meth:`close`. It may be used from several threads, and not in a fork of its process.
+    """
+
+    def __init__(
+        self,
+        memory: Union[int, str] = "64MiB",
+        *,
+        page_size: Union[int, str] = "4KiB",
+        gpu: Optional[str] = None,
+        transport: Optional[str] = None,
+        launch_deadline: Optional[float] = None,
+        workers: Optional[int] = None,
+        _precompile_into: Optional[str] = None,
+    ) -> None:
+        here = os.path.join(os.path.dirname(__file__), "precompiled")
+        self._core = _core.Vm(
+            memory=_bytes(memory, "memory"),
+            page_size=_bytes(page_size, "page_size"),
+            gpu=gpu,
+            transport=transport,
+            launch_deadline=launch_deadline,
+            workers=workers,
+            precompiled=here if _precompile_into is None and os.path.isdir(here) else None,
+            precompile_into=_precompile_into,
+        )
+        self._machine = self._core.machine()
+        self._modules: Dict[str, Module] = {}
+        self._arrays = 0
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its GPU is the simulated one."""
+        return bool(self._machine["simulated"])
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name."""
+        return str(self._machine["gpu"])
+
+    @property
+    def transport(self) -> str:
+        """What moves pages."""
+        return str(self._machine["transport"])
+
+    @property
+    def page_size(self) -> int:
+        """Bytes of a page."""
+        return int(self._machine["page_size"])
+
+    @property
+    def frames(self) -> int:
+        """Pages that GPU memory has room for."""
+        return int(self._machine["frames"])
+
+    @property
+    def multiprocessors(self) -> int:
+        """Multiprocessors of the GPU; of the simulated one its threads."""
+        return int(self._machine["multiprocessors"])
+
+    def stats(self) -> Dict[str, int]:
+        """What the device library counted since the Vm began: faults, pages and bytes that were fetched and written back, and more."""
+        return self._core.stats()
+
+    def _wanted(
+        self, name: Optional[str], dtype: np.dtype[Any], read_only: bool, never_evicted: bool, placement: str
+    ) -> Wanted:
+        if name is None:
+            self._arrays += 1
+            name = f"array {self._arrays}"
+        return {
+            "name": name,
+            "element": described(dtype, f"array `{name}`"),
+            "read_only": read_only,
+            "never_evicted": never_evicted,
+            "placement": placement,
+        }
+
+    def array(
+        self,
+        source: Any,
+        *,
+        read_only: bool = False,
+        copy: bool = False,
+        name: Optional[str] = None,
+        never_evicted: bool = False,
+        placement: str = "fetch",
+    ) -> Array:
+        """An array over the memory of a NumPy array, a ``numpy.memmap``, or whatever has the buffer protocol: in place, or of a copy.
+
+        In place the memory is lent: the source stays alive, and what exports its memory is not resized, until the array is closed.
+        What kernels write is there after :meth:`Array.flush` or :meth:`Array.numpy`. What Python writes there meanwhile a kernel may see
+        or not; store by ``array[...] = values`` instead. ``read_only``: kernels only read it, and the memory may be read-only.
+        ``never_evicted``: it has GPU memory for all of its pages. ``placement``: what reads do with pages that have no frame, ``"fetch"``,
+        ``"in_place"``, ``"while_free"`` or ``"auto"``.
+        """
+        label = name if name is not None else f"array {self._arrays + 1}"
+        values = np.ascontiguousarray(source) if copy else in_place(source, label)
+        if copy and np.ndim(source) == 0:
+            values = values.reshape(())
+        wanted = self._wanted(name, values.dtype, read_only, never_evicted, placement)
+        if copy:
+            core = self._core.copied(wanted, as_bytes(values))
+        else:
+            core = self._core.lent(wanted, as_bytes(values), values)
+        return Array(self, wanted["name"], values.shape, values.dtype, core, never_evicted)
+
+    def zeros(
+        self,
+        shape: Lengths,
+        dtype: Any = np.float32,
+        *,
+        name: Optional[str] = None,
+        never_evicted: bool = False,
+    ) -> Array:
+        """An array of zeros, of host memory that pages take when they are touched."""
+        kind = np.dtype(dtype)
+        wanted = self._wanted(name, kind, False, never_evicted, "fetch")
+        lengths = _shape(shape, f"array `{wanted['name']}`")
+        return Array(self, wanted["name"], lengths, kind, self._core.zeros(wanted, math.prod(lengths)), never_evicted)
+
+    def map_file(
+        self,
+        path: Union[str, "os.PathLike[str]"],
+        dtype: Any = np.uint8,
+        shape: Optional[Lengths] = None,
+        *,
+        read_only: bool = True,
+        name: Optional[str] = None,
+        never_evicted: bool = False,
+        placement: str = "fetch",
+    ) -> Array:
+        """An array over all bytes of a file, in place: nothing is read before a kernel touches it. Where it may be written, a flush has the
+        system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension.
+        """
+        kind = np.dtype(dtype)
+        wanted = self._wanted(name or os.fspath(path), kind, read_only, never_evicted, placement)
+        lengths = None if shape is None else _shape(shape, f"array `{wanted['name']}`")
+        try:
+            size = os.stat(path).st_size
+        except OSError:
+            # The core says so, by its own error.
+            size = 0
+        if lengths is not None and size and math.prod(lengths) * kind.itemsize != size:
+            raise RegionError(
+                f"{os.fspath(path)} has {size} bytes, and shape {lengths} of {kind} has {math.prod(lengths) * kind.itemsize}"
+            )
+        core = self._core.file(wanted, os.fspath(path))
+        return Array(self, wanted["name"], (size // kind.itemsize,) if lengths is None else lengths, kind, core, never_evicted)
+
+    def buffer(self, source: Any, dtype: Any = None) -> Buffer:
+        """Plain device memory: zeros of a shape, ``vm.buffer((3, 4), numpy.float32)``, or a copy of an array, ``vm.buffer(array)``."""
+        if isinstance(source, np.ndarray):
+            if dtype is not None and np.dtype(dtype) != source.dtype:
+                raise DtypeError(f"a buffer of {np.dtype(dtype)} was given {source.dtype}: convert it by .astype")
+            buffer = self.buffer(source.shape, source.dtype)
+            if source.size:
+                buffer.write(source)
+            return buffer
+        kind, shape = np.dtype(np.float32 if dtype is None else dtype), _shape(source, "a buffer")
+        return Buffer(self, shape, kind, self._core.buffer(described(kind, "a buffer"), math.prod(shape)))
+
+    def module(
+        self,
+        source: str,
+        kernels: Sequence[str],
+        *,
+        name: str = "kernels.cu",
+        headers: Optional[Mapping[str, str]] = None,
+        defines: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Module:
+        """Compiles CUDA C++ and finds ``kernels`` in it, template-ids such as ``scale<float>`` among them.
+
+        ``name``: what errors call the source. ``headers``: texts for ``#include``, by name. ``defines``: macros.
+        """
+        if isinstance(kernels, str):
+            raise SettingError(f"kernels is the text {kernels!r}: expected a list of names")
+        return Module(
+            self, self._core.module(name, source, list(kernels), list((headers or {}).items()), list((defines or {}).items()))
+        )
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        """Compiles CUDA C++ for its kernel ``name``."""
+        return self.module(source, [name])[name]
+
+    def stream(self) -> Stream:
+        """A further stream."""
+        return Stream(self._core.stream())
+
+    def sync(self) -> None:
+        """Waits for all launches, and raises the first error of one that nobody waited for. Ctrl-C stops them."""
+        self._core.sync()
+
+    def close(self) -> None:
+        """Waits for all launches, closes all arrays, whose dirty pages go home, and gives all memory back. Once is enough.
+
+        Raises the first error of a page that could not be written home, or of a launch that nobody waited for; the rest ends all the same.
+        """
+        self._core.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._core.closed
+
+    def __enter__(self) -> "Vm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<gpuvm.Vm on {self.gpu}: {self.frames} frames of {self.page_size} bytes, {self.transport}>"

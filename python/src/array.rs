@@ -1,0 +1,186 @@
+//! Arrays that kernels reach page by page.
+
+use std::sync::Arc;
+
+use gpuvm::{Advice, RawRegion};
+use pyo3::{prelude::*, types::PyCapsule};
+
+use crate::{
+    dlpack::{self, Device, Tensor},
+    errors::{self, Raised},
+    launch::Flights,
+    memory::Memory,
+    slot::Slot,
+    vm::Child,
+};
+
+/// The object whose memory a region has, for Python.
+pub type Lent = Py<PyAny>;
+
+/// What ends with its virtual memory: a region, and who may still write to it.
+pub struct Held {
+    pub slot: Slot<RawRegion>,
+    flights: Arc<Flights>,
+}
+
+impl Held {
+    /// Its identity among what launches are given.
+    pub fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+}
+
+impl Child for Held {
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(region) = self.slot.take()? else { return Ok(()) };
+        py.detach(|| match Arc::try_unwrap(region) {
+            Ok(region) => region.close(),
+            // Another thread, or a view of another library, has it still: it ends with the last of them.
+            Err(shared) => shared.flush(),
+        })
+        .raised()
+    }
+}
+
+/// A region.
+#[pyclass(frozen, module = "gpuvm._core")]
+pub struct Region {
+    pub held: Arc<Held>,
+    lent: Option<Lent>,
+    device: Device,
+}
+
+impl Region {
+    pub fn new(region: RawRegion, lent: Option<Lent>, flights: Arc<Flights>, device: Device) -> Self {
+        let slot = Slot::new(format!("array `{}`", region.name()), region);
+        Self {
+            held: Arc::new(Held { slot, flights }),
+            lent,
+            device,
+        }
+    }
+
+    /// The region, when the launches that name it have ended.
+    fn at_rest(&self, py: Python<'_>) -> PyResult<Arc<RawRegion>> {
+        let region = self.held.slot.get()?;
+        self.held.flights.settle(py, Some(self.held.id()))?;
+        Ok(region)
+    }
+}
+
+#[pymethods]
+impl Region {
+    /// Whether kernels may only read it.
+    #[getter]
+    fn read_only(&self) -> PyResult<bool> {
+        Ok(self.held.slot.get()?.is_read_only())
+    }
+
+    /// Pages.
+    #[getter]
+    fn pages(&self) -> PyResult<u64> {
+        Ok(self.held.slot.get()?.pages())
+    }
+
+    /// The object whose memory it has, if one was lent.
+    #[getter]
+    fn lent(&self, py: Python<'_>) -> Option<Lent> {
+        self.lent.as_ref().map(|lent| lent.clone_ref(py))
+    }
+
+    /// Copies elements from `first` on into an array of bytes.
+    fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut out = Memory::of(out)?;
+        let region = self.at_rest(py)?;
+        let bytes = out.bytes_mut()?;
+        py.detach(|| region.read_bytes(first, bytes)).raised()
+    }
+
+    /// Stores an array of bytes from element `first` on.
+    fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
+        let values = Memory::of(values)?;
+        let region = self.at_rest(py)?;
+        py.detach(|| region.write_bytes(first, values.bytes())).raised()
+    }
+
+    /// Writes dirty pages home.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.at_rest(py)?;
+        py.detach(|| region.flush()).raised()
+    }
+
+    /// Writes dirty pages home and gives the frames back.
+    fn evict(&self, py: Python<'_>) -> PyResult<()> {
+        let region = self.at_rest(py)?;
+        py.detach(|| region.evict()).raised()
+    }
+
+    /// Says how kernels will use it: whether the region follows that.
+    fn advise(&self, py: Python<'_>, advice: &str) -> PyResult<bool> {
+        let advice = match advice {
+            "normal" => Advice::Normal,
+            "sequential" => Advice::Sequential,
+            "random" => Advice::Random,
+            "read_once" => Advice::ReadOnce,
+            "keep_resident" => Advice::KeepResident,
+            "write_once" => Advice::WriteOnce,
+            "in_place" => Advice::InPlace,
+            "fetch" => Advice::Fetch,
+            other => {
+                let wanted = "normal, sequential, random, read_once, keep_resident, write_once, in_place or fetch";
+                return Err(errors::setting(format!("advice is `{other}`: expected {wanted}")));
+            }
+        };
+        let region = self.held.slot.get()?;
+        py.detach(|| region.advise(advice)).raised()
+    }
+
+    /// Device address where all elements lie as plain memory; none where they do not.
+    fn resident_addr(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let region = self.at_rest(py)?;
+        py.detach(|| region.resident_addr()).raised()
+    }
+
+    /// What DLPack calls the GPU.
+    fn dlpack_device(&self) -> PyResult<(i32, i32)> {
+        self.device.numbers()
+    }
+
+    /// A DLPack capsule of the elements, which can only be read.
+    fn dlpack<'py>(
+        &self,
+        py: Python<'py>,
+        kind: &str,
+        shape: Vec<i64>,
+        versioned: bool,
+    ) -> PyResult<Option<Bound<'py, PyCapsule>>> {
+        let region = self.at_rest(py)?;
+        let Some(addr) = py.detach(|| region.resident_addr()).raised()? else {
+            return Ok(None);
+        };
+        let tensor = Tensor {
+            addr,
+            device: self.device,
+            element: (kind.to_owned(), region.element().bytes()),
+            shape,
+            read_only: true,
+        };
+        dlpack::capsule(py, tensor, Box::new(region), versioned).map(Some)
+    }
+
+    /// Ends it and says whether every page reached its home.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.held.slot.is_closed() {
+            return Ok(());
+        }
+        self.held.slot.get()?;
+        self.held.flights.settle(py, Some(self.held.id()))?;
+        self.held.end(py)
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.slot.is_closed()
+    }
+}

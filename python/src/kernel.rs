@@ -1,0 +1,306 @@
+//! Kernels, and Python values as their arguments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, RawBuffer, RawRegion};
+use pyo3::{
+    exceptions::PyOverflowError,
+    prelude::*,
+    types::{PyBool, PyFloat, PyInt},
+};
+
+use crate::{
+    array::{Held, Region},
+    buffer::{self, Buffer},
+    errors::{self, Raised},
+    launch::{Flight, Kept, Launch, Stream},
+    memory::{self, Described},
+    slot::Slot,
+    vm::Family,
+};
+
+/// A compiled source.
+#[pyclass(frozen, module = "gpuvm._core")]
+pub struct Module {
+    slot: Arc<Slot<gpuvm::Module>>,
+    family: Arc<Family>,
+}
+
+impl Module {
+    pub fn new(slot: Arc<Slot<gpuvm::Module>>, family: Arc<Family>) -> Self {
+        Self { slot, family }
+    }
+}
+
+#[pymethods]
+impl Module {
+    /// The kernel of that name.
+    fn kernel(&self, name: &str) -> PyResult<Kernel> {
+        let kernel = self.slot.get()?.kernel(name).raised()?;
+        Ok(Kernel {
+            module: Arc::clone(&self.slot),
+            kernel: Slot::new(format!("kernel `{name}`"), kernel),
+            family: Arc::clone(&self.family),
+        })
+    }
+}
+
+/// A kernel.
+#[pyclass(frozen, module = "gpuvm._core")]
+pub struct Kernel {
+    /// Closed with its virtual memory.
+    module: Arc<Slot<gpuvm::Module>>,
+    kernel: Slot<gpuvm::Kernel>,
+    family: Arc<Family>,
+}
+
+/// The shape of a launch, and what it holds, as Python says it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    lane_spans: u64,
+    warp_spans: u64,
+    deadline: Option<f64>,
+}
+
+impl Shape {
+    fn config(&self) -> PyResult<LaunchConfig> {
+        let config = LaunchConfig::grid(self.grid, self.block)
+            .dynamic_shared(self.shared)
+            .lane_spans(self.lane_spans)
+            .warp_spans(self.warp_spans);
+        match self.deadline.map(Duration::try_from_secs_f64) {
+            None => Ok(config),
+            Some(Ok(limit)) => Ok(config.deadline(limit)),
+            Some(Err(error)) => Err(errors::setting(format!("deadline is {:?}: {error}", self.deadline))),
+        }
+    }
+}
+
+#[pymethods]
+impl Kernel {
+    /// Its parameters' types, as the compiler spells them.
+    #[getter]
+    fn parameters(&self) -> PyResult<Vec<String>> {
+        let kernel = self.kernel.get()?;
+        Ok(kernel
+            .info()
+            .params
+            .iter()
+            .map(|param| param.type_name.clone())
+            .collect())
+    }
+
+    /// Enqueues a launch.
+    fn launch(
+        &self,
+        py: Python<'_>,
+        shape: Shape,
+        args: Vec<Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Launch> {
+        self.module.get()?;
+        let kernel = self.kernel.get()?;
+        let stream = stream.map(own_stream).transpose()?;
+        let config = shape.config()?;
+        let given = args
+            .iter()
+            .enumerate()
+            .map(|(place, arg)| Given::of(kernel.info(), place, arg))
+            .collect::<PyResult<Vec<_>>>()?;
+        let launched = py.detach(|| {
+            let args: Vec<Arg<'_>> = given.iter().map(Given::arg).collect();
+            match &stream {
+                Some(stream) => kernel.launch_raw_on(stream, config, &args),
+                None => kernel.launch_raw(config, &args),
+            }
+        });
+        let launch = launched.raised()?;
+        let named = given.iter().filter_map(Given::id).collect();
+        let kept = given.into_iter().filter_map(Given::kept).collect();
+        let flight = Arc::new(Flight::new(launch, named, kept));
+        self.family.flights.add(py, &flight);
+        Ok(Launch {
+            slot: Slot::new(format!("a launch of {}", self.kernel.what()), flight),
+            flights: Arc::clone(&self.family.flights),
+        })
+    }
+}
+
+/// A stream of the Vm. Here is the one place that knows others: those of the CUDA stream protocol, `__cuda_stream__`.
+fn own_stream(stream: &Bound<'_, PyAny>) -> PyResult<Arc<gpuvm::StreamHandle>> {
+    if let Ok(own) = stream.cast::<Stream>() {
+        return own.get().slot.get();
+    }
+    Err(match stream.hasattr("__cuda_stream__")? {
+        true => errors::stream(
+            "this version launches on streams of vm.stream() alone, not on another library's CUDA stream: synchronise that stream, launch \
+             without it, and sync() the launch"
+                .into(),
+        ),
+        false => errors::argument("stream is neither a gpuvm.Stream nor an object with __cuda_stream__".into()),
+    })
+}
+
+/// An argument, with what keeps it.
+enum Given {
+    Region(Arc<RawRegion>, Arc<Held>),
+    Buffer(Arc<RawBuffer>, Arc<Slot<RawBuffer>>),
+    Value(ElementType, Vec<u8>),
+    /// Another library's device memory.
+    Address(ElementType, u64, Py<PyAny>),
+}
+
+impl Given {
+    fn of(kernel: &KernelInfo, place: usize, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(region) = value.cast::<Region>() {
+            let held = &region.get().held;
+            return Ok(Self::Region(held.slot.get()?, Arc::clone(held)));
+        }
+        if let Ok(buffer) = value.cast::<Buffer>() {
+            let buffer = buffer.get();
+            return Ok(Self::Buffer(buffer.slot.get()?, Arc::clone(&buffer.slot)));
+        }
+        // What the package makes of NumPy's scalars, and of other libraries' memory.
+        if let Ok((described, bytes)) = value.extract::<(Described, Vec<u8>)>() {
+            return Ok(Self::Value(memory::described(&described)?, bytes));
+        }
+        if let Ok((described, address, keep)) = value.extract::<(Described, u64, Py<PyAny>)>() {
+            return Ok(Self::Address(memory::described(&described)?, address, keep));
+        }
+        Scalar { kernel, place, value }.given()
+    }
+
+    fn arg(&self) -> Arg<'_> {
+        match self {
+            Self::Region(region, _) => Arg::from(&**region),
+            Self::Buffer(buffer, _) => Arg::from(&**buffer),
+            Self::Value(element, bytes) => Arg::value(element.clone(), bytes),
+            // SAFETY: the object, which the launch keeps, says by `__cuda_array_interface__` that the memory is there for kernels of the
+            // GPU; the package takes it on an NVIDIA GPU alone.
+            Self::Address(element, address, _) => unsafe { Arg::address(element.clone(), *address) },
+        }
+    }
+
+    fn id(&self) -> Option<usize> {
+        match self {
+            Self::Region(_, held) => Some(held.id()),
+            Self::Buffer(_, slot) => Some(buffer::id(slot)),
+            Self::Value(..) | Self::Address(..) => None,
+        }
+    }
+
+    /// What the launch keeps: not the region itself, which may be closed meanwhile.
+    fn kept(self) -> Option<Kept> {
+        match self {
+            Self::Region(_, held) => Some(Box::new(held)),
+            Self::Buffer(_, slot) => Some(Box::new(slot)),
+            Self::Address(_, _, object) => Some(Box::new(object)),
+            Self::Value(..) => None,
+        }
+    }
+}
+
+/// A number of Python's, which has no type of its own: it becomes the parameter's, if it fits.
+struct Scalar<'a, 'py> {
+    kernel: &'a KernelInfo,
+    place: usize,
+    value: &'a Bound<'py, PyAny>,
+}
+
+impl Scalar<'_, '_> {
+    fn what(&self) -> String {
+        format!("kernel `{}`: argument {}", self.kernel.name, self.place + 1)
+    }
+
+    fn given(&self) -> PyResult<Given> {
+        let param = self.kernel.params.get(self.place);
+        // Where there is no parameter the runtime says how many there are.
+        let (name, bytes) = param.map_or(("long long", 8), |param| {
+            (param.type_name.as_str(), param.bytes as usize)
+        });
+        let kind = param.map_or("Signed".to_owned(), |param| format!("{:?}", param.kind));
+        let value = self.value;
+        let whole = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>();
+        match kind.as_str() {
+            "Signed" if whole => self.signed(name, bytes),
+            "Unsigned" if whole => self.unsigned(name, bytes),
+            "Float" if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
+            _ => Err(errors::argument(format!(
+                "{}: {} was given for `{name}`",
+                self.what(),
+                self.described()
+            ))),
+        }
+    }
+
+    fn described(&self) -> String {
+        let class = self.value.get_type();
+        let class = class
+            .fully_qualified_name()
+            .map_or_else(|_| "an object".into(), |name| name.to_string());
+        format!("an object of type {class}")
+    }
+
+    fn out_of_range(&self, name: &str, least: impl std::fmt::Debug, most: impl std::fmt::Debug) -> PyErr {
+        errors::argument_range(format!(
+            "{}: {} does not fit `{name}`, which has {least:?} to {most:?}",
+            self.what(),
+            self.value
+        ))
+    }
+
+    /// The number as Rust's, none if it is larger than that.
+    fn whole<'a, T: FromPyObjectOwned<'a>>(&'a self) -> PyResult<Option<T>> {
+        match self.value.extract::<T>() {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                let error: PyErr = error.into();
+                match error.is_instance_of::<PyOverflowError>(self.value.py()) {
+                    true => Ok(None),
+                    false => Err(error),
+                }
+            }
+        }
+    }
+
+    fn signed(&self, name: &str, bytes: usize) -> PyResult<Given> {
+        let most = i64::MAX >> (64 - 8 * bytes.min(8));
+        match self.whole::<i64>()?.filter(|value| (-most - 1..=most).contains(value)) {
+            Some(value) => Ok(Given::Value(
+                memory::element("i", bytes, bytes, name)?,
+                value.to_le_bytes()[..bytes].into(),
+            )),
+            None => Err(self.out_of_range(name, -most - 1, most)),
+        }
+    }
+
+    fn unsigned(&self, name: &str, bytes: usize) -> PyResult<Given> {
+        let most = match name {
+            "bool" => 1,
+            _ => u64::MAX >> (64 - 8 * bytes.min(8)),
+        };
+        match self.whole::<u64>()?.filter(|value| *value <= most) {
+            Some(value) => Ok(Given::Value(
+                memory::element("u", bytes, bytes, name)?,
+                value.to_le_bytes()[..bytes].into(),
+            )),
+            None => Err(self.out_of_range(name, 0, most)),
+        }
+    }
+
+    fn float(&self, name: &str, bytes: usize) -> PyResult<Given> {
+        let Some(value) = self.whole::<f64>()? else {
+            return Err(self.out_of_range(name, f64::MIN, f64::MAX));
+        };
+        match bytes {
+            4 if value.is_finite() && !(value as f32).is_finite() => Err(self.out_of_range(name, f32::MIN, f32::MAX)),
+            4 => Ok(Given::Value(ElementType::F32, (value as f32).to_le_bytes().into())),
+            _ => Ok(Given::Value(ElementType::F64, value.to_le_bytes().into())),
+        }
+    }
+}

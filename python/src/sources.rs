@@ -1,0 +1,37 @@
+//! The sources of the operations that are ready.
+
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// Names with texts: headers, or macros.
+type Named = Vec<(&'static str, &'static str)>;
+
+const ACCESS: (&str, &str) = ("access.cuh", include_str!("../../workloads/src/apps/access.cuh"));
+const ROWS: (&str, &str) = ("rows.cuh", include_str!("../../workloads/src/rows.cuh"));
+const SEARCH: (&str, &str) = ("search.cuh", include_str!("../../workloads/src/search.cuh"));
+
+/// Edges of a piece of a long row, and counts at the head of the list of pieces.
+const BFS_DEFINES: [(&str, &str); 2] = [("ROW_PIECE_EDGES", "512"), ("ROW_LIST_HEAD", "2")];
+
+/// Source text, headers and macros of an operation.
+///
+/// # Errors
+/// `ArgumentError` for a name that there is not.
+#[pyfunction]
+pub fn operation(name: &str) -> PyResult<(&'static str, Named, Named)> {
+    let alone = |text| Ok((text, vec![ACCESS], Vec::new()));
+    match name {
+        "take" => alone(include_str!("../ops/take.cu")),
+        "reduce" => alone(include_str!("../ops/reduce.cu")),
+        "spmv" => alone(include_str!("../ops/spmv.cu")),
+        "embedding_bag" => alone(include_str!("../ops/embedding_bag.cu")),
+        "knn" => alone(include_str!("../ops/knn.cu")),
+        "bfs" => Ok((
+            include_str!("../../workloads/src/bfs.cu"),
+            vec![ACCESS, ROWS, SEARCH],
+            BFS_DEFINES.into(),
+        )),
+        _ => Err(errors::argument(format!("there is no operation `{name}`"))),
+    }
+}

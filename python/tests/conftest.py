@@ -1,0 +1,54 @@
+"""What the tests share."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import numpy as np
+import pytest
+
+import gpuvm
+
+#: Frames of the small Vm: fewer than the arrays of the tests have pages.
+SMALL = "128KiB"
+
+SCALE = r"""
+#include <gpuvm/gpuvm.cuh>
+__global__ void scale(gpuvm::array<float> a, float by) {
+    unsigned long long i = blockIdx.x * 1ull * blockDim.x + threadIdx.x;
+    if (i < a.size()) a[i] = a[i] * by;
+}
+// Never ends by itself.
+__global__ void endless(gpuvm::array<float> a, unsigned* ticks) {
+    while (!gpuvm::failed()) atomicAdd(ticks, 1u);
+}
+// Does not even look whether it is to end.
+__global__ void deaf(unsigned* ticks) {
+    while (true) atomicAdd(ticks, 1u);
+}
+__global__ void past(gpuvm::array<const float> a, float* out) { *out = a[a.size()]; }
+__global__ void numbers(unsigned char u8, short i16, unsigned u32, long long i64, unsigned long long u64, float f32, double f64,
+                        bool flag, double* out) {
+    out[0] = u8, out[1] = i16, out[2] = u32, out[3] = i64, out[4] = u64, out[5] = f32, out[6] = f64, out[7] = flag;
+}
+"""
+NAMES = ["scale", "endless", "deaf", "past", "numbers"]
+
+
+@pytest.fixture
+def vm() -> Iterator[gpuvm.Vm]:
+    """A small virtual memory on the simulated GPU."""
+    with gpuvm.Vm(SMALL, gpu="simulated") as made:
+        yield made
+
+
+@pytest.fixture
+def kernels(vm: gpuvm.Vm) -> gpuvm.Module:
+    """The kernels above."""
+    return vm.module(SCALE, NAMES, name="tests.cu")
+
+
+@pytest.fixture
+def numbers() -> "np.random.Generator":
+    """Random numbers, the same in each run."""
+    return np.random.default_rng(7)
