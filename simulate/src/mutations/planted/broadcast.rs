@@ -231,7 +231,7 @@ pub(super) static ALL: [Mutation; 21] = [
             ),
         ],
         RUN,
-        14,
+        17,
         UNLOCKED,
     ),
     broken(

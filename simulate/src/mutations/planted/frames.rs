@@ -67,7 +67,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);",
         )],
         Resize,
-        0,
+        4,
         SEEN,
     ),
     broken(
@@ -80,7 +80,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        0,
+        1,
         SEEN,
     ),
     broken(
@@ -96,7 +96,7 @@ pub(super) static ALL: [Mutation; 11] = [
             ),
         ],
         ResizeDirect,
-        23,
+        752,
         SEEN,
     ),
     broken(
@@ -109,7 +109,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        22,
+        36,
         SEEN,
     ),
     broken(
@@ -122,7 +122,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "    // Acquire: the hand",
         )],
         ResizeDirect,
-        913,
+        20,
         SEEN,
     ),
     broken(
@@ -135,7 +135,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        23,
+        1668,
         SEEN,
     ),
     broken(

@@ -85,7 +85,7 @@ pub(super) static ALL: [Mutation; 6] = [
             "    reap_queue(Queue(vm, queue), ~0u);",
         )],
         Workload::Returns,
-        18,
+        29,
         &["requests are in flight on its queue pairs still"],
     ),
 ];

@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return atom_cas_acquire_gpu(word, seen, (seen & ~layout::STATE_MASK) | kFetching) == seen;",
         )],
         Workload::InPlace,
-        32,
+        2,
         &["left the count of reads"],
     ),
     broken(
@@ -28,7 +28,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
         Workload::LinearInPlace,
-        293,
+        263,
         &[
             "without a claim",
             "left the count of reads",
@@ -46,7 +46,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "            *direct = frame_of(seen);\n        pool_give(vm, frame_of(seen));",
         )],
         Workload::InPlace,
-        11,
+        5,
         &["home differ from byte", "which the pool has", "was published in frame"],
     ),
     broken(
@@ -59,7 +59,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "if (state_of(seen) == kAbsent || let_leave(",
         )],
         Workload::InPlace,
-        2,
+        5,
         &["the end of a fetch changed"],
     ),
     broken(
@@ -72,7 +72,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return has_no_frame(first);",
         )],
         Workload::Rising,
-        14,
+        22,
         NOT_RISEN,
     ),
     broken(
@@ -98,7 +98,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !((first ^ second)",
         )],
         Workload::Rising,
-        27,
+        23,
         NOT_RISEN,
     ),
     broken(
@@ -151,7 +151,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !(old & layout::REFERENCED_BIT)",
         )],
         Workload::StoresInPlace,
-        0,
+        1,
         &["no order of its operations", "its home differ from byte"],
     ),
     broken(
@@ -181,7 +181,7 @@ pub(super) static ALL: [Mutation; 12] = [
             ),
         ],
         Workload::StoresInPlace,
-        0,
+        10,
         &["no order of its operations", "its home differ from byte"],
     ),
 ];

@@ -26,7 +26,7 @@ pub(super) static ALL: [Mutation; 22] = [
             ),
         ],
         Workload::Prefetch,
-        1157,
+        379,
         &[
             "changed pins or version of its page",
             "a page without a frame was made dirty",
@@ -157,7 +157,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        195,
+        112,
         &["no order of its operations explains"],
     ),
     broken(
@@ -173,7 +173,7 @@ pub(super) static ALL: [Mutation; 22] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        49,
+        112,
         &["no order of its operations explains"],
     ),
     broken(
@@ -280,7 +280,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        143,
+        123,
         &["a page without a frame was made dirty", "pins are out of balance"],
     ),
     broken(
@@ -293,7 +293,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "return;",
         )],
         Workload::Random,
-        0,
+        15,
         STUCK,
     ),
     broken(

@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "bool lent = true;",
         )],
         RUN,
-        0,
+        3,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -35,7 +35,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        10,
+        15,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -51,7 +51,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        7,
+        16,
         LATE,
     ),
     broken(
@@ -71,7 +71,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        49,
+        99,
         LATE,
     ),
     broken(
@@ -106,7 +106,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        767,
+        249,
         LATE,
     ),
     broken(
@@ -241,7 +241,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "who takes a page out of its frame with a slot makes the frame forget it",
         &[plant(VICTIM, "        if (had) st_relaxed_gpu(beside, 0u);\n", "")],
         RUN,
-        2,
+        5,
         &["went to the pool and keeps", "which keeps slot", "and forgets slot"],
     ),
     broken(
@@ -267,7 +267,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
-        2,
+        23,
         &[
             "its slot",
             "where page",
@@ -313,7 +313,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (state_of(seen) != kAbsent) return false;\n",
         )],
         RUN,
-        91,
+        499,
         TWICE,
     ),
     broken(
