@@ -1,5 +1,5 @@
 // gpuvm for C and C++: arrays larger than GPU memory, for CUDA kernels. docs/C.md is the page for users; gpuvm/host.hpp is the same in C++.
-// Generated from the crate gpuvm-capi by its test tests/header.rs: do not edit. GPUVM_BLESS=1 cargo test -p gpuvm-capi writes it again.
+// Generated from the crate gpuvm-capi by its test tests/c_header.rs: do not edit. GPUVM_BLESS=1 cargo test -p gpuvm-capi writes it again.
 //
 // Functions return a gpuvm_code, 0 where all went well; gpuvm_last_error() tells the rest. None of them throws, and none ends the process.
 //

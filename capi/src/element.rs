@@ -63,7 +63,7 @@ impl gpuvm_element {
     ///
     /// # Errors
     /// [`Failure::Value`], [`Failure::Text`].
-    pub fn read(&self) -> Result<ElementType> {
+    pub(crate) fn read(&self) -> Result<ElementType> {
         const NUMBERS: [ElementType; 10] = [
             ElementType::U8,
             ElementType::U16,

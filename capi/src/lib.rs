@@ -1,7 +1,7 @@
 //! gpuvm for C, and for languages that call C: `libgpuvm` and `gpuvm.h`. docs/C.md is the page for its users.
 //!
-//! A thin face over the untyped core of the crate `gpuvm`. Each function looks its handles up ([`handles`]), follows the pointers that it
-//! was given ([`raw`]), and turns what comes back into a number and a text ([`code`]). No panic leaves a function.
+//! A thin face over the untyped core of the crate `gpuvm`. Each function looks its handles up (`handles`), follows the pointers that it
+//! was given (`raw`), and turns what comes back into a number and a text (`code`). No panic leaves a function.
 
 #![allow(
     clippy::missing_safety_doc,

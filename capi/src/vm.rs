@@ -92,7 +92,7 @@ impl Growing for gpuvm_resized {
 }
 
 /// Calls `act` with a GPU of a virtual memory. The handle may be freed meanwhile.
-pub fn on_gpu<R>(vm: gpuvm_vm, gpu: u32, act: impl FnOnce(&VmGpu) -> Result<R, Error>) -> Result<R> {
+pub(crate) fn on_gpu<R>(vm: gpuvm_vm, gpu: u32, act: impl FnOnce(&VmGpu) -> Result<R, Error>) -> Result<R> {
     let vm: Vm = handles::copy("vm", vm.id)?;
     Ok(act(vm.gpu(gpu as usize)?)?)
 }

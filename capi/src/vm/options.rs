@@ -202,7 +202,7 @@ impl gpuvm_vm_options {
     ///
     /// # Errors
     /// [`Failure`] for what is no text, or a name or a number that cannot be. What does not fit together is found when it builds.
-    pub fn builder(&self) -> Result<VmBuilder> {
+    pub(crate) fn builder(&self) -> Result<VmBuilder> {
         let builder = Vm::builder();
         let builder = unless_zero(builder, self.frame_memory, VmBuilder::frame_memory);
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);

@@ -117,3 +117,15 @@ fn a_program_of_another_version_is_told_so() {
         assert_eq!(!refused, fits, "{version:#x}: {told}");
     }
 }
+
+#[test]
+fn the_program_of_the_page_for_users_runs() {
+    let prefix = Prefix::new();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/C.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("```cpp\n").expect("a program in C++");
+    let (program, _) = rest.split_once("```").expect("its end");
+    let source = prefix.scratch().join("page.cpp");
+    std::fs::write(&source, program).unwrap();
+    ran(&mut Command::new(prefix.compile(&source, &[])));
+}
