@@ -42,6 +42,7 @@ pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
     [
         crate::queue::FACTS,
         crate::vm::FACTS,
+        crate::pool::FACTS,
         crate::launch::FACTS,
         crate::broadcast::FACTS,
     ]

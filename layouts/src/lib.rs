@@ -14,6 +14,7 @@ mod broadcast;
 mod facts;
 mod launch;
 mod page_word;
+mod pool;
 mod queue;
 mod vm;
 
@@ -21,6 +22,7 @@ pub use broadcast::*;
 pub use facts::{FieldFact, LayoutFact, layout_facts};
 pub use launch::*;
 pub use page_word::*;
+pub use pool::*;
 pub use queue::*;
 pub use vm::*;
 

@@ -140,18 +140,6 @@ pub const PAGE_ID_TAKEN_BIT: u64 = 1 << 63;
 pub const PAGE_WITHDRAWN: u64 = 1;
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 pub const PAGE_RETURNING: u64 = 2;
-/// Position of the rank in [`PoolState::spared`].
-pub const POOL_RANK_SHIFT: u32 = 56;
-/// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
-pub const POOL_CHANGING_BIT: u64 = 1 << 32;
-/// Position of the end of the frames in [`PoolState::change`].
-pub const POOL_CHANGE_END_SHIFT: u32 = 31;
-/// The first frame in [`PoolState::change`], and its end when shifted there.
-pub const POOL_CHANGE_FRAMES: u32 = 0x7fff_ffff;
-/// In [`PoolState::change`]: frames are withdrawn.
-pub const POOL_WITHDRAW_BIT: u64 = 1 << 62;
-/// In [`PoolState::change`]: frames come back.
-pub const POOL_RESTORE_BIT: u64 = 1 << 63;
 /// Pages a region may have.
 pub const REGION_PAGES_MAX: u64 = 1 << PAGE_ID_REGION_SHIFT;
 /// Regions a virtual memory may have.
@@ -455,47 +443,6 @@ pub struct VmDesc {
     pub frame_reciprocal: u64,
 }
 
-/// The free pool's counters and the clock's hand, one 128-byte line each.
-#[repr(C, align(128))]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct PoolState {
-    /// Frames that may be taken (signed: takers subtract first and give back what was not there).
-    pub available: u64,
-    /// Unused, to the end of the line.
-    pub pad0: [u64; 15],
-    /// Ticket of the next frame to take.
-    pub head: u64,
-    /// Unused, to the end of the line.
-    pub pad1: [u64; 15],
-    /// Ticket of the next frame to give.
-    pub tail: u64,
-    /// Unused, to the end of the line.
-    pub pad2: [u64; 15],
-    /// The clock's hand: frames passed since the start.
-    pub hand: u64,
-    /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
-    pub turnover: u64,
-    /// Until the hand has come to the place in the low bits, pages up to the rank that stands from [`POOL_RANK_SHIFT`] on leave as those
-    /// of rank 0 do: a lane that waited for a frame saw no other page leave.
-    pub spared: u64,
-    /// The clock looks at the frames below the number in the low 32 bits: those from there on are withdrawn, or about to be. And
-    /// [`POOL_CHANGING_BIT`]. The host changes it while kernels run.
-    pub limit: u64,
-    /// Unused, to the end of the line.
-    pub pad3: [u64; 12],
-    /// The change of the number of frames that is under way: first frame, end and kind; 0 for none. The host writes it while kernels run,
-    /// and the kernel that ends it.
-    pub change: u64,
-    /// Frames of the change that are not done yet; signed.
-    pub change_left: u64,
-    /// Frames of the change that lanes have gone over, again and again if they are withdrawn.
-    pub change_hand: u64,
-    /// Lanes that work on a change, or look whether there is one.
-    pub helpers: u64,
-    /// Unused, to the end of the line.
-    pub pad4: [u64; 12],
-}
-
 /// What the device library counts. Several shards; the host adds them up.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, Default)]
@@ -602,9 +549,6 @@ shared_layout! {
         queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
         frame_reciprocal: 120,
     }
-    PoolState: 640 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
-        spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520,
-        change_hand: 528, helpers: 536, pad4: 544, }
     Counters: 512 {
         missed_lanes: 0, faults: 8, coalesced: 16, pages_fetched: 24, pages_written_back: 32, bytes_fetched: 40,
         bytes_written_back: 48, evictions: 56, prefetches: 64, doorbells: 72, requests: 80, helped: 88, errors: 96,

@@ -80,7 +80,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
         &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
         RUN,
-        2450,
+        2841,
         LATE,
     ),
     broken(

@@ -1,0 +1,64 @@
+//! The pool of free frames, its clock, and changes of the number of frames.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::facts::shared_layout;
+
+/// Position of the rank in [`PoolState::spared`].
+pub const POOL_RANK_SHIFT: u32 = 56;
+/// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
+pub const POOL_CHANGING_BIT: u64 = 1 << 32;
+/// Position of the end of the frames in [`PoolState::change`].
+pub const POOL_CHANGE_END_SHIFT: u32 = 31;
+/// The first frame in [`PoolState::change`], and its end when shifted there.
+pub const POOL_CHANGE_FRAMES: u32 = 0x7fff_ffff;
+/// In [`PoolState::change`]: frames are withdrawn.
+pub const POOL_WITHDRAW_BIT: u64 = 1 << 62;
+/// In [`PoolState::change`]: frames come back.
+pub const POOL_RESTORE_BIT: u64 = 1 << 63;
+
+/// The free pool's counters and the clock's hand, one 128-byte line each.
+#[repr(C, align(128))]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct PoolState {
+    /// Frames that may be taken (signed: takers subtract first and give back what was not there).
+    pub available: u64,
+    /// Unused, to the end of the line.
+    pub pad0: [u64; 15],
+    /// Ticket of the next frame to take.
+    pub head: u64,
+    /// Unused, to the end of the line.
+    pub pad1: [u64; 15],
+    /// Ticket of the next frame to give.
+    pub tail: u64,
+    /// Unused, to the end of the line.
+    pub pad2: [u64; 15],
+    /// The clock's hand: frames passed since the start.
+    pub hand: u64,
+    /// Pages that left their frame: a lane that waits for a frame sees by it that others got on.
+    pub turnover: u64,
+    /// Until the hand has come to the place in the low bits, pages up to the rank that stands from [`POOL_RANK_SHIFT`] on leave as those
+    /// of rank 0 do: a lane that waited for a frame saw no other page leave.
+    pub spared: u64,
+    /// The clock looks at the frames below the number in the low 32 bits: those from there on are withdrawn, or about to be. And
+    /// [`POOL_CHANGING_BIT`]. The host changes it while kernels run.
+    pub limit: u64,
+    /// Unused, to the end of the line.
+    pub pad3: [u64; 12],
+    /// The change of the number of frames that is under way: first frame, end and kind; 0 for none. The host writes it while kernels run,
+    /// and the kernel that ends it.
+    pub change: u64,
+    /// Frames of the change that are not done yet; signed.
+    pub change_left: u64,
+    /// Frames of the change that lanes have gone over, again and again if they are withdrawn.
+    pub change_hand: u64,
+    /// Lanes that work on a change, or look whether there is one.
+    pub helpers: u64,
+    /// Unused, to the end of the line.
+    pub pad4: [u64; 12],
+}
+
+shared_layout! {
+    PoolState: 640 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
+        spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520, change_hand: 528, helpers: 536, pad4: 544, }
+}
