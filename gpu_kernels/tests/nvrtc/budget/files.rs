@@ -118,6 +118,42 @@ pub const FILES: &[File] = &[
         defines: &[],
         kernels: &[capped("stencil", 128, 128, 1400, 1850)],
     },
+    // The Python package's, each for one type of elements: the others differ in few instructions. Bounds of 4 blocks of 128 threads; what
+    // is spilled is the fault path's.
+    File {
+        path: "python/ops/take.cu",
+        defines: &[],
+        kernels: &[
+            capped("take<float>", 128, 128, 100, 300),
+            capped("scatter_add<long long>", 128, 128, 50, 300),
+        ],
+    },
+    File {
+        path: "python/ops/reduce.cu",
+        defines: &[],
+        kernels: &[
+            capped("sum<float, double>", 128, 128, 220, 380),
+            capped("bounds<unsigned long long>", 128, 128, 150, 320),
+        ],
+    },
+    File {
+        path: "python/ops/spmv.cu",
+        defines: &[],
+        kernels: &[capped("spmv<double, long long>", 128, 128, 80, 500)],
+    },
+    File {
+        path: "python/ops/embedding_bag.cu",
+        defines: &[],
+        kernels: &[capped("embedding_bag<double>", 128, 128, 650, 1050)],
+    },
+    File {
+        path: "python/ops/knn.cu",
+        defines: &[],
+        kernels: &[
+            capped("distances<double>", 128, 128, 320, 650),
+            plain("select<double>", 40),
+        ],
+    },
     File {
         path: "workloads/src/apps/knn.cu",
         defines: &[],
