@@ -141,6 +141,24 @@ constexpr const unsigned int PIN_SHIFT = 44;
 /// Pins that may be held on one page; the other half of the field absorbs additions in flight.
 constexpr const unsigned long long PINS_MAX = (1ULL << 19ULL);
 
+/// Position of the rank in [`PoolState::spared`].
+constexpr const unsigned int POOL_RANK_SHIFT = 56;
+
+/// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
+constexpr const unsigned long long POOL_CHANGING_BIT = (1ULL << 32ULL);
+
+/// Position of the end of the frames in [`PoolState::change`].
+constexpr const unsigned int POOL_CHANGE_END_SHIFT = 31;
+
+/// The first frame in [`PoolState::change`], and its end when shifted there.
+constexpr const unsigned int POOL_CHANGE_FRAMES = 2147483647;
+
+/// In [`PoolState::change`]: frames are withdrawn.
+constexpr const unsigned long long POOL_WITHDRAW_BIT = (1ULL << 62ULL);
+
+/// In [`PoolState::change`]: frames come back.
+constexpr const unsigned long long POOL_RESTORE_BIT = (1ULL << 63ULL);
+
 /// Queue kind: mlx5 work requests and completions (ConnectX, or the software NIC).
 constexpr const unsigned int QUEUE_KIND_MLX5 = 1;
 
@@ -395,24 +413,6 @@ constexpr const unsigned long long PAGE_WITHDRAWN = 1ULL;
 
 /// Instead of a page id: the frame was withdrawn and has memory again; a change of the number of frames gives it to the pool.
 constexpr const unsigned long long PAGE_RETURNING = 2ULL;
-
-/// Position of the rank in [`PoolState::spared`].
-constexpr const unsigned int POOL_RANK_SHIFT = 56;
-
-/// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
-constexpr const unsigned long long POOL_CHANGING_BIT = (1ULL << 32ULL);
-
-/// Position of the end of the frames in [`PoolState::change`].
-constexpr const unsigned int POOL_CHANGE_END_SHIFT = 31;
-
-/// The first frame in [`PoolState::change`], and its end when shifted there.
-constexpr const unsigned int POOL_CHANGE_FRAMES = 2147483647;
-
-/// In [`PoolState::change`]: frames are withdrawn.
-constexpr const unsigned long long POOL_WITHDRAW_BIT = (1ULL << 62ULL);
-
-/// In [`PoolState::change`]: frames come back.
-constexpr const unsigned long long POOL_RESTORE_BIT = (1ULL << 63ULL);
 
 /// Pages a region may have.
 constexpr const unsigned long long REGION_PAGES_MAX = (1ULL << PAGE_ID_REGION_SHIFT);
@@ -1051,9 +1051,9 @@ static_assert(sizeof(StreamState) == 16, "size of StreamState");
 static_assert(sizeof(FillState) == 128, "size of FillState");
 static_assert(sizeof(StripeDesc) == 32, "size of StripeDesc");
 static_assert(sizeof(VmDesc) == 128, "size of VmDesc");
-static_assert(sizeof(PoolState) == 640, "size of PoolState");
 static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
+static_assert(sizeof(PoolState) == 640, "size of PoolState");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
 static_assert(sizeof(BroadcastDesc) == 112, "size of BroadcastDesc");
@@ -1199,22 +1199,6 @@ static_assert(__builtin_offsetof(VmDesc, fills) == 104, "offset of VmDesc::fills
 static_assert(__builtin_offsetof(VmDesc, fill_count) == 112, "offset of VmDesc::fill_count");
 static_assert(__builtin_offsetof(VmDesc, ticks_per_us) == 116, "offset of VmDesc::ticks_per_us");
 static_assert(__builtin_offsetof(VmDesc, frame_reciprocal) == 120, "offset of VmDesc::frame_reciprocal");
-static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
-static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
-static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
-static_assert(__builtin_offsetof(PoolState, pad1) == 136, "offset of PoolState::pad1");
-static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::tail");
-static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
-static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
-static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
-static_assert(__builtin_offsetof(PoolState, spared) == 400, "offset of PoolState::spared");
-static_assert(__builtin_offsetof(PoolState, limit) == 408, "offset of PoolState::limit");
-static_assert(__builtin_offsetof(PoolState, pad3) == 416, "offset of PoolState::pad3");
-static_assert(__builtin_offsetof(PoolState, change) == 512, "offset of PoolState::change");
-static_assert(__builtin_offsetof(PoolState, change_left) == 520, "offset of PoolState::change_left");
-static_assert(__builtin_offsetof(PoolState, change_hand) == 528, "offset of PoolState::change_hand");
-static_assert(__builtin_offsetof(PoolState, helpers) == 536, "offset of PoolState::helpers");
-static_assert(__builtin_offsetof(PoolState, pad4) == 544, "offset of PoolState::pad4");
 static_assert(__builtin_offsetof(Counters, missed_lanes) == 0, "offset of Counters::missed_lanes");
 static_assert(__builtin_offsetof(Counters, faults) == 8, "offset of Counters::faults");
 static_assert(__builtin_offsetof(Counters, coalesced) == 16, "offset of Counters::coalesced");
@@ -1250,6 +1234,22 @@ static_assert(__builtin_offsetof(Counters, broadcast_lines) == 248, "offset of C
 static_assert(__builtin_offsetof(Counters, victims_displaced) == 256, "offset of Counters::victims_displaced");
 static_assert(__builtin_offsetof(Counters, pad) == 264, "offset of Counters::pad");
 static_assert(__builtin_offsetof(LatencyHistogram, buckets) == 0, "offset of LatencyHistogram::buckets");
+static_assert(__builtin_offsetof(PoolState, available) == 0, "offset of PoolState::available");
+static_assert(__builtin_offsetof(PoolState, pad0) == 8, "offset of PoolState::pad0");
+static_assert(__builtin_offsetof(PoolState, head) == 128, "offset of PoolState::head");
+static_assert(__builtin_offsetof(PoolState, pad1) == 136, "offset of PoolState::pad1");
+static_assert(__builtin_offsetof(PoolState, tail) == 256, "offset of PoolState::tail");
+static_assert(__builtin_offsetof(PoolState, pad2) == 264, "offset of PoolState::pad2");
+static_assert(__builtin_offsetof(PoolState, hand) == 384, "offset of PoolState::hand");
+static_assert(__builtin_offsetof(PoolState, turnover) == 392, "offset of PoolState::turnover");
+static_assert(__builtin_offsetof(PoolState, spared) == 400, "offset of PoolState::spared");
+static_assert(__builtin_offsetof(PoolState, limit) == 408, "offset of PoolState::limit");
+static_assert(__builtin_offsetof(PoolState, pad3) == 416, "offset of PoolState::pad3");
+static_assert(__builtin_offsetof(PoolState, change) == 512, "offset of PoolState::change");
+static_assert(__builtin_offsetof(PoolState, change_left) == 520, "offset of PoolState::change_left");
+static_assert(__builtin_offsetof(PoolState, change_hand) == 528, "offset of PoolState::change_hand");
+static_assert(__builtin_offsetof(PoolState, helpers) == 536, "offset of PoolState::helpers");
+static_assert(__builtin_offsetof(PoolState, pad4) == 544, "offset of PoolState::pad4");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");
 static_assert(__builtin_offsetof(FaultRecord, region) == 8, "offset of FaultRecord::region");
