@@ -98,25 +98,25 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/vector_add.cu",
         defines: &[],
-        kernels: &[capped("vector_add", 128, 128, 400, 960)],
+        kernels: &[capped("vector_add", 128, 128, 400, 1060)],
     },
     File {
         path: "workloads/src/apps/matrix_vector.cu",
         defines: &[],
         kernels: &[
-            capped("row_products", 128, 128, 128, 320),
-            capped("column_products", 128, 128, 3800, 4400),
+            capped("row_products", 128, 128, 128, 460),
+            capped("column_products", 128, 128, 3900, 5050),
         ],
     },
     File {
         path: "workloads/src/apps/gesummv.cu",
         defines: &[],
-        kernels: &[capped("gesummv", 128, 128, 160, 500)],
+        kernels: &[capped("gesummv", 128, 128, 160, 680)],
     },
     File {
         path: "workloads/src/apps/stencil.cu",
         defines: &[],
-        kernels: &[capped("stencil", 128, 128, 1400, 1850)],
+        kernels: &[capped("stencil", 128, 128, 1400, 1950)],
     },
     // The Python package's, each for one type of elements: the others differ in few instructions. Bounds of 4 blocks of 128 threads; what
     // is spilled is the fault path's.
@@ -171,13 +171,13 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/embedding.cu",
         defines: &[],
-        kernels: &[capped("sum_bags", 128, 128, 150, 400)],
+        kernels: &[capped("sum_bags", 128, 128, 150, 480)],
     },
     File {
         path: "workloads/src/apps/sort.cu",
         defines: &[],
         kernels: &[
-            capped("exchange", 128, 128, 320, 720),
+            capped("exchange", 128, 128, 370, 820),
             plain("count_digits", 24),
             plain("add_counts", 64),
             plain("place_keys", 32),
@@ -213,7 +213,8 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/several.cu",
         defines: &[],
-        kernels: &[paged("expand", 150, 162), paged("pull", 152, 160)],
+        // Who looks for a frame may help a change of their number: 14 of them in the queued form.
+        kernels: &[paged("expand", 158, 176), paged("pull", 152, 176)],
     },
     File {
         path: "workloads/src/apps/triangles.cu",
@@ -555,14 +556,14 @@ pub const BORROWING: &[File] = &[
             // 186 for sm_80 since pages count how often they were fetched: as many warps as with 184.
             paged("sum", 192, 192),
             paged("copy", 168, 168),
-            paged("read_then_write", 168, 168),
+            paged("read_then_write", 176, 168),
         ],
     },
     File {
         path: "cli/src/bench/faults.cu",
         defines: &[("BENCH_NEIGHBOUR", "1")],
         kernels: &[
-            capped("touch_warps<false>", 128, 0, 400, 0),
+            capped("touch_warps<false>", 128, 0, 460, 0),
             capped("touch_spans<true>", 128, 0, 450, 0),
         ],
     },
