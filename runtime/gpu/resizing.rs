@@ -238,20 +238,25 @@ impl PagedGpu {
         self.make_ready(&mut self.lock())?;
         let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);
         self.or_lost(begun.doing(|| label.into()))?;
-        let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let args = [arg(self.desc.addr()), arg(nanoseconds)];
-        let (support, config) = (&self.support, self.service_config(u64::from(left)));
-        let named = super::Named {
-            continues: true,
-            ..super::Named::default()
-        };
-        let args = || args.to_vec();
-        let launch = self.enqueue(&support.background, &support.change_frames, &config, args, named, label);
+        let launch = self.start_changing(left, within);
         if launch.is_err() {
             let ended = self.pool.free.end_change(&*self.device);
             self.or_lost(ended.doing(|| label.into()))?;
         }
         self.or_lost(launch)
+    }
+
+    /// Starts a kernel that works on the change that there is, for so long at most.
+    fn start_changing(&self, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
+        let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        let args = [arg(self.desc.addr()), arg(nanoseconds)];
+        let (support, config) = (&self.support, self.service_config(u64::from(frames)));
+        let named = super::Named {
+            continues: true,
+            ..super::Named::default()
+        };
+        let (args, label) = (|| args.to_vec(), "changing the number of frames");
+        self.enqueue(&support.background, &support.change_frames, &config, args, named, label)
     }
 
     /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.
@@ -281,18 +286,7 @@ impl PagedGpu {
             // It finds nothing to do when it starts.
             launch.abort(&*self.device);
         }
-        // A lane helps for a moment, unless its kernel was stopped where it stood.
-        let begun = Instant::now();
-        while self.look_at_change()?.1 != 0 && !self.lock().in_flight.iter().all(|launch| launch.is_done()) {
-            // None runs while the host does, where the GPU follows a seed: the kernel has waited for them.
-            if self.capabilities().deterministic || begun.elapsed() > self.settings.wait_limit {
-                return Err(Error::Unavailable {
-                    what: "changing the number of frames".into(),
-                    reason: "lanes do not come back from it: a kernel hangs".into(),
-                });
-            }
-            std::thread::yield_now();
-        }
+        self.await_helpers()?;
         if !launch.is_done() {
             return Ok(());
         }
@@ -302,6 +296,26 @@ impl PagedGpu {
             Ok(_) | Err(Error::Stopped { .. } | Error::Fault { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Waits until no lane works on the change that has ended. Lanes that come later look at it and go.
+    fn await_helpers(&self) -> Result<()> {
+        // Lanes of a GPU that follows a seed run while the host waits for a launch alone. There the kernel has ended the change, and waited.
+        if self.capabilities().deterministic {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        // A lane helps for a moment, unless its kernel was stopped where it stood.
+        while self.look_at_change()?.1 != 0 && !self.lock().in_flight.iter().all(|launch| launch.is_done()) {
+            if begun.elapsed() > self.settings.wait_limit {
+                return Err(Error::Unavailable {
+                    what: "changing the number of frames".into(),
+                    reason: "lanes do not come back from it: a kernel hangs".into(),
+                });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Ends an earlier change by which frames come back.

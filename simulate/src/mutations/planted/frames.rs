@@ -164,5 +164,5 @@ const SEEN: &[&str] = &[
     "resident",
     "not in live memory",
     "a dirty page was evicted",
-    "lanes do not come back",
+    "when it had ended",
 ];
