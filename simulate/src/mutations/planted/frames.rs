@@ -4,7 +4,7 @@ use super::Origin::Frames;
 use super::{Mutation, RESIZE, broken, plant};
 use crate::workload::Workload::{Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 11] = [
+pub(super) static ALL: [Mutation; 7] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
@@ -84,61 +84,6 @@ pub(super) static ALL: [Mutation; 11] = [
         SEEN,
     ),
     broken(
-        "helped-before-counted",
-        Frames(7),
-        "who works on a change is counted before it looks for one, and who ends one waits for them",
-        &[
-            plant(RESIZE, "    atom_add_relaxed_gpu(&pool->helpers, 1ull);\n", ""),
-            plant(
-                RESIZE,
-                "    u64 change = ld_acquire_gpu(&pool->change);\n",
-                "    u64 change = ld_acquire_gpu(&pool->change);\n    atom_add_relaxed_gpu(&pool->helpers, 1ull);\n",
-            ),
-        ],
-        ResizeDirect,
-        752,
-        SEEN,
-    ),
-    broken(
-        "ended-beside-helpers",
-        Frames(7),
-        "who ends a change waits for those who work on it",
-        &[plant(
-            RESIZE,
-            "    while (ld_relaxed_gpu(&pool->helpers)) sleep_ns(64);\n",
-            "",
-        )],
-        ResizeDirect,
-        36,
-        SEEN,
-    ),
-    broken(
-        "helped-unfenced",
-        Frames(8),
-        "who works on a change is counted for who ends it, or sees that it is over",
-        &[plant(
-            RESIZE,
-            "    fence_sc_gpu();\n    // Acquire: the hand",
-            "    // Acquire: the hand",
-        )],
-        ResizeDirect,
-        20,
-        SEEN,
-    ),
-    broken(
-        "ended-unfenced",
-        Frames(8),
-        "who ends a change sees who works on it, or they see that it is over",
-        &[plant(
-            RESIZE,
-            "    // Store, then load: see `help_change`.\n    fence_sc_gpu();\n",
-            "",
-        )],
-        ResizeDirect,
-        1668,
-        SEEN,
-    ),
-    broken(
         "restored-by-two",
         Frames(9),
         "one lane gives a frame back",
@@ -164,5 +109,4 @@ const SEEN: &[&str] = &[
     "resident",
     "not in live memory",
     "a dirty page was evicted",
-    "when it had ended",
 ];
