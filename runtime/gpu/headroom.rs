@@ -8,7 +8,6 @@ use crate::{
     background::Background,
     error::{Doing, Error, Result},
     frames::FrameUnits,
-    stats::Stats,
 };
 
 /// How often the GPU's memory is looked at.
@@ -63,7 +62,7 @@ impl PagedGpu {
         // What this process has given back may not be the driver's yet.
         let free = left.saturating_add(self.device.lingering_bytes());
         let unit = units.unit_bytes();
-        let seen = std::mem::replace(evictions, Stats::read(self)?.evictions);
+        let seen = std::mem::replace(evictions, self.meters.evictions(&*self.device)?);
         if free < headroom {
             self.handles.trim(headroom - free, Some(Instant::now() + PERIOD));
         } else if *evictions > seen && free - headroom >= unit {

@@ -46,6 +46,11 @@ impl Meters {
         self.sum(gpu, |shard| shard.pages_failed)
     }
 
+    /// Pages that have left their frames so far.
+    pub fn evictions(&self, gpu: &dyn Gpu) -> Result<u64> {
+        self.sum(gpu, |shard| shard.evictions)
+    }
+
     /// Copies that lanes have found to be stale so far.
     pub fn replicas_missed(&self, gpu: &dyn Gpu) -> Result<u64> {
         self.sum(gpu, |shard| shard.replicas_missed)
