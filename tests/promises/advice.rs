@@ -158,10 +158,17 @@ fn pages_that_are_to_stay_outlive_a_stream() {
 fn a_stream_that_is_read_once_leaves_others_their_frames() {
     for settings in transports(70) {
         for advice in [Advice::ReadOnce, Advice::Sequential] {
-            // A worker that the system stops while its lanes hold the stream's pages has the clock look elsewhere: the median tells.
-            let mut tries = [(); 3].map(|()| lost(settings.clone(), Advice::Normal, advice));
-            tries.sort_unstable();
-            assert!(tries[1] <= 6, "{tries:?} pages left under {advice:?}");
+            // A worker that the system stops while its lanes hold the stream's pages has the clock look elsewhere: the least tells, of the
+            // same number without the advice, too.
+            let least = |advice| {
+                let tries = (0..5).map(|_| lost(settings.clone(), Advice::Normal, advice));
+                tries.min().unwrap_or(u64::MAX)
+            };
+            let (with, without) = (least(advice), least(Advice::Normal));
+            assert!(
+                with <= 6 && without > 12,
+                "{with} pages left under {advice:?}, {without} without"
+            );
         }
     }
 }

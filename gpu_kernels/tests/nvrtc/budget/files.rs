@@ -124,33 +124,33 @@ pub const FILES: &[File] = &[
         path: "python/ops/take.cu",
         defines: &[],
         kernels: &[
-            capped("take<float>", 128, 128, 100, 300),
-            capped("scatter_add<long long>", 128, 128, 50, 300),
+            capped("take<float>", 128, 128, 130, 400),
+            capped("scatter_add<long long>", 128, 128, 50, 400),
         ],
     },
     File {
         path: "python/ops/reduce.cu",
         defines: &[],
         kernels: &[
-            capped("sum<float, double>", 128, 128, 220, 380),
-            capped("bounds<unsigned long long>", 128, 128, 150, 320),
+            capped("sum<float, double>", 128, 128, 220, 640),
+            capped("bounds<unsigned long long>", 128, 128, 150, 700),
         ],
     },
     File {
         path: "python/ops/spmv.cu",
         defines: &[],
-        kernels: &[capped("spmv<double, long long>", 128, 128, 80, 500)],
+        kernels: &[capped("spmv<double, long long>", 128, 128, 100, 700)],
     },
     File {
         path: "python/ops/embedding_bag.cu",
         defines: &[],
-        kernels: &[capped("embedding_bag<double>", 128, 128, 650, 1050)],
+        kernels: &[capped("embedding_bag<double>", 128, 128, 750, 1150)],
     },
     File {
         path: "python/ops/knn.cu",
         defines: &[],
         kernels: &[
-            capped("distances<double>", 128, 128, 320, 650),
+            capped("distances<double>", 128, 128, 340, 700),
             plain("select<double>", 40),
         ],
     },

@@ -108,5 +108,6 @@ const SEEN: &[&str] = &[
     "word",
     "resident",
     "not in live memory",
+    "invalid memory access",
     "a dirty page was evicted",
 ];

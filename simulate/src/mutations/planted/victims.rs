@@ -365,6 +365,7 @@ const TWICE: &[&str] = &[
     "differ from byte",
     "instead of",
     "changed its slot",
+    "a dirty page was evicted",
 ];
 /// How a page shows that has what a lender stored.
 const NOT_ITS_BYTES: &[&str] = &["differ from byte", "instead of"];
