@@ -42,8 +42,8 @@ impl VmGpu {
     /// in time come later, and until then the next change is refused.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while frames of an
-    /// earlier change come back; [`Error::Setting`] for less than a unit or more than the capacity; [`Error::Gpu`], [`Error::GpuLost`].
+    /// [`Error::Unavailable`](crate::Error::Unavailable) without [`VmBuilder::frame_capacity`](crate::VmBuilder::frame_capacity), and while frames of an
+    /// earlier change come back; [`Error::Setting`](crate::Error::Setting) for less than a unit or more than the capacity; [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost).
     pub fn resize_frames_within(&self, bytes: u64, within: Duration) -> Result<Resized> {
         self.paged().resize_frames(bytes, within)
     }
