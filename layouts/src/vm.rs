@@ -22,7 +22,7 @@ pub const REGION_CHECKED: u32 = 16;
 /// Bit of [`RegionDesc::flags`]: pages leave their frames as if they had not been used, and those of this kind before others when one
 /// of them comes.
 pub const REGION_READ_ONCE: u32 = 64;
-/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See [`PoolState::spared`].
+/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See `PoolState::spared`.
 pub const REGION_RANK_SHIFT: u32 = 16;
 /// The highest rank.
 pub const REGION_RANK_MAX: u32 = 7;
@@ -413,7 +413,7 @@ pub struct VmDesc {
     pub frame_pages: u64,
     /// Address of `frame_count` pool ring slots.
     pub pool_ring: u64,
-    /// Address of the [`PoolState`].
+    /// Address of the `PoolState`.
     pub pool: u64,
     /// Address of `region_count` [`RegionDesc`]s.
     pub regions: u64,

@@ -260,7 +260,7 @@ constexpr const unsigned int REGION_CHECKED = 16;
 /// of them comes.
 constexpr const unsigned int REGION_READ_ONCE = 64;
 
-/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See [`PoolState::spared`].
+/// Position of the region's rank in [`RegionDesc::flags`]: its pages leave when no page of a lower rank can. See `PoolState::spared`.
 constexpr const unsigned int REGION_RANK_SHIFT = 16;
 
 /// The highest rank.
@@ -578,7 +578,7 @@ struct alignas(128) VmDesc {
     unsigned long long frame_pages;
     /// Address of `frame_count` pool ring slots.
     unsigned long long pool_ring;
-    /// Address of the [`PoolState`].
+    /// Address of the `PoolState`.
     unsigned long long pool;
     /// Address of `region_count` [`RegionDesc`]s.
     unsigned long long regions;
