@@ -9,9 +9,13 @@ pub const POOL_RANK_SHIFT: u32 = 56;
 /// In [`PoolState::limit`]: a change of the number of frames is under way. Lanes that look for a frame help it.
 pub const POOL_CHANGING_BIT: u64 = 1 << 32;
 /// Position of the end of the frames in [`PoolState::change`].
-pub const POOL_CHANGE_END_SHIFT: u32 = 31;
+pub const POOL_CHANGE_END_SHIFT: u32 = 28;
 /// The first frame in [`PoolState::change`], and its end when shifted there.
-pub const POOL_CHANGE_FRAMES: u32 = 0x7fff_ffff;
+pub const POOL_CHANGE_FRAMES: u32 = 0x0fff_ffff;
+/// Position of the change's number in [`PoolState::change`], below its kind: a kernel that is late does not take a later change for its own.
+pub const POOL_CHANGE_NUMBER_SHIFT: u32 = 56;
+/// Numbers that changes have, one after the other.
+pub const POOL_CHANGE_NUMBERS: u32 = 64;
 /// In [`PoolState::change`]: frames are withdrawn.
 pub const POOL_WITHDRAW_BIT: u64 = 1 << 62;
 /// In [`PoolState::change`]: frames come back.
@@ -45,7 +49,7 @@ pub struct PoolState {
     pub limit: u64,
     /// Unused, to the end of the line.
     pub pad3: [u64; 12],
-    /// The change of the number of frames that is under way: first frame, end and kind; 0 for none. The host writes it while kernels run,
+    /// The change of the number of frames that is under way: first frame, end, number and kind; 0 for none. The host writes it while kernels run,
     /// and the kernel that ends it.
     pub change: u64,
     /// Frames of the change that are not done yet; signed.

@@ -145,6 +145,10 @@ fn filling() -> String {
 /// Numbers below a count that are free: frames, or slots at neighbours. The device library's `pool.cuh` takes and gives them.
 pub(super) struct FreeList {
     count: u32,
+    /// Changes so far. Relaxed: who begins one holds the lock of changes.
+    changes: AtomicU32,
+    /// As it was told last. Relaxed, likewise.
+    limit: AtomicU32,
     ring: DeviceArray<u64>,
     state: DeviceArray<PoolState>,
 }
@@ -154,6 +158,8 @@ impl FreeList {
     pub fn new(gpu: &dyn Gpu, count: u32) -> Result<Self, GpuError> {
         Ok(Self {
             count,
+            changes: AtomicU32::default(),
+            limit: AtomicU32::default(),
             ring: DeviceArray::zeroed(gpu, u64::from(count))?,
             state: DeviceArray::zeroed(gpu, 1)?,
         })
@@ -188,22 +194,27 @@ impl FreeList {
 
     /// Has the clock go over the numbers below `limit` alone; who looks for a frame helps a change if one is under way. Kernels may run.
     pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32, is_changing: bool) -> Result<(), GpuError> {
+        self.limit.store(limit, Ordering::Relaxed);
         let bit = if is_changing { layout::POOL_CHANGING_BIT } else { 0 };
         self.put(gpu, offset_of!(PoolState, limit), &[u64::from(limit) | bit])
     }
 
-    /// Begins a change of `frames`, `left` of which are not done yet. There is none, and kernels may run.
-    pub fn begin_change(&self, gpu: &dyn Gpu, frames: &Range<u32>, kind: u64, left: u32) -> Result<(), GpuError> {
+    /// Begins a change of `frames`, `left` of which are not done yet, and says how lanes know it. There is none, and kernels may run.
+    pub fn begin_change(&self, gpu: &dyn Gpu, frames: &Range<u32>, kind: u64, left: u32) -> Result<u64, GpuError> {
         const { assert!(offset_of!(PoolState, change_hand) == offset_of!(PoolState, change_left) + 8) };
         self.put(gpu, offset_of!(PoolState, change_left), &[u64::from(left), 0])?;
         // Behind the others: a lane that sees it uses them.
-        let change = kind | u64::from(frames.end) << layout::POOL_CHANGE_END_SHIFT | u64::from(frames.start);
-        self.put(gpu, offset_of!(PoolState, change), &[change])
+        let number = self.changes.fetch_add(1, Ordering::Relaxed) % layout::POOL_CHANGE_NUMBERS;
+        let number = u64::from(number) << layout::POOL_CHANGE_NUMBER_SHIFT;
+        let change = kind | number | u64::from(frames.end) << layout::POOL_CHANGE_END_SHIFT | u64::from(frames.start);
+        self.put(gpu, offset_of!(PoolState, change), &[change])?;
+        Ok(change)
     }
 
-    /// Nobody begins to work on the change any more; who does so ends it, and `helpers` falls to 0. Kernels may run.
+    /// Nobody begins to work on the change any more, or looks for one: `helpers` falls to 0. Kernels may run.
     pub fn end_change(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
-        self.put(gpu, offset_of!(PoolState, change), &[0])
+        self.put(gpu, offset_of!(PoolState, change), &[0])?;
+        self.set_limit(gpu, self.limit.load(Ordering::Relaxed), false)
     }
 
     /// What is left of the change, and how many lanes work on it.

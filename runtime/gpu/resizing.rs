@@ -43,7 +43,16 @@ pub struct Resized {
 
 /// Frames that come back, by lanes that look for one and by a kernel, which may find no place on the GPU yet.
 pub(super) struct Returning {
-    launch: Arc<InFlight>,
+    frames: Range<u32>,
+    /// None where it could not be started.
+    launch: Option<Arc<InFlight>>,
+}
+
+impl Returning {
+    /// Whether no kernel works on it, or waits for a place.
+    fn is_left_alone(&self) -> bool {
+        self.launch.as_ref().is_none_or(|launch| launch.is_done())
+    }
 }
 
 /// How long to work on a change, and how much longer to wait for it.
@@ -131,14 +140,20 @@ impl PagedGpu {
             self.or_lost_locked(self.mark_returning(units, which), &state)?;
             self.or_lost_locked(self.tell_frames(&state, units, true), &state)?;
         }
-        let left = frames.end - frames.start;
-        let launch = self.begin_change(&frames, layout::POOL_RESTORE_BIT, left, Duration::MAX)?;
-        let is_back = self.await_change(&launch, patience)?;
-        *returning = Some(Returning { launch });
-        if is_back {
-            self.finish_returning(units, returning)?;
+        // What fails from here on is done by the next change.
+        let change = returning.insert(Returning { frames, launch: None });
+        match self.restore(change, patience)? {
+            true => self.finish_returning(units, returning),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Has lanes and a kernel give frames to the pool: whether they have.
+    fn restore(&self, change: &mut Returning, patience: Duration) -> Result<bool> {
+        let left = change.frames.end - change.frames.start;
+        let launch = self.begin_change(&change.frames, layout::POOL_RESTORE_BIT, left, Duration::MAX)?;
+        change.launch = Some(Arc::clone(&launch));
+        self.await_change(&launch, patience)
     }
 
     /// Marks frames of these units that are withdrawn as those that come back: others between them stay away.
@@ -207,7 +222,7 @@ impl PagedGpu {
             }
         };
         self.await_change(&launch, patience.within.saturating_add(patience.longer))?;
-        let ended = self.end_change(&launch);
+        let ended = self.end_change(Some(&launch));
         let (gone, stay) = {
             let state = self.lock();
             let (gone, stay) = self.or_lost_locked(self.emptied(units, &going), &state)?;
@@ -237,8 +252,8 @@ impl PagedGpu {
         // A recovery knows of no change.
         self.make_ready(&mut self.lock())?;
         let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);
-        self.or_lost(begun.doing(|| label.into()))?;
-        let launch = self.start_changing(left, within);
+        let change = self.or_lost(begun.doing(|| label.into()))?;
+        let launch = self.start_changing(change, left, within);
         if launch.is_err() {
             let ended = self.pool.free.end_change(&*self.device);
             self.or_lost(ended.doing(|| label.into()))?;
@@ -246,10 +261,10 @@ impl PagedGpu {
         self.or_lost(launch)
     }
 
-    /// Starts a kernel that works on the change that there is, for so long at most.
-    fn start_changing(&self, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
+    /// Starts a kernel that works on a change, for so long at most.
+    fn start_changing(&self, change: u64, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
         let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let args = [arg(self.desc.addr()), arg(nanoseconds)];
+        let args = [arg(self.desc.addr()), arg(change), arg(nanoseconds)];
         let (support, config) = (&self.support, self.service_config(u64::from(frames)));
         let named = super::Named {
             continues: true,
@@ -278,18 +293,19 @@ impl PagedGpu {
         self.or_lost(looked.doing(|| "looking at a change of the number of frames".into()))
     }
 
-    /// Ends a change: nobody works on it when this returns.
-    fn end_change(&self, launch: &InFlight) -> Result<()> {
+    /// Ends a change, whose kernel this is: nobody works on it when this returns.
+    fn end_change(&self, launch: Option<&InFlight>) -> Result<()> {
         let ended = self.pool.free.end_change(&*self.device);
         self.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
-        if !launch.is_done() {
-            // It finds nothing to do when it starts.
+        // One that has found no place finds nothing to do when it starts.
+        let pending = launch.filter(|launch| !launch.is_done());
+        if let Some(launch) = pending {
             launch.abort(&*self.device);
         }
         self.await_helpers()?;
-        if !launch.is_done() {
+        let Some(launch) = launch.filter(|launch| launch.is_done()) else {
             return Ok(());
-        }
+        };
         let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
         match self.or_lost(self.outcome_of(launch, outcome)) {
             // It went as far as it could.
@@ -323,15 +339,23 @@ impl PagedGpu {
     /// # Errors
     /// [`Error::Unavailable`] while they do: no lane looks for a frame, and no place on the GPU is free.
     fn finish_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
-        let Some(change) = returning.take() else { return Ok(()) };
-        if !change.launch.is_done() && self.look_at_change()?.0 > 0 {
-            *returning = Some(change);
+        let Some(change) = returning.as_mut() else {
+            return Ok(());
+        };
+        let mut is_back = change.launch.is_some() && self.look_at_change()?.0 <= 0;
+        if !is_back && change.is_left_alone() {
+            // Its kernel was stopped, or never began.
+            self.end_change(change.launch.take().as_deref())?;
+            is_back = self.restore(change, self.patience())?;
+        }
+        if !is_back {
             return Err(Error::Unavailable {
                 what: "changing the number of frames".into(),
                 reason: "frames of an earlier change come back still: try again when a kernel has ended".into(),
             });
         }
-        let ended = self.end_change(&change.launch);
+        let ended = self.end_change(change.launch.as_deref());
+        *returning = None;
         let state = self.lock();
         self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
         ended
@@ -363,9 +387,8 @@ impl PagedGpu {
     /// behind.
     pub(super) fn settle_frames(&self) {
         let Some(units) = self.frames().units() else { return };
-        let ended = |change: &Returning| change.launch.is_done();
         let left_behind = self.changing.try_lock();
-        let finished = match left_behind.filter(|change| change.as_ref().is_some_and(ended)) {
+        let finished = match left_behind.filter(|change| change.as_ref().is_some_and(Returning::is_left_alone)) {
             Some(mut change) => self.finish_returning(units, &mut change),
             None => Ok(()),
         };

@@ -88,9 +88,10 @@ __global__ void gpuvm_release(const gpuvm::layout::VmDesc* vm, unsigned region, 
             return;
 }
 
-// Does the change of the number of frames that is under way, for so long at most.
-__global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned long long limit_ns) {
-    gpuvm::detail::change_frames(vm, blockIdx.x * blockDim.x + threadIdx.x, limit_ns);
+// Works on `change`, a change of the number of frames, for so long at most.
+__global__ void gpuvm_change_frames(const gpuvm::layout::VmDesc* vm, unsigned long long change,
+                                    unsigned long long limit_ns) {
+    gpuvm::detail::change_frames(vm, change, blockIdx.x * blockDim.x + threadIdx.x, limit_ns);
 }
 
 // Passes on the lines of a broadcast array that this GPU has marked. Blocks are whole warps.

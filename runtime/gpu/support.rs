@@ -79,6 +79,7 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
         (true, only),
         (settings.guarded, "GPUVM_GUARDED"),
         (victims, "GPUVM_VICTIMS"),
+        (settings.frame_capacity.is_some(), "GPUVM_RESIZABLE"),
     ];
     let asked = asked.into_iter().filter(|(asked, _)| *asked);
     options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));

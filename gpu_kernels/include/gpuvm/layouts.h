@@ -148,10 +148,16 @@ constexpr const unsigned int POOL_RANK_SHIFT = 56;
 constexpr const unsigned long long POOL_CHANGING_BIT = (1ULL << 32ULL);
 
 /// Position of the end of the frames in [`PoolState::change`].
-constexpr const unsigned int POOL_CHANGE_END_SHIFT = 31;
+constexpr const unsigned int POOL_CHANGE_END_SHIFT = 28;
 
 /// The first frame in [`PoolState::change`], and its end when shifted there.
-constexpr const unsigned int POOL_CHANGE_FRAMES = 2147483647;
+constexpr const unsigned int POOL_CHANGE_FRAMES = 268435455;
+
+/// Position of the change's number in [`PoolState::change`], below its kind: a kernel that is late does not take a later change for its own.
+constexpr const unsigned int POOL_CHANGE_NUMBER_SHIFT = 56;
+
+/// Numbers that changes have, one after the other.
+constexpr const unsigned int POOL_CHANGE_NUMBERS = 64;
 
 /// In [`PoolState::change`]: frames are withdrawn.
 constexpr const unsigned long long POOL_WITHDRAW_BIT = (1ULL << 62ULL);
@@ -724,7 +730,7 @@ struct alignas(128) PoolState {
     unsigned long long limit;
     /// Unused, to the end of the line.
     unsigned long long pad3[12];
-    /// The change of the number of frames that is under way: first frame, end and kind; 0 for none. The host writes it while kernels run,
+    /// The change of the number of frames that is under way: first frame, end, number and kind; 0 for none. The host writes it while kernels run,
     /// and the kernel that ends it.
     unsigned long long change;
     /// Frames of the change that are not done yet; signed.

@@ -55,7 +55,8 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
 GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u32* direct, u64 for_page,
                               bool idle_alone = false, u32 rank = 0) {
     u64 limits = ld_relaxed_gpu(&pool_of(vm)->limit);
-    if (limits & layout::POOL_CHANGING_BIT) help_change(vm, kHelpWindow);
+    if constexpr (kResizable)
+        if (limits & layout::POOL_CHANGING_BIT) help_change(vm, kHelpWindow);
     if constexpr (kDirect) {
         if (for_page && in_sample(vm, for_page)) {
             bool idle = window < kClockWindow;
@@ -182,7 +183,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
         u32 now_taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
         if (now_taken != taken)
             wait.restart();
-        else if (wait.turns % kSparingTurns == kSparingTurns - 1)
+        else if (wait.turns % kSparingTurns == kSparingTurns - 1 && rank < layout::REGION_RANK_MAX)
             ++rank;
         taken = now_taken;
         if (!wait.again()) {

@@ -31,6 +31,13 @@ constexpr bool kVictims = kDirect;
 constexpr bool kVictims = false;
 #endif
 
+// Frames whose number changes likewise: only programs of a virtual memory whose frames may come and go help with it.
+#if defined(GPUVM_RESIZABLE)
+constexpr bool kResizable = true;
+#else
+constexpr bool kResizable = false;
+#endif
+
 // `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.
 GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
     u64 quotient = multiply_high(value, reciprocal);

@@ -74,41 +74,64 @@ GPUVM_DEVICE void restore_some(const layout::VmDesc* vm, u32 first, u32 end, u32
     change_done(vm, stop - begin);
 }
 
-// Goes over some frames of the change that is under way; false when there is none. It waits for nobody.
-GPUVM_NOINLINE bool help_change(const layout::VmDesc* vm, u32 window) {
+// From here to `leave_change` the caller is counted: who ends a change waits for it. What is under way, or 0.
+GPUVM_DEVICE u64 join_change(const layout::VmDesc* vm) {
     layout::PoolState* pool = pool_of(vm);
     atom_add_relaxed_gpu(&pool->helpers, 1ull);
     // Store, then load: who ends a change stores `change`, then loads `helpers`. It sees us, or we see that it is over.
     fence_sc_gpu();
     // Acquire: the hand and what is left were written before it.
-    u64 change = ld_acquire_gpu(&pool->change);
+    return ld_acquire_gpu(&pool->change);
+}
+GPUVM_DEVICE void leave_change(const layout::VmDesc* vm) {
+    // Release at system scope: the host reads the table of frames when it has seen that nobody helps.
+    fence_acq_rel_sys();
+    atom_add_relaxed_gpu(&pool_of(vm)->helpers, ~0ull);
+}
+
+// Who looks for a frame need not look at the change any more. The caller is counted: the host writes the limit only
+// while nobody is.
+GPUVM_DEVICE void call_nobody(const layout::VmDesc* vm) {
+    atom_and_relaxed_gpu(&pool_of(vm)->limit, ~layout::POOL_CHANGING_BIT);
+}
+
+// Goes over some frames of the change that is under way, and says which one that is; 0 when there is none. It waits for
+// nobody.
+GPUVM_NOINLINE u64 help_change(const layout::VmDesc* vm, u32 window) {
+    u64 change = join_change(vm);
     u32 first = static_cast<u32>(change) & layout::POOL_CHANGE_FRAMES;
     u32 end = static_cast<u32>(change >> layout::POOL_CHANGE_END_SHIFT) & layout::POOL_CHANGE_FRAMES;
     if (change & layout::POOL_RESTORE_BIT)
         restore_some(vm, first, end, window);
     else if (change)
         withdraw_some(vm, first, end, window);
-    // Release at system scope: the host reads the table of frames when it has seen that nobody helps.
-    fence_acq_rel_sys();
-    atom_add_relaxed_gpu(&pool->helpers, ~0ull);
-    return change != 0;
+    if (change && change_left(vm) <= 0) call_nobody(vm);
+    leave_change(vm);
+    return change;
 }
 
-// Ends the change: when it returns, nobody works on it.
-GPUVM_DEVICE void end_change(const layout::VmDesc* vm) {
+// Ends the change, if it is under way still, and waits for those who work on it. Counted while it does so, since the
+// host may have ended it, and begins another one only when nobody is.
+GPUVM_DEVICE void end_change(const layout::VmDesc* vm, u64 change) {
     layout::PoolState* pool = pool_of(vm);
-    st_relaxed_gpu(&pool->change, u64{0});
-    // Store, then load: see `help_change`.
+    if (join_change(vm) == change) {
+        st_relaxed_gpu(&pool->change, u64{0});
+        // Or those who look in vain would be waited for, too, one after the other.
+        call_nobody(vm);
+    }
+    leave_change(vm);
+    // Store, then load: see `join_change`.
     fence_sc_gpu();
-    while (ld_relaxed_gpu(&pool->helpers)) sleep_ns(64);
+    while (ld_relaxed_gpu(&pool->helpers) && !aborted()) sleep_ns(64);
 }
 
-// All lanes of a kernel do the change that is under way. Lane 0 ends it when nothing is left to do or the time is over.
-// A kernel that found no place in time was asked to stop: another change may be under way when it starts.
-GPUVM_DEVICE void change_frames(const layout::VmDesc* vm, u32 lane, u64 limit_ns) {
+// All lanes of a kernel work on `change`. Lane 0 ends it when nothing is left to do or the time is over. A kernel that
+// found no place in time was asked to stop, and another change may be under way when it starts.
+GPUVM_DEVICE void change_frames(const layout::VmDesc* vm, u64 change, u32 lane, u64 limit_ns) {
     u64 begun = time_ns();
-    for (u32 pause = 64; !aborted() && help_change(vm, kClockWindow); pause = pause < 4096 ? 2 * pause : pause) {
-        if (lane == 0 && (change_left(vm) <= 0 || time_ns() - begun > limit_ns)) return end_change(vm);
+    for (u32 pause = 64; !aborted() && help_change(vm, kClockWindow) == change;
+         pause = pause < 4096 ? 2 * pause : pause) {
+        if (lane == 0 && (change_left(vm) <= 0 || time_ns() - begun > limit_ns)) return end_change(vm, change);
         sleep_ns(pause);
     }
 }
