@@ -8,9 +8,10 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     device::DeviceArray,
     element::{ElementType, Untyped},
-    error::{Doing, Result, check_range},
+    error::{Doing, Error, Result, check_range},
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
+    mapped,
 };
 
 /// Shared by the handle and the launches that name it.
@@ -47,12 +48,28 @@ pub struct Buffer<E> {
 /// A buffer whose element type is known at run time alone: [`Vm::raw_buffer`](crate::VmGpu::raw_buffer).
 pub type RawBuffer = Buffer<Untyped>;
 
+/// Zeroed memory: of the driver's own, or else of handles.
+fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
+    let take = || DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.into());
+    let taken = take();
+    let is_short = |error: &Error| error.is_out_of_memory();
+    if !taken.as_ref().is_err_and(is_short) {
+        return taken;
+    }
+    match mapped::zeroed(gpu.handles(), bytes, doing) {
+        Ok(memory) => Ok(DeviceArray::over(memory)),
+        Err(error) if is_short(&error) => gpu.handles().make_room(bytes, doing, take),
+        // Without handles nobody gives any.
+        Err(_) if gpu.handles().handle_bytes() == 0 => taken,
+        Err(error) => Err(error),
+    }
+}
+
 impl<E> Buffer<E> {
     pub(crate) fn zeroed(gpu: Arc<PagedGpu>, element: ElementType, length: u64) -> Result<Self> {
         let bytes = length.max(1).saturating_mul(element.bytes() as u64);
         let doing = format!("allocating a buffer of {length} elements");
-        let take = || DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.clone());
-        let memory = gpu.or_lost(gpu.handles().make_room(bytes, &doing, take))?;
+        let memory = gpu.or_lost(memory(&gpu, bytes, &doing))?;
         let inner = Arc::new(BufferInner {
             memory,
             launches: Mutex::default(),

@@ -21,6 +21,14 @@ impl<T: Pod> DeviceArray<T> {
         })
     }
 
+    /// Elements that lie there, all of which the memory has room for.
+    pub fn over(memory: DeviceMemory) -> Self {
+        Self {
+            memory,
+            _elements: PhantomData,
+        }
+    }
+
     pub fn from_slice(gpu: &dyn Gpu, values: &[T]) -> Result<Self, GpuError> {
         let array = Self::zeroed(gpu, values.len() as u64)?;
         array.write(gpu, 0, values)?;

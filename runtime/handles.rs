@@ -30,6 +30,16 @@ pub(crate) trait GivesHandles: Send + Sync {
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize;
 }
 
+/// Whom to ask for handles when the driver has no memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Nobody,
+    /// Others of this process.
+    Process,
+    /// Those, then other tenants of the GPU.
+    Tenants,
+}
+
 /// What became of a GPU's handles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HandleStats {
@@ -75,6 +85,11 @@ impl Handles {
         }
     }
 
+    /// Whose they are.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.gpu
+    }
+
     /// Bytes of one; 0 where the GPU has none.
     pub fn handle_bytes(&self) -> u64 {
         self.handle_bytes
@@ -93,7 +108,7 @@ impl Handles {
     /// # Errors
     /// [`Error::OutOfHandles`], which says who holds how much; [`Error::Gpu`].
     pub fn take(&self, count: usize) -> Result<Vec<Handle>> {
-        self.take_with(count, true)
+        self.take_with(count, Ask::Tenants)
     }
 
     /// As [`take`](Self::take), but asks nobody: for who can do without.
@@ -101,10 +116,18 @@ impl Handles {
     /// # Errors
     /// As for [`take`](Self::take).
     pub fn take_unasked(&self, count: usize) -> Result<Vec<Handle>> {
-        self.take_with(count, false)
+        self.take_with(count, Ask::Nobody)
     }
 
-    fn take_with(&self, count: usize, ask: bool) -> Result<Vec<Handle>> {
+    /// As [`take`](Self::take), but asks no other tenant: for who has another way when there is none.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn take_of_process(&self, count: usize) -> Result<Vec<Handle>> {
+        self.take_with(count, Ask::Process)
+    }
+
+    fn take_with(&self, count: usize, ask: Ask) -> Result<Vec<Handle>> {
         let (mut taken, mut made) = (Vec::new(), Vec::new());
         let mut round = 0;
         loop {
@@ -121,11 +144,11 @@ impl Handles {
                     state.stats.held += 1;
                     made.push(handle);
                 }
-                Err(GpuError::OutOfMemory { .. }) if ask && self.ask(missing, None) > 0 => {}
+                Err(GpuError::OutOfMemory { .. }) if ask != Ask::Nobody && self.ask(missing, None) > 0 => {}
                 Err(source) => {
                     let bytes = missing as u64 * self.handle_bytes;
                     let asked = match &source {
-                        GpuError::OutOfMemory { .. } if ask => self.ask_tenants(bytes, &mut round),
+                        GpuError::OutOfMemory { .. } if ask == Ask::Tenants => self.ask_tenants(bytes, &mut round),
                         _ => Ok(false),
                     };
                     if let Ok(true) = asked {

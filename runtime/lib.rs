@@ -76,6 +76,7 @@ mod launch;
 mod launch_state;
 mod launched;
 mod local_home;
+mod mapped;
 mod mover;
 mod node;
 mod pages;

@@ -307,6 +307,25 @@ pub enum CliError {
         /// Why not.
         source: PeerError,
     },
+    /// A benchmark's second process did not do its part.
+    #[error("the other process of the benchmark {what}")]
+    OtherProcess {
+        /// What it did instead.
+        what: String,
+    },
+    /// No folder for tenants of a benchmark.
+    #[error("cannot make a folder for temporary files; set TMPDIR to one that can be written")]
+    Registry(#[source] io::Error),
+    /// Frames did not become as many, or as few, as a benchmark needs.
+    #[error(
+        "there are {frames} frames after {seconds} s, which is not what the measurement needs; does another program take memory of the GPU?"
+    )]
+    NotSettled {
+        /// Frames that there are.
+        frames: u64,
+        /// How long they were waited for.
+        seconds: u64,
+    },
     /// The report could not be printed.
     #[error("cannot print to the standard output; it is closed or full, or cannot be written")]
     Print(#[from] io::Error),

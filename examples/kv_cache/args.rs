@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = parse_block_tokens)]
     pub block_tokens: u32,
 
-    /// The forms to run: `--form elastic,blocks`. Without it: all.
+    /// The forms to run: `--form elastic,blocks`. Without it: all but managed.
     #[arg(long, value_name = "FORM", value_enum, value_delimiter = ',')]
     pub form: Vec<Form>,
 
@@ -116,6 +116,8 @@ pub struct Plan {
     pub repeat: u32,
     /// The forms to run, each once.
     pub forms: Vec<Form>,
+    /// The GPU that was asked for.
+    pub gpu: Gpu,
 }
 
 impl Plan {
@@ -129,7 +131,7 @@ impl Plan {
         let between = |n: u64| prompt + (u64::from(prompt) * n / (count - 1).max(1)) as u32;
         let mut forms = Vec::new();
         for form in if options.form.is_empty() {
-            &Form::ALL[..]
+            &Form::USUAL[..]
         } else {
             &options.form
         } {
@@ -147,6 +149,7 @@ impl Plan {
             page_bytes: options.page_size,
             repeat: choose(options.repeat, 1, 3),
             forms,
+            gpu: options.gpu.clone(),
         };
         match plan.room_bytes() {
             Some(_) => Ok(plan),

@@ -5,7 +5,7 @@ use std::{fmt, ops::Range};
 use clap::ValueEnum;
 use gpuvm::{Arg, Buffer, Vm};
 
-use crate::{args::Plan, elastic::Elastic, error::Problem, paged::Paged};
+use crate::{args::Plan, elastic::Elastic, error::Problem, managed::Managed, paged::Paged};
 
 /// Four numbers, which a lane loads at once: the kernels' `float4`.
 pub type Four = [f32; 4];
@@ -21,19 +21,31 @@ pub enum Form {
     Blocks,
     /// Two paged arrays, of which GPU memory holds a part.
     Paged,
+    /// CUDA's managed memory, of which the GPU holds as much when a step begins. Needs an NVIDIA GPU, and is run where it is asked for.
+    Managed,
 }
 
 impl Form {
-    /// All of them, the ceiling first.
-    pub const ALL: [Self; 4] = [Self::Preallocated, Self::Elastic, Self::Blocks, Self::Paged];
+    /// Those that are run unless others are asked for, the ceiling first.
+    pub const USUAL: [Self; 4] = [Self::Preallocated, Self::Elastic, Self::Blocks, Self::Paged];
 
-    /// What the option and the kernels call it.
+    /// What the option calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Preallocated => "preallocated",
             Self::Elastic => "elastic",
             Self::Blocks => "blocks",
             Self::Paged => "paged",
+            Self::Managed => "managed",
+        }
+    }
+
+    /// What the kernels call the way that its keys and values lie.
+    pub fn way(self) -> &'static str {
+        match self {
+            // Addresses of sequences, too.
+            Self::Managed => Self::Elastic.name(),
+            form => form.name(),
         }
     }
 
@@ -47,6 +59,7 @@ impl Form {
             Self::Elastic => Box::new(Elastic::new(vm, plan)?),
             Self::Blocks => Box::new(Blocks::new(vm, plan)?),
             Self::Paged => Box::new(Paged::new(vm, plan)?),
+            Self::Managed => Box::new(Managed::new(vm, plan)?),
         })
     }
 }
@@ -64,6 +77,14 @@ pub trait Cache {
     /// # Errors
     /// What the runtime says, above all where GPU memory is short.
     fn make_room(&mut self, step: u32) -> Result<(), Problem>;
+
+    /// What is done before each step, and not timed.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn between_steps(&mut self) -> Result<(), Problem> {
+        Ok(())
+    }
 
     /// What kernels take, a launch for each: together all sequences.
     fn parts(&self) -> Vec<Part<'_>>;

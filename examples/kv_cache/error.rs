@@ -9,6 +9,14 @@ pub enum Problem {
     #[error(transparent)]
     Gpuvm(#[from] gpuvm::Error),
 
+    /// The driver, asked for managed memory, says what.
+    #[error("managed memory cannot be had, or not moved")]
+    Managed(#[from] gpuvm::GpuError),
+
+    /// Only NVIDIA's driver has managed memory.
+    #[error("managed memory needs an NVIDIA GPU: leave `managed` out of --form, or give --gpu cuda:N")]
+    NeedsNvidia,
+
     /// Tokens are numbered by 32 bits, and bytes have addresses.
     #[error(
         "there is no room for keys and values of so many tokens: give fewer --sequences, --heads, tokens of --prompt or --steps"

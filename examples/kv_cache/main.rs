@@ -1,10 +1,11 @@
-//! Decode steps of attention over growing sequences, whose keys and values lie in elastic buffers, in blocks of a pool, in paged arrays, or
-//! in buffers that have room for all: the same kernels, the same results, other speed and other memory.
+//! Decode steps of attention over growing sequences, whose keys and values lie in elastic buffers, in blocks of a pool, in paged arrays, in
+//! managed memory, or in buffers that have room for all: the same kernels, the same results, other speed and other memory.
 
 mod args;
 mod cache;
 mod elastic;
 mod error;
+mod managed;
 mod paged;
 mod reference;
 mod report;

@@ -78,14 +78,17 @@ impl<'a> Paged<'a> {
 /// How many sequences, from the first on, keep their frames.
 fn staying(plan: &Plan, frame_bytes: u64) -> u32 {
     let all = 0..plan.sequences();
-    let bytes = |sequences: Range<u32>| 2 * page_bytes(plan, sequences);
-    if bytes(all.clone()) <= frame_bytes {
+    if 2 * page_bytes(plan, all.clone()) <= frame_bytes {
         return all.end;
     }
-    let most = (frame_bytes as f64 * STAYING) as u64;
-    let mut left = most;
-    let fit = all.take_while(|&sequence| {
-        let own = bytes(sequence..sequence + 1);
+    that_fit(plan, (frame_bytes as f64 * STAYING) as u64)
+}
+
+/// How many sequences, from the first on, have room in so much memory, each in pages of its own.
+pub fn that_fit(plan: &Plan, bytes: u64) -> u32 {
+    let mut left = bytes;
+    let fit = (0..plan.sequences()).take_while(|&sequence| {
+        let own = 2 * page_bytes(plan, sequence..sequence + 1);
         let fits = own <= left;
         left = left.saturating_sub(own);
         fits

@@ -104,7 +104,12 @@ impl Report<'_> {
                     outcome.pages_fetched,
                     spell_bytes(self.plan.page_bytes)
                 )?,
-                _ => {}
+                Form::Managed => writeln!(
+                    out,
+                    "managed: what {} of GPU memory do not hold was moved to the host before each step, which is not timed",
+                    spell_bytes(outcome.gpu_bytes)
+                )?,
+                Form::Preallocated | Form::Blocks => {}
             }
         }
         if self.outcomes.len() > 1 {

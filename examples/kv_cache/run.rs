@@ -126,7 +126,7 @@ struct Kernels {
 
 impl Kernels {
     fn new(vm: &Vm, form: Form) -> Result<Self, Problem> {
-        let names = [format!("append<{form}>"), format!("attend<{form}>")];
+        let names = ["append", "attend"].map(|kernel| format!("{kernel}<{}>", form.way()));
         let names = [names[0].as_str(), names[1].as_str()];
         let [append, attend] = vm.kernels("kv_cache.cu", SOURCE, names, &CompileOptions::default())?;
         Ok(Self { append, attend })
@@ -170,7 +170,10 @@ impl<'a> Bench<'a> {
         let (growths, stats) = (self.growths(), self.vm.stats()?);
         let began = Instant::now();
         self.cache.make_room(1)?;
+        let mut time = began.elapsed();
         for step in 1..=self.plan.steps {
+            self.cache.between_steps()?;
+            let began = Instant::now();
             let launches = self.launch(step);
             // Room for the next step, while this one runs.
             let room = match step < self.plan.steps {
@@ -179,9 +182,9 @@ impl<'a> Bench<'a> {
             };
             // Also after an error: nothing may go while a launch uses it.
             ended(launches)?;
+            time += began.elapsed();
             room?;
         }
-        let time = began.elapsed();
         let (before, after) = (growths, self.growths());
         Ok(Outcome {
             form: self.form,

@@ -290,6 +290,19 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::BadAddress`] unless one live allocation covers all of it.
     fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError>;
 
+    /// Zeroes device memory, and waits for no kernel.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    fn zero(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        const ZEROS: &[u8] = &[0; 1 << 16];
+        for start in (0..bytes).step_by(ZEROS.len()) {
+            let length = (bytes - start).min(ZEROS.len() as u64) as usize;
+            self.write(addr + start, &ZEROS[..length])?;
+        }
+        Ok(())
+    }
+
     /// Copies from device address `addr` into `out`. Not ordered with running kernels.
     ///
     /// # Errors

@@ -61,12 +61,14 @@ impl PagedGpu {
         let left = left.doing(|| "asking for free memory".into())?.free;
         // What this process has given back may not be the driver's yet.
         let free = left.saturating_add(self.device.lingering_bytes());
+        let handles = self.handles.stats();
+        let spare = free.saturating_sub(headroom) + handles.free * handles.handle_bytes;
         let unit = units.unit_bytes();
         let seen = std::mem::replace(evictions, self.meters.evictions(&*self.device)?);
         if free < headroom {
             self.handles.trim(headroom - free, Some(Instant::now() + PERIOD));
-        } else if *evictions > seen && free - headroom >= unit {
-            self.grow(units, free - headroom)?;
+        } else if *evictions > seen && spare >= unit {
+            self.grow(units, spare)?;
         }
         Ok(())
     }

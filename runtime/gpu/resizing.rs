@@ -437,16 +437,16 @@ impl GivesHandles for PagedGpu {
 
     fn give_up(&self, handles: usize, until: Option<Instant>) -> usize {
         let Ok(units) = self.units() else { return 0 };
-        // Who changes their number already may be waiting for the caller.
-        let Some(mut returning) = self.changing.try_lock() else {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
+        let each = left.map_or(self.patience(), |left| left.min(self.patience()));
+        // Who changes their number already may be waiting for the caller, so it is not waited for without end.
+        let Some(mut returning) = self.changing.try_lock_for(each) else {
             return 0;
         };
         let given = self.finish_returning(units, &mut returning).and_then(|()| {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).min(spare);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()) / 2);
-            let each = left.map_or(self.patience(), |left| left.min(self.patience()));
             let patience = Patience {
                 within: each,
                 longer: each,

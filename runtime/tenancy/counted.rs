@@ -101,6 +101,10 @@ impl Gpu for CountedGpu {
         self.gpu.write(addr, bytes)
     }
 
+    fn zero(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        self.gpu.zero(addr, bytes)
+    }
+
     fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
         self.gpu.read(addr, out)
     }

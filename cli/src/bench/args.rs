@@ -13,6 +13,7 @@ use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
 use crate::bench::gps::GpsArgs;
 use crate::bench::resize::ResizeArgs;
+use crate::bench::tenants::TenantsArgs;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -45,7 +46,9 @@ pub enum Bench {
     Elastic(ElasticArgs),
     /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
     Resize(ResizeArgs),
-    /// All of them but elastic and resize, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
+    Tenants(TenantsArgs),
+    /// All of them but elastic, resize and tenants, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

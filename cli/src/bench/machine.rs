@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpuvm::{
     Buffer, Capabilities, CompileOptions, GpuError, Kernel, KernelArgs, Launch, LaunchConfig, Module, RegionBuilder,
-    Scope, Transport, Vm,
+    Scope, Transport, Vm, VmBuilder,
 };
 use gpuvm_gpu::{DeviceMemory, Gpu, HostMemory};
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -178,9 +178,14 @@ impl Machine {
         let builder = args
             .builder(page_bytes, None)?
             .guarded_regions(guarded)
-            .frame_memory(frames.max(1).saturating_mul(page_bytes))
-            .launch_deadline(LAUNCH_LIMIT);
-        let vm = builder.build().map_err(CliError::BackEnd)?;
+            .frame_memory(frames.max(1).saturating_mul(page_bytes));
+        Self::of(builder, page_bytes)
+    }
+
+    /// Brings up that one.
+    pub fn of(builder: VmBuilder, page_bytes: u64) -> Result<Self, CliError> {
+        let vm = builder.launch_deadline(LAUNCH_LIMIT).build();
+        let vm = vm.map_err(CliError::BackEnd)?;
         Ok(Self {
             able: vm.device().capabilities(),
             page_words: page_bytes / 8,

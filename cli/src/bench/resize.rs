@@ -7,7 +7,7 @@ use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 use crate::args::{MachineArgs, parse_bytes};
 use crate::bench::args::OutputArgs;
-use crate::bench::machine::{LAUNCH_LIMIT, Machine, Tally, direct, host_words, pinned, shuffled, size};
+use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
 
@@ -79,15 +79,7 @@ pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
         .builder(PAGE, None)?
         .frame_memory(frames)
         .frame_capacity(frames);
-    let vm = builder
-        .launch_deadline(LAUNCH_LIMIT)
-        .build()
-        .map_err(CliError::BackEnd)?;
-    let machine = Machine {
-        able: vm.device().capabilities(),
-        page_words: PAGE / 8,
-        vm,
-    };
+    let machine = Machine::of(builder, PAGE)?;
     let mut report = Report::new("resize", machine.facts(&machine_args));
     let bench = Bench {
         machine,

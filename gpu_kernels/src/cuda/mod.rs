@@ -249,6 +249,10 @@ impl Gpu for CudaGpu {
         self.places.write(addr, bytes)
     }
 
+    fn zero(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        self.places.zero(addr, bytes)
+    }
+
     fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), GpuError> {
         self.places.read(addr, out)
     }

@@ -66,6 +66,15 @@ impl Places {
         self.find(addr, bytes).ok_or(GpuError::BadAddress { addr, bytes })
     }
 
+    /// See [`Gpu::zero`](crate::Gpu::zero).
+    pub(crate) fn zero(&self, addr: u64, bytes: u64) -> Result<(), GpuError> {
+        self.core.enter()?;
+        match self.must_find(addr, bytes as usize)? {
+            Place { host: None, .. } => self.copier.zero(addr, bytes),
+            Place { host: Some(_), .. } => Err(GpuError::BadAddress { addr, bytes }),
+        }
+    }
+
     /// See [`Gpu::write`](crate::Gpu::write).
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), GpuError> {
         self.core.enter()?;

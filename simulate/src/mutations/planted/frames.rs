@@ -4,7 +4,7 @@ use super::Origin::Frames;
 use super::{Mutation, RESIZE, broken, plant};
 use crate::workload::Workload::{Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 11] = [
+pub(super) static ALL: [Mutation; 8] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
@@ -84,27 +84,6 @@ pub(super) static ALL: [Mutation; 11] = [
         SEEN,
     ),
     broken(
-        "helped-before-counted",
-        Frames(7),
-        "who works on a change is counted before it looks for one, and who ends one waits for them",
-        &[
-            plant(
-                RESIZE,
-                "    layout::PoolState* pool = pool_of(vm);\n    atom_add_relaxed_gpu(&pool->helpers, 1ull);\n",
-                "    layout::PoolState* pool = pool_of(vm);\n    u64 seen = ld_acquire_gpu(&pool->change);\n    \
-                 atom_add_relaxed_gpu(&pool->helpers, 1ull);\n",
-            ),
-            plant(
-                RESIZE,
-                "    return ld_acquire_gpu(&pool->change);\n",
-                "    return seen;\n",
-            ),
-        ],
-        ResizeDirect,
-        0,
-        SEEN,
-    ),
-    broken(
         "ended-beside-helpers",
         Frames(7),
         "who ends a change waits for those who work on it",
@@ -114,36 +93,7 @@ pub(super) static ALL: [Mutation; 11] = [
             "",
         )],
         ResizeDirect,
-        0,
-        SEEN,
-    ),
-    broken(
-        "helped-unfenced",
-        Frames(8),
-        "who works on a change is counted for who ends it, or sees that it is over",
-        &[plant(
-            RESIZE,
-            "    fence_sc_gpu();\n    // Acquire: the hand",
-            "    // Acquire: the hand",
-        )],
-        ResizeDirect,
-        0,
-        SEEN,
-    ),
-    broken(
-        "ended-unfenced",
-        Frames(8),
-        "who ends a change sees who works on it, or they see that it is over",
-        &[
-            plant(
-                RESIZE,
-                "    // Store, then load: see `join_change`.\n    fence_sc_gpu();\n",
-                "",
-            ),
-            plant(RESIZE, "    fence_acq_rel_sys();\n", ""),
-        ],
-        ResizeDirect,
-        0,
+        12,
         SEEN,
     ),
     broken(
