@@ -56,12 +56,13 @@ fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
     if !taken.as_ref().is_err_and(is_short) {
         return taken;
     }
-    match mapped::zeroed(gpu.handles(), bytes, doing) {
-        Ok(memory) => Ok(DeviceArray::over(memory)),
-        Err(error) if is_short(&error) => gpu.handles().make_room(bytes, doing, take),
-        // Without handles nobody gives any.
-        Err(_) if gpu.handles().handle_bytes() == 0 => taken,
-        Err(error) => Err(error),
+    let handles = gpu.handles();
+    // What the GPU cannot hold at all nobody makes room for.
+    let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
+    match can_be.then(|| mapped::zeroed(handles, bytes, doing)) {
+        Some(Ok(memory)) => Ok(DeviceArray::over(memory)),
+        Some(Err(error)) if !is_short(&error) => Err(error),
+        _ => handles.make_room(bytes, doing, take),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI32},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
@@ -146,6 +146,8 @@ pub(crate) struct PagedGpu {
     changing: Mutex<Option<Returning>>,
     /// Whether others give up memory before the frames do. Relaxed: it orders nothing.
     frame_priority: AtomicI32,
+    /// When another tenant was last given memory of the frames.
+    gave: Mutex<Option<Instant>>,
     handles: Arc<Handles>,
     device: Arc<dyn Gpu>,
 }

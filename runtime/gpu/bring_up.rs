@@ -100,6 +100,7 @@ impl PagedGpu {
             settings: Arc::clone(settings),
             changing: Mutex::default(),
             frame_priority: settings.frame_priority.into(),
+            gave: Mutex::default(),
             handles,
             device: gpu,
         });

@@ -12,6 +12,8 @@ use crate::{
 
 /// How often the GPU's memory is looked at.
 const PERIOD: Duration = Duration::from_millis(20);
+/// For how long what another tenant was given is its own to take.
+const GIVEN_REST: Duration = Duration::from_millis(500);
 /// Of the frames that there are, the part by which they grow each time: slowly, since what is free may be somebody's soon.
 const GROWTH_SHARE: u64 = 8;
 
@@ -67,10 +69,15 @@ impl PagedGpu {
         let seen = std::mem::replace(evictions, self.meters.evictions(&*self.device)?);
         if free < headroom {
             self.handles.trim(headroom - free, Some(Instant::now() + PERIOD));
-        } else if *evictions > seen && spare >= unit {
+        } else if *evictions > seen && spare >= unit && !self.has_just_given() {
             self.grow(units, spare)?;
         }
         Ok(())
+    }
+
+    fn has_just_given(&self) -> bool {
+        let gave = *self.gave.lock();
+        gave.is_some_and(|gave| gave.elapsed() < GIVEN_REST)
     }
 
     /// A part more frames, of `spare` bytes at most.

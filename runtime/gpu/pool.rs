@@ -134,7 +134,7 @@ impl FramePool {
             .doing(|| "rebuilding the table of frames".into())?;
         let free = (0..self.capacity).filter(|&frame| frame_pages[frame as usize] == 0);
         self.free.fill(gpu, free).doing(filling)?;
-        self.free.set_limit(gpu, self.limit(), false).doing(filling)
+        self.free.set_limit(gpu, self.limit()).doing(filling)
     }
 }
 
@@ -192,11 +192,16 @@ impl FreeList {
         self.state.write(gpu, 0, &[state])
     }
 
-    /// Has the clock go over the numbers below `limit` alone; who looks for a frame helps a change if one is under way. Kernels may run.
-    pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32, is_changing: bool) -> Result<(), GpuError> {
+    /// Has the clock go over the numbers below `limit` alone. Kernels may run.
+    pub fn set_limit(&self, gpu: &dyn Gpu, limit: u32) -> Result<(), GpuError> {
         self.limit.store(limit, Ordering::Relaxed);
-        let bit = if is_changing { layout::POOL_CHANGING_BIT } else { 0 };
-        self.put(gpu, offset_of!(PoolState, limit), &[u64::from(limit) | bit])
+        self.put(gpu, offset_of!(PoolState, limit), &[u64::from(limit)])
+    }
+
+    /// Has who looks for a frame work on the change that is under way, until it is over. Kernels may run.
+    pub fn call_lanes(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
+        let limit = u64::from(self.limit.load(Ordering::Relaxed)) | layout::POOL_CHANGING_BIT;
+        self.put(gpu, offset_of!(PoolState, limit), &[limit])
     }
 
     /// Begins a change of `frames`, `left` of which are not done yet, and says how lanes know it. There is none, and kernels may run.
@@ -214,7 +219,7 @@ impl FreeList {
     /// Nobody begins to work on the change any more, or looks for one: `helpers` falls to 0. Kernels may run.
     pub fn end_change(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
         self.put(gpu, offset_of!(PoolState, change), &[0])?;
-        self.set_limit(gpu, self.limit.load(Ordering::Relaxed), false)
+        self.set_limit(gpu, self.limit.load(Ordering::Relaxed))
     }
 
     /// What is left of the change, and how many lanes work on it.

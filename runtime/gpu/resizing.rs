@@ -23,6 +23,8 @@ use crate::{
 const PATIENCE_SHARE: u32 = 10;
 /// How often the host looks at a change that lanes work on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// After how long without a frame that is done the kernel counts as one that has found no place, and lanes of others are called.
+const CALL_AFTER: Duration = Duration::from_millis(3);
 /// Of the frame memory, what stays when others need it, unless a setting says otherwise.
 const MINIMUM_SHARE: u64 = 8;
 
@@ -81,7 +83,7 @@ impl PagedGpu {
         }
         let begun = Instant::now();
         let mut returning = self.changing.lock();
-        self.finish_returning(units, &mut returning)?;
+        self.stop_returning(units, &mut returning)?;
         self.or_lost(units.settle())?;
         let (present, wanted) = (units.present().len(), (bytes / units.unit_bytes()) as usize);
         let longer = self.patience();
@@ -123,7 +125,8 @@ impl PagedGpu {
         }
     }
 
-    /// Gives the pool the frames of units that are there, as far as they are withdrawn. Those that are not back in time come later.
+    /// Gives the pool the frames of units that are there, as far as they are withdrawn, and those of an earlier change. Those that are not
+    /// back in time come later.
     fn bring_back(
         &self,
         units: &FrameUnits,
@@ -131,19 +134,27 @@ impl PagedGpu {
         which: &[usize],
         patience: Duration,
     ) -> Result<()> {
-        if which.is_empty() {
+        let mut frames = frames_of(units, which);
+        if let Some(earlier) = returning.as_ref().map(|earlier| &earlier.frames) {
+            // Frames between them that do not come back are passed over.
+            frames = match frames.is_empty() {
+                true => earlier.clone(),
+                false => frames.start.min(earlier.start)..frames.end.max(earlier.end),
+            };
+        }
+        if frames.is_empty() {
             return Ok(());
         }
-        let frames = frames_of(units, which);
         {
             let state = self.lock();
-            self.or_lost_locked(self.mark_returning(units, which), &state)?;
-            self.or_lost_locked(self.tell_frames(&state, units, true), &state)?;
+            let marked = self.mark(units, which, layout::PAGE_WITHDRAWN, layout::PAGE_RETURNING);
+            self.or_lost_locked(marked, &state)?;
+            self.or_lost_locked(self.tell_frames(&state, units), &state)?;
         }
         // What fails from here on is done by the next change.
         let change = returning.insert(Returning { frames, launch: None });
         match self.restore(change, patience)? {
-            true => self.finish_returning(units, returning),
+            true => self.stop_returning(units, returning),
             false => Ok(()),
         }
     }
@@ -156,37 +167,39 @@ impl PagedGpu {
         self.await_change(&launch, patience)
     }
 
-    /// Marks frames of these units that are withdrawn as those that come back: others between them stay away.
-    fn mark_returning(&self, units: &FrameUnits, which: &[usize]) -> Result<()> {
+    /// Gives frames of these units another mark, and says how many have it then. No lane gives frames a mark meanwhile: no change is under way.
+    fn mark(&self, units: &FrameUnits, which: &[usize], from: u64, to: u64) -> Result<usize> {
         let range = frames_of(units, which);
-        let doing = || "marking frames that come back".to_owned();
+        let doing = || "marking frames that come or go".to_owned();
         let held = self
             .pool
             .frame_pages
             .read(&*self.device, range.start.into(), range.len())
             .doing(doing)?;
-        let of_units = which.iter().flat_map(|unit| units.frames(*unit));
-        let withdrawn: Vec<u32> = of_units
-            .filter(|frame| held[(frame - range.start) as usize] == layout::PAGE_WITHDRAWN)
-            .collect();
-        for run in withdrawn.chunk_by(|a, b| a + 1 == *b) {
-            let marks = vec![layout::PAGE_RETURNING; run.len()];
+        let that_have = |mark| {
+            let of_units = which.iter().flat_map(|unit| units.frames(*unit));
+            let held = &held;
+            of_units.filter(move |frame| held[(frame - range.start) as usize] == mark)
+        };
+        let changed: Vec<u32> = that_have(from).collect();
+        for run in changed.chunk_by(|a, b| a + 1 == *b) {
+            let marks = vec![to; run.len()];
             let written = self.pool.frame_pages.write(&*self.device, run[0].into(), &marks);
             written.doing(doing)?;
         }
-        Ok(())
+        Ok(changed.len() + that_have(to).count())
     }
 
-    /// Tells host and lanes how many frames there are, and whether a change is under way.
-    fn tell_frames(&self, state: &GpuState, units: &FrameUnits, is_changing: bool) -> Result<()> {
+    /// Tells host and lanes how many frames there are.
+    fn tell_frames(&self, state: &GpuState, units: &FrameUnits) -> Result<()> {
         let frames = |unit: usize| units.frames(unit).len() as u32;
         self.pool.set_count(units.present().into_iter().map(frames).sum());
-        self.tell_limit(self.pool.limit(), is_changing)?;
+        self.tell_limit(self.pool.limit())?;
         self.write_low_water(state)
     }
 
-    fn tell_limit(&self, limit: u32, is_changing: bool) -> Result<()> {
-        let told = self.pool.free.set_limit(&*self.device, limit, is_changing);
+    fn tell_limit(&self, limit: u32) -> Result<()> {
+        let told = self.pool.free.set_limit(&*self.device, limit);
         told.doing(|| "telling the clock how many frames there are".into())
     }
 
@@ -198,17 +211,9 @@ impl PagedGpu {
         count: usize,
         patience: Patience,
     ) -> Result<usize> {
-        let (going, left) = {
-            let state = self.lock();
-            let present = units.present();
-            let going = self.can_go(&state, units, &present, count);
-            let Some(&first) = going.first() else { return Ok(0) };
-            // Before the first frame goes: launches to come count on those that stay.
-            let each = units.frames(first).len() as u32;
-            self.pool.set_count((present.len() - going.len()) as u32 * each);
-            self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1), true), &state)?;
-            let left = going.len() as u32 * each;
-            (going, left)
+        let Some((going, left)) = self.choose_going(units, returning.is_some(), count)? else {
+            self.bring_back(units, returning, &[], patience.longer)?;
+            return Ok(0);
         };
         let frames = frames_of(units, &going);
         let begun = self.begin_change(&frames, layout::POOL_WITHDRAW_BIT, left, patience.within);
@@ -217,23 +222,43 @@ impl PagedGpu {
             Err(error) => {
                 // All of them are there still.
                 let state = self.lock();
-                self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
+                self.or_lost_locked(self.tell_frames(&state, units), &state)?;
                 return Err(error);
             }
         };
         self.await_change(&launch, patience.within.saturating_add(patience.longer))?;
-        let ended = self.end_change(Some(&launch));
+        let ended = self.end_change(&launch);
         let (gone, stay) = {
             let state = self.lock();
             let (gone, stay) = self.or_lost_locked(self.emptied(units, &going), &state)?;
             let in_flight: Vec<Weak<InFlight>> = state.in_flight.iter().map(Arc::downgrade).collect();
             units.lift(&gone, in_flight);
-            self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
+            self.or_lost_locked(self.tell_frames(&state, units), &state)?;
             (gone, stay)
         };
         self.bring_back(units, returning, &stay, patience.longer)?;
         self.prune();
         ended.map(|()| gone.len())
+    }
+
+    /// Up to so many units that are to go, and how many of their frames have to. Launches to come count on those that stay. `returning`: frames
+    /// of an earlier change are to come back.
+    fn choose_going(&self, units: &FrameUnits, returning: bool, count: usize) -> Result<Option<(Vec<usize>, u32)>> {
+        let state = self.lock();
+        let present = units.present();
+        let going = self.can_go(&state, units, &present, count);
+        let Some(&first) = going.first() else { return Ok(None) };
+        // Before the first frame goes.
+        let each = units.frames(first).len() as u32;
+        self.pool.set_count((present.len() - going.len()) as u32 * each);
+        self.or_lost_locked(self.tell_limit(units.frames(first).start.max(1)), &state)?;
+        let gone = match returning {
+            true => self.mark(units, &going, layout::PAGE_RETURNING, layout::PAGE_WITHDRAWN),
+            false => Ok(0),
+        };
+        let gone = self.or_lost_locked(gone, &state)? as u32;
+        let left = going.len() as u32 * each - gone;
+        Ok(Some((going, left)))
     }
 
     /// The last units of those that are there, up to `count` of them: those that stay have frames for all spans of launches in flight.
@@ -245,14 +270,17 @@ impl PagedGpu {
         present[stay.min(present.len())..].to_vec()
     }
 
-    /// Begins a change of these frames, and starts a kernel that works on it for so long. Lanes that look for frames do, too: they hold
-    /// the places on the GPU that the kernel may not find.
+    /// Begins a change of these frames, and starts a kernel that works on it for so long.
     fn begin_change(&self, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
         let label = "changing the number of frames";
         // A recovery knows of no change.
         self.make_ready(&mut self.lock())?;
         let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);
         let change = self.or_lost(begun.doing(|| label.into()))?;
+        if self.capabilities().deterministic {
+            // Nobody looks whether the kernel finds a place.
+            self.call_lanes()?;
+        }
         let launch = self.start_changing(change, left, within);
         if launch.is_err() {
             let ended = self.pool.free.end_change(&*self.device);
@@ -277,6 +305,7 @@ impl PagedGpu {
     /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.
     fn await_change(&self, launch: &InFlight, limit: Duration) -> Result<bool> {
         let begun = Instant::now();
+        let (mut least, mut progress, mut called) = (i64::MAX, begun, false);
         // The time of a GPU that follows a seed is not the host's.
         let each = (!self.capabilities().deterministic).then_some(LOOK_AGAIN);
         loop {
@@ -285,7 +314,19 @@ impl PagedGpu {
             if ended || left <= 0 || begun.elapsed() > limit {
                 return Ok(left <= 0);
             }
+            if left < least {
+                (least, progress) = (left, Instant::now());
+            } else if !called && progress.elapsed() > CALL_AFTER {
+                self.call_lanes()?;
+                called = true;
+            }
         }
+    }
+
+    /// Has lanes that look for a frame work on the change, too: they hold the places on the GPU that its kernel does not find.
+    fn call_lanes(&self) -> Result<()> {
+        let called = self.pool.free.call_lanes(&*self.device);
+        self.or_lost(called.doing(|| "calling lanes to a change of the number of frames".into()))
     }
 
     fn look_at_change(&self) -> Result<(i64, u64)> {
@@ -294,18 +335,17 @@ impl PagedGpu {
     }
 
     /// Ends a change, whose kernel this is: nobody works on it when this returns.
-    fn end_change(&self, launch: Option<&InFlight>) -> Result<()> {
+    fn end_change(&self, launch: &InFlight) -> Result<()> {
         let ended = self.pool.free.end_change(&*self.device);
         self.or_lost(ended.doing(|| "ending a change of the number of frames".into()))?;
         // One that has found no place finds nothing to do when it starts.
-        let pending = launch.filter(|launch| !launch.is_done());
-        if let Some(launch) = pending {
+        if !launch.is_done() {
             launch.abort(&*self.device);
         }
         self.await_helpers()?;
-        let Some(launch) = launch.filter(|launch| launch.is_done()) else {
+        if !launch.is_done() {
             return Ok(());
-        };
+        }
         let outcome = launch.wait(None).unwrap_or(Err(GpuError::ShutDown));
         match self.or_lost(self.outcome_of(launch, outcome)) {
             // It went as far as it could.
@@ -334,31 +374,24 @@ impl PagedGpu {
         Ok(())
     }
 
-    /// Ends an earlier change by which frames come back.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] while they do: no lane looks for a frame, and no place on the GPU is free.
-    fn finish_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
-        let Some(change) = returning.as_mut() else {
+    /// Ends an earlier change by which frames come back, as far as they have: the others are marked still.
+    fn stop_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
+        let Some(launch) = returning.as_mut().and_then(|change| change.launch.take()) else {
             return Ok(());
         };
-        let mut is_back = change.launch.is_some() && self.look_at_change()?.0 <= 0;
-        if !is_back && change.is_left_alone() {
-            // Its kernel was stopped, or never began.
-            self.end_change(change.launch.take().as_deref())?;
-            is_back = self.restore(change, self.patience())?;
+        let is_back = self.look_at_change()?.0 <= 0;
+        self.end_change(&launch)?;
+        if is_back {
+            *returning = None;
         }
-        if !is_back {
-            return Err(Error::Unavailable {
-                what: "changing the number of frames".into(),
-                reason: "frames of an earlier change come back still: try again when a kernel has ended".into(),
-            });
-        }
-        let ended = self.end_change(change.launch.as_deref());
-        *returning = None;
         let state = self.lock();
-        self.or_lost_locked(self.tell_frames(&state, units, false), &state)?;
-        ended
+        self.or_lost_locked(self.tell_frames(&state, units), &state)
+    }
+
+    /// Frames of an earlier change come back, whose kernel was stopped or never began.
+    fn go_on_returning(&self, units: &FrameUnits, returning: &mut Option<Returning>) -> Result<()> {
+        self.stop_returning(units, returning)?;
+        self.bring_back(units, returning, &[], self.patience())
     }
 
     /// Of these units, those whose frames are all withdrawn, and the others. Under the state's lock: a recovery would undo it.
@@ -389,7 +422,7 @@ impl PagedGpu {
         let Some(units) = self.frames().units() else { return };
         let left_behind = self.changing.try_lock();
         let finished = match left_behind.filter(|change| change.as_ref().is_some_and(Returning::is_left_alone)) {
-            Some(mut change) => self.finish_returning(units, &mut change),
+            Some(mut change) => self.go_on_returning(units, &mut change),
             None => Ok(()),
         };
         if let Err(error) = finished.and_then(|()| units.settle()) {
@@ -443,7 +476,7 @@ impl GivesHandles for PagedGpu {
         let Some(mut returning) = self.changing.try_lock_for(each) else {
             return 0;
         };
-        let given = self.finish_returning(units, &mut returning).and_then(|()| {
+        let given = self.stop_returning(units, &mut returning).and_then(|()| {
             let least = self.minimum().div_ceil(units.unit_bytes()).max(1) as usize;
             let spare = units.present().len().saturating_sub(least);
             let wanted = handles.div_ceil(units.handles_each()).min(spare);
@@ -475,6 +508,7 @@ impl Occupant for PagedGpu {
         let handle = self.handles.handle_bytes();
         let unit = self.frames().units().map_or(handle, FrameUnits::unit_bytes).max(1);
         let whole = bytes.div_ceil(unit).min(most / unit) * unit;
+        *self.gave.lock() = Some(Instant::now());
         self.handles.trim(whole, Some(until))
     }
 

@@ -275,6 +275,15 @@ fn who_finds_no_memory_has_that_of_frames() {
     let churn = bench.kernel("churn");
     let other = vm.region::<u32>().zeroed(PAGES * PAGE_WORDS).unwrap();
     let running = Running::begin(&bench, |words| churn.launch(beside_others(), (&other, words)), 1);
+    // More than is free: a plain buffer has that of frames at once, though the kernel may read there still.
+    let free = vm.device().own_memory().unwrap().free;
+    let plain = vm.buffer::<u32>((free + 3 * handle) / 4).unwrap();
+    assert!(vm.frames() * PAGE <= 14 * handle, "{} frames", vm.frames());
+    assert!(plain.to_vec().unwrap().iter().all(|word| *word == 0));
+    plain.write(&vec![3; plain.len() as usize]).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(plain.to_vec().unwrap().iter().all(|word| *word == 3));
+    drop(plain);
     // Far more than is free: frames give theirs beside the kernel, down to their minimum.
     let hog = vm.elastic::<u32>(1 << 32).name("hog").build().unwrap();
     let error = loop {

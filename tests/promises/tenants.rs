@@ -206,6 +206,39 @@ fn frames_go_to_a_tenant_of_higher_priority_and_pages_stay_right() {
 }
 
 #[test]
+fn frames_that_follow_what_is_free_leave_what_another_tenant_was_given() {
+    let place = Place::new("follows", 40);
+    let builder = place.vm(16, terms(None, 0)).frame_capacity(24 * HANDLE);
+    let bench = Bench::new(builder.frames_leave_free(4 * HANDLE), HOLDING);
+    let (region, expected) = filled(&bench, 40);
+    let sum = bench.vm.buffer::<u64>(1).unwrap();
+    // Pages leave their frames all the time, so that the frames grow where memory is free.
+    let churn = || bench.must("sum", LaunchConfig::new(1, 64), (&region, &sum));
+    let begun = Instant::now();
+    while bench.vm.frames() * PAGE < 24 * HANDLE {
+        churn();
+        assert!(begun.elapsed() < within(), "{} frames", bench.vm.frames());
+    }
+    let (asker, other) = place.other(terms(None, 1));
+    let wanted = place.left().free + 12 * HANDLE;
+    asker.ask(wanted, within(), || place.driver()).unwrap();
+    for _ in 0..20 {
+        churn();
+    }
+    let free = place.left().free;
+    assert!(free >= wanted, "{free} of {wanted}");
+    // Once it has been taken they follow what is left.
+    other.take(&place.gpu, free / HANDLE - 8);
+    let begun = Instant::now();
+    let before = bench.vm.frames();
+    while bench.vm.frames() <= before {
+        churn();
+        assert!(begun.elapsed() < within(), "{} frames", bench.vm.frames());
+    }
+    compare(&region.to_vec().unwrap(), &expected).unwrap();
+}
+
+#[test]
 fn what_is_its_minimum_stays() {
     let place = Place::new("minimum", 24);
     let taken = |minimum| {

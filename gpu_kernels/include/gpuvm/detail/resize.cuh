@@ -89,8 +89,8 @@ GPUVM_DEVICE void leave_change(const layout::VmDesc* vm) {
     atom_add_relaxed_gpu(&pool_of(vm)->helpers, ~0ull);
 }
 
-// Who looks for a frame need not look at the change any more. The caller is counted: the host writes the limit only
-// while nobody is.
+// Who looks for a frame need not look at the change any more. The host may call again meanwhile, which does no harm:
+// it ends the change, and writes the limit anew, when nobody is counted.
 GPUVM_DEVICE void call_nobody(const layout::VmDesc* vm) {
     atom_and_relaxed_gpu(&pool_of(vm)->limit, ~layout::POOL_CHANGING_BIT);
 }
