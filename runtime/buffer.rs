@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     device::DeviceArray,
     element::{ElementType, Untyped},
-    error::{Doing, Error, Result, check_range},
+    error::{Doing, Result, check_range},
     gpu::PagedGpu,
     launch::{LaunchKind, Memory, Naming},
     mapped,
@@ -50,20 +50,16 @@ pub type RawBuffer = Buffer<Untyped>;
 
 /// Zeroed memory: of the driver's own, or else of handles.
 fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
-    let take = || DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.into());
-    let taken = take();
-    let is_short = |error: &Error| error.is_out_of_memory();
-    if !taken.as_ref().is_err_and(is_short) {
-        return taken;
-    }
     let handles = gpu.handles();
-    // What the GPU cannot hold at all nobody makes room for.
-    let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
-    match can_be.then(|| mapped::zeroed(handles, bytes, doing)) {
-        Some(Ok(memory)) => Ok(DeviceArray::over(memory)),
-        Some(Err(error)) if !is_short(&error) => Err(error),
-        _ => handles.make_room(bytes, doing, take),
-    }
+    // What the GPU cannot hold at all nobody of this process makes room for.
+    let in_handles = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
+    let take = || match DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.into()) {
+        Err(error) if in_handles && error.is_out_of_memory() => {
+            mapped::zeroed(handles, bytes, doing).map(DeviceArray::over)
+        }
+        taken => taken,
+    };
+    handles.make_room(bytes, doing, take)
 }
 
 impl<E> Buffer<E> {

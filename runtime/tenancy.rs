@@ -186,9 +186,14 @@ impl Member {
         self.count_more(holding, bytes)
             .map_err(|limit| AskError::OverLimit { bytes, holding, limit })?;
         let Some(tenant) = &self.tenant else { return Ok(false) };
+        // Of what is free now: what others give counts in full.
+        let not_had = match (kept, gpu.own_memory()) {
+            (Some(kept), Ok(left)) => left.free / kept,
+            _ => 0,
+        };
         let driver = || DriverView {
             memory: gpu.own_memory().ok().map(|left| MemoryLeft {
-                free: left.free - kept.map_or(0, |kept| left.free / kept),
+                free: left.free.saturating_sub(not_had),
                 total: left.total,
             }),
             by_pid: gpu.memory_by_process(),

@@ -13,7 +13,7 @@ use crate::{
 /// How often the GPU's memory is looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 /// For how long what another tenant was given is its own to take.
-const GIVEN_REST: Duration = Duration::from_millis(500);
+const GIVEN_REST: Duration = Duration::from_secs(1);
 /// Of the frames that there are, the part by which they grow each time: slowly, since what is free may be somebody's soon.
 const GROWTH_SHARE: u64 = 8;
 
