@@ -77,6 +77,7 @@ mod launch_state;
 mod launched;
 mod local_home;
 mod mapped;
+pub mod metrics;
 mod mover;
 mod node;
 mod pages;

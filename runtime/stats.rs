@@ -7,95 +7,121 @@ use crate::{
     gpu::{Mirrors, PagedGpu, Victims},
 };
 
-/// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
+/// The counts, each once: what they are called and what they say.
+macro_rules! counts {
+    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
+        /// Counts of one GPU since the virtual memory began. `difference` gives those of a span of time.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[doc = $text])+ pub $name: u64,)+
+            /// Bytes that neighbours lend at the time of these counts. Of a [`difference`](Self::difference): at its end.
+            pub bytes_borrowed: u64,
+            /// Bytes of a page.
+            pub page_bytes: u64,
+            /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
+            pub latencies: [u64; LATENCY_BUCKETS],
+            /// Length of a tick in picoseconds.
+            pub tick_ps: u64,
+        }
+
+        impl Stats {
+            /// All counts that only grow: the name of each, and how much it is.
+            pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+
+            /// Counts between `earlier` and this.
+            #[must_use]
+            pub fn difference(&self, earlier: &Self) -> Self {
+                Self {
+                    $($name: self.$name.saturating_sub(earlier.$name),)+
+                    latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
+                    ..*self
+                }
+            }
+        }
+    };
+}
+
+counts! {
     /// Lanes whose access found its page not resident.
-    pub missed_lanes: u64,
+    missed_lanes,
     /// Demand fetches posted: one for each group of lanes that won a page.
-    pub faults: u64,
+    faults,
     /// Lanes that missed and were served by another lane's fetch.
-    pub coalesced: u64,
+    coalesced,
     /// Pages fetched, prefetches included.
-    pub pages_fetched: u64,
+    pages_fetched,
     /// Pages written home.
-    pub pages_written_back: u64,
+    pages_written_back,
     /// Bytes fetched.
-    pub bytes_fetched: u64,
+    bytes_fetched,
     /// Bytes written home.
-    pub bytes_written_back: u64,
+    bytes_written_back,
     /// Pages that left their frame.
-    pub evictions: u64,
+    evictions,
     /// Prefetches posted because a kernel asked.
-    pub prefetches: u64,
+    prefetches,
     /// Fetches posted because the faults of a warp came in strides: see [`Advice`](crate::Advice).
-    pub read_ahead: u64,
+    read_ahead,
     /// Doorbells rung by GPU threads.
-    pub doorbells: u64,
+    doorbells,
     /// Doorbell calls that a proxy made for GPU threads: the only processor work on a fault's way. 0 where the NIC sees
     /// the doorbells by itself.
-    pub doorbell_calls: u64,
+    doorbell_calls,
     /// Queue pairs to memory nodes that were taken out of the error state while kernels ran.
-    pub queue_pairs_mended: u64,
+    queue_pairs_mended,
     /// Work requests posted by GPU threads.
-    pub requests: u64,
+    requests,
     /// Completions handled by a lane that had not posted the request.
-    pub helped: u64,
+    helped,
     /// Completions with an error.
-    pub errors: u64,
+    errors,
     /// Times that a lane found the frame pool empty.
-    pub pool_dry: u64,
+    pool_dry,
     /// Times that a lane found every ring full.
-    pub queue_full: u64,
+    queue_full,
     /// Pages that were fetched and did not have their checksum.
-    pub pages_corrupt: u64,
+    pages_corrupt,
     /// Copies that became stale, since a home was lost, refused a write-back, or gave bad data.
-    pub replicas_missed: u64,
+    replicas_missed,
     /// Stale copies that a write-back has mended.
-    pub replicas_mended: u64,
+    replicas_mended,
     /// Bytes that were read at the pages' homes, in place: chunks of 16 bytes, estimated from a sample of the reads. Not among them:
     /// the first read of a page above 4 KiB, and all but 16 bytes of a wider element.
-    pub bytes_in_place: u64,
+    bytes_in_place,
     /// Bytes that were stored at the pages' homes, in place ([`Advice::WriteOnce`](crate::Advice::WriteOnce)).
-    pub bytes_stored_in_place: u64,
+    bytes_stored_in_place,
     /// Pages that lanes overwrote whole by `array::overwrite`, so that they came to a frame without a fetch.
-    pub pages_overwritten: u64,
+    pages_overwritten,
     /// Pages of regions with [`Placement::Auto`](crate::Placement::Auto) that a fault fetched while no frame was free: the rule that held
     /// let them in, or a span asked for them. The other pages of such regions came while frames were free.
-    pub admissions: u64,
+    admissions,
     /// Evictions of pages of such regions for another page of their own region. The other evictions are for pages of other regions, or
     /// for whoever waits for a frame too long.
-    pub displacements: u64,
+    displacements,
     /// Clean pages that left their frames and were copied to borrowed memory of a neighbour GPU
     /// ([`VmBuilder::borrow_from`](crate::VmBuilder::borrow_from)). A page that came from there and was not written is there still, and leaves
     /// uncopied.
-    pub victims_copied: u64,
+    victims_copied,
     /// Pages that were fetched from there; `pages_fetched` and `bytes_fetched` have them, too.
-    pub victims_fetched: u64,
+    victims_fetched,
     /// Pages that lost their place there to a page that was fetched more often, and are at their home alone.
-    pub victims_displaced: u64,
+    victims_displaced,
     /// Pages that came from their home since the neighbour had its memory back.
-    pub victims_lost: u64,
+    victims_lost,
     /// Pages that were fetched from chunks that a neighbour's copy engine had brought to its memory
     /// ([`VmBuilder::second_path`](crate::VmBuilder::second_path)); `pages_fetched` and `bytes_fetched` have them, too.
-    pub mirrored: u64,
+    mirrored,
     /// Pages that came from their home since the chunk's memory was used for another one meanwhile, or its copy was given up.
-    pub mirrored_lost: u64,
+    mirrored_lost,
     /// Stores of single lanes to [broadcast arrays](crate::Broadcast) that went to other GPUs, estimated from every 256th line;
     /// [`Broadcast::traffic`](crate::Broadcast::traffic) tells them by array and GPU, with bytes.
-    pub broadcast_stores: u64,
+    broadcast_stores,
     /// Lines, or parts of them, in which those left: stores that were merged, of a warp or in a `gpuvm::merge_queue`, are one.
-    pub broadcast_lines: u64,
-    /// Bytes that neighbours lend at the time of these counts. Of a [`difference`](Self::difference): at its end.
-    pub bytes_borrowed: u64,
+    broadcast_lines,
     /// Bytes of borrowed memory that the neighbours have back ([`VmGpu::give_back_borrowed`](crate::VmGpu::give_back_borrowed)).
-    pub bytes_given_back: u64,
-    /// Bytes of a page.
-    pub page_bytes: u64,
-    /// Demand fetches by latency in the device's ticks: see [`Stats::fault_ns`].
-    pub latencies: [u64; LATENCY_BUCKETS],
-    /// Length of a tick in picoseconds.
-    pub tick_ps: u64,
+    bytes_given_back,
 }
 
 impl Stats {
@@ -189,52 +215,6 @@ impl Stats {
     /// was fetched. Pages that came for the first time, and could not be there, count as misses.
     pub fn victims_hit_rate(&self) -> f64 {
         self.victims_fetched as f64 / self.pages_fetched.max(1) as f64
-    }
-
-    /// Counts between `earlier` and this.
-    #[must_use]
-    pub fn difference(&self, earlier: &Self) -> Self {
-        Self {
-            missed_lanes: self.missed_lanes.saturating_sub(earlier.missed_lanes),
-            faults: self.faults.saturating_sub(earlier.faults),
-            coalesced: self.coalesced.saturating_sub(earlier.coalesced),
-            pages_fetched: self.pages_fetched.saturating_sub(earlier.pages_fetched),
-            pages_written_back: self.pages_written_back.saturating_sub(earlier.pages_written_back),
-            bytes_fetched: self.bytes_fetched.saturating_sub(earlier.bytes_fetched),
-            bytes_written_back: self.bytes_written_back.saturating_sub(earlier.bytes_written_back),
-            evictions: self.evictions.saturating_sub(earlier.evictions),
-            prefetches: self.prefetches.saturating_sub(earlier.prefetches),
-            read_ahead: self.read_ahead.saturating_sub(earlier.read_ahead),
-            doorbells: self.doorbells.saturating_sub(earlier.doorbells),
-            doorbell_calls: self.doorbell_calls.saturating_sub(earlier.doorbell_calls),
-            queue_pairs_mended: self.queue_pairs_mended.saturating_sub(earlier.queue_pairs_mended),
-            requests: self.requests.saturating_sub(earlier.requests),
-            helped: self.helped.saturating_sub(earlier.helped),
-            errors: self.errors.saturating_sub(earlier.errors),
-            pool_dry: self.pool_dry.saturating_sub(earlier.pool_dry),
-            queue_full: self.queue_full.saturating_sub(earlier.queue_full),
-            pages_corrupt: self.pages_corrupt.saturating_sub(earlier.pages_corrupt),
-            replicas_missed: self.replicas_missed.saturating_sub(earlier.replicas_missed),
-            replicas_mended: self.replicas_mended.saturating_sub(earlier.replicas_mended),
-            bytes_in_place: self.bytes_in_place.saturating_sub(earlier.bytes_in_place),
-            bytes_stored_in_place: self.bytes_stored_in_place.saturating_sub(earlier.bytes_stored_in_place),
-            pages_overwritten: self.pages_overwritten.saturating_sub(earlier.pages_overwritten),
-            admissions: self.admissions.saturating_sub(earlier.admissions),
-            displacements: self.displacements.saturating_sub(earlier.displacements),
-            victims_fetched: self.victims_fetched.saturating_sub(earlier.victims_fetched),
-            victims_lost: self.victims_lost.saturating_sub(earlier.victims_lost),
-            victims_copied: self.victims_copied.saturating_sub(earlier.victims_copied),
-            victims_displaced: self.victims_displaced.saturating_sub(earlier.victims_displaced),
-            mirrored: self.mirrored.saturating_sub(earlier.mirrored),
-            mirrored_lost: self.mirrored_lost.saturating_sub(earlier.mirrored_lost),
-            broadcast_stores: self.broadcast_stores.saturating_sub(earlier.broadcast_stores),
-            broadcast_lines: self.broadcast_lines.saturating_sub(earlier.broadcast_lines),
-            bytes_borrowed: self.bytes_borrowed,
-            bytes_given_back: self.bytes_given_back.saturating_sub(earlier.bytes_given_back),
-            page_bytes: self.page_bytes,
-            latencies: std::array::from_fn(|n| self.latencies[n].saturating_sub(earlier.latencies[n])),
-            tick_ps: self.tick_ps,
-        }
     }
 }
 

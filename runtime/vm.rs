@@ -16,6 +16,7 @@ use crate::{
     gpu::{Machines, PagedGpu},
     kernel::{Kernel, Module},
     launched::StreamHandle,
+    metrics,
     plan::{QueuePlan, Settings, TransportKind},
     profile::Profiler,
     region::{RegionBuilder, RegionPlace},
@@ -40,6 +41,7 @@ pub struct Vm {
 impl Vm {
     /// Brings up a virtual memory over GPUs that were opened.
     pub(crate) fn bring_up(settings: Settings, opened: Vec<(QueuePlan, Machines)>) -> Result<Self> {
+        metrics::serve_as_asked()?;
         let host_homes = opened.iter().map(|(plan, _)| plan.host_homes).max().unwrap_or(1);
         let shared = Arc::new(Shared::new(settings, host_homes));
         let gpus = (0..).zip(opened).map(|(place, (plan, machines))| {
@@ -53,7 +55,8 @@ impl Vm {
                 elastics: Arc::new(elastics),
             })
         });
-        let gpus = gpus.collect::<Result<_>>()?;
+        let gpus = gpus.collect::<Result<Arc<[VmGpu]>>>()?;
+        metrics::watch(gpus.iter().map(VmGpu::paged));
         Ok(Self { shared, gpus })
     }
 

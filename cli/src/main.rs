@@ -8,7 +8,6 @@ mod convert;
 mod doctor;
 mod error;
 mod machine;
-mod metrics_http;
 mod output;
 mod process_limits;
 mod profile;

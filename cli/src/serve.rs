@@ -16,7 +16,7 @@ use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::output::ending_signals;
 use crate::secret::read_secret;
-use crate::{metrics_http, stdout};
+use crate::stdout;
 
 /// How often the program looks for signals.
 const LOOK: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
                     .upgrade()
                     .map_or_else(String::new, |node| node.metrics().to_prometheus())
             };
-            let served = metrics_http::serve(address, text);
+            let served = gpuvm::metrics::serve_text(address, text);
             Some(served.map_err(|source| CliError::Metrics { address, source })?)
         }
     };

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use gpuvm_gpu::{AddressSpace, Gpu};
+use gpuvm_gpu::{AddressSpace, Gpu, Piece};
 use parking_lot::Mutex;
 
 use crate::{
@@ -28,8 +28,8 @@ pub(crate) struct FrameUnits {
 enum Unit {
     Present(Vec<Handle>),
     /// Its frames are withdrawn and its handles may be others' by now. Lanes of these launches may still read there what they then find
-    /// to be no page's any more, so that the addresses stay as they are.
-    Lingering(Arc<Vec<Weak<InFlight>>>),
+    /// to be no page's any more, so that the addresses, and the memory behind them, stay as they are.
+    Lingering(Arc<Vec<Weak<InFlight>>>, Vec<Weak<dyn Piece>>),
     Absent,
 }
 
@@ -134,18 +134,30 @@ impl FrameUnits {
         let in_flight = Arc::new(in_flight);
         let mut units = self.units.lock();
         for &n in which {
-            let before = std::mem::replace(&mut units[n], Unit::Lingering(Arc::clone(&in_flight)));
+            let before = std::mem::replace(&mut units[n], Unit::Absent);
             if let Unit::Present(handles) = before {
+                let behind = handles.iter().map(Arc::downgrade).collect();
+                units[n] = Unit::Lingering(Arc::clone(&in_flight), behind);
                 self.handles.give(handles);
             }
         }
+    }
+
+    /// Bytes that the pool has given back to the driver, but that addresses of frames keep.
+    pub fn lingering_bytes(&self) -> u64 {
+        let kept_here = |unit: &Unit| match unit {
+            Unit::Lingering(_, behind) => behind.iter().filter(|handle| handle.strong_count() == 1).count() as u64,
+            _ => 0,
+        };
+        let units = self.units.lock();
+        units.iter().map(kept_here).sum::<u64>() * self.handles.handle_bytes()
     }
 
     /// Takes memory out of the addresses of units whose launches have ended.
     pub fn settle(&self) -> Result<()> {
         let mut units = self.units.lock();
         let ended = |unit: &Unit| match unit {
-            Unit::Lingering(launches) => launches.iter().all(|one| one.upgrade().is_none_or(|one| one.is_done())),
+            Unit::Lingering(launches, _) => launches.iter().all(|one| one.upgrade().is_none_or(|one| one.is_done())),
             _ => false,
         };
         let gone: Vec<usize> = (0..units.len()).filter(|n| ended(&units[*n])).collect();

@@ -62,7 +62,7 @@ impl PagedGpu {
         let left = self.device.own_memory();
         let left = left.doing(|| "asking for free memory".into())?.free;
         // What this process has given back may not be the driver's yet.
-        let free = left.saturating_add(self.device.lingering_bytes());
+        let free = left + self.device.lingering_bytes() + units.lingering_bytes();
         let handles = self.handles.stats();
         let spare = free.saturating_sub(headroom) + handles.free * handles.handle_bytes;
         let unit = units.unit_bytes();

@@ -31,6 +31,7 @@ mod kernel_errors;
 mod many_requests_in_flight;
 mod mapped_files;
 mod memory_node;
+mod metrics;
 mod misuse_does_not_compile;
 mod never_evicted;
 mod no_lost_write;

@@ -188,7 +188,8 @@ fn a_kernel_that_leaves_no_place_on_the_gpu_empties_frames_itself() {
     let builder = changing(4).transport(Transport::Direct).simulated_gpu(full);
     let bench = Bench::new(builder, HOLDING);
     let vm = &bench.vm;
-    let region = vm.region::<u32>().zeroed(length(vm)).unwrap();
+    // Larger than all frames: only lanes that look for a frame can help.
+    let region = vm.region::<u32>().zeroed(length(vm) + 5 * unit(vm) / 4).unwrap();
     let churn = bench.kernel("churn_on");
     let running = Running::begin(&bench, |words| churn.launch(on_all_places(vm), (&region, words)), 1);
     let mut gone = 0;

@@ -13,6 +13,7 @@ mod resize;
 mod run_apps;
 mod run_bfs;
 mod serve;
+mod sharing;
 mod shell;
 mod simulate;
 mod tenants;
