@@ -6,7 +6,7 @@ from typing import Any, Optional, Tuple, TypedDict
 
 import numpy as np
 
-from .errors import DtypeError, LayoutError
+from .errors import DtypeError, LayoutError, RegionError, SettingError
 
 #: Kind, bytes, alignment and name of an element type.
 Described = Tuple[str, int, int, str]
@@ -22,6 +22,36 @@ class Wanted(TypedDict):
     read_only: bool
     never_evicted: bool
     placement: str
+    priority: int
+
+
+class Growing(TypedDict):
+    """What an elastic buffer is to be."""
+
+    name: str
+    element: Described
+    most: int
+    length: int
+    tag: Optional[str]
+    priority: int
+
+
+class Settings(TypedDict):
+    """What a Vm is to be."""
+
+    memory: int
+    page_size: int
+    frame_capacity: Optional[int]
+    frame_minimum: Optional[int]
+    frame_priority: int
+    frames_leave_free: Optional[int]
+    gpu: Optional[str]
+    gpu_memory: Optional[int]
+    workers: Optional[int]
+    transport: Optional[str]
+    launch_deadline: Optional[float]
+    precompiled: Optional[str]
+    precompile_into: Optional[str]
 
 
 class Shape(TypedDict):
@@ -33,6 +63,20 @@ class Shape(TypedDict):
     lane_spans: int
     warp_spans: int
     deadline: Optional[float]
+
+
+def priority_of(value: Any, what: str) -> int:
+    """A priority, as the core takes it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -(1 << 31) <= value < 1 << 31:
+        raise SettingError(f"{what} is {value!r}: expected a whole number from -2^31 to 2^31 - 1")
+    return int(value)
+
+
+def length_of(value: Any, what: str) -> int:
+    """A number of elements, as the core takes it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 63:
+        raise RegionError(f"{what} is {value!r}: expected a whole number from 0 on")
+    return int(value)
 
 
 def described(dtype: np.dtype[Any], what: str) -> Described:

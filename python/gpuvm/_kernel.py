@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core
 from ._dtypes import Shape, described
+from ._elastic import ElasticBuffer
 from ._memory import Array, Buffer
 from .errors import ArgumentError, LayoutError
 
@@ -58,7 +59,7 @@ def _dims(value: Dim, what: str) -> Tuple[int, int, int]:
 
 def _argument(vm: "Vm", place: int, value: Any) -> Any:
     """A value as the core takes it."""
-    if isinstance(value, (Array, Buffer)):
+    if isinstance(value, (Array, Buffer, ElasticBuffer)):
         return value._core
     if isinstance(value, np.generic):
         # Typed exactly, as its name says.
@@ -107,7 +108,8 @@ class _Configured:
 class Kernel:
     """A kernel. ``kernel[grid, block](a, b, 3)`` launches it, and so does :meth:`launch`.
 
-    Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` for ``T*``, numbers for numbers. A number of Python's own becomes
+    Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` and :class:`ElasticBuffer` for ``T*``,
+    numbers for numbers. A number of Python's own becomes
     what the parameter is, if it fits; a NumPy scalar must have exactly the parameter's type. On an NVIDIA GPU an object with
     ``__cuda_array_interface__`` is a ``T*``, too.
     """

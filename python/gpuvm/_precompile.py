@@ -12,9 +12,11 @@ TRANSPORTS = ("soft", "direct")
 def main(folder: str) -> None:
     """Compiles them all, and with them the runtime's own."""
     for transport in TRANSPORTS:
-        with Vm("1MiB", gpu="simulated", transport=transport, _precompile_into=folder) as vm:
-            for name in ops.KERNELS:
-                ops.module(vm, name)
+        # Where frames may change modules are others.
+        for capacity in (None, "1MiB"):
+            with Vm("1MiB", gpu="simulated", transport=transport, frame_capacity=capacity, _precompile_into=folder) as vm:
+                for name in ops.KERNELS:
+                    ops.module(vm, name)
 
 
 if __name__ == "__main__":

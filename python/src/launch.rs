@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::{errors, slot::Slot};
+use crate::{errors, settings::seconds, slot::Slot};
 
 /// How long a wait lasts before Python looks for signals.
 const SLICE: Duration = Duration::from_millis(20);
@@ -127,6 +127,13 @@ impl Flights {
         Ok(())
     }
 
+    /// What a slot holds, when the launches that were given it have ended.
+    pub fn at_rest<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
+        let value = slot.get()?;
+        self.settle(py, Some(slot.id()))?;
+        Ok(value)
+    }
+
     /// The first error of a launch that ended and that nobody waited for; the others are told with it.
     pub fn tell(&self) -> PyResult<()> {
         let mut untold = std::mem::take(&mut *self.untold.lock()).into_iter();
@@ -173,8 +180,7 @@ impl Launch {
 
     /// Waits at most so many seconds: whether it has ended.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        let limit = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| errors::setting(format!("timeout is {timeout}: {error}")))?;
+        let limit = seconds(timeout, "timeout")?;
         let flight = self.slot.get()?;
         match flight.wait(py, Some(limit))? {
             Some(ended) => raised(&flight, ended).map(|()| true),
