@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, RawBuffer, RawElasticBuffer, RawRegion};
+use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, ParamKind, RawBuffer, RawElasticBuffer, RawRegion};
 use pyo3::{
     exceptions::PyOverflowError,
     prelude::*,
@@ -231,13 +231,13 @@ impl Scalar<'_, '_> {
         let (name, bytes) = param.map_or(("long long", 8), |param| {
             (param.type_name.as_str(), param.bytes as usize)
         });
-        let kind = param.map_or("Signed".to_owned(), |param| format!("{:?}", param.kind));
+        let kind = param.map_or(ParamKind::Signed, |param| param.kind);
         let value = self.value;
         let whole = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>();
-        match kind.as_str() {
-            "Signed" if whole => self.signed(name, bytes),
-            "Unsigned" if whole => self.unsigned(name, bytes),
-            "Float" if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
+        match kind {
+            ParamKind::Signed if whole => self.signed(name, bytes),
+            ParamKind::Unsigned if whole => self.unsigned(name, bytes),
+            ParamKind::Float if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
             _ => Err(errors::argument(format!(
                 "{}: {} was given for `{name}`",
                 self.what(),

@@ -116,12 +116,19 @@ impl Flights {
         }
     }
 
-    /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile.
+    /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile: an exception of a signal's handler
+    /// stops them all.
     pub fn settle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
         let names = |flight: &&Arc<Flight>| of.is_none_or(|of| flight.named.contains(&of));
         let waited: Vec<_> = self.running.lock().iter().filter(names).map(Arc::clone).collect();
-        for flight in waited {
-            flight.wait(py, None)?;
+        for flight in &waited {
+            if let Err(raised) = flight.wait(py, None) {
+                // All of them are in the way of who waits. Those behind one on its stream would only begin now.
+                let running = || waited.iter().filter(|flight| !flight.launch.is_done());
+                running().for_each(|flight| flight.launch.abort());
+                running().for_each(|flight| flight.stop(py));
+                return Err(raised);
+            }
         }
         self.prune(py);
         Ok(())

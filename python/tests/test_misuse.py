@@ -349,6 +349,24 @@ def test_an_interrupt_while_an_array_waits_for_its_launches(vm, kernels):
     assert not array.numpy().any()
 
 
+@pytest.mark.parametrize("kernel", ["endless", "deaf"])
+def test_an_interrupt_at_the_end_stops_all_launches(vm, kernels, kernel):
+    data = np.ones(10_000, np.float32)
+    array, ticks = vm.array(data), vm.buffer(1, np.uint32)
+    array[7] = 9
+    args = (array, ticks) if kernel == "endless" else (ticks,)
+    for stream in (None, None, vm.stream()):
+        kernels[kernel].launch(1, 1, *args, stream=stream)
+    timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        vm.close()
+    timer.join()
+    assert time.monotonic() - begun < 20 and vm.closed
+    assert data[7] == 9
+
+
 def test_a_deadline(vm, kernels):
     launch = kernels["deaf"][1, 1](vm.buffer(1, np.uint32), deadline=0.2)
     with refused(errors.Error, "deaf"):
@@ -412,13 +430,13 @@ def test_the_end_of_the_interpreter_with_everything_open():
 
 def test_ready_operations_need_no_compiler(tmp_path):
     """Of an installed wheel; the package of the source tree has no compiled kernels."""
-    if not os.path.isdir(os.path.join(os.path.dirname(gpuvm.__file__), "precompiled")):
+    if os.path.exists(os.path.join(os.path.dirname(gpuvm.__file__), "..", "pyproject.toml")):
         pytest.skip("this package is not an installed wheel")
     done = run(
         """
         import numpy as np, gpuvm
-        for transport in ("soft", "direct"):
-            with gpuvm.Vm("64KiB", gpu="simulated", transport=transport) as vm:
+        for transport, capacity in [("soft", None), ("direct", None), ("soft", "1MiB"), ("direct", "1MiB")]:
+            with gpuvm.Vm("64KiB", gpu="simulated", transport=transport, frame_capacity=capacity) as vm:
                 for name in gpuvm.ops.KERNELS:
                     gpuvm.ops.module(vm, name)
                 assert gpuvm.ops.sum(vm.array(np.ones(5000, np.float32))) == 5000
@@ -430,4 +448,4 @@ def test_ready_operations_need_no_compiler(tmp_path):
         GPUVM_CXX="no-such-compiler",
         GPUVM_CACHE_DIR=str(tmp_path),
     )
-    assert done.returncode == 0 and done.stdout.count("no C++ compiler") == 2, done.stderr
+    assert done.returncode == 0 and done.stdout.count("no C++ compiler") == 4, done.stderr
