@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Tuple
 import numpy as np
 
 from . import _core
-from ._dtypes import length_of, priority_of
+from ._dtypes import priority_of, whole
 from ._memory import NdArray, _Sliced
+from .errors import RegionError
 
 if TYPE_CHECKING:
     from ._vm import Vm
@@ -69,15 +70,15 @@ class ElasticBuffer(_Sliced):
 
     def grow(self, elements: int) -> Grown:
         """Makes it longer by ``elements``. After an error (``BeyondMaxError``, ``PausedError``, ``OutOfMemoryError``) it is as before."""
-        return Grown(*self._core.grow(length_of(elements, f"growth of {self._what}")))
+        return Grown(*self._core.grow(whole(elements, f"growth of {self._what}", error=RegionError)))
 
     def ensure(self, elements: int) -> Grown:
         """Makes it ``elements`` long, if it is shorter. Errors as for :meth:`grow`."""
-        return Grown(*self._core.ensure(length_of(elements, f"length of {self._what}")))
+        return Grown(*self._core.ensure(whole(elements, f"length of {self._what}", error=RegionError)))
 
     def shrink(self, elements: int) -> None:
         """Makes it shorter by ``elements``; an ``IndexError`` when it has fewer."""
-        self._core.shrink(length_of(elements, f"shrinking of {self._what}"))
+        self._core.shrink(whole(elements, f"shrinking of {self._what}", error=RegionError))
 
     def set_priority(self, priority: int) -> None:
         """Who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first, among elastic buffers

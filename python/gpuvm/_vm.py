@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 import numpy as np
 
 from . import _core
-from ._dtypes import Settings, Wanted, as_bytes, described, in_place, length_of, priority_of
+from ._dtypes import Settings, Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, whole
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
@@ -34,8 +34,8 @@ def _bytes(value: Union[int, str], what: str) -> int:
     return int(value)
 
 
-def _bytes_if(value: Union[int, str, None], what: str) -> Optional[int]:
-    return None if value is None else _bytes(value, what)
+def _workers(value: int, what: str) -> int:
+    return whole(value, what, 1, (1 << 32) - 1)
 
 
 def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
@@ -97,15 +97,15 @@ class Vm:
         settings: Settings = {
             "memory": _bytes(memory, "memory"),
             "page_size": _bytes(page_size, "page_size"),
-            "frame_capacity": _bytes_if(frame_capacity, "frame_capacity"),
-            "frame_minimum": _bytes_if(frame_minimum, "frame_minimum"),
+            "frame_capacity": if_given(_bytes, frame_capacity, "frame_capacity"),
+            "frame_minimum": if_given(_bytes, frame_minimum, "frame_minimum"),
             "frame_priority": priority_of(frame_priority, "frame_priority"),
-            "frames_leave_free": _bytes_if(frames_leave_free, "frames_leave_free"),
-            "gpu": gpu,
-            "gpu_memory": _bytes_if(gpu_memory, "gpu_memory"),
-            "workers": workers,
-            "transport": transport,
-            "launch_deadline": launch_deadline,
+            "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
+            "gpu": if_given(text, gpu, "gpu"),
+            "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
+            "workers": if_given(_workers, workers, "workers"),
+            "transport": if_given(text, transport, "transport"),
+            "launch_deadline": if_given(seconds, launch_deadline, "launch_deadline"),
             "precompiled": here if _precompile_into is None and os.path.isdir(here) else None,
             "precompile_into": _precompile_into,
         }
@@ -149,7 +149,7 @@ class Vm:
         on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for whoever needs
         some next on this GPU; :meth:`trim` gives it to the driver.
         """
-        return Resized(*self._core.resize_frames(_bytes(memory, "memory"), within))
+        return Resized(*self._core.resize_frames(_bytes(memory, "memory"), seconds(within, "within")))
 
     def set_frame_priority(self, priority: int) -> None:
         """When memory is short those of low priority give it first: frames, and elastic buffers (:meth:`ElasticBuffer.set_priority`)."""
@@ -158,11 +158,11 @@ class Vm:
     def pause(self, tag: str) -> int:
         """Brings the contents of elastic buffers with the tag to host memory, so that others may have their GPU memory: how many bytes. Waits
         for the launches that were given them; Ctrl-C stops those."""
-        return self._core.pause(tag)
+        return self._core.pause(text(tag, "tag"))
 
     def resume(self, tag: str) -> int:
         """Brings the contents of paused buffers back to where they were: how many bytes. After an error they are paused still."""
-        return self._core.resume(tag)
+        return self._core.resume(text(tag, "tag"))
 
     def trim(self, most: Union[int, str]) -> int:
         """Gives the driver up to ``most`` bytes of GPU memory that elastic buffers and frames gave back: how many bytes there were."""
@@ -310,14 +310,14 @@ class Vm:
         """
         kind = np.dtype(dtype)
         what = name or f"{kind} to {max_length}"
-        most = length_of(max_length, f"most elements of elastic buffer `{what}`")
+        most = whole(max_length, f"most elements of elastic buffer `{what}`", error=RegionError)
         core = self._core.elastic(
             {
                 "name": what,
                 "element": described(kind, f"elastic buffer `{what}`"),
                 "most": most,
-                "length": length_of(length, f"length of elastic buffer `{what}`"),
-                "tag": tag,
+                "length": whole(length, f"length of elastic buffer `{what}`", error=RegionError),
+                "tag": if_given(text, tag, f"tag of elastic buffer `{what}`"),
                 "priority": priority_of(priority, f"priority of elastic buffer `{what}`"),
             }
         )

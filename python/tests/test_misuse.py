@@ -171,9 +171,16 @@ def test_too_few_arguments_and_shapes_that_cannot_be(vm, kernels):
     array = vm.zeros(4)
     with refused(errors.ArgumentError, "1 arguments were given", "2"):
         kernels["scale"][1, 1](array)
-    for grid, block in [(0, 1), (1, 0), (-1, 1), ((1, 1, 1, 1), 1), (1 << 40, 1)]:
+    for grid, block in [((1, 1, 1, 1), 1), (1, ())]:
         with refused(errors.LayoutError, "one to three lengths"):
             kernels["scale"][grid, block](array, 2)
+    for grid, block in [(0, 1), (1, 0), (-1, 1), (1 << 40, 1), (1.5, 1), (None, 1), (1, "64"), (True, 1)]:
+        with refused(errors.LayoutError, "a length of", "expected a whole number from 1"):
+            kernels["scale"][grid, block](array, 2)
+    for setting in ("shared", "lane_spans", "warp_spans", "deadline"):
+        for value in (-1, "4"):
+            with refused(errors.SettingError, f"{setting} is {value!r}"):
+                kernels["scale"].launch(1, 1, array, 2, **{setting: value})
     with refused(errors.LaunchError, "scale"):
         kernels["scale"][1, 4096](array, 2)
     with refused(errors.LayoutError, "kernel\\[grid, block\\]"):
@@ -217,6 +224,10 @@ def test_settings_that_cannot_be():
         ({"gpu": "cuda:x"}, "gpu"),
         ({"gpu": "simulated", "transport": "pigeon"}, "transport"),
         ({"gpu": "simulated", "launch_deadline": -1}, "launch_deadline"),
+        ({"gpu": "simulated", "launch_deadline": "5"}, "launch_deadline is '5': expected seconds"),
+        ({"gpu": 0}, "gpu is 0: expected a text"),
+        ({"gpu": "simulated", "workers": 0}, "workers is 0"),
+        ({"gpu": "simulated", "workers": "2"}, "workers is '2'"),
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
@@ -371,8 +382,9 @@ def test_a_deadline(vm, kernels):
     launch = kernels["deaf"][1, 1](vm.buffer(1, np.uint32), deadline=0.2)
     with refused(errors.Error, "deaf"):
         launch.sync()
-    with refused(errors.SettingError, "timeout"):
-        launch.wait(-1)
+    for timeout in (-1, "1", None):
+        with refused(errors.SettingError, "timeout is"):
+            launch.wait(timeout)
 
 
 FORK = """

@@ -105,8 +105,9 @@ def test_frames_that_cannot_change(vm):
         for memory in (0, -1, "many"):
             with pytest.raises(errors.SettingError, match="memory is"):
                 other.resize_frames(memory)
-        with pytest.raises(errors.SettingError, match="within is -1"):
-            other.resize_frames(HANDLE, within=-1)
+        for within in (-1, "1"):
+            with pytest.raises(errors.SettingError, match="within is"):
+                other.resize_frames(HANDLE, within=within)
         with pytest.raises(errors.SettingError, match="priority of frames"):
             other.set_frame_priority(2**31)
         assert other.frames == 4 * HANDLE // PAGE
@@ -221,6 +222,11 @@ def test_elastic_buffers_that_are_paused(vm):
         with pytest.raises(errors.PausedError, match="resume tag `cache`"):
             use()
     other[:] = 5
+    for tag in (None, 5):
+        with pytest.raises(errors.SettingError, match="tag is"):
+            vm.pause(tag)
+        with pytest.raises(errors.SettingError, match="tag is"):
+            vm.resume(tag)
     assert vm.pause("nobody") == 0 and buffer.capacity == 0
     assert vm.resume("cache") == 200_000 and (buffer.numpy() == np.arange(50_000)).all()
 
