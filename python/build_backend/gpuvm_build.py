@@ -52,7 +52,10 @@ def _add(wheel: str, files: Dict[str, bytes]) -> None:
                 content += "".join(_record(name, added) for name, added in files.items()).encode()
             new.writestr(item, content, zipfile.ZIP_DEFLATED)
         for name, added in files.items():
-            new.writestr(name, added)
+            item = zipfile.ZipInfo(name)
+            # Everybody may read it, as the rest.
+            item.external_attr = 0o644 << 16
+            new.writestr(item, added, zipfile.ZIP_DEFLATED)
     os.replace(part, wheel)
 
 
