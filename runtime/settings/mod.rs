@@ -213,7 +213,8 @@ impl VmBuilder {
     }
 
     /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
-    /// this crate. What is found there needs no compiler on this machine. Seeded runs compile anew. Default: none.
+    /// this crate. What is found there needs no compiler on this machine; a folder that is not there is an error. Seeded runs compile anew.
+    /// Default: none.
     pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
         self.settings.precompiled = Some(Precompiled::In(dir.into()));
         self
