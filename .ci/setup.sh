@@ -90,6 +90,19 @@ want() {
     return 1
 }
 
+# What python/test needs: Python that makes environments with pip in them, which Debian has in a package of its own. `python3 -m venv --help`
+# works without it.
+need_python() {
+    makes_environments() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+    makes_environments && return 0
+    # Another python3 may come first on the path.
+    install python3-venv && makes_environments && return 0
+    say "python3 with venv and ensurepip is missing: the Python package is built and tested in an environment of its own."
+    say "  Debian, Ubuntu:  sudo apt-get install python3-venv"
+    say "  Fedora, Arch:    they come with python3"
+    return 1
+}
+
 # What tests/softroce needs: QEMU for machines where the kernel has no rdma_rxe ("vm"), and the RDMA programs that run
 # beside gpuvm. The kernel itself comes from a package that is unpacked, not installed, for which apt's lists must be there.
 need_softroce() {

@@ -10,10 +10,13 @@ use crate::{
     handles::{Handle, Handles},
 };
 
+/// Addresses, and the handles that lie there.
+type Held = (Arc<dyn AddressSpace>, Vec<Handle>);
+
 /// Handles at addresses, until they are given back.
 struct Mapped {
     handles: Arc<Handles>,
-    held: Mutex<Option<(Arc<dyn AddressSpace>, Vec<Handle>)>>,
+    held: Mutex<Option<Held>>,
 }
 
 impl Release for Mapped {

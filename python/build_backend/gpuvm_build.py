@@ -1,7 +1,7 @@
 """Builds the wheel: maturin's, with the kernels of the simulated GPU compiled, so that who installs it needs no compiler.
 
-Kernels are compiled by the extension that was built just now, for each transport that the simulated GPU has without further hardware. On a
-machine without a C++ compiler the wheel has none, and says so while it is built.
+Kernels are compiled by the extension that was built just now, for each transport that the simulated GPU has without further hardware, by
+the machine's C++ compiler. Without one there is no wheel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def _compile(wheel: str, folder: str) -> Dict[str, bytes]:
     unpacked, compiled = os.path.join(folder, "unpacked"), os.path.join(folder, "compiled")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(unpacked)
-    environment = {**os.environ, "PYTHONPATH": unpacked, "GPUVM_CACHE_DIR": os.path.join(folder, "cache")}
+    # Where pip builds in isolation, NumPy is on the path that it has set.
+    paths = os.pathsep.join(filter(None, [unpacked, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "GPUVM_CACHE_DIR": os.path.join(folder, "cache")}
     subprocess.run([sys.executable, "-m", "gpuvm._precompile", compiled], check=True, env=environment, cwd=folder)
     found = {}
     for name in sorted(os.listdir(compiled)):
@@ -50,7 +52,10 @@ def _add(wheel: str, files: Dict[str, bytes]) -> None:
                 content += "".join(_record(name, added) for name, added in files.items()).encode()
             new.writestr(item, content, zipfile.ZIP_DEFLATED)
         for name, added in files.items():
-            new.writestr(name, added)
+            item = zipfile.ZipInfo(name)
+            # Everybody may read it, as the rest.
+            item.external_attr = 0o644 << 16
+            new.writestr(item, added, zipfile.ZIP_DEFLATED)
     os.replace(part, wheel)
 
 
@@ -60,14 +65,17 @@ def build_wheel(
     metadata_directory: Optional[str] = None,
 ) -> str:
     """PEP 517's hook."""
+    if (config_settings or {}).get("headers") != "read":
+        # A wheel has the device library in it. One that reads the source tree's, as `./test` builds everything, is for this machine alone.
+        os.environ.pop("GPUVM_HEADERS", None)
     name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
     wheel = os.path.join(wheel_directory, name)
     with tempfile.TemporaryDirectory() as folder:
         try:
             files = _compile(wheel, folder)
-        except (OSError, subprocess.CalledProcessError) as error:
-            print(f"{name} has no compiled kernels for the simulated GPU, which will need a C++ compiler: {error}", file=sys.stderr)
-            return name
+        except subprocess.CalledProcessError as error:
+            # pip shows what was printed above it.
+            sys.exit(f"{name}: the kernels for the simulated GPU could not be compiled, as the error above says: {error}")
     _add(wheel, files)
     print(f"{name}: {len(files)} compiled modules for the simulated GPU", file=sys.stderr)
     return name

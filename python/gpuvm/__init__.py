@@ -10,9 +10,25 @@
 
 from . import errors, ops
 from ._core import __version__
+from ._elastic import ElasticBuffer, Grown
 from ._kernel import Kernel, Launch, Module, Stream
 from ._memory import Array, Buffer
-from ._vm import Vm
+from ._vm import Resized, Vm
 from .errors import Error
 
-__all__ = ["Array", "Buffer", "Error", "Kernel", "Launch", "Module", "Stream", "Vm", "__version__", "errors", "ops"]
+__all__ = [
+    "Array",
+    "Buffer",
+    "ElasticBuffer",
+    "Error",
+    "Grown",
+    "Kernel",
+    "Launch",
+    "Module",
+    "Resized",
+    "Stream",
+    "Vm",
+    "__version__",
+    "errors",
+    "ops",
+]

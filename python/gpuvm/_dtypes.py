@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, TypedDict
+from typing import Any, Callable, Optional, Tuple, Type, TypedDict, TypeVar
 
 import numpy as np
 
-from .errors import DtypeError, LayoutError
+from .errors import DtypeError, Error, LayoutError, SettingError
+
+Given = TypeVar("Given")
 
 #: Kind, bytes, alignment and name of an element type.
 Described = Tuple[str, int, int, str]
@@ -22,6 +24,36 @@ class Wanted(TypedDict):
     read_only: bool
     never_evicted: bool
     placement: str
+    priority: int
+
+
+class Growing(TypedDict):
+    """What an elastic buffer is to be."""
+
+    name: str
+    element: Described
+    most: int
+    length: int
+    tag: Optional[str]
+    priority: int
+
+
+class Settings(TypedDict):
+    """What a Vm is to be."""
+
+    memory: int
+    page_size: int
+    frame_capacity: Optional[int]
+    frame_minimum: Optional[int]
+    frame_priority: int
+    frames_leave_free: Optional[int]
+    gpu: Optional[str]
+    gpu_memory: Optional[int]
+    workers: Optional[int]
+    transport: Optional[str]
+    launch_deadline: Optional[float]
+    precompiled: Optional[str]
+    precompile_into: Optional[str]
 
 
 class Shape(TypedDict):
@@ -33,6 +65,37 @@ class Shape(TypedDict):
     lane_spans: int
     warp_spans: int
     deadline: Optional[float]
+
+
+def whole(value: Any, what: str, low: int = 0, high: int = (1 << 63) - 1, error: Type[Error] = SettingError) -> int:
+    """A whole number of some range, as the core takes it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise error(f"{what} is {value!r}: expected a whole number from {low} to {high}")
+    return int(value)
+
+
+def priority_of(value: Any, what: str) -> int:
+    """A priority."""
+    return whole(value, what, -(1 << 31), (1 << 31) - 1)
+
+
+def seconds(value: Any, what: str) -> float:
+    """A time; which lengths there are the core knows."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise SettingError(f"{what} is {value!r}: expected seconds")
+    return float(value)
+
+
+def text(value: Any, what: str) -> str:
+    """A name."""
+    if not isinstance(value, str):
+        raise SettingError(f"{what} is {value!r}: expected a text")
+    return value
+
+
+def if_given(read: Callable[[Any, str], Given], value: Any, what: str) -> Optional[Given]:
+    """What ``read`` makes of a value; none of none."""
+    return None if value is None else read(value, what)
 
 
 def described(dtype: np.dtype[Any], what: str) -> Described:

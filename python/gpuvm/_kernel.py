@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _core
-from ._dtypes import Shape, described
+from ._dtypes import Shape, described, if_given, seconds, whole
+from ._elastic import ElasticBuffer
 from ._memory import Array, Buffer
 from .errors import ArgumentError, LayoutError
 
@@ -29,7 +30,7 @@ class Launch:
 
     def wait(self, timeout: float) -> bool:
         """Waits at most ``timeout`` seconds: whether it has ended. Raises what went wrong. Ctrl-C stops the kernel."""
-        return self._core.wait(timeout)
+        return self._core.wait(seconds(timeout, "timeout"))
 
     @property
     def done(self) -> bool:
@@ -48,17 +49,21 @@ class Stream:
         self._core = core
 
 
+#: The largest number of 32 bits.
+_WORD = (1 << 32) - 1
+
+
 def _dims(value: Dim, what: str) -> Tuple[int, int, int]:
-    dims = [int(value)] if isinstance(value, (int, np.integer)) else [int(length) for length in value]
-    if not 1 <= len(dims) <= 3 or any(not 1 <= length < 1 << 32 for length in dims):
-        raise LayoutError(f"{what} is {value!r}: it has one to three lengths, each at least 1")
-    x, y, z = (dims + [1, 1])[:3]
+    lengths = list(value) if isinstance(value, (tuple, list, np.ndarray)) else [value]
+    if not 1 <= len(lengths) <= 3:
+        raise LayoutError(f"{what} is {value!r}: it has one to three lengths")
+    x, y, z = (whole(length, f"a length of {what}", 1, _WORD, LayoutError) for length in [*lengths, 1, 1][:3])
     return x, y, z
 
 
 def _argument(vm: "Vm", place: int, value: Any) -> Any:
     """A value as the core takes it."""
-    if isinstance(value, (Array, Buffer)):
+    if isinstance(value, (Array, Buffer, ElasticBuffer)):
         return value._core
     if isinstance(value, np.generic):
         # Typed exactly, as its name says.
@@ -107,7 +112,8 @@ class _Configured:
 class Kernel:
     """A kernel. ``kernel[grid, block](a, b, 3)`` launches it, and so does :meth:`launch`.
 
-    Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` for ``T*``, numbers for numbers. A number of Python's own becomes
+    Arguments: :class:`Array` for ``gpuvm::array<T>``, :class:`Buffer` and :class:`ElasticBuffer` for ``T*``,
+    numbers for numbers. A number of Python's own becomes
     what the parameter is, if it fits; a NumPy scalar must have exactly the parameter's type. On an NVIDIA GPU an object with
     ``__cuda_array_interface__`` is a ``T*``, too.
     """
@@ -150,10 +156,10 @@ class Kernel:
         shape: Shape = {
             "grid": _dims(grid, "grid"),
             "block": _dims(block, "block"),
-            "shared": shared,
-            "lane_spans": lane_spans,
-            "warp_spans": warp_spans,
-            "deadline": deadline,
+            "shared": whole(shared, "shared", 0, _WORD),
+            "lane_spans": whole(lane_spans, "lane_spans"),
+            "warp_spans": whole(warp_spans, "warp_spans"),
+            "deadline": if_given(seconds, deadline, "deadline"),
         }
         given = [_argument(self._vm, place, value) for place, value in enumerate(args)]
         on = stream._core if isinstance(stream, Stream) else stream

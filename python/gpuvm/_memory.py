@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Tuple, Union
 
 import numpy as np
 
 from . import _core
-from ._dtypes import as_bytes, rows_of
+from ._dtypes import Bytes, as_bytes, priority_of, rows_of
 from .errors import DtypeError, LayoutError, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ NdArray = np.ndarray[Any, np.dtype[Any]]
 
 class _Shaped:
     """Shape and dtype, which the core does not know."""
+
+    #: What messages call things of this kind.
+    _kind = "array"
 
     def __init__(self, vm: "Vm", name: str, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._vm = vm
@@ -49,12 +52,12 @@ class _Shaped:
     @property
     def ndim(self) -> int:
         """Dimensions."""
-        return len(self._shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """Elements."""
-        return math.prod(self._shape)
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -62,15 +65,106 @@ class _Shaped:
         return self.size * self._dtype.itemsize
 
     def __len__(self) -> int:
-        if not self._shape:
+        shape = self.shape
+        if not shape:
             raise TypeError(f"{self!r} has no dimension")
-        return self._shape[0]
+        return shape[0]
+
+    def numpy(self) -> NdArray:
+        """All elements."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
+        if copy is False:
+            raise ValueError(f"{self!r} cannot be had without a copy")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
 
     def __repr__(self) -> str:
         return f"<gpuvm.{type(self).__name__} {self._name!r}: {self._shape}, {self._dtype}>"
 
 
-class Array(_Shaped):
+class _Elements(Protocol):
+    """Objects of the core whose elements can be read and written from any one on."""
+
+    def read(self, first: int, out: Bytes) -> None: ...
+    def write(self, first: int, values: Bytes) -> None: ...
+
+
+class _Sliced(_Shaped):
+    """What is read and written by the first elements of its rows."""
+
+    _core: _Elements
+
+    @property
+    def _what(self) -> str:
+        """What messages call it."""
+        return f"{type(self)._kind} `{self._name}`"
+
+    def _span(self, key: Any) -> Tuple[int, int, Any]:
+        """First and last row that a key needs, and the rest of the key for NumPy."""
+        if not self.shape:
+            return 0, 1, key
+        keys = key if isinstance(key, tuple) else (key,)
+        first, rest = (keys[0], keys[1:]) if keys else (Ellipsis, ())
+        rows = self.shape[0]
+        if first is Ellipsis:
+            return 0, rows, keys
+        if isinstance(first, slice):
+            start, stop, step = first.indices(rows)
+            count = len(range(start, stop, step))
+            if count == 0:
+                return 0, 0, (slice(0, 0), *rest)
+            last = start + (count - 1) * step
+            low, high = min(start, last), max(start, last) + 1
+            if step > 0:
+                within = slice(0, high - low, step)
+            else:
+                within = slice(high - low - 1, None, step)
+            return low, high, (within, *rest)
+        if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
+            at = int(first)
+            if not -rows <= at < rows:
+                raise OutOfRangeError(f"index {at} is out of range: {self._what} has {rows} rows")
+            at %= rows
+            return at, at + 1, (0, *rest)
+        raise TypeError(
+            f"{self._what} takes integers and slices, not {type(first).__name__}: gpuvm.ops.take gathers rows by their numbers"
+        )
+
+    def _rows(self, low: int, high: int) -> NdArray:
+        part = np.empty((high - low, *self.shape[1:]) if self.shape else (), self._dtype)
+        row = rows_of(self.shape)
+        self._core.read(low * row, as_bytes(part))
+        return part
+
+    def __getitem__(self, key: Any) -> Any:
+        """A copy of elements, of which as many whole rows are read as the first index needs."""
+        low, high, rest = self._span(key)
+        found = self._rows(low, high)[rest]
+        return found.copy() if isinstance(found, np.ndarray) and found.base is not None else found
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Stores elements. Kernels that are launched later see them."""
+        low, high, rest = self._span(key)
+        row = rows_of(self.shape)
+        shape = (high - low, *self.shape[1:]) if self.shape else ()
+        given = values if isinstance(values, (np.ndarray, np.generic, tuple)) else np.asarray(values)
+        if not isinstance(given, tuple):
+            # Python's whole numbers fit or do not; NumPy says so below.
+            whole = not isinstance(values, (np.ndarray, np.generic)) and given.dtype.kind in "iu" and self._dtype.kind in "iufc"
+            if not whole and not np.can_cast(given.dtype, self._dtype, "same_kind"):
+                raise DtypeError(f"{self._what} has {self._dtype}, and {given.dtype} would lose values: convert it by .astype")
+            given = values if whole else given
+        # Rows that are overwritten whole need not be read.
+        places = np.empty(shape, self._dtype)[rest] if row and high > low else None
+        covered = isinstance(places, np.ndarray) and places.size == math.prod(shape)
+        part = np.empty(shape, self._dtype) if covered else self._rows(low, high)
+        part[rest] = given
+        self._core.write(low * row, as_bytes(part))
+
+
+class Array(_Sliced):
     """An array of any size, which kernels take as ``gpuvm::array<T>``, or ``gpuvm::array<const T>``.
 
     Made by :meth:`Vm.array`, :meth:`Vm.zeros` and :meth:`Vm.map_file`. Its memory is the host's, of which pages are in GPU memory
@@ -79,7 +173,7 @@ class Array(_Shaped):
 
     def __init__(self, vm: "Vm", name: str, shape: Tuple[int, ...], dtype: np.dtype[Any], core: _core.Region, never_evicted: bool) -> None:
         super().__init__(vm, name, shape, dtype)
-        self._core = core
+        self._core: _core.Region = core
         self._never_evicted = never_evicted
         self._largest: Optional[int] = None
 
@@ -115,68 +209,6 @@ class Array(_Shaped):
             return values.astype(dtype)
         return values.copy() if copy and self._core.lent is not None else values
 
-    def _span(self, key: Any) -> Tuple[int, int, Any]:
-        """First and last row that a key needs, and the rest of the key for NumPy."""
-        if not self._shape:
-            return 0, 1, key
-        keys = key if isinstance(key, tuple) else (key,)
-        first, rest = (keys[0], keys[1:]) if keys else (Ellipsis, ())
-        rows = self._shape[0]
-        if first is Ellipsis:
-            return 0, rows, keys
-        if isinstance(first, slice):
-            start, stop, step = first.indices(rows)
-            count = len(range(start, stop, step))
-            if count == 0:
-                return 0, 0, (slice(0, 0), *rest)
-            last = start + (count - 1) * step
-            low, high = min(start, last), max(start, last) + 1
-            if step > 0:
-                within = slice(0, high - low, step)
-            else:
-                within = slice(high - low - 1, None, step)
-            return low, high, (within, *rest)
-        if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
-            at = int(first)
-            if not -rows <= at < rows:
-                raise OutOfRangeError(f"index {at} is out of range: array `{self._name}` has {rows} rows")
-            at %= rows
-            return at, at + 1, (0, *rest)
-        raise TypeError(
-            f"array `{self._name}` takes integers and slices, not {type(first).__name__}: gpuvm.ops.take gathers rows by their numbers"
-        )
-
-    def _rows(self, low: int, high: int) -> NdArray:
-        part = np.empty((high - low, *self._shape[1:]) if self._shape else (), self._dtype)
-        row = rows_of(self._shape)
-        self._core.read(low * row, as_bytes(part))
-        return part
-
-    def __getitem__(self, key: Any) -> Any:
-        """A copy of elements, of which as many whole rows are read as the first index needs."""
-        low, high, rest = self._span(key)
-        found = self._rows(low, high)[rest]
-        return found.copy() if isinstance(found, np.ndarray) and found.base is not None else found
-
-    def __setitem__(self, key: Any, values: Any) -> None:
-        """Stores elements. Kernels that are launched later see them."""
-        low, high, rest = self._span(key)
-        row = rows_of(self._shape)
-        shape = (high - low, *self._shape[1:]) if self._shape else ()
-        given = values if isinstance(values, (np.ndarray, np.generic, tuple)) else np.asarray(values)
-        if not isinstance(given, tuple):
-            # Python's whole numbers fit or do not; NumPy says so below.
-            whole = not isinstance(values, (np.ndarray, np.generic)) and given.dtype.kind in "iu" and self._dtype.kind in "iufc"
-            if not whole and not np.can_cast(given.dtype, self._dtype, "same_kind"):
-                raise DtypeError(f"array `{self._name}` has {self._dtype}, and {given.dtype} would lose values: convert it by .astype")
-            given = values if whole else given
-        # Rows that are overwritten whole need not be read.
-        places = np.empty(shape, self._dtype)[rest] if row and high > low else None
-        covered = isinstance(places, np.ndarray) and places.size == math.prod(shape)
-        part = np.empty(shape, self._dtype) if covered else self._rows(low, high)
-        part[rest] = given
-        self._core.write(low * row, as_bytes(part))
-
     def flush(self) -> None:
         """Writes home what launches before this call wrote."""
         self._core.flush()
@@ -191,6 +223,16 @@ class Array(_Shaped):
         ``normal``, ``sequential``, ``random``, ``read_once``, ``keep_resident``, ``write_once``, ``in_place``, ``fetch``.
         """
         return self._core.advise(advice)
+
+    @property
+    def priority(self) -> int:
+        """Whose pages stay while frames are short, as :meth:`set_priority` or its making said."""
+        return self._core.priority
+
+    def set_priority(self, priority: int) -> None:
+        """Whose pages stay while frames are short: those of an array of lower priority leave first. Launches that run follow it from some
+        moment on."""
+        self._core.set_priority(priority_of(priority, f"priority of {self._what}"))
 
     @property
     def resident(self) -> bool:
@@ -260,12 +302,6 @@ class Buffer(_Shaped):
         out = np.empty(self._shape, self._dtype)
         self._core.read(as_bytes(out))
         return out
-
-    def __array__(self, dtype: Optional[np.dtype[Any]] = None, copy: Optional[bool] = None) -> NdArray:
-        if copy is False:
-            raise ValueError(f"{self!r} cannot be had without a copy")
-        values = self.numpy()
-        return values if dtype is None else values.astype(dtype, copy=False)
 
     def write(self, values: Any) -> None:
         """Stores all elements, after the launches that were given it."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _core
-from ._dtypes import Wanted, as_bytes, described, in_place
+from ._dtypes import Settings, Wanted, as_bytes, described, if_given, in_place, priority_of, seconds, text, whole
+from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
 from .errors import DtypeError, RegionError, SettingError
@@ -33,6 +34,10 @@ def _bytes(value: Union[int, str], what: str) -> int:
     return int(value)
 
 
+def _workers(value: int, what: str) -> int:
+    return whole(value, what, 1, (1 << 32) - 1)
+
+
 def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
     lengths = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
     for length in lengths:
@@ -44,13 +49,30 @@ def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
     return shape
 
 
+class Resized(NamedTuple):
+    """What became of a change of the number of frames."""
+
+    #: Bytes of frames that there are now.
+    bytes: int
+    #: Bytes of frames that were to go and stay, as their pages were held or written back too slowly: asking once more goes on.
+    kept_bytes: int
+    #: Bytes of frames that were to come, for which there is no memory, or whose addresses kernels may still use.
+    missing_bytes: int
+    #: Seconds.
+    took: float
+
+
 class Vm:
     """Data larger than GPU memory, for kernels.
 
     ``memory``: GPU memory for pages, in bytes or as ``"2GiB"``. ``page_size``: a power of two from 4 KiB to 2 MiB. ``gpu``: ``"cuda:0"``,
     ``"simulated"``, or none for an NVIDIA GPU if there is one, else the simulated GPU. ``transport``: what moves pages, ``"direct"``,
-    ``"soft"``, ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``:
-    threads of the simulated GPU.
+    ``"soft"``, ``"rxe"`` or ``"mlx5"``; none for what fits the GPU. ``launch_deadline``: seconds that a launch may run. ``workers``,
+    ``gpu_memory``: threads and memory of the simulated GPU.
+
+    ``frame_capacity``: lets that memory change, up to so many bytes: by :meth:`resize_frames`; when a buffer finds none, down to
+    ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
+    it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
     A context manager: its end is :meth:`close`. It may be used from several threads, and not in a fork of its process.
     """
@@ -64,19 +86,30 @@ class Vm:
         transport: Optional[str] = None,
         launch_deadline: Optional[float] = None,
         workers: Optional[int] = None,
+        gpu_memory: Union[int, str, None] = None,
+        frame_capacity: Union[int, str, None] = None,
+        frame_minimum: Union[int, str, None] = None,
+        frame_priority: int = 0,
+        frames_leave_free: Union[int, str, None] = None,
         _precompile_into: Optional[str] = None,
     ) -> None:
         here = os.path.join(os.path.dirname(__file__), "precompiled")
-        self._core = _core.Vm(
-            memory=_bytes(memory, "memory"),
-            page_size=_bytes(page_size, "page_size"),
-            gpu=gpu,
-            transport=transport,
-            launch_deadline=launch_deadline,
-            workers=workers,
-            precompiled=here if _precompile_into is None and os.path.isdir(here) else None,
-            precompile_into=_precompile_into,
-        )
+        settings: Settings = {
+            "memory": _bytes(memory, "memory"),
+            "page_size": _bytes(page_size, "page_size"),
+            "frame_capacity": if_given(_bytes, frame_capacity, "frame_capacity"),
+            "frame_minimum": if_given(_bytes, frame_minimum, "frame_minimum"),
+            "frame_priority": priority_of(frame_priority, "frame_priority"),
+            "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
+            "gpu": if_given(text, gpu, "gpu"),
+            "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
+            "workers": if_given(_workers, workers, "workers"),
+            "transport": if_given(text, transport, "transport"),
+            "launch_deadline": if_given(seconds, launch_deadline, "launch_deadline"),
+            "precompiled": here if _precompile_into is None and os.path.isdir(here) else None,
+            "precompile_into": _precompile_into,
+        }
+        self._core = _core.Vm(settings)
         self._machine = self._core.machine()
         self._modules: Dict[str, Module] = {}
         self._arrays = 0
@@ -103,8 +136,41 @@ class Vm:
 
     @property
     def frames(self) -> int:
-        """Pages that GPU memory has room for."""
-        return int(self._machine["frames"])
+        """Pages that GPU memory has room for now."""
+        return self._core.frames()[0]
+
+    @property
+    def frame_capacity(self) -> int:
+        """The most pages that GPU memory may have room for: :attr:`frames`, unless their number may change."""
+        return self._core.frames()[1]
+
+    def resize_frames(self, memory: Union[int, str], *, within: float = 1.0) -> Resized:
+        """Gives pages ``memory`` bytes of GPU memory, at most ``frame_capacity``, rounded down to whole handles of the GPU's memory (2 MiB; 64 KiB
+        on a simulated GPU), while kernels run. Frames that are to go have ``within`` seconds to leave. The memory is then for whoever needs
+        some next on this GPU; :meth:`trim` gives it to the driver.
+        """
+        return Resized(*self._core.resize_frames(_bytes(memory, "memory"), seconds(within, "within")))
+
+    def set_frame_priority(self, priority: int) -> None:
+        """When memory is short those of low priority give it first: frames, and elastic buffers (:meth:`ElasticBuffer.set_priority`)."""
+        self._core.set_frame_priority(priority_of(priority, "priority of frames"))
+
+    def pause(self, tag: str) -> int:
+        """Brings the contents of elastic buffers with the tag to host memory, so that others may have their GPU memory: how many bytes. Waits
+        for the launches that were given them; Ctrl-C stops those."""
+        return self._core.pause(text(tag, "tag"))
+
+    def resume(self, tag: str) -> int:
+        """Brings the contents of paused buffers back to where they were: how many bytes. After an error they are paused still."""
+        return self._core.resume(text(tag, "tag"))
+
+    def trim(self, most: Union[int, str]) -> int:
+        """Gives the driver up to ``most`` bytes of GPU memory that elastic buffers and frames gave back: how many bytes there were."""
+        return self._core.trim(_bytes(most, "most"))
+
+    def elastic_stats(self) -> Dict[str, int]:
+        """What elastic buffers have, in bytes and handles, and how many growths there were."""
+        return self._core.elastic_stats()
 
     @property
     def multiprocessors(self) -> int:
@@ -116,7 +182,14 @@ class Vm:
         return self._core.stats()
 
     def _wanted(
-        self, name: Optional[str], dtype: np.dtype[Any], read_only: bool, never_evicted: bool, placement: str
+        self,
+        name: Optional[str],
+        dtype: np.dtype[Any],
+        priority: int,
+        *,
+        read_only: bool = False,
+        never_evicted: bool = False,
+        placement: str = "fetch",
     ) -> Wanted:
         if name is None:
             self._arrays += 1
@@ -127,6 +200,7 @@ class Vm:
             "read_only": read_only,
             "never_evicted": never_evicted,
             "placement": placement,
+            "priority": priority_of(priority, f"priority of array `{name}`"),
         }
 
     def array(
@@ -138,6 +212,7 @@ class Vm:
         name: Optional[str] = None,
         never_evicted: bool = False,
         placement: str = "fetch",
+        priority: int = 0,
     ) -> Array:
         """An array over the memory of a NumPy array, a ``numpy.memmap``, or whatever has the buffer protocol: in place, or of a copy.
 
@@ -145,13 +220,15 @@ class Vm:
         What kernels write is there after :meth:`Array.flush` or :meth:`Array.numpy`. What Python writes there meanwhile a kernel may see
         or not; store by ``array[...] = values`` instead. ``read_only``: kernels only read it, and the memory may be read-only.
         ``never_evicted``: it has GPU memory for all of its pages. ``placement``: what reads do with pages that have no frame, ``"fetch"``,
-        ``"in_place"``, ``"while_free"`` or ``"auto"``.
+        ``"in_place"``, ``"while_free"`` or ``"auto"``. ``priority``: while frames are short, pages of arrays of lower priority leave first.
         """
         label = name if name is not None else f"array {self._arrays + 1}"
         values = np.ascontiguousarray(source) if copy else in_place(source, label)
         if copy and np.ndim(source) == 0:
             values = values.reshape(())
-        wanted = self._wanted(name, values.dtype, read_only, never_evicted, placement)
+        wanted = self._wanted(
+            name, values.dtype, priority, read_only=read_only, never_evicted=never_evicted, placement=placement
+        )
         if copy:
             core = self._core.copied(wanted, as_bytes(values))
         else:
@@ -165,10 +242,11 @@ class Vm:
         *,
         name: Optional[str] = None,
         never_evicted: bool = False,
+        priority: int = 0,
     ) -> Array:
         """An array of zeros, of host memory that pages take when they are touched."""
         kind = np.dtype(dtype)
-        wanted = self._wanted(name, kind, False, never_evicted, "fetch")
+        wanted = self._wanted(name, kind, priority, never_evicted=never_evicted)
         lengths = _shape(shape, f"array `{wanted['name']}`")
         return Array(self, wanted["name"], lengths, kind, self._core.zeros(wanted, math.prod(lengths)), never_evicted)
 
@@ -182,12 +260,15 @@ class Vm:
         name: Optional[str] = None,
         never_evicted: bool = False,
         placement: str = "fetch",
+        priority: int = 0,
     ) -> Array:
         """An array over all bytes of a file, in place: nothing is read before a kernel touches it. Where it may be written, a flush has the
         system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension.
         """
         kind = np.dtype(dtype)
-        wanted = self._wanted(name or os.fspath(path), kind, read_only, never_evicted, placement)
+        wanted = self._wanted(
+            name or os.fspath(path), kind, priority, read_only=read_only, never_evicted=never_evicted, placement=placement
+        )
         lengths = None if shape is None else _shape(shape, f"array `{wanted['name']}`")
         try:
             size = os.stat(path).st_size
@@ -212,6 +293,35 @@ class Vm:
             return buffer
         kind, shape = np.dtype(np.float32 if dtype is None else dtype), _shape(source, "a buffer")
         return Buffer(self, shape, kind, self._core.buffer(described(kind, "a buffer"), math.prod(shape)))
+
+    def elastic_buffer(
+        self,
+        max_length: int,
+        dtype: Any = np.float32,
+        *,
+        length: int = 0,
+        name: Optional[str] = None,
+        tag: Optional[str] = None,
+        priority: int = 0,
+    ) -> ElasticBuffer:
+        """Device memory for up to ``max_length`` elements that grows and shrinks at one address. It takes memory for ``length`` elements at
+        first, which hold anything. ``tag``: the group that :meth:`pause` and :meth:`resume` take. ``priority``: as for
+        :meth:`ElasticBuffer.set_priority`.
+        """
+        kind = np.dtype(dtype)
+        what = name or f"{kind} to {max_length}"
+        most = whole(max_length, f"most elements of elastic buffer `{what}`", error=RegionError)
+        core = self._core.elastic(
+            {
+                "name": what,
+                "element": described(kind, f"elastic buffer `{what}`"),
+                "most": most,
+                "length": whole(length, f"length of elastic buffer `{what}`", error=RegionError),
+                "tag": if_given(text, tag, f"tag of elastic buffer `{what}`"),
+                "priority": priority_of(priority, f"priority of elastic buffer `{what}`"),
+            }
+        )
+        return ElasticBuffer(self, what, most, kind, core)
 
     def module(
         self,
@@ -263,4 +373,6 @@ class Vm:
         self.close()
 
     def __repr__(self) -> str:
+        if self.closed:
+            return f"<gpuvm.Vm on {self.gpu}: closed>"
         return f"<gpuvm.Vm on {self.gpu}: {self.frames} frames of {self.page_size} bytes, {self.transport}>"

@@ -33,7 +33,7 @@ class LaunchError(GpuError, ValueError):
 
 
 class OutOfMemoryError(GpuError, MemoryError):
-    """GPU memory, or host memory for what leaves it, is short."""
+    """GPU memory, or host memory for what leaves it, is short. Nothing was changed: the same may work when others hold less."""
 
 
 class NicError(Error):
@@ -74,6 +74,14 @@ class ArgumentError(Error, TypeError):
 
 class ArgumentRangeError(ArgumentError, OverflowError):
     """A number that does not fit the kernel's parameter."""
+
+
+class BeyondMaxError(Error, ValueError):
+    """An elastic buffer that would be longer than it was made for."""
+
+
+class PausedError(Error):
+    """An elastic buffer whose contents are in host memory: resume its tag first."""
 
 
 class SpansError(Error, ValueError):

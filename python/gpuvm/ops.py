@@ -17,7 +17,7 @@ from . import _core
 from ._kernel import Kernel, Launch, Module
 from ._memory import Array, Buffer
 from ._vm import Vm
-from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError
+from .errors import ArgumentError, DtypeError, LayoutError, OutOfRangeError, RegionError, SpansError
 
 NdArray = np.ndarray[Any, np.dtype[Any]]
 Ids = Union[Array, Buffer, NdArray, Sequence[int]]
@@ -66,9 +66,17 @@ def module(vm: Vm, name: str) -> Module:
 
 
 def _launch(vm: Vm, kernel: Kernel, warps: int, spans: int, *args: Any) -> Launch:
-    """As many warps as have work, can run, and find frames for the pages that they hold."""
-    blocks, block = _shape_of(vm, warps, spans)
-    return kernel.launch(blocks, block, *args, warp_spans=spans)
+    """As many warps as have work, can run, and find frames for the pages that they hold: of those at most ``warps``."""
+    shape = _shape_of(vm, warps, spans)
+    while True:
+        try:
+            return kernel.launch(*shape, *args, warp_spans=spans)
+        except SpansError:
+            # Frames have left since they were counted, or other launches have theirs.
+            fewer = _shape_of(vm, warps, spans)
+            if math.prod(fewer) >= math.prod(shape):
+                raise
+            shape = fewer
 
 
 def _shape_of(vm: Vm, warps: int, spans: int) -> Tuple[int, int]:
@@ -167,12 +175,12 @@ def scatter_add(table: Array, ids: Ids, values: Union[Array, Buffer, NdArray]) -
         _launch(vm, kernel, numbers.size, 1, table, vm.buffer(numbers), added, width, numbers.size).sync()
 
 
-def _reduce(array: Array, kernel: str, results: int, dtype: Any) -> NdArray:
+def _reduce(array: Array, kernel: str, nothing: NdArray) -> NdArray:
+    """What each warp has found; ``nothing`` where it had no work."""
     vm = array.vm
-    pieces = -(-array.nbytes // vm.page_size)
-    blocks, block = _shape_of(vm, pieces, 1)
-    found = vm.buffer((blocks * block // 32, results), dtype)
-    module(vm, "reduce")[kernel].launch(blocks, block, array, found, array.size, warp_spans=1).sync()
+    warps = math.prod(_shape_of(vm, -(-array.nbytes // vm.page_size), 1)) // 32
+    found = vm.buffer(np.tile(nothing, (warps, 1)))
+    _launch(vm, module(vm, "reduce")[kernel], warps, 1, array, found, array.size).sync()
     return found.numpy()
 
 
@@ -182,7 +190,7 @@ def sum(array: Array) -> Any:  # noqa: A001 - as numpy.sum
     total = np.float64 if kind in _FLOATS.values() else np.int64
     if array.size == 0:
         return total(0)
-    sums = _reduce(array, f"sum<{kind}, {'double' if total is np.float64 else 'long long'}>", 1, total)
+    sums = _reduce(array, f"sum<{kind}, {'double' if total is np.float64 else 'long long'}>", np.zeros(1, total))
     return sums.sum(dtype=total)
 
 
@@ -193,7 +201,8 @@ def _check_all(array: Array, rows: int, what: str) -> None:
         return
     high = array._largest if array.read_only else None
     if high is None:
-        bounds = _reduce(array, f"bounds<{kind}>", 2, np.int64)
+        whole = np.iinfo(np.int64)
+        bounds = _reduce(array, f"bounds<{kind}>", np.array([whole.max, whole.min]))
         low, high = int(bounds[:, 0].min()), int(bounds[:, 1].max())
         if low < 0:
             raise OutOfRangeError(f"{what} have {low}, out of range: they count from 0")
@@ -362,8 +371,7 @@ def _search(vm: Vm, starts: Array, edges: Array, vertices: int, source: int) -> 
         listed, totals = vm.buffer((head + -(-2 * edges.size // piece),), np.uint64), vm.buffer((3,), np.uint64)
         kernels = module(vm, "bfs")
         a, b, c = frontiers
-        shape = _shape_of(vm, words, 1)
-        kernels["bfs_start"].launch(*shape, distances, visited, a, b, c, listed, totals, vertices, source, warp_spans=1).sync()
+        _launch(vm, kernels["bfs_start"], words, 1, distances, visited, a, b, c, listed, totals, vertices, source).sync()
         blocks, reached = max(1, min(-(-words // 64), vm.multiprocessors * _BLOCKS)), 1
         for level in range(1, vertices + 1):
             a, b, c = (frontiers[turn % 3] for turn in (level - 1, level, level + 1))

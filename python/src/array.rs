@@ -135,6 +135,18 @@ impl Region {
         py.detach(|| region.advise(advice)).raised()
     }
 
+    /// Whose pages stay while frames are short, as it was said last.
+    #[getter]
+    fn priority(&self) -> PyResult<i32> {
+        Ok(self.held.slot.get()?.priority())
+    }
+
+    /// Says whose pages stay while frames are short.
+    fn set_priority(&self, py: Python<'_>, priority: i32) -> PyResult<()> {
+        let region = self.held.slot.get()?;
+        py.detach(|| region.set_priority(priority)).raised()
+    }
+
     /// Device address where all elements lie as plain memory; none where they do not.
     fn resident_addr(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let region = self.at_rest(py)?;

@@ -22,22 +22,10 @@ pub struct Buffer {
     device: Device,
 }
 
-/// A buffer's identity among what launches are given.
-pub fn id(slot: &Arc<Slot<RawBuffer>>) -> usize {
-    Arc::as_ptr(slot) as usize
-}
-
 impl Buffer {
     /// With what exports and accesses wait for.
     pub fn new(slot: Arc<Slot<RawBuffer>>, flights: Arc<Flights>, device: Device) -> Self {
         Self { slot, flights, device }
-    }
-
-    /// The buffer, when the launches that name it have ended.
-    fn at_rest(&self, py: Python<'_>) -> PyResult<Arc<RawBuffer>> {
-        let buffer = self.slot.get()?;
-        self.flights.settle(py, Some(id(&self.slot)))?;
-        Ok(buffer)
     }
 }
 
@@ -46,7 +34,7 @@ impl Buffer {
     /// Copies elements from 0 on into an array of bytes.
     fn read(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = Memory::of(out)?;
-        let buffer = self.at_rest(py)?;
+        let buffer = self.flights.at_rest(py, &self.slot)?;
         let bytes = out.bytes_mut()?;
         py.detach(|| buffer.read_bytes(bytes)).raised()
     }
@@ -54,13 +42,13 @@ impl Buffer {
     /// Stores an array of bytes from element 0 on.
     fn write(&self, py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Memory::of(values)?;
-        let buffer = self.at_rest(py)?;
+        let buffer = self.flights.at_rest(py, &self.slot)?;
         py.detach(|| buffer.write_bytes(values.bytes())).raised()
     }
 
     /// Device address of element 0, when the launches that name it have ended.
     fn addr(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.at_rest(py)?.addr())
+        Ok(self.flights.at_rest(py, &self.slot)?.addr())
     }
 
     /// What DLPack calls the GPU.
@@ -76,7 +64,7 @@ impl Buffer {
         shape: Vec<i64>,
         versioned: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let buffer = self.at_rest(py)?;
+        let buffer = self.flights.at_rest(py, &self.slot)?;
         let tensor = Tensor {
             addr: buffer.addr(),
             device: self.device,

@@ -73,7 +73,6 @@ fn class_of_gpu(source: &GpuError) -> &'static str {
             "CompileError"
         }
         GpuError::KernelNotFound { .. } => "KernelNotFoundError",
-        GpuError::OutOfMemory { .. } => "OutOfMemoryError",
         GpuError::BadArguments { .. } => "ArgumentError",
         GpuError::LaunchConfig { .. } | GpuError::BadAllocation { .. } => "LaunchError",
         _ => "GpuError",
@@ -81,6 +80,9 @@ fn class_of_gpu(source: &GpuError) -> &'static str {
 }
 
 fn class_of(error: &Error) -> &'static str {
+    if error.is_out_of_memory() {
+        return "OutOfMemoryError";
+    }
     match error {
         Error::Setting { .. } | Error::Terms { .. } => "SettingError",
         Error::Unavailable { .. } | Error::Thread { .. } => "UnavailableError",
@@ -92,6 +94,8 @@ fn class_of(error: &Error) -> &'static str {
         Error::Data { .. } | Error::File { .. } | Error::Sync { .. } => "FileError",
         Error::OutOfRange { .. } => "OutOfRangeError",
         Error::Arguments { .. } | Error::OtherGpu { .. } => "ArgumentError",
+        Error::BeyondMax { .. } => "BeyondMaxError",
+        Error::Paused { .. } => "PausedError",
         Error::Spans { .. } => "SpansError",
         Error::Fault { fault, .. } => match fault.kind {
             FaultKind::OutOfRange { .. } | FaultKind::SpanOutOfRange { .. } => "IndexFaultError",
@@ -99,7 +103,7 @@ fn class_of(error: &Error) -> &'static str {
         },
         Error::Stopped { .. } => "StoppedError",
         Error::Poisoned { .. } | Error::GpuLost { .. } | Error::WritesLost { .. } => "LostError",
-        Error::OutOfHandles { .. } | Error::Tenants { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
+        Error::Tenants { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
         _ => "Error",
     }
 }

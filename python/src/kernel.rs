@@ -1,9 +1,8 @@
 //! Kernels, and Python values as their arguments.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, RawBuffer, RawRegion};
+use gpuvm::{Arg, ElementType, KernelInfo, LaunchConfig, ParamKind, RawBuffer, RawElasticBuffer, RawRegion};
 use pyo3::{
     exceptions::PyOverflowError,
     prelude::*,
@@ -12,10 +11,12 @@ use pyo3::{
 
 use crate::{
     array::{Held, Region},
-    buffer::{self, Buffer},
+    buffer::Buffer,
+    elastic::Elastic,
     errors::{self, Raised},
     launch::{Flight, Kept, Launch, Stream},
     memory::{self, Described},
+    settings::seconds,
     slot::Slot,
     vm::Family,
 };
@@ -73,10 +74,9 @@ impl Shape {
             .dynamic_shared(self.shared)
             .lane_spans(self.lane_spans)
             .warp_spans(self.warp_spans);
-        match self.deadline.map(Duration::try_from_secs_f64) {
+        match self.deadline {
             None => Ok(config),
-            Some(Ok(limit)) => Ok(config.deadline(limit)),
-            Some(Err(error)) => Err(errors::setting(format!("deadline is {:?}: {error}", self.deadline))),
+            Some(limit) => Ok(config.deadline(seconds(limit, "deadline")?)),
         }
     }
 }
@@ -150,6 +150,7 @@ fn own_stream(stream: &Bound<'_, PyAny>) -> PyResult<Arc<gpuvm::StreamHandle>> {
 enum Given {
     Region(Arc<RawRegion>, Arc<Held>),
     Buffer(Arc<RawBuffer>, Arc<Slot<RawBuffer>>),
+    Elastic(Arc<RawElasticBuffer>, Arc<Slot<RawElasticBuffer>>),
     Value(ElementType, Vec<u8>),
     /// Another library's device memory.
     Address(ElementType, u64, Py<PyAny>),
@@ -165,6 +166,10 @@ impl Given {
             let buffer = buffer.get();
             return Ok(Self::Buffer(buffer.slot.get()?, Arc::clone(&buffer.slot)));
         }
+        if let Ok(elastic) = value.cast::<Elastic>() {
+            let elastic = elastic.get();
+            return Ok(Self::Elastic(elastic.slot.get()?, Arc::clone(&elastic.slot)));
+        }
         // What the package makes of NumPy's scalars, and of other libraries' memory.
         if let Ok((described, bytes)) = value.extract::<(Described, Vec<u8>)>() {
             return Ok(Self::Value(memory::described(&described)?, bytes));
@@ -179,6 +184,7 @@ impl Given {
         match self {
             Self::Region(region, _) => Arg::from(&**region),
             Self::Buffer(buffer, _) => Arg::from(&**buffer),
+            Self::Elastic(buffer, _) => Arg::from(&**buffer),
             Self::Value(element, bytes) => Arg::value(element.clone(), bytes),
             // SAFETY: the object, which the launch keeps, says by `__cuda_array_interface__` that the memory is there for kernels of the
             // GPU; the package takes it on an NVIDIA GPU alone.
@@ -189,7 +195,8 @@ impl Given {
     fn id(&self) -> Option<usize> {
         match self {
             Self::Region(_, held) => Some(held.id()),
-            Self::Buffer(_, slot) => Some(buffer::id(slot)),
+            Self::Buffer(_, slot) => Some(slot.id()),
+            Self::Elastic(_, slot) => Some(slot.id()),
             Self::Value(..) | Self::Address(..) => None,
         }
     }
@@ -199,6 +206,7 @@ impl Given {
         match self {
             Self::Region(_, held) => Some(Box::new(held)),
             Self::Buffer(_, slot) => Some(Box::new(slot)),
+            Self::Elastic(_, slot) => Some(Box::new(slot)),
             Self::Address(_, _, object) => Some(Box::new(object)),
             Self::Value(..) => None,
         }
@@ -223,13 +231,13 @@ impl Scalar<'_, '_> {
         let (name, bytes) = param.map_or(("long long", 8), |param| {
             (param.type_name.as_str(), param.bytes as usize)
         });
-        let kind = param.map_or("Signed".to_owned(), |param| format!("{:?}", param.kind));
+        let kind = param.map_or(ParamKind::Signed, |param| param.kind);
         let value = self.value;
         let whole = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>();
-        match kind.as_str() {
-            "Signed" if whole => self.signed(name, bytes),
-            "Unsigned" if whole => self.unsigned(name, bytes),
-            "Float" if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
+        match kind {
+            ParamKind::Signed if whole => self.signed(name, bytes),
+            ParamKind::Unsigned if whole => self.unsigned(name, bytes),
+            ParamKind::Float if whole || value.is_instance_of::<PyFloat>() => self.float(name, bytes),
             _ => Err(errors::argument(format!(
                 "{}: {} was given for `{name}`",
                 self.what(),

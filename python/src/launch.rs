@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-use crate::{errors, slot::Slot};
+use crate::{errors, settings::seconds, slot::Slot};
 
 /// How long a wait lasts before Python looks for signals.
 const SLICE: Duration = Duration::from_millis(20);
@@ -116,15 +116,29 @@ impl Flights {
         }
     }
 
-    /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile.
+    /// Waits for the launches that were given something, or for all. Signals are looked for meanwhile: an exception of a signal's handler
+    /// stops them all.
     pub fn settle(&self, py: Python<'_>, of: Option<usize>) -> PyResult<()> {
         let names = |flight: &&Arc<Flight>| of.is_none_or(|of| flight.named.contains(&of));
         let waited: Vec<_> = self.running.lock().iter().filter(names).map(Arc::clone).collect();
-        for flight in waited {
-            flight.wait(py, None)?;
+        for flight in &waited {
+            if let Err(raised) = flight.wait(py, None) {
+                // All of them are in the way of who waits. Those behind one on its stream would only begin now.
+                let running = || waited.iter().filter(|flight| !flight.launch.is_done());
+                running().for_each(|flight| flight.launch.abort());
+                running().for_each(|flight| flight.stop(py));
+                return Err(raised);
+            }
         }
         self.prune(py);
         Ok(())
+    }
+
+    /// What a slot holds, when the launches that were given it have ended.
+    pub fn at_rest<T: Send + Sync>(&self, py: Python<'_>, slot: &Arc<Slot<T>>) -> PyResult<Arc<T>> {
+        let value = slot.get()?;
+        self.settle(py, Some(slot.id()))?;
+        Ok(value)
     }
 
     /// The first error of a launch that ended and that nobody waited for; the others are told with it.
@@ -173,8 +187,7 @@ impl Launch {
 
     /// Waits at most so many seconds: whether it has ended.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        let limit = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| errors::setting(format!("timeout is {timeout}: {error}")))?;
+        let limit = seconds(timeout, "timeout")?;
         let flight = self.slot.get()?;
         match flight.wait(py, Some(limit))? {
             Some(ended) => raised(&flight, ended).map(|()| true),

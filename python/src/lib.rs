@@ -4,10 +4,12 @@
 mod array;
 mod buffer;
 mod dlpack;
+mod elastic;
 mod errors;
 mod kernel;
 mod launch;
 mod memory;
+mod settings;
 mod slot;
 mod sources;
 mod vm;
@@ -20,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<vm::Vm>()?;
     module.add_class::<array::Region>()?;
     module.add_class::<buffer::Buffer>()?;
+    module.add_class::<elastic::Elastic>()?;
     module.add_class::<kernel::Module>()?;
     module.add_class::<kernel::Kernel>()?;
     module.add_class::<launch::Launch>()?;

@@ -40,6 +40,11 @@ impl<T: Send + Sync> Slot<T> {
         }
     }
 
+    /// Its identity among what launches are given.
+    pub fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
     /// What messages call it.
     pub fn what(&self) -> &str {
         &self.what

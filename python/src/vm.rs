@@ -1,18 +1,23 @@
 //! A virtual memory.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
 
-use gpuvm::{CompileOptions, ElementType, Placement, RegionBuilder, Untyped};
+use gpuvm::{CompileOptions, ElementType, Placement, RawElasticBuffer, RegionBuilder, Untyped};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyDict};
 
 use crate::{
     array::{Lent, Region},
     buffer::Buffer,
+    elastic::Elastic,
     errors::{self, Raised},
     kernel::Module,
     launch::{Flights, Stream},
     memory::{Described, Memory, described},
+    settings::{Settings, seconds},
     slot::Slot,
 };
 
@@ -29,22 +34,40 @@ pub trait Child: Send + Sync {
 #[derive(Default)]
 pub struct Family {
     pub flights: Arc<Flights>,
-    children: Mutex<Vec<std::sync::Weak<dyn Child>>>,
+    children: Mutex<Vec<Weak<dyn Child>>>,
+    /// Elastic buffers that have a tag.
+    tagged: Mutex<Vec<(String, Weak<Slot<RawElasticBuffer>>)>>,
 }
+
+/// How long frames have to leave before Python looks for signals.
+const RESIZE_SLICE: Duration = Duration::from_secs(1);
 
 impl Family {
     fn add(&self, child: &Arc<impl Child + 'static>) {
-        let child: std::sync::Weak<dyn Child> = Arc::downgrade(child) as _;
+        let child: Weak<dyn Child> = Arc::downgrade(child) as _;
         let mut children = self.children.lock();
         children.retain(|child| child.strong_count() > 0);
         children.push(child);
+    }
+
+    fn tag(&self, tag: String, buffer: &Arc<Slot<RawElasticBuffer>>) {
+        let mut tagged = self.tagged.lock();
+        tagged.retain(|(_, buffer)| buffer.strong_count() > 0);
+        tagged.push((tag, Arc::downgrade(buffer)));
+    }
+
+    /// The elastic buffers that have the tag.
+    fn tagged(&self, tag: &str) -> Vec<Arc<Slot<RawElasticBuffer>>> {
+        let tagged = self.tagged.lock();
+        let those = tagged.iter().filter(|(other, _)| other == tag);
+        those.filter_map(|(_, buffer)| buffer.upgrade()).collect()
     }
 
     /// Ends all of it. The first error is returned; the rest ends all the same.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let children = std::mem::take(&mut *self.children.lock());
         let mut outcome = Ok(());
-        for child in children.iter().filter_map(std::sync::Weak::upgrade) {
+        for child in children.iter().filter_map(Weak::upgrade) {
             outcome = outcome.and(child.end(py));
         }
         outcome
@@ -68,6 +91,7 @@ pub struct Wanted {
     read_only: bool,
     never_evicted: bool,
     placement: String,
+    priority: i32,
 }
 
 impl Wanted {
@@ -85,7 +109,8 @@ impl Wanted {
         let mut builder = vm
             .raw_region(described(&self.element)?)
             .name(&self.name)
-            .placement(placement);
+            .placement(placement)
+            .priority(self.priority);
         if self.read_only {
             builder = builder.read_only();
         }
@@ -94,6 +119,27 @@ impl Wanted {
         }
         Ok(builder)
     }
+}
+
+/// What an elastic buffer is to be, as Python says it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Growing {
+    name: String,
+    element: Described,
+    most: u64,
+    length: u64,
+    tag: Option<String>,
+    priority: i32,
+}
+
+/// Counts by their names.
+fn counted<'py>(py: Python<'py>, counts: &[(&str, u64)]) -> PyResult<Bound<'py, PyDict>> {
+    let named = PyDict::new(py);
+    for (name, count) in counts {
+        named.set_item(name, count)?;
+    }
+    Ok(named)
 }
 
 /// A virtual memory over one GPU.
@@ -109,51 +155,14 @@ pub struct Vm {
 impl Vm {
     /// Brings one up.
     #[new]
-    #[pyo3(signature = (*, memory, page_size, gpu, transport, launch_deadline, workers, precompiled, precompile_into))]
-    #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
-    fn new(
-        py: Python<'_>,
-        memory: u64,
-        page_size: u64,
-        gpu: Option<&str>,
-        transport: Option<&str>,
-        launch_deadline: Option<f64>,
-        workers: Option<u32>,
-        precompiled: Option<&str>,
-        precompile_into: Option<&str>,
-    ) -> PyResult<Self> {
-        let mut builder = gpuvm::Vm::builder().frame_memory(memory).page_size(page_size);
-        let gpu = match gpu.unwrap_or("auto") {
-            "simulated" => "sim",
-            gpu => gpu,
-        };
-        let mut asked: gpuvm::Gpu = gpu.parse().raised()?;
-        if let Some(workers) = workers {
-            asked = match asked {
-                gpuvm::Gpu::Simulated(simulated) => simulated.workers(workers).into(),
-                _ => return Err(errors::setting("workers are of gpu=\"simulated\" alone".into())),
-            };
-        }
-        builder = builder.gpu(asked);
-        if let Some(transport) = transport {
-            builder = builder.transport(transport.parse::<gpuvm::Transport>().raised()?);
-        }
-        if let Some(seconds) = launch_deadline {
-            let limit = Duration::try_from_secs_f64(seconds)
-                .map_err(|error| errors::setting(format!("launch_deadline is {seconds}: {error}")))?;
-            builder = builder.launch_deadline(limit);
-        }
-        if let Some(dir) = precompiled {
-            builder = builder.precompiled(dir);
-        }
-        if let Some(dir) = precompile_into {
-            builder = builder.precompile_into(dir);
-        }
+    fn new(py: Python<'_>, settings: Settings) -> PyResult<Self> {
+        let ordinal = settings.ordinal();
+        let builder = settings.builder()?;
         let vm = py.detach(|| builder.build()).raised()?;
         Ok(Self {
             slot: Slot::new("the Vm", vm),
             family: Arc::default(),
-            ordinal: gpu.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()),
+            ordinal,
         })
     }
 
@@ -161,8 +170,7 @@ impl Vm {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let vm = self.slot.get()?;
         let stats = py.detach(|| vm.stats()).raised()?;
-        let counts = PyDict::new(py);
-        for (name, count) in [
+        let counts = [
             ("missed_lanes", stats.missed_lanes),
             ("faults", stats.faults),
             ("coalesced", stats.coalesced),
@@ -178,10 +186,8 @@ impl Vm {
             ("bytes_in_place", stats.bytes_in_place),
             ("bytes_stored_in_place", stats.bytes_stored_in_place),
             ("pages_overwritten", stats.pages_overwritten),
-        ] {
-            counts.set_item(name, count)?;
-        }
-        Ok(counts)
+        ];
+        counted(py, &counts)
     }
 
     /// What it runs on.
@@ -194,8 +200,103 @@ impl Vm {
         machine.set_item("multiprocessors", capabilities.sm_count)?;
         machine.set_item("transport", vm.transport().to_string())?;
         machine.set_item("page_size", vm.page_size())?;
-        machine.set_item("frames", vm.frames())?;
         Ok(machine)
+    }
+
+    /// Frames that there are, and the most that there may be.
+    fn frames(&self) -> PyResult<(u64, u64)> {
+        let vm = self.slot.get()?;
+        Ok((vm.frames(), vm.frame_capacity()))
+    }
+
+    /// Gives frames so many bytes: bytes of those that there are then, that stay and were to go, that are missing, and seconds.
+    fn resize_frames(&self, py: Python<'_>, bytes: u64, within: f64) -> PyResult<(u64, u64, u64, f64)> {
+        let within = seconds(within, "within")?;
+        let vm = self.slot.get()?;
+        let begun = Instant::now();
+        loop {
+            let left = within.saturating_sub(begun.elapsed());
+            let resized = py
+                .detach(|| vm.resize_frames_within(bytes, left.min(RESIZE_SLICE)))
+                .raised()?;
+            // Asking once more goes on with what stayed.
+            if resized.kept_bytes == 0 || left <= RESIZE_SLICE {
+                let took = begun.elapsed().as_secs_f64();
+                return Ok((resized.bytes, resized.kept_bytes, resized.missing_bytes, took));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Says whether frames give memory before elastic buffers do.
+    fn set_frame_priority(&self, priority: i32) -> PyResult<()> {
+        self.slot.get()?.set_frame_priority(priority);
+        Ok(())
+    }
+
+    /// Device memory that grows.
+    fn elastic(&self, py: Python<'_>, wanted: Growing) -> PyResult<Elastic> {
+        let vm = self.slot.get()?;
+        let mut builder = vm
+            .raw_elastic(described(&wanted.element)?, wanted.most)
+            .name(&wanted.name)
+            .length(wanted.length)
+            .priority(wanted.priority);
+        if let Some(tag) = &wanted.tag {
+            builder = builder.tag(tag);
+        }
+        let buffer = py.detach(|| builder.build()).raised()?;
+        let slot = Arc::new(Slot::new(format!("elastic buffer `{}`", wanted.name), buffer));
+        self.family.add(&slot);
+        if let Some(tag) = wanted.tag {
+            self.family.tag(tag, &slot);
+        }
+        let flights = Arc::clone(&self.family.flights);
+        Ok(Elastic::new(slot, flights, wanted.length > 0))
+    }
+
+    /// Brings elastic buffers with the tag to host memory: how many bytes.
+    fn pause(&self, py: Python<'_>, tag: &str) -> PyResult<u64> {
+        let vm = self.slot.get()?;
+        for buffer in self.family.tagged(tag) {
+            self.family.flights.settle(py, Some(buffer.id()))?;
+        }
+        py.detach(|| vm.pause(tag)).raised()
+    }
+
+    /// Brings them back: how many bytes.
+    fn resume(&self, py: Python<'_>, tag: &str) -> PyResult<u64> {
+        let vm = self.slot.get()?;
+        py.detach(|| vm.resume(tag)).raised()
+    }
+
+    /// Gives the driver memory that elastic buffers and frames gave back: how many bytes.
+    fn trim(&self, py: Python<'_>, bytes: u64) -> PyResult<u64> {
+        let vm = self.slot.get()?;
+        Ok(py.detach(|| vm.trim(bytes)))
+    }
+
+    /// What elastic buffers have, and what their growth cost.
+    fn elastic_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.slot.get()?.elastic_stats();
+        counted(
+            py,
+            &[
+                ("buffers", stats.buffers),
+                ("paused", stats.paused),
+                ("used_bytes", stats.used_bytes),
+                ("paused_bytes", stats.paused_bytes),
+                ("ahead_bytes", stats.ahead_bytes),
+                ("rest_bytes", stats.rest_bytes),
+                ("foreseen", stats.foreseen),
+                ("unforeseen", stats.unforeseen),
+                ("moved_bytes", stats.moved_bytes),
+                ("refused", stats.refused),
+                ("handle_bytes", stats.handles.handle_bytes),
+                ("handles_held", stats.handles.held),
+                ("handles_free", stats.handles.free),
+            ],
+        )
     }
 
     /// A region of zeros.

@@ -171,9 +171,16 @@ def test_too_few_arguments_and_shapes_that_cannot_be(vm, kernels):
     array = vm.zeros(4)
     with refused(errors.ArgumentError, "1 arguments were given", "2"):
         kernels["scale"][1, 1](array)
-    for grid, block in [(0, 1), (1, 0), (-1, 1), ((1, 1, 1, 1), 1), (1 << 40, 1)]:
+    for grid, block in [((1, 1, 1, 1), 1), (1, ())]:
         with refused(errors.LayoutError, "one to three lengths"):
             kernels["scale"][grid, block](array, 2)
+    for grid, block in [(0, 1), (1, 0), (-1, 1), (1 << 40, 1), (1.5, 1), (None, 1), (1, "64"), (True, 1)]:
+        with refused(errors.LayoutError, "a length of", "expected a whole number from 1"):
+            kernels["scale"][grid, block](array, 2)
+    for setting in ("shared", "lane_spans", "warp_spans", "deadline"):
+        for value in (-1, "4"):
+            with refused(errors.SettingError, f"{setting} is {value!r}"):
+                kernels["scale"].launch(1, 1, array, 2, **{setting: value})
     with refused(errors.LaunchError, "scale"):
         kernels["scale"][1, 4096](array, 2)
     with refused(errors.LayoutError, "kernel\\[grid, block\\]"):
@@ -217,6 +224,10 @@ def test_settings_that_cannot_be():
         ({"gpu": "cuda:x"}, "gpu"),
         ({"gpu": "simulated", "transport": "pigeon"}, "transport"),
         ({"gpu": "simulated", "launch_deadline": -1}, "launch_deadline"),
+        ({"gpu": "simulated", "launch_deadline": "5"}, "launch_deadline is '5': expected seconds"),
+        ({"gpu": 0}, "gpu is 0: expected a text"),
+        ({"gpu": "simulated", "workers": 0}, "workers is 0"),
+        ({"gpu": "simulated", "workers": "2"}, "workers is '2'"),
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
@@ -349,12 +360,31 @@ def test_an_interrupt_while_an_array_waits_for_its_launches(vm, kernels):
     assert not array.numpy().any()
 
 
+@pytest.mark.parametrize("kernel", ["endless", "deaf"])
+def test_an_interrupt_at_the_end_stops_all_launches(vm, kernels, kernel):
+    data = np.ones(10_000, np.float32)
+    array, ticks = vm.array(data), vm.buffer(1, np.uint32)
+    array[7] = 9
+    args = (array, ticks) if kernel == "endless" else (ticks,)
+    for stream in (None, None, vm.stream()):
+        kernels[kernel].launch(1, 1, *args, stream=stream)
+    timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        vm.close()
+    timer.join()
+    assert time.monotonic() - begun < 20 and vm.closed
+    assert data[7] == 9
+
+
 def test_a_deadline(vm, kernels):
     launch = kernels["deaf"][1, 1](vm.buffer(1, np.uint32), deadline=0.2)
     with refused(errors.Error, "deaf"):
         launch.sync()
-    with refused(errors.SettingError, "timeout"):
-        launch.wait(-1)
+    for timeout in (-1, "1", None):
+        with refused(errors.SettingError, "timeout is"):
+            launch.wait(timeout)
 
 
 FORK = """
@@ -412,13 +442,13 @@ def test_the_end_of_the_interpreter_with_everything_open():
 
 def test_ready_operations_need_no_compiler(tmp_path):
     """Of an installed wheel; the package of the source tree has no compiled kernels."""
-    if not os.path.isdir(os.path.join(os.path.dirname(gpuvm.__file__), "precompiled")):
+    if os.path.exists(os.path.join(os.path.dirname(gpuvm.__file__), "..", "pyproject.toml")):
         pytest.skip("this package is not an installed wheel")
     done = run(
         """
         import numpy as np, gpuvm
-        for transport in ("soft", "direct"):
-            with gpuvm.Vm("64KiB", gpu="simulated", transport=transport) as vm:
+        for transport, capacity in [("soft", None), ("direct", None), ("soft", "1MiB"), ("direct", "1MiB")]:
+            with gpuvm.Vm("64KiB", gpu="simulated", transport=transport, frame_capacity=capacity) as vm:
                 for name in gpuvm.ops.KERNELS:
                     gpuvm.ops.module(vm, name)
                 assert gpuvm.ops.sum(vm.array(np.ones(5000, np.float32))) == 5000
@@ -430,4 +460,4 @@ def test_ready_operations_need_no_compiler(tmp_path):
         GPUVM_CXX="no-such-compiler",
         GPUVM_CACHE_DIR=str(tmp_path),
     )
-    assert done.returncode == 0 and done.stdout.count("no C++ compiler") == 2, done.stderr
+    assert done.returncode == 0 and done.stdout.count("no C++ compiler") == 4, done.stderr

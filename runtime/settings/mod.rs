@@ -213,15 +213,17 @@ impl VmBuilder {
     }
 
     /// Where a simulated GPU runs the kernels: a folder of modules that were [compiled before](Self::precompile_into), by the same version of
-    /// this crate. What is found there needs no compiler on this machine. Seeded runs compile anew. Default: none.
+    /// this crate. What is found there needs no compiler on this machine; a folder that is not there is an error. Seeded runs compile anew.
+    /// Default: none.
     pub fn precompiled(mut self, dir: impl Into<PathBuf>) -> Self {
         self.settings.precompiled = Some(Precompiled::In(dir.into()));
         self
     }
 
     /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
-    /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport and on
-    /// [`guarded_regions`](Self::guarded_regions).
+    /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
+    /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity) and a
+    /// [`borrow_from`](Self::borrow_from).
     pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
         self.settings.precompiled = Some(Precompiled::Into(dir.into()));
         self

@@ -52,6 +52,11 @@ impl Shelf {
     }
 
     fn open(&self) -> Result<Cache, GpuError> {
+        if !self.fill {
+            // A folder that is not there is none that was filled: none is made.
+            let found = std::fs::read_dir(&self.dir);
+            found.map_err(|e| GpuError::io("look for kernels that were compiled before in", Some(&self.dir), e))?;
+        }
         Cache::open(Some(self.dir.clone()))
     }
 }

@@ -345,6 +345,9 @@ fn modules_that_were_compiled_before_need_no_compiler() {
     run(simulated(4).precompile_into(&compiled)).unwrap();
     let entries = std::fs::read_dir(&compiled).unwrap().count();
     assert_eq!(entries, 2, "the runtime's own module, and the other");
+    let nowhere = folder.path().join("nowhere");
+    let missing = refused(simulated(4).precompiled(&nowhere).build().map(|_| ()));
+    assert!(missing.contains("nowhere") && !nowhere.exists(), "{missing}");
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "untyped::modules_that_were_compiled_before_need_no_compiler"])
         .env("GPUVM_CXX", "/nonexistent/c++")

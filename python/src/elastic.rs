@@ -1,0 +1,114 @@
+//! Device memory that grows and shrinks.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use gpuvm::{Grown, RawElasticBuffer};
+use pyo3::prelude::*;
+
+use crate::{errors::Raised, launch::Flights, memory::Memory, slot::Slot, vm::Child};
+
+/// An elastic buffer.
+#[pyclass(frozen, module = "gpuvm._core")]
+pub struct Elastic {
+    pub slot: Arc<Slot<RawElasticBuffer>>,
+    flights: Arc<Flights>,
+    /// Another may begin where it grows: its first growth waits for launches.
+    packed: AtomicBool,
+}
+
+/// What a growth was, for Python: the first new element, whether it was foreseen, bytes that were moved, seconds.
+type Growth = (u64, bool, u64, f64);
+
+impl Elastic {
+    /// With what accesses wait for.
+    pub fn new(slot: Arc<Slot<RawElasticBuffer>>, flights: Arc<Flights>, packed: bool) -> Self {
+        let packed = packed.into();
+        Self { slot, flights, packed }
+    }
+
+    fn growth(
+        &self,
+        py: Python<'_>,
+        grow: impl FnOnce(&RawElasticBuffer) -> gpuvm::Result<Grown> + Send,
+    ) -> PyResult<Growth> {
+        // Relaxed: whoever waits without need waits for launches that end. Here signals are looked for; the runtime looks for none.
+        let buffer = match self.packed.load(Ordering::Relaxed) {
+            true => self.flights.at_rest(py, &self.slot)?,
+            false => self.slot.get()?,
+        };
+        let grown = py.detach(|| grow(&buffer)).raised()?;
+        self.packed.store(false, Ordering::Relaxed);
+        Ok((grown.first, grown.foreseen, grown.moved_bytes, grown.took.as_secs_f64()))
+    }
+}
+
+#[pymethods]
+impl Elastic {
+    /// Elements.
+    #[getter]
+    fn length(&self) -> PyResult<u64> {
+        Ok(self.slot.get()?.len())
+    }
+
+    /// Elements that it can have without waiting for memory.
+    #[getter]
+    fn capacity(&self) -> PyResult<u64> {
+        Ok(self.slot.get()?.capacity())
+    }
+
+    /// Address of element 0.
+    #[getter]
+    fn address(&self) -> PyResult<u64> {
+        Ok(self.slot.get()?.pointer())
+    }
+
+    /// Makes it longer by so many elements.
+    fn grow(&self, py: Python<'_>, elements: u64) -> PyResult<Growth> {
+        self.growth(py, |buffer| buffer.grow(elements))
+    }
+
+    /// Makes it so long, if it is shorter.
+    fn ensure(&self, py: Python<'_>, elements: u64) -> PyResult<Growth> {
+        self.growth(py, |buffer| buffer.ensure(elements))
+    }
+
+    /// Makes it shorter by so many elements.
+    fn shrink(&self, elements: u64) -> PyResult<()> {
+        self.slot.get()?.shrink(elements).raised()
+    }
+
+    /// Says who gives memory up first.
+    fn set_priority(&self, priority: i32) -> PyResult<()> {
+        self.slot.get()?.set_priority(priority);
+        Ok(())
+    }
+
+    /// Copies elements from `first` on into an array of bytes.
+    fn read(&self, py: Python<'_>, first: u64, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut out = Memory::of(out)?;
+        let buffer = self.flights.at_rest(py, &self.slot)?;
+        let bytes = out.bytes_mut()?;
+        py.detach(|| buffer.read_bytes(first, bytes)).raised()
+    }
+
+    /// Stores an array of bytes from element `first` on.
+    fn write(&self, py: Python<'_>, first: u64, values: &Bound<'_, PyAny>) -> PyResult<()> {
+        let values = Memory::of(values)?;
+        let buffer = self.flights.at_rest(py, &self.slot)?;
+        py.detach(|| buffer.write_bytes(first, values.bytes())).raised()
+    }
+
+    /// Gives it back: its memory is for others when the launches that name it have ended.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.slot.end(py)
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.slot.is_closed()
+    }
+}
