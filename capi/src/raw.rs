@@ -50,15 +50,6 @@ impl<T> Out<T> {
     }
 }
 
-/// Stores a result where it has to have a place.
-///
-/// # Errors
-/// [`Failure::Pointer`].
-pub fn put<T>(what: &'static str, place: *mut T, value: T) -> Result<()> {
-    Out::new(what, place)?.set(value);
-    Ok(())
-}
-
 /// A text that has to be there.
 ///
 /// # Errors

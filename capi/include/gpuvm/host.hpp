@@ -25,6 +25,8 @@ class error : public std::runtime_error {
     error(gpuvm_code code, const std::string& text) : std::runtime_error(text), code_(code) {}
 
     gpuvm_code code() const noexcept { return code_; }
+    // GPU or host memory is short: nothing was changed, and the same may work later.
+    bool is_out_of_memory() const noexcept { return code_ == GPUVM_CODE_OUT_OF_MEMORY; }
 
   private:
     gpuvm_code code_;
@@ -160,6 +162,13 @@ class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm
         check(gpuvm_region_advise(this->raw(), advice, &followed));
         return followed;
     }
+    // Whose pages stay while frames are short.
+    void set_priority(std::int32_t priority) const { check(gpuvm_region_set_priority(this->raw(), priority)); }
+    std::int32_t priority() const {
+        std::int32_t out = 0;
+        check(gpuvm_region_priority(this->raw(), &out));
+        return out;
+    }
     void read_home(std::uint64_t first, T* out, std::uint64_t count) const {
         check(gpuvm_region_read_home(this->raw(), first, out, count * sizeof(T)));
     }
@@ -196,6 +205,8 @@ class Elastic : public detail::elements<T, gpuvm_elastic, gpuvm_elastic_free, gp
         return out;
     }
     void shrink(std::uint64_t count) const { check(gpuvm_elastic_shrink(this->raw(), count)); }
+    // Who gives up unused memory first when it is short: those of low priority.
+    void set_priority(std::int32_t priority) const { check(gpuvm_elastic_set_priority(this->raw(), priority)); }
     std::uint64_t capacity() const {
         std::uint64_t out = 0;
         check(gpuvm_elastic_capacity(this->raw(), &out));
@@ -482,6 +493,10 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         auto out = sized<gpuvm_resized>();
         check(gpuvm_vm_resize_frames(raw(), gpu, bytes, within_ns, &out));
         return out;
+    }
+    // When memory is short frames and elastic buffers of low priority give it first.
+    void set_frame_priority(std::int32_t priority, std::uint32_t gpu = 0) const {
+        check(gpuvm_vm_set_frame_priority(raw(), gpu, priority));
     }
     gpuvm_elastic_stats elastic_stats(std::uint32_t gpu = 0) const {
         auto out = sized<gpuvm_elastic_stats>();

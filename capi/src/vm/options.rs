@@ -14,7 +14,6 @@ use crate::{
 };
 
 /// Memory of a neighbour GPU as a place between frames and homes.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_loan {
@@ -27,7 +26,6 @@ pub struct gpuvm_loan {
 }
 
 /// What RDMA devices do: of the transports `rxe`, `mlx5` and of memory nodes. A field that is 0 has its default.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 pub struct gpuvm_rdma_options {
@@ -50,7 +48,6 @@ pub struct gpuvm_rdma_options {
 }
 
 /// How a process shares a GPU's memory with others.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_tenancy {
@@ -64,7 +61,6 @@ pub enum gpuvm_tenancy {
 
 /// What a virtual memory is to be. Set `size`; every field that is 0 or NULL has its default, so begin with
 /// `gpuvm_vm_options options = {.size = sizeof options};`. Texts and lists need to stay until `gpuvm_vm_new` returns.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_vm_options {
@@ -99,6 +95,9 @@ pub struct gpuvm_vm_options {
     pub frame_capacity: u64,
     /// Bytes of frames that stay when buffers find no memory. 0: an eighth of `frame_memory`.
     pub frame_minimum: u64,
+    /// Bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver, down to
+    /// `frame_minimum`; where more are and pages leave their frames, they grow. With `frame_capacity`. 0: nobody looks.
+    pub frames_leave_free: u64,
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. 0: 4 KiB.
     pub page_size: u64,
     /// Longest wait of a lane in nanoseconds. 0: 10 s.
@@ -107,7 +106,7 @@ pub struct gpuvm_vm_options {
     pub launch_deadline_ns: u64,
     /// Bytes of each lending neighbour for a second path. 0: none.
     pub second_path: u64,
-    /// Frames of low priority go first.
+    /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first.
     pub frame_priority: i32,
     /// Regions that may live at one time. 0: 256.
     pub regions_max: u32,
@@ -207,6 +206,7 @@ impl gpuvm_vm_options {
         let builder = unless_zero(builder, self.frame_memory, VmBuilder::frame_memory);
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
         let builder = unless_zero(builder, self.frame_minimum, VmBuilder::frame_minimum);
+        let builder = unless_zero(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
         let builder = unless_zero(builder, self.page_size, VmBuilder::page_size);
         let builder = unless_zero(builder, self.regions_max, VmBuilder::regions_max);
         let builder = builder
