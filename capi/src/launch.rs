@@ -101,16 +101,17 @@ impl Growing for gpuvm_launch_report {
 }
 
 impl gpuvm_launch_options {
-    fn config(&self) -> LaunchConfig {
+    fn config(&self) -> Result<LaunchConfig> {
+        raw::unused("reserved", self.reserved)?;
         let or_one = |[x, y, z]: [u32; 3]| [x, y.max(1), z.max(1)];
         let config = LaunchConfig::grid(or_one(self.grid), or_one(self.block))
             .dynamic_shared(self.dynamic_shared_bytes)
             .lane_spans(self.lane_spans)
             .warp_spans(self.warp_spans);
-        match raw::time(self.deadline_ns) {
+        Ok(match raw::time(self.deadline_ns) {
             Some(limit) => config.deadline(limit),
             None => config,
-        }
+        })
     }
 }
 
@@ -147,6 +148,7 @@ impl gpuvm_arg {
             gpuvm_arg_kind::Broadcast,
             gpuvm_arg_kind::Address,
         ];
+        raw::unused("reserved of an argument", self.reserved)?;
         let handle = self.value;
         Ok(match raw::one_of("kind of an argument", self.kind, &KINDS)? {
             gpuvm_arg_kind::Value => self.value()?,
@@ -217,8 +219,8 @@ pub unsafe extern "C" fn gpuvm_kernel_launch(
         let used = kept.iter().map(Kept::used).collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = used.iter().map(Used::arg).collect();
         Ok(match options.stream.id {
-            0 => kernel.launch_raw(options.config(), &args)?,
-            _ => kernel.launch_raw_on(&handles::copy(options.stream)?, options.config(), &args)?,
+            0 => kernel.launch_raw(options.config()?, &args)?,
+            _ => kernel.launch_raw_on(&handles::copy(options.stream)?, options.config()?, &args)?,
         })
     })
 }

@@ -69,6 +69,7 @@ impl Growing for gpuvm_compile_options {
 
 impl gpuvm_compile_options {
     fn read(&self) -> Result<CompileOptions> {
+        raw::unused("reserved", self.reserved)?;
         let names = raw::texts("header_names", self.header_names, self.header_count)?;
         let texts = raw::texts("header_texts", self.header_texts, self.header_count)?;
         let headers = names.iter().zip(texts);

@@ -233,8 +233,10 @@ pub unsafe extern "C" fn gpuvm_region_borrowed(
             let (what, is) = ("memory", "is NULL");
             return Err(Failure::Pointer { what, is });
         }
-        // SAFETY: C's caller lends the memory until `gpuvm_region_free` has returned, which closes the region.
-        Ok(unsafe { builder.over_memory(memory.cast(), length) }?)
+        let bytes = length.checked_mul(element.read()?.bytes() as u64);
+        let bytes = bytes.ok_or_else(|| raw::too_many("length", length))?;
+        // SAFETY: C's caller lends the memory until `gpuvm_region_free` has returned, which closes the region, and for good if that tells so.
+        Ok(unsafe { builder.from_owner((), memory.cast(), bytes) }?)
     })
 }
 

@@ -202,6 +202,7 @@ impl gpuvm_vm_options {
     /// # Errors
     /// [`Failure`] for what is no text, or a name or a number that cannot be. What does not fit together is found when it builds.
     pub(crate) fn builder(&self) -> Result<VmBuilder> {
+        raw::unused("reserved", self.reserved)?;
         let builder = Vm::builder();
         let builder = unless_zero(builder, self.frame_memory, VmBuilder::frame_memory);
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
@@ -224,6 +225,9 @@ impl gpuvm_vm_options {
             None => builder,
         };
         let loans = raw::list("loans", self.loans, self.loan_count)?;
+        loans
+            .iter()
+            .try_for_each(|loan| raw::unused("reserved of a loan", loan.reserved))?;
         let builder = loans.iter().fold(builder, |builder, loan| match loan.bytes {
             0 => builder.borrow_from(loan.ordinal, Loan::Auto),
             bytes => builder.borrow_from(loan.ordinal, bytes),

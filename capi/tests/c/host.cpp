@@ -260,6 +260,33 @@ void frames_come_and_go() {
     const auto resized = vm.resize_frames(1 << 20);
     HOLDS(resized.bytes == 1 << 20 && resized.missing_bytes == 0 && vm.info().frames == 256);
     HOLDS(vm.resize_frames(64 * 1024).bytes >= 64 * 1024);
+    // What is refused when memory is short may work later.
+    vm.set_frame_priority(-1);
+    auto keys = vm.elastic<unsigned char>(1 << 30);
+    keys.set_priority(3);
+    try {
+        (void)keys.grow(1 << 29);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.is_out_of_memory());
+    }
+    HOLDS(keys.size() == 0);
+    try {
+        vm.set_frame_priority(1, 7);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(!error.is_out_of_memory() && error.code() == GPUVM_CODE_INVALID_VALUE);
+    }
+}
+
+void regions_have_priorities() {
+    const gh::Vm vm(small());
+    auto options = gh::sized<gpuvm_region_options>();
+    options.priority = -4;
+    auto region = vm.region<unsigned>(COUNT, options);
+    HOLDS(region.priority() == -4);
+    region.set_priority(8);
+    HOLDS(region.priority() == 8);
 }
 
 // Memory that a region borrows lives longer than the region, although the scope ends by an exception while a launch
@@ -316,6 +343,7 @@ const test_case CASES[] = {
     {"two_gpus", two_gpus_share_arrays},
     {"streams_and_waits", streams_and_waits},
     {"frames_come_and_go", frames_come_and_go},
+    {"priorities", regions_have_priorities},
     {"an_exception", an_exception_in_the_middle_of_a_scope},
     {"moves", what_was_moved_from_is_empty},
 };
