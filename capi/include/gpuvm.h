@@ -588,8 +588,15 @@ typedef struct gpuvm_vm_options {
     uint32_t sim_lanes;
     /// Simulated GPU: neighbours. 0: as many as lend.
     uint32_t sim_neighbours;
-    /// 0.
-    uint32_t reserved;
+    /// Simulated GPU: not 0 for launches that wait for room as on hardware, so that one which waits for a launch behind it waits for ever.
+    /// 0: each finds room for a block on each worker.
+    uint32_t sim_waits_for_room;
+    /// Simulated GPU: a folder of modules that were compiled before by the same version of the library, or NULL. What is found there needs no
+    /// compiler on this machine; with `sim_seeded` all is compiled anew.
+    const char *sim_precompiled;
+    /// Simulated GPU: a folder that gets each module which is compiled, for `sim_precompiled`, or NULL. What a module is compiled with depends
+    /// on the transport and on `guarded_regions`.
+    const char *sim_precompile_into;
     /// What RDMA devices do.
     struct gpuvm_rdma_options rdma;
 } gpuvm_vm_options;
@@ -989,6 +996,11 @@ enum gpuvm_code gpuvm_region_length(struct gpuvm_region region, uint64_t *length
 
 /// Stores how many pages it has.
 enum gpuvm_code gpuvm_region_pages(struct gpuvm_region region, uint64_t *pages);
+
+/// Stores the device address of its first element, where all elements lie as plain memory for good: of a region that is never evicted, on the
+/// GPU that it was made on, once kernels have touched each of its pages. Else 0. It is for reading: stores there never reach the home.
+enum gpuvm_code gpuvm_region_resident_address(struct gpuvm_region region,
+                                              uint64_t *address);
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region.
 enum gpuvm_code gpuvm_region_read(struct gpuvm_region region, uint64_t first, void *data, uint64_t bytes);

@@ -292,6 +292,15 @@ pub unsafe extern "C" fn gpuvm_region_pages(region: gpuvm_region, pages: *mut u6
     calls::get(region, "pages", pages, |region| Ok(region.pages()))
 }
 
+/// Stores the device address of its first element, where all elements lie as plain memory for good: of a region that is never evicted, on the
+/// GPU that it was made on, once kernels have touched each of its pages. Else 0. It is for reading: stores there never reach the home.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_resident_address(region: gpuvm_region, address: *mut u64) -> gpuvm_code {
+    calls::get(region, "address", address, |region| {
+        Ok(region.resident_addr()?.unwrap_or(0))
+    })
+}
+
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_read(

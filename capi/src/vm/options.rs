@@ -148,8 +148,15 @@ pub struct gpuvm_vm_options {
     pub sim_lanes: u32,
     /// Simulated GPU: neighbours. 0: as many as lend.
     pub sim_neighbours: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Simulated GPU: not 0 for launches that wait for room as on hardware, so that one which waits for a launch behind it waits for ever.
+    /// 0: each finds room for a block on each worker.
+    pub sim_waits_for_room: u32,
+    /// Simulated GPU: a folder of modules that were compiled before by the same version of the library, or NULL. What is found there needs no
+    /// compiler on this machine; with `sim_seeded` all is compiled anew.
+    pub sim_precompiled: *const c_char,
+    /// Simulated GPU: a folder that gets each module which is compiled, for `sim_precompiled`, or NULL. What a module is compiled with depends
+    /// on the transport and on `guarded_regions`.
+    pub sim_precompile_into: *const c_char,
     /// What RDMA devices do.
     pub rdma: gpuvm_rdma_options,
 }
@@ -202,7 +209,6 @@ impl gpuvm_vm_options {
     /// # Errors
     /// [`Failure`] for what is no text, or a name or a number that cannot be. What does not fit together is found when it builds.
     pub(crate) fn builder(&self) -> Result<VmBuilder> {
-        raw::unused("reserved", self.reserved)?;
         let builder = Vm::builder();
         let builder = unless_zero(builder, self.frame_memory, VmBuilder::frame_memory);
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
@@ -216,6 +222,17 @@ impl gpuvm_vm_options {
             .guarded_regions(self.guarded_regions != 0)
             .tenancy(self.tenancy()?)
             .transport(self.transport()?);
+        let from = raw::optional_text("sim_precompiled", self.sim_precompiled)?;
+        let into = raw::optional_text("sim_precompile_into", self.sim_precompile_into)?;
+        let builder = match (from, into) {
+            (None, None) => builder,
+            (Some(from), None) => builder.precompiled(from),
+            (None, Some(into)) => builder.precompile_into(into),
+            (Some(_), Some(into)) => {
+                let reason = "modules come from sim_precompiled, and none is compiled: leave one of the two NULL";
+                return Err(Failure::value("sim_precompile_into", into, reason));
+            }
+        };
         let builder = match raw::time(self.wait_limit_ns) {
             Some(limit) => builder.wait_limit(limit),
             None => builder,
@@ -262,8 +279,15 @@ impl gpuvm_vm_options {
 
     /// Whether a setting of simulated GPUs is set.
     fn says_of_simulated(&self) -> bool {
-        let numbers = [self.sim_workers, self.sim_lanes, self.sim_neighbours, self.sim_seeded];
-        numbers != [0; 4] || self.sim_memory != 0 || !self.sim_shared_as.is_null()
+        let numbers = [
+            self.sim_workers,
+            self.sim_lanes,
+            self.sim_neighbours,
+            self.sim_seeded,
+            self.sim_waits_for_room,
+        ];
+        let texts = [self.sim_shared_as, self.sim_precompiled, self.sim_precompile_into];
+        numbers.iter().any(|number| *number != 0) || self.sim_memory != 0 || texts.iter().any(|text| !text.is_null())
     }
 
     fn simulated(&self) -> Result<SimulatedGpu> {
@@ -271,6 +295,7 @@ impl gpuvm_vm_options {
         let gpu = unless_zero(gpu, self.sim_lanes, SimulatedGpu::lanes_per_worker);
         let gpu = unless_zero(gpu, self.sim_memory, SimulatedGpu::memory);
         let gpu = unless_zero(gpu, self.sim_neighbours, SimulatedGpu::neighbours);
+        let gpu = gpu.room_for_all(self.sim_waits_for_room == 0);
         let gpu = match raw::optional_text("sim_shared_as", self.sim_shared_as)? {
             Some(name) => gpu.shared_as(name),
             None => gpu,
