@@ -125,7 +125,7 @@ fn cpp_has_every_function_of_c() {
     let words: BTreeSet<&str> = face.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
     let script = file("gpuvm.map");
     let functions = xtask::symbols(&script);
-    // What C++ has enumerations' names for: nothing but this.
+    // It is for messages of programs, and takes no handle.
     let missing: Vec<_> = functions.into_iter().filter(|name| !words.contains(name)).collect();
     assert_eq!(missing, ["gpuvm_code_name"], "gpuvm/host.hpp has no method for these");
 }
