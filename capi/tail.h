@@ -1,4 +1,4 @@
-// What C writes in short.
+// What C writes in short. From here on this is capi/tail.h, which the generator appends.
 
 // The type of numbers: gpuvm_number(GPUVM_TYPE_F32).
 static inline gpuvm_element gpuvm_number(uint32_t kind) {

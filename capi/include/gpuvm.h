@@ -39,7 +39,7 @@ typedef enum gpuvm_code {
     GPUVM_CODE_INVALID_VALUE = 5,
     /// A GPU, a transport or a feature that this machine, this build or this Vm does not have.
     GPUVM_CODE_UNAVAILABLE = 6,
-    /// GPU or host memory is short.
+    /// GPU or host memory is short, and whoever holds it gives none. Nothing was changed, and the same may work later.
     GPUVM_CODE_OUT_OF_MEMORY = 7,
     /// The GPU refused.
     GPUVM_CODE_GPU = 8,
@@ -321,6 +321,12 @@ typedef struct gpuvm_elastic_stats {
     uint64_t handles_held;
     /// Handles that wait to be used again.
     uint64_t handles_free;
+    /// Handles that the driver made.
+    uint64_t handles_from_driver;
+    /// Handles that went back to the driver.
+    uint64_t handles_to_driver;
+    /// Handles that were used again.
+    uint64_t handles_reused;
 } gpuvm_elastic_stats;
 
 /// A kernel of a module. It keeps the module.
@@ -441,8 +447,8 @@ typedef struct gpuvm_region_options {
     uint32_t replicas;
     /// `gpuvm_integrity`.
     uint32_t integrity;
-    /// 0.
-    uint32_t reserved;
+    /// Whose pages stay while frames are short: see `gpuvm_region_set_priority`.
+    int32_t priority;
 } gpuvm_region_options;
 
 /// An array whose pages kernels fetch: the argument for a `gpuvm::array<T>` parameter.
@@ -529,6 +535,9 @@ typedef struct gpuvm_vm_options {
     uint64_t frame_capacity;
     /// Bytes of frames that stay when buffers find no memory. 0: an eighth of `frame_memory`.
     uint64_t frame_minimum;
+    /// Bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver, down to
+    /// `frame_minimum`; where more are and pages leave their frames, they grow. With `frame_capacity`. 0: nobody looks.
+    uint64_t frames_leave_free;
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. 0: 4 KiB.
     uint64_t page_size;
     /// Longest wait of a lane in nanoseconds. 0: 10 s.
@@ -537,7 +546,7 @@ typedef struct gpuvm_vm_options {
     uint64_t launch_deadline_ns;
     /// Bytes of each lending neighbour for a second path. 0: none.
     uint64_t second_path;
-    /// Frames of low priority go first.
+    /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first.
     int32_t frame_priority;
     /// Regions that may live at one time. 0: 256.
     uint32_t regions_max;
@@ -579,8 +588,15 @@ typedef struct gpuvm_vm_options {
     uint32_t sim_lanes;
     /// Simulated GPU: neighbours. 0: as many as lend.
     uint32_t sim_neighbours;
-    /// 0.
-    uint32_t reserved;
+    /// Simulated GPU: not 0 for launches that wait for room as on hardware, so that one which waits for a launch behind it waits for ever.
+    /// 0: each finds room for a block on each worker.
+    uint32_t sim_waits_for_room;
+    /// Simulated GPU: a folder of modules that were compiled before by the same version of the library, or NULL. What is found there needs no
+    /// compiler on this machine; with `sim_seeded` all is compiled anew.
+    const char *sim_precompiled;
+    /// Simulated GPU: a folder that gets each module which is compiled, for `sim_precompiled`, or NULL. What a module is compiled with depends
+    /// on the transport and on `guarded_regions`.
+    const char *sim_precompile_into;
     /// What RDMA devices do.
     struct gpuvm_rdma_options rdma;
 } gpuvm_vm_options;
@@ -835,6 +851,11 @@ enum gpuvm_code gpuvm_elastic_capacity(struct gpuvm_elastic elastic, uint64_t *c
 /// Stores the device address of its first element, which stays as long as the buffer lives.
 enum gpuvm_code gpuvm_elastic_pointer(struct gpuvm_elastic elastic, uint64_t *address);
 
+/// Says who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first, among elastic buffers and
+/// frames (`gpuvm_vm_set_frame_priority`). It holds for the next who is short.
+enum gpuvm_code gpuvm_elastic_set_priority(struct gpuvm_elastic elastic,
+                                           int32_t priority);
+
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the buffer.
 enum gpuvm_code gpuvm_elastic_read(struct gpuvm_elastic elastic, uint64_t first, void *data, uint64_t bytes);
 
@@ -976,6 +997,11 @@ enum gpuvm_code gpuvm_region_length(struct gpuvm_region region, uint64_t *length
 /// Stores how many pages it has.
 enum gpuvm_code gpuvm_region_pages(struct gpuvm_region region, uint64_t *pages);
 
+/// Stores the device address of its first element, where all elements lie as plain memory for good: of a region that is never evicted, on the
+/// GPU that it was made on, once kernels have touched each of its pages. Else 0. It is for reading: stores there never reach the home.
+enum gpuvm_code gpuvm_region_resident_address(struct gpuvm_region region,
+                                              uint64_t *address);
+
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region.
 enum gpuvm_code gpuvm_region_read(struct gpuvm_region region, uint64_t first, void *data, uint64_t bytes);
 
@@ -1004,6 +1030,15 @@ enum gpuvm_code gpuvm_region_evict(struct gpuvm_region region);
 enum gpuvm_code gpuvm_region_advise(struct gpuvm_region region,
                                     uint32_t advice,
                                     bool *followed);
+
+/// Says whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. Launches that run
+/// follow it from some moment on. The eight lowest priorities of the regions that are there are told apart, those above are one. A region that
+/// is never evicted has no use for it.
+enum gpuvm_code gpuvm_region_set_priority(struct gpuvm_region region,
+                                          int32_t priority);
+
+/// Stores the priority that was said last: by the options, or by `gpuvm_region_set_priority`.
+enum gpuvm_code gpuvm_region_priority(struct gpuvm_region region, int32_t *priority);
 
 /// Drops the pages that lie wholly in `count` elements from `first` on, without writing them home: each holds what its home holds. Waits for
 /// the launches that name the region.
@@ -1043,6 +1078,12 @@ enum gpuvm_code gpuvm_vm_resize_frames(struct gpuvm_vm vm,
                                        uint64_t bytes,
                                        uint64_t within_ns,
                                        struct gpuvm_resized *resized);
+
+/// Says when frames of a GPU give up their memory for others: those of low priority do first, among frames and elastic buffers
+/// (`gpuvm_elastic_set_priority`). It holds for the next who is short, in a virtual memory with `frame_capacity`; without, frames stay.
+enum gpuvm_code gpuvm_vm_set_frame_priority(struct gpuvm_vm vm,
+                                            uint32_t gpu,
+                                            int32_t priority);
 
 /// Brings the contents of the elastic buffers with the tag, on all GPUs, to host memory, and gives their GPU memory to others. It waits for the
 /// launches that name them. Stores how many bytes those are; `bytes` may be NULL.
@@ -1094,7 +1135,7 @@ enum gpuvm_code gpuvm_vm_fault_ns(struct gpuvm_vm vm,
 
 #endif  /* GPUVM_H */
 
-// What C writes in short.
+// What C writes in short. From here on this is capi/tail.h, which the generator appends.
 
 // The type of numbers: gpuvm_number(GPUVM_TYPE_F32).
 static inline gpuvm_element gpuvm_number(uint32_t kind) {

@@ -3,19 +3,18 @@
 use std::ffi::{c_char, c_void};
 
 use bytemuck::Zeroable;
-use gpuvm::{BroadcastBuilder, RawBroadcast, Subscribers, Untyped, Vm};
+use gpuvm::{BroadcastBuilder, RawBroadcast, Subscribers, Untyped};
 
 use crate::{
+    calls,
     code::{Result, gpuvm_code},
     element::gpuvm_element,
-    guard,
-    handles::{self, with},
-    raw::{self, Growing, Out},
+    handles,
+    raw::{self, Growing},
     vm::gpuvm_vm,
 };
 
 /// An array of which each subscribed GPU of a virtual memory holds a copy: the argument for a `gpuvm::broadcast<T>` parameter.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_broadcast {
@@ -24,7 +23,6 @@ pub struct gpuvm_broadcast {
 }
 
 /// Which GPUs hold which pages of a new broadcast array.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_subscribers {
@@ -39,7 +37,6 @@ pub enum gpuvm_subscribers {
 const SUBSCRIBERS: [Subscribers; 3] = [Subscribers::All, Subscribers::Readers, Subscribers::Owners];
 
 /// What a broadcast array is to be. Every field but `size` may be 0 or NULL.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_broadcast_options {
@@ -64,11 +61,9 @@ fn make(
     broadcast: *mut gpuvm_broadcast,
     last: impl FnOnce(BroadcastBuilder<Untyped>) -> Result<RawBroadcast>,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("broadcast", broadcast)?;
-        place.set(gpuvm_broadcast { id: 0 });
+    calls::make(broadcast, || {
         let options = raw::options("options", options)?;
-        let vm: Vm = handles::copy("vm", vm.id)?;
+        let vm = handles::copy(vm)?;
         let mut builder = vm.raw_broadcast(element.read()?);
         builder = builder.subscribers(raw::one_of("subscribers", options.subscribers, &SUBSCRIBERS)?);
         if let Some(name) = raw::optional_text("name", options.name)? {
@@ -77,11 +72,7 @@ fn make(
         if options.count_all != 0 {
             builder = builder.count_all();
         }
-        let broadcast = last(builder)?;
-        place.set(gpuvm_broadcast {
-            id: handles::enter(broadcast),
-        });
-        Ok(())
+        last(builder)
     })
 }
 
@@ -116,17 +107,13 @@ pub unsafe extern "C" fn gpuvm_broadcast_copied(
 /// Frees the handle, after the launches that name the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_free(broadcast: gpuvm_broadcast) -> gpuvm_code {
-    guard(|| handles::free::<RawBroadcast>("broadcast", broadcast.id))
-}
-
-fn on_broadcast(broadcast: gpuvm_broadcast, act: impl FnOnce(&RawBroadcast) -> Result<()>) -> gpuvm_code {
-    guard(|| with("broadcast", broadcast.id, act))
+    calls::free(broadcast)
 }
 
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_length(broadcast: gpuvm_broadcast, length: *mut u64) -> gpuvm_code {
-    on_broadcast(broadcast, |array| raw::put("length", length, array.len()))
+    calls::get(broadcast, "length", length, |array| Ok(array.len()))
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the array.
@@ -137,9 +124,7 @@ pub unsafe extern "C" fn gpuvm_broadcast_read(
     data: *mut c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
-        Ok(array.read_bytes(first, raw::bytes_mut("data", data, bytes)?)?)
-    })
+    calls::read(broadcast, first, data, bytes, RawBroadcast::read_bytes)
 }
 
 /// As `gpuvm_broadcast_read`, as the home has the elements: what the array was made of, or what the last flush wrote. It asks no GPU.
@@ -150,9 +135,7 @@ pub unsafe extern "C" fn gpuvm_broadcast_read_home(
     data: *mut c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
-        Ok(array.read_home_bytes(first, raw::bytes_mut("data", data, bytes)?)?)
-    })
+    calls::read(broadcast, first, data, bytes, RawBroadcast::read_home_bytes)
 }
 
 /// Stores elements from `first` on, `bytes` bytes, which are whole elements, in all copies, after the launches that name the array.
@@ -163,15 +146,13 @@ pub unsafe extern "C" fn gpuvm_broadcast_write(
     data: *const c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
-        Ok(array.write_bytes(first, raw::bytes("data", data, bytes)?)?)
-    })
+    calls::write(broadcast, first, data, bytes, RawBroadcast::write_bytes)
 }
 
 /// Writes what the GPUs hold to the array's home in host memory, after the launches that name it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_flush(broadcast: gpuvm_broadcast) -> gpuvm_code {
-    on_broadcast(broadcast, |array| Ok(array.flush()?))
+    calls::on(broadcast, |array| Ok(array.flush()?))
 }
 
 /// Has a GPU of the virtual memory hold copies of all pages that have one of `count` elements from `first` on. Waits for the launches that name
@@ -183,7 +164,7 @@ pub unsafe extern "C" fn gpuvm_broadcast_subscribe(
     first: u64,
     count: u64,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
+    calls::on(broadcast, |array| {
         Ok(array.subscribe(gpu as usize, first..first.saturating_add(count))?)
     })
 }
@@ -197,7 +178,7 @@ pub unsafe extern "C" fn gpuvm_broadcast_unsubscribe(
     first: u64,
     count: u64,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
+    calls::on(broadcast, |array| {
         Ok(array.unsubscribe(gpu as usize, first..first.saturating_add(count))?)
     })
 }
@@ -209,16 +190,14 @@ pub unsafe extern "C" fn gpuvm_broadcast_subscribers(
     element: u64,
     gpus: *mut u32,
 ) -> gpuvm_code {
-    on_broadcast(broadcast, |array| {
-        let place = Out::new("gpus", gpus)?;
+    calls::get(broadcast, "gpus", gpus, |array| {
         let held = array.subscribers_of(element)?;
-        place.set(held.into_iter().fold(0, |gpus, gpu| gpus | 1 << gpu));
-        Ok(())
+        Ok(held.into_iter().fold(0, |gpus, gpu| gpus | 1 << gpu))
     })
 }
 
 /// Stores the place of the GPU that owns the element's page.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_broadcast_owner(broadcast: gpuvm_broadcast, element: u64, gpu: *mut u32) -> gpuvm_code {
-    on_broadcast(broadcast, |array| raw::put("gpu", gpu, array.owner_of(element)? as u32))
+    calls::get(broadcast, "gpu", gpu, |array| Ok(array.owner_of(element)? as u32))
 }

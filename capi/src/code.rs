@@ -5,7 +5,6 @@ use gpuvm::{Error, GpuError};
 use crate::handles::Gone;
 
 /// What became of a call. The numbers stay what they are in every version.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_code {
@@ -23,7 +22,7 @@ pub enum gpuvm_code {
     InvalidValue = 5,
     /// A GPU, a transport or a feature that this machine, this build or this Vm does not have.
     Unavailable = 6,
-    /// GPU or host memory is short.
+    /// GPU or host memory is short, and whoever holds it gives none. Nothing was changed, and the same may work later.
     OutOfMemory = 7,
     /// The GPU refused.
     Gpu = 8,
@@ -171,6 +170,7 @@ impl Failure {
 
 fn of_runtime(error: &Error) -> gpuvm_code {
     match error {
+        error if error.is_out_of_memory() => gpuvm_code::OutOfMemory,
         Error::Setting { .. } | Error::Terms { .. } => gpuvm_code::InvalidValue,
         Error::Unavailable { .. } => gpuvm_code::Unavailable,
         Error::Gpu { source, .. } => of_gpu(source),

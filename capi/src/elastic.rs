@@ -3,19 +3,18 @@
 use std::ffi::{c_char, c_void};
 
 use bytemuck::Zeroable;
-use gpuvm::{Error, Grown, RawElasticBuffer, Vm};
+use gpuvm::{ElasticStats, Error, Grown, HandleStats, RawElasticBuffer};
 
 use crate::{
+    calls,
     code::{Result, gpuvm_code},
     element::gpuvm_element,
-    guard,
-    handles::{self, with},
-    raw::{self, Growing, Out, OutStruct},
+    guard, handles,
+    raw::{self, Growing, OutStruct},
     vm::{gpuvm_vm, on_gpu},
 };
 
 /// Device memory that grows and shrinks at one address: the argument for a pointer parameter. It is not paged.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_elastic {
@@ -24,7 +23,6 @@ pub struct gpuvm_elastic {
 }
 
 /// What an elastic buffer is to be. Every field but `size` may be 0 or NULL.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_elastic_options {
@@ -47,7 +45,6 @@ impl Growing for gpuvm_elastic_options {
 }
 
 /// What a growth was.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_grown {
@@ -68,7 +65,6 @@ impl Growing for gpuvm_grown {
 }
 
 /// What the elastic buffers of a GPU have, and what their growth cost.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_elastic_stats {
@@ -104,6 +100,12 @@ pub struct gpuvm_elastic_stats {
     pub handles_held: u64,
     /// Handles that wait to be used again.
     pub handles_free: u64,
+    /// Handles that the driver made.
+    pub handles_from_driver: u64,
+    /// Handles that went back to the driver.
+    pub handles_to_driver: u64,
+    /// Handles that were used again.
+    pub handles_reused: u64,
 }
 
 impl Growing for gpuvm_elastic_stats {
@@ -120,11 +122,9 @@ pub unsafe extern "C" fn gpuvm_elastic_new(
     max: u64,
     elastic: *mut gpuvm_elastic,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("elastic", elastic)?;
-        place.set(gpuvm_elastic { id: 0 });
+    calls::make(elastic, || {
         let options = raw::options("options", options)?;
-        let vm: Vm = handles::copy("vm", vm.id)?;
+        let vm = handles::copy(vm)?;
         let mut builder = vm.gpu(options.gpu as usize)?.raw_elastic(element.read()?, max);
         builder = builder.length(options.length).priority(options.priority);
         if let Some(name) = raw::optional_text("name", options.name)? {
@@ -133,22 +133,14 @@ pub unsafe extern "C" fn gpuvm_elastic_new(
         if let Some(tag) = raw::optional_text("tag", options.tag)? {
             builder = builder.tag(tag);
         }
-        let elastic = builder.build()?;
-        place.set(gpuvm_elastic {
-            id: handles::enter(elastic),
-        });
-        Ok(())
+        Ok(builder.build()?)
     })
 }
 
 /// Frees the handle. The memory goes to others when the launches that name it have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_free(elastic: gpuvm_elastic) -> gpuvm_code {
-    guard(|| handles::free::<RawElasticBuffer>("elastic", elastic.id))
-}
-
-fn on_elastic(elastic: gpuvm_elastic, act: impl FnOnce(&RawElasticBuffer) -> Result<()>) -> gpuvm_code {
-    guard(|| with("elastic", elastic.id, act))
+    calls::free(elastic)
 }
 
 fn grow(
@@ -156,16 +148,21 @@ fn grow(
     grown: *mut gpuvm_grown,
     act: impl FnOnce(&RawElasticBuffer) -> Result<Grown, Error>,
 ) -> gpuvm_code {
-    on_elastic(elastic, |elastic| {
+    calls::on(elastic, |elastic| {
         let place = OutStruct::optional("grown", grown)?;
-        let grown = act(elastic)?;
+        let Grown {
+            first,
+            foreseen,
+            moved_bytes,
+            took,
+        } = act(elastic)?;
         if let Some(place) = place {
             place.set(gpuvm_grown {
                 size: 0,
-                first: grown.first,
-                moved_bytes: grown.moved_bytes,
-                took_ns: raw::ns(grown.took),
-                foreseen: grown.foreseen.into(),
+                first,
+                moved_bytes,
+                took_ns: raw::ns(took),
+                foreseen: foreseen.into(),
             });
         }
         Ok(())
@@ -195,25 +192,35 @@ pub unsafe extern "C" fn gpuvm_elastic_ensure(
 /// Makes it shorter by `elements`. What is behind the new length must not be used any more, also by launches that run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_shrink(elastic: gpuvm_elastic, elements: u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| Ok(elastic.shrink(elements)?))
+    calls::on(elastic, |elastic| Ok(elastic.shrink(elements)?))
 }
 
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_length(elastic: gpuvm_elastic, length: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| raw::put("length", length, elastic.len()))
+    calls::get(elastic, "length", length, |elastic| Ok(elastic.len()))
 }
 
 /// Stores how many elements it can have without waiting for memory; 0 while it is paused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_capacity(elastic: gpuvm_elastic, capacity: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| raw::put("capacity", capacity, elastic.capacity()))
+    calls::get(elastic, "capacity", capacity, |elastic| Ok(elastic.capacity()))
 }
 
 /// Stores the device address of its first element, which stays as long as the buffer lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_elastic_pointer(elastic: gpuvm_elastic, address: *mut u64) -> gpuvm_code {
-    on_elastic(elastic, |elastic| raw::put("address", address, elastic.pointer()))
+    calls::get(elastic, "address", address, |elastic| Ok(elastic.pointer()))
+}
+
+/// Says who gives up memory that is mapped and not in use when GPU memory is short: those of low priority first, among elastic buffers and
+/// frames (`gpuvm_vm_set_frame_priority`). It holds for the next who is short.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_elastic_set_priority(elastic: gpuvm_elastic, priority: i32) -> gpuvm_code {
+    calls::on(elastic, |elastic| {
+        elastic.set_priority(priority);
+        Ok(())
+    })
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the buffer.
@@ -224,9 +231,7 @@ pub unsafe extern "C" fn gpuvm_elastic_read(
     data: *mut c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_elastic(elastic, |elastic| {
-        Ok(elastic.read_bytes(first, raw::bytes_mut("data", data, bytes)?)?)
-    })
+    calls::read(elastic, first, data, bytes, RawElasticBuffer::read_bytes)
 }
 
 /// Stores elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the buffer.
@@ -237,9 +242,7 @@ pub unsafe extern "C" fn gpuvm_elastic_write(
     data: *const c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_elastic(elastic, |elastic| {
-        Ok(elastic.write_bytes(first, raw::bytes("data", data, bytes)?)?)
-    })
+    calls::write(elastic, first, data, bytes, RawElasticBuffer::write_bytes)
 }
 
 /// Stores what the elastic buffers of a GPU have, and what their growth cost.
@@ -247,25 +250,57 @@ pub unsafe extern "C" fn gpuvm_elastic_write(
 pub unsafe extern "C" fn gpuvm_vm_elastic_stats(vm: gpuvm_vm, gpu: u32, stats: *mut gpuvm_elastic_stats) -> gpuvm_code {
     guard(|| {
         let place = OutStruct::new("stats", stats)?;
-        let stats = on_gpu(vm, gpu, |gpu| Ok(gpu.elastic_stats()))?;
-        place.set(gpuvm_elastic_stats {
-            size: 0,
-            buffers: stats.buffers,
-            paused: stats.paused,
-            used_bytes: stats.used_bytes,
-            paused_bytes: stats.paused_bytes,
-            ahead_bytes: stats.ahead_bytes,
-            rest_bytes: stats.rest_bytes,
-            foreseen: stats.foreseen,
-            unforeseen: stats.unforeseen,
-            foreseen_ns: raw::ns(stats.foreseen_time),
-            unforeseen_ns: raw::ns(stats.unforeseen_time),
-            moved_bytes: stats.moved_bytes,
-            refused: stats.refused,
-            handle_bytes: stats.handles.handle_bytes,
-            handles_held: stats.handles.held,
-            handles_free: stats.handles.free,
-        });
+        place.set(on_gpu(vm, gpu, |gpu| Ok(gpu.elastic_stats()))?.into());
         Ok(())
     })
+}
+
+impl From<ElasticStats> for gpuvm_elastic_stats {
+    fn from(stats: ElasticStats) -> Self {
+        // Without `..`: the compiler asks about each new count.
+        let ElasticStats {
+            buffers,
+            paused,
+            used_bytes,
+            paused_bytes,
+            ahead_bytes,
+            rest_bytes,
+            foreseen,
+            unforeseen,
+            foreseen_time,
+            unforeseen_time,
+            moved_bytes,
+            refused,
+            handles:
+                HandleStats {
+                    handle_bytes,
+                    held,
+                    free,
+                    from_driver,
+                    to_driver,
+                    reused,
+                },
+        } = stats;
+        Self {
+            size: 0,
+            buffers,
+            paused,
+            used_bytes,
+            paused_bytes,
+            ahead_bytes,
+            rest_bytes,
+            foreseen,
+            unforeseen,
+            foreseen_ns: raw::ns(foreseen_time),
+            unforeseen_ns: raw::ns(unforeseen_time),
+            moved_bytes,
+            refused,
+            handle_bytes,
+            handles_held: held,
+            handles_free: free,
+            handles_from_driver: from_driver,
+            handles_to_driver: to_driver,
+            handles_reused: reused,
+        }
+    }
 }

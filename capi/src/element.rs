@@ -11,7 +11,6 @@ use crate::{
 };
 
 /// The type of an element or a value.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_type {
@@ -41,7 +40,6 @@ pub enum gpuvm_type {
 
 /// The type of a region's or a buffer's elements, or of a value. `gpuvm_number(GPUVM_TYPE_F32)` and `gpuvm_structure("point", 16, 8)` make
 /// one.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_element {

@@ -10,6 +10,16 @@ use gpuvm::{Kernel, Launch, Module, RawBroadcast, RawBuffer, RawElasticBuffer, R
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
+use crate::{
+    broadcast::gpuvm_broadcast,
+    buffer::gpuvm_buffer,
+    elastic::gpuvm_elastic,
+    launch::gpuvm_launch,
+    module::{gpuvm_kernel, gpuvm_module, gpuvm_stream},
+    region::gpuvm_region,
+    vm::gpuvm_vm,
+};
+
 /// Why a handle names nothing that a function can use.
 #[derive(Debug, thiserror::Error)]
 pub enum Gone {
@@ -50,6 +60,21 @@ pub struct Held<T> {
     thing: RwLock<Option<T>>,
 }
 
+/// A handle as C has it.
+pub trait Handle: Copy {
+    /// What it names.
+    type Thing: Kind;
+
+    /// What functions call a parameter of it.
+    const PARAMETER: &'static str;
+
+    /// That with the number; 0 is the null handle.
+    fn new(id: u64) -> Self;
+
+    /// Its number.
+    fn id(self) -> u64;
+}
+
 /// What a handle can name.
 pub trait Kind: Sized + 'static {
     /// Its name in messages.
@@ -63,7 +88,7 @@ pub trait Kind: Sized + 'static {
 }
 
 macro_rules! kinds {
-    ($($variant:ident, $name:literal, $thing:ty;)*) => {
+    ($($variant:ident, $name:literal, $thing:ty, $handle:ty, $parameter:literal;)*) => {
         /// A thing in the table.
         pub enum Object {
             $(
@@ -95,28 +120,42 @@ macro_rules! kinds {
                     }
                 }
             }
+
+            impl Handle for $handle {
+                type Thing = $thing;
+
+                const PARAMETER: &'static str = $parameter;
+
+                fn new(id: u64) -> Self {
+                    Self { id }
+                }
+
+                fn id(self) -> u64 {
+                    self.id
+                }
+            }
         )*
     };
 }
 kinds! {
-    Vm, "Vm", Vm;
-    Region, "region", RawRegion;
-    Buffer, "buffer", RawBuffer;
-    Elastic, "elastic buffer", RawElasticBuffer;
-    Broadcast, "broadcast array", RawBroadcast;
-    Module, "module", Module;
-    Kernel, "kernel", Kernel;
-    Stream, "stream", StreamHandle;
-    Launch, "launch", Launch;
+    Vm, "Vm", Vm, gpuvm_vm, "vm";
+    Region, "region", RawRegion, gpuvm_region, "region";
+    Buffer, "buffer", RawBuffer, gpuvm_buffer, "buffer";
+    Elastic, "elastic buffer", RawElasticBuffer, gpuvm_elastic, "elastic";
+    Broadcast, "broadcast array", RawBroadcast, gpuvm_broadcast, "broadcast";
+    Module, "module", Module, gpuvm_module, "module";
+    Kernel, "kernel", Kernel, gpuvm_kernel, "kernel";
+    Stream, "stream", StreamHandle, gpuvm_stream, "stream";
+    Launch, "launch", Launch, gpuvm_launch, "launch";
 }
 
 static TABLE: LazyLock<Mutex<SlotMap<DefaultKey, Object>>> = LazyLock::new(Mutex::default);
 
-/// The number of a thing that was made.
-pub fn enter<T: Kind>(thing: T) -> u64 {
+/// The handle of a thing that was made.
+pub fn enter<H: Handle>(thing: H::Thing) -> H {
     let thing = RwLock::new(Some(thing));
-    let object = T::wrap(Arc::new(Held { thing }));
-    TABLE.lock().insert(object).data().as_ffi()
+    let object = Kind::wrap(Arc::new(Held { thing }));
+    H::new(TABLE.lock().insert(object).data().as_ffi())
 }
 
 /// The key of a handle; none where no key has that number.
@@ -170,9 +209,9 @@ pub type Guard<'a, T> = parking_lot::MappedRwLockReadGuard<'a, T>;
 ///
 /// # Errors
 /// [`Gone`], and those of `act`.
-pub fn with<T: Kind, R>(what: &'static str, handle: u64, act: impl FnOnce(&T) -> super::Result<R>) -> super::Result<R> {
-    let held = share(what, handle)?;
-    let guard = held.get(what, handle)?;
+pub fn with<H: Handle, R>(handle: H, act: impl FnOnce(&H::Thing) -> super::Result<R>) -> super::Result<R> {
+    let held = share::<H::Thing>(H::PARAMETER, handle.id())?;
+    let guard = held.get(H::PARAMETER, handle.id())?;
     act(&guard)
 }
 
@@ -180,33 +219,23 @@ pub fn with<T: Kind, R>(what: &'static str, handle: u64, act: impl FnOnce(&T) ->
 ///
 /// # Errors
 /// [`Gone`].
-pub fn copy<T: Kind + Clone>(what: &'static str, handle: u64) -> Result<T, Gone> {
-    let held = share::<T>(what, handle)?;
-    let guard = held.get(what, handle)?;
-    Ok(T::clone(&guard))
-}
-
-/// Frees a handle, and drops what it named.
-///
-/// # Errors
-/// As [`take`].
-pub fn free<T: Kind>(what: &'static str, handle: u64) -> super::Result<()> {
-    drop(take::<T>(what, handle)?);
-    Ok(())
+pub fn copy<H: Handle<Thing: Clone>>(handle: H) -> super::Result<H::Thing> {
+    with(handle, |thing| Ok(thing.clone()))
 }
 
 /// Frees a handle: what it named, once the calls that use it have ended. The null handle names nothing to free, and is an error as well.
 ///
 /// # Errors
 /// [`Gone`].
-pub fn take<T: Kind>(what: &'static str, handle: u64) -> Result<T, Gone> {
+pub fn take<H: Handle>(handle: H) -> Result<H::Thing, Gone> {
+    let (what, wanted) = (H::PARAMETER, H::Thing::NAME);
     let held = {
         let mut table = TABLE.lock();
-        let (key, held) = look::<T>(&table, what, handle)?;
+        let (key, held) = look::<H::Thing>(&table, what, handle.id())?;
         table.remove(key);
         held
     };
-    let wanted = T::NAME;
     let thing = held.thing.write().take();
+    let handle = handle.id();
     thing.ok_or(Gone::NoHandle { what, handle, wanted })
 }

@@ -3,22 +3,18 @@
 use std::{ffi::c_void, sync::Arc, time::Duration};
 
 use bytemuck::Zeroable;
-use gpuvm::{
-    Arg, ElementType, Kernel, Launch, LaunchConfig, LaunchReport, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion,
-    StreamHandle,
-};
+use gpuvm::{Arg, ElementType, LaunchConfig, LaunchReport, RawBroadcast, RawBuffer, RawElasticBuffer, RawRegion};
 
 use crate::{
+    calls,
     code::{Failure, Result, gpuvm_code},
     element::gpuvm_element,
-    guard,
-    handles::{self, Guard, Held, with},
+    handles::{self, Guard, Held},
     module::{gpuvm_kernel, gpuvm_stream},
-    raw::{self, Growing, Out, OutStruct},
+    raw::{self, Growing, OutStruct},
 };
 
 /// A launch in flight.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_launch {
@@ -27,7 +23,6 @@ pub struct gpuvm_launch {
 }
 
 /// What an argument is.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_arg_kind {
@@ -46,7 +41,6 @@ pub enum gpuvm_arg_kind {
 }
 
 /// An argument of a kernel. `gpuvm_arg_u32(5)`, `gpuvm_arg_region(region)` and their like make one; in C11 `GPUVM_ARG(x)` does.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_arg {
@@ -63,7 +57,6 @@ pub struct gpuvm_arg {
 }
 
 /// The shape of a launch. Every field but `size`, `grid[0]` and `block[0]` may be 0 or null.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_launch_options {
@@ -92,7 +85,6 @@ impl Growing for gpuvm_launch_options {
 }
 
 /// What is known of a launch that has ended.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_launch_report {
@@ -109,16 +101,17 @@ impl Growing for gpuvm_launch_report {
 }
 
 impl gpuvm_launch_options {
-    fn config(&self) -> LaunchConfig {
+    fn config(&self) -> Result<LaunchConfig> {
+        raw::unused("reserved", self.reserved)?;
         let or_one = |[x, y, z]: [u32; 3]| [x, y.max(1), z.max(1)];
         let config = LaunchConfig::grid(or_one(self.grid), or_one(self.block))
             .dynamic_shared(self.dynamic_shared_bytes)
             .lane_spans(self.lane_spans)
             .warp_spans(self.warp_spans);
-        match raw::time(self.deadline_ns) {
+        Ok(match raw::time(self.deadline_ns) {
             Some(limit) => config.deadline(limit),
             None => config,
-        }
+        })
     }
 }
 
@@ -155,6 +148,7 @@ impl gpuvm_arg {
             gpuvm_arg_kind::Broadcast,
             gpuvm_arg_kind::Address,
         ];
+        raw::unused("reserved of an argument", self.reserved)?;
         let handle = self.value;
         Ok(match raw::one_of("kind of an argument", self.kind, &KINDS)? {
             gpuvm_arg_kind::Value => self.value()?,
@@ -217,26 +211,17 @@ pub unsafe extern "C" fn gpuvm_kernel_launch(
     arg_count: u64,
     launch: *mut gpuvm_launch,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("launch", launch)?;
-        place.set(gpuvm_launch { id: 0 });
+    calls::make(launch, || {
         let options: gpuvm_launch_options = raw::options("options", options)?;
-        let kernel: Kernel = handles::copy("kernel", kernel.id)?;
+        let kernel = handles::copy(kernel)?;
         let args = raw::list("args", args, arg_count)?;
         let kept = args.iter().map(gpuvm_arg::keep).collect::<Result<Vec<_>>>()?;
         let used = kept.iter().map(Kept::used).collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = used.iter().map(Used::arg).collect();
-        let launch = match options.stream.id {
-            0 => kernel.launch_raw(options.config(), &args)?,
-            id => {
-                let stream: StreamHandle = handles::copy("options.stream", id)?;
-                kernel.launch_raw_on(&stream, options.config(), &args)?
-            }
-        };
-        place.set(gpuvm_launch {
-            id: handles::enter(launch),
-        });
-        Ok(())
+        Ok(match options.stream.id {
+            0 => kernel.launch_raw(options.config()?, &args)?,
+            _ => kernel.launch_raw_on(&handles::copy(options.stream)?, options.config()?, &args)?,
+        })
     })
 }
 
@@ -250,14 +235,10 @@ fn report(place: Option<OutStruct<gpuvm_launch_report>>, report: &LaunchReport) 
     }
 }
 
-fn on_launch(launch: gpuvm_launch, act: impl FnOnce(&Launch) -> Result<()>) -> gpuvm_code {
-    guard(|| with("launch", launch.id, act))
-}
-
 /// Waits for the end of a launch. Returns its error, if it had one, as often as it is asked. `end` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_sync(launch: gpuvm_launch, end: *mut gpuvm_launch_report) -> gpuvm_code {
-    on_launch(launch, |launch| {
+    calls::on(launch, |launch| {
         let place = OutStruct::optional("end", end)?;
         report(place, &launch.sync()?);
         Ok(())
@@ -271,7 +252,7 @@ pub unsafe extern "C" fn gpuvm_launch_wait(
     timeout_ns: u64,
     end: *mut gpuvm_launch_report,
 ) -> gpuvm_code {
-    on_launch(launch, |launch| {
+    calls::on(launch, |launch| {
         let place = OutStruct::optional("end", end)?;
         match launch.wait(Some(Duration::from_nanos(timeout_ns))) {
             Some(outcome) => report(place, &outcome?),
@@ -284,13 +265,13 @@ pub unsafe extern "C" fn gpuvm_launch_wait(
 /// Stores whether a launch has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_is_done(launch: gpuvm_launch, done: *mut bool) -> gpuvm_code {
-    on_launch(launch, |launch| raw::put("done", done, launch.is_done()))
+    calls::get(launch, "done", done, |launch| Ok(launch.is_done()))
 }
 
 /// Asks the kernel to stop: `gpuvm::failed()` becomes true, and accesses that miss return at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_abort(launch: gpuvm_launch) -> gpuvm_code {
-    on_launch(launch, |launch| {
+    calls::on(launch, |launch| {
         launch.abort();
         Ok(())
     })
@@ -299,7 +280,7 @@ pub unsafe extern "C" fn gpuvm_launch_abort(launch: gpuvm_launch) -> gpuvm_code 
 /// Stops the kernel where it stands, and with it the other launches in flight on its GPU. No dirty page is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_kill(launch: gpuvm_launch) -> gpuvm_code {
-    on_launch(launch, |launch| {
+    calls::on(launch, |launch| {
         launch.kill();
         Ok(())
     })
@@ -308,5 +289,5 @@ pub unsafe extern "C" fn gpuvm_launch_kill(launch: gpuvm_launch) -> gpuvm_code {
 /// Frees the handle. The kernel goes on; an error of its that was not asked for is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_free(launch: gpuvm_launch) -> gpuvm_code {
-    guard(|| handles::free::<Launch>("launch", launch.id))
+    calls::free(launch)
 }

@@ -7,9 +7,11 @@
     clippy::missing_safety_doc,
     reason = "gpuvm.h begins with what every pointer has to be, once for all functions"
 )]
+#![allow(non_camel_case_types, reason = "types have their names in C")]
 
 pub mod broadcast;
 pub mod buffer;
+mod calls;
 mod code;
 pub mod elastic;
 pub mod element;

@@ -3,17 +3,17 @@
 use std::{ffi::c_char, path::PathBuf};
 
 use bytemuck::Zeroable;
-use gpuvm::{CompileOptions, Kernel, Module, StreamHandle};
+use gpuvm::CompileOptions;
 
 use crate::{
+    calls,
     code::{Failure, Result, gpuvm_code},
-    guard, handles,
-    raw::{self, Growing, Out},
+    handles,
+    raw::{self, Growing},
     vm::{gpuvm_vm, on_gpu},
 };
 
 /// Compiled source text, for one GPU of a virtual memory.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_module {
@@ -22,7 +22,6 @@ pub struct gpuvm_module {
 }
 
 /// A kernel of a module. It keeps the module.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_kernel {
@@ -31,7 +30,6 @@ pub struct gpuvm_kernel {
 }
 
 /// A further stream of a GPU: launches of one stream run in order, those of different streams beside each other.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_stream {
@@ -40,7 +38,6 @@ pub struct gpuvm_stream {
 }
 
 /// How a source is compiled. Every field but `size` may be 0 or NULL.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_compile_options {
@@ -72,6 +69,7 @@ impl Growing for gpuvm_compile_options {
 
 impl gpuvm_compile_options {
     fn read(&self) -> Result<CompileOptions> {
+        raw::unused("reserved", self.reserved)?;
         let names = raw::texts("header_names", self.header_names, self.header_count)?;
         let texts = raw::texts("header_texts", self.header_texts, self.header_count)?;
         let headers = names.iter().zip(texts);
@@ -106,18 +104,11 @@ pub unsafe extern "C" fn gpuvm_module_compile(
     options: *const gpuvm_compile_options,
     module: *mut gpuvm_module,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("module", module)?;
-        place.set(gpuvm_module { id: 0 });
-        let options: gpuvm_compile_options = raw::options("options", options)?;
-        let options = options.read()?;
+    calls::make(module, || {
+        let options = raw::options::<gpuvm_compile_options>("options", options)?.read()?;
         let kernels = raw::texts("kernels", kernels, kernel_count)?;
         let (name, source) = (raw::text("name", name)?, raw::text("source", source)?);
-        let module = on_gpu(vm, gpu, |gpu| gpu.compile_with(name, source, &kernels, &options))?;
-        place.set(gpuvm_module {
-            id: handles::enter(module),
-        });
-        Ok(())
+        on_gpu(vm, gpu, |gpu| gpu.compile_with(name, source, &kernels, &options))
     })
 }
 
@@ -132,25 +123,18 @@ pub unsafe extern "C" fn gpuvm_module_compile_file(
     options: *const gpuvm_compile_options,
     module: *mut gpuvm_module,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("module", module)?;
-        place.set(gpuvm_module { id: 0 });
-        let options: gpuvm_compile_options = raw::options("options", options)?;
-        let options = options.read()?;
+    calls::make(module, || {
+        let options = raw::options::<gpuvm_compile_options>("options", options)?.read()?;
         let kernels = raw::texts("kernels", kernels, kernel_count)?;
         let path = raw::text("path", path)?;
-        let module = on_gpu(vm, gpu, |gpu| gpu.compile_file_with(path, &kernels, &options))?;
-        place.set(gpuvm_module {
-            id: handles::enter(module),
-        });
-        Ok(())
+        on_gpu(vm, gpu, |gpu| gpu.compile_file_with(path, &kernels, &options))
     })
 }
 
 /// Frees the handle. Its kernels stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_module_free(module: gpuvm_module) -> gpuvm_code {
-    guard(|| handles::free::<Module>("module", module.id))
+    calls::free(module)
 }
 
 /// Finds a kernel by the name that was given when the module was compiled. Free it by `gpuvm_kernel_free`. After an error `*kernel` is the
@@ -161,33 +145,19 @@ pub unsafe extern "C" fn gpuvm_module_kernel(
     name: *const c_char,
     kernel: *mut gpuvm_kernel,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("kernel", kernel)?;
-        place.set(gpuvm_kernel { id: 0 });
-        let module: Module = handles::copy("module", module.id)?;
-        let kernel = module.kernel(raw::text("name", name)?)?;
-        place.set(gpuvm_kernel {
-            id: handles::enter(kernel),
-        });
-        Ok(())
-    })
+    calls::make(kernel, || Ok(handles::copy(module)?.kernel(raw::text("name", name)?)?))
 }
 
 /// Frees the handle. Launches of the kernel go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_kernel_free(kernel: gpuvm_kernel) -> gpuvm_code {
-    guard(|| handles::free::<Kernel>("kernel", kernel.id))
+    calls::free(kernel)
 }
 
 /// Stores how many parameters the kernel has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_kernel_param_count(kernel: gpuvm_kernel, count: *mut u32) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("count", count)?;
-        let kernel: Kernel = handles::copy("kernel", kernel.id)?;
-        place.set(kernel.info().params.len() as u32);
-        Ok(())
-    })
+    calls::get(kernel, "count", count, |kernel| Ok(kernel.info().params.len() as u32))
 }
 
 /// Copies the C++ type of a parameter, counted from 0, to `text` as `gpuvm_vm_gpu_name` does.
@@ -199,8 +169,7 @@ pub unsafe extern "C" fn gpuvm_kernel_param_type(
     capacity: u64,
     length: *mut u64,
 ) -> gpuvm_code {
-    guard(|| {
-        let kernel: Kernel = handles::copy("kernel", kernel.id)?;
+    calls::on(kernel, |kernel| {
         let params = &kernel.info().params;
         let found = params.get(param as usize);
         let refused = || {
@@ -218,19 +187,11 @@ pub unsafe extern "C" fn gpuvm_kernel_param_type(
 /// Makes a further stream of a GPU of the virtual memory. Free it by `gpuvm_stream_free`. After an error `*stream` is the null handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_stream_new(vm: gpuvm_vm, gpu: u32, stream: *mut gpuvm_stream) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("stream", stream)?;
-        place.set(gpuvm_stream { id: 0 });
-        let stream = on_gpu(vm, gpu, |gpu| gpu.stream())?;
-        place.set(gpuvm_stream {
-            id: handles::enter(stream),
-        });
-        Ok(())
-    })
+    calls::make(stream, || on_gpu(vm, gpu, |gpu| gpu.stream()))
 }
 
 /// Frees the handle. Launches on the stream go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_stream_free(stream: gpuvm_stream) -> gpuvm_code {
-    guard(|| handles::free::<StreamHandle>("stream", stream.id))
+    calls::free(stream)
 }

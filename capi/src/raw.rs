@@ -50,15 +50,6 @@ impl<T> Out<T> {
     }
 }
 
-/// Stores a result where it has to have a place.
-///
-/// # Errors
-/// [`Failure::Pointer`].
-pub fn put<T>(what: &'static str, place: *mut T, value: T) -> Result<()> {
-    Out::new(what, place)?.set(value);
-    Ok(())
-}
-
 /// A text that has to be there.
 ///
 /// # Errors
@@ -100,7 +91,27 @@ fn counted<T>(what: &'static str, count: u64) -> Result<Option<usize>> {
     match bytes.map(isize::try_from) {
         Some(Ok(0)) => Ok(None),
         Some(Ok(_)) => Ok(Some(count as usize)),
-        _ => Err(Failure::value(what, count, "an address space does not hold as much")),
+        _ => Err(too_many(what, count)),
+    }
+}
+
+/// More values than there can be.
+pub fn too_many(what: &'static str, count: u64) -> Failure {
+    Failure::value(what, count, "an address space does not hold as much")
+}
+
+/// A field that a later version may use.
+///
+/// # Errors
+/// [`Failure::Value`] where it is set: the program knows more than this library.
+pub fn unused(what: &'static str, number: u32) -> Result<()> {
+    match number {
+        0 => Ok(()),
+        set => Err(Failure::value(
+            what,
+            set,
+            "this library has no use for it; set it to 0, or use a newer one",
+        )),
     }
 }
 

@@ -3,19 +3,18 @@
 use std::ffi::{c_char, c_void};
 
 use bytemuck::Zeroable;
-use gpuvm::{Advice, Integrity, Placement, RawRegion, RegionBuilder, Untyped, Vm};
+use gpuvm::{Advice, Integrity, Placement, RawRegion, RegionBuilder, Untyped};
 
 use crate::{
+    calls,
     code::{Failure, Result, gpuvm_code},
     element::gpuvm_element,
-    guard,
-    handles::{self, with},
+    guard, handles,
     raw::{self, Growing, Out, OutStruct},
     vm::gpuvm_vm,
 };
 
 /// An array whose pages kernels fetch: the argument for a `gpuvm::array<T>` parameter.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_region {
@@ -24,7 +23,6 @@ pub struct gpuvm_region {
 }
 
 /// What a read does with a page that has no frame. It never changes results.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_placement {
@@ -46,7 +44,6 @@ const PLACEMENTS: [Placement; 4] = [
 ];
 
 /// Whether pages have checksums.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_integrity {
@@ -59,7 +56,6 @@ pub enum gpuvm_integrity {
 const INTEGRITIES: [Integrity; 2] = [Integrity::Unchecked, Integrity::Crc32c];
 
 /// How kernels will use a region. It changes what launches cost, never what they compute.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_advice {
@@ -93,7 +89,6 @@ const ADVICES: [Advice; 8] = [
 ];
 
 /// What a region is to be. Every field but `size` may be 0 or NULL.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_region_options {
@@ -119,8 +114,8 @@ pub struct gpuvm_region_options {
     pub replicas: u32,
     /// `gpuvm_integrity`.
     pub integrity: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Whose pages stay while frames are short: see `gpuvm_region_set_priority`.
+    pub priority: i32,
 }
 
 impl Growing for gpuvm_region_options {
@@ -128,7 +123,6 @@ impl Growing for gpuvm_region_options {
 }
 
 /// How a region's homes are.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_region_health {
@@ -156,18 +150,12 @@ fn make(
     region: *mut gpuvm_region,
     last: impl FnOnce(RegionBuilder<Untyped>, &gpuvm_region_options) -> Result<RawRegion>,
 ) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("region", region)?;
-        place.set(gpuvm_region { id: 0 });
+    calls::make(region, || {
         let options = raw::options("options", options)?;
         let element = element.read()?;
-        let vm: Vm = handles::copy("vm", vm.id)?;
+        let vm = handles::copy(vm)?;
         let builder = vm.gpu(options.gpu as usize)?.raw_region(element);
-        let region = last(options.apply(builder)?, &options)?;
-        place.set(gpuvm_region {
-            id: handles::enter(region),
-        });
-        Ok(())
+        last(options.apply(builder)?, &options)
     })
 }
 
@@ -175,7 +163,10 @@ impl gpuvm_region_options {
     fn apply(&self, builder: RegionBuilder<Untyped>) -> Result<RegionBuilder<Untyped>> {
         let placement = raw::one_of("placement", self.placement, &PLACEMENTS)?;
         let integrity = raw::one_of("integrity", self.integrity, &INTEGRITIES)?;
-        let mut builder = builder.placement(placement).integrity(integrity);
+        let mut builder = builder
+            .placement(placement)
+            .integrity(integrity)
+            .priority(self.priority);
         if let Some(name) = raw::optional_text("name", self.name)? {
             builder = builder.name(name);
         }
@@ -242,8 +233,10 @@ pub unsafe extern "C" fn gpuvm_region_borrowed(
             let (what, is) = ("memory", "is NULL");
             return Err(Failure::Pointer { what, is });
         }
-        // SAFETY: C's caller lends the memory until `gpuvm_region_free` has returned, which closes the region.
-        Ok(unsafe { builder.over_memory(memory.cast(), length) }?)
+        let bytes = length.checked_mul(element.read()?.bytes() as u64);
+        let bytes = bytes.ok_or_else(|| raw::too_many("length", length))?;
+        // SAFETY: C's caller lends the memory until `gpuvm_region_free` has returned, which closes the region, and for good if that tells so.
+        Ok(unsafe { builder.from_owner((), memory.cast(), bytes) }?)
     })
 }
 
@@ -284,24 +277,28 @@ pub unsafe extern "C" fn gpuvm_region_map_file(
 /// `GPUVM_CODE_STILL_USED`: memory that it borrowed may still be reached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_free(region: gpuvm_region) -> gpuvm_code {
-    guard(|| Ok(handles::take::<RawRegion>("region", region.id)?.close()?))
-}
-
-/// Calls `act` with a region.
-fn on_region(region: gpuvm_region, act: impl FnOnce(&RawRegion) -> Result<()>) -> gpuvm_code {
-    guard(|| with("region", region.id, act))
+    guard(|| Ok(handles::take(region)?.close()?))
 }
 
 /// Stores its length in elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_length(region: gpuvm_region, length: *mut u64) -> gpuvm_code {
-    on_region(region, |region| raw::put("length", length, region.len()))
+    calls::get(region, "length", length, |region| Ok(region.len()))
 }
 
 /// Stores how many pages it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_pages(region: gpuvm_region, pages: *mut u64) -> gpuvm_code {
-    on_region(region, |region| raw::put("pages", pages, region.pages()))
+    calls::get(region, "pages", pages, |region| Ok(region.pages()))
+}
+
+/// Stores the device address of its first element, where all elements lie as plain memory for good: of a region that is never evicted, on the
+/// GPU that it was made on, once kernels have touched each of its pages. Else 0. It is for reading: stores there never reach the home.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_resident_address(region: gpuvm_region, address: *mut u64) -> gpuvm_code {
+    calls::get(region, "address", address, |region| {
+        Ok(region.resident_addr()?.unwrap_or(0))
+    })
 }
 
 /// Copies elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region.
@@ -312,9 +309,7 @@ pub unsafe extern "C" fn gpuvm_region_read(
     data: *mut c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_region(region, |region| {
-        Ok(region.read_bytes(first, raw::bytes_mut("data", data, bytes)?)?)
-    })
+    calls::read(region, first, data, bytes, RawRegion::read_bytes)
 }
 
 /// As `gpuvm_region_read`; or, when the GPU is lost, as the home holds the elements: without what was only in GPU memory.
@@ -325,9 +320,7 @@ pub unsafe extern "C" fn gpuvm_region_read_home(
     data: *mut c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_region(region, |region| {
-        Ok(region.read_home_bytes(first, raw::bytes_mut("data", data, bytes)?)?)
-    })
+    calls::read(region, first, data, bytes, RawRegion::read_home_bytes)
 }
 
 /// Stores elements from `first` on, `bytes` bytes, which are whole elements, after the launches that name the region. Later launches see them.
@@ -338,33 +331,31 @@ pub unsafe extern "C" fn gpuvm_region_write(
     data: *const c_void,
     bytes: u64,
 ) -> gpuvm_code {
-    on_region(region, |region| {
-        Ok(region.write_bytes(first, raw::bytes("data", data, bytes)?)?)
-    })
+    calls::write(region, first, data, bytes, RawRegion::write_bytes)
 }
 
 /// Writes home what launches wrote that were enqueued before, and waits for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_flush(region: gpuvm_region) -> gpuvm_code {
-    on_region(region, |region| Ok(region.flush()?))
+    calls::on(region, |region| Ok(region.flush()?))
 }
 
 /// Writes dirty pages home without waiting for launches.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_flush_beside(region: gpuvm_region) -> gpuvm_code {
-    on_region(region, |region| Ok(region.flush_beside()?))
+    calls::on(region, |region| Ok(region.flush_beside()?))
 }
 
 /// Writes dirty pages home and gives the frames back. Waits for the launches that name the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_evict(region: gpuvm_region) -> gpuvm_code {
-    on_region(region, |region| Ok(region.evict()?))
+    calls::on(region, |region| Ok(region.evict()?))
 }
 
 /// Says how the launches to come will use the region, by a `gpuvm_advice`. Stores whether this region follows it; `followed` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_advise(region: gpuvm_region, advice: u32, followed: *mut bool) -> gpuvm_code {
-    on_region(region, |region| {
+    calls::on(region, |region| {
         let place = Out::optional("followed", followed)?;
         let followed = region.advise(raw::one_of("advice", advice, &ADVICES)?)?;
         if let Some(place) = place {
@@ -374,17 +365,31 @@ pub unsafe extern "C" fn gpuvm_region_advise(region: gpuvm_region, advice: u32, 
     })
 }
 
+/// Says whose pages stay: while frames are short, pages of a region leave when no page of a region of lower priority can. Launches that run
+/// follow it from some moment on. The eight lowest priorities of the regions that are there are told apart, those above are one. A region that
+/// is never evicted has no use for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_set_priority(region: gpuvm_region, priority: i32) -> gpuvm_code {
+    calls::on(region, |region| Ok(region.set_priority(priority)?))
+}
+
+/// Stores the priority that was said last: by the options, or by `gpuvm_region_set_priority`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_priority(region: gpuvm_region, priority: *mut i32) -> gpuvm_code {
+    calls::get(region, "priority", priority, |region| Ok(region.priority()))
+}
+
 /// Drops the pages that lie wholly in `count` elements from `first` on, without writing them home: each holds what its home holds. Waits for
 /// the launches that name the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_discard(region: gpuvm_region, first: u64, count: u64) -> gpuvm_code {
-    on_region(region, |region| Ok(region.discard(first..first.saturating_add(count))?))
+    calls::on(region, |region| Ok(region.discard(first..first.saturating_add(count))?))
 }
 
 /// Stores how the region's homes are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_region_get_health(region: gpuvm_region, health: *mut gpuvm_region_health) -> gpuvm_code {
-    on_region(region, |region| {
+    calls::on(region, |region| {
         let place = OutStruct::new("health", health)?;
         let health = region.health()?;
         place.set(gpuvm_region_health {

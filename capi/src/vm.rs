@@ -9,9 +9,10 @@ use std::{
 };
 
 use bytemuck::Zeroable;
-use gpuvm::{Error, TransportKind, Vm, VmGpu};
+use gpuvm::{Error, TransportKind, VmGpu};
 
 use crate::{
+    calls,
     code::{Failure, Result, gpuvm_code},
     guard, handles,
     raw::{self, Growing, Out, OutStruct},
@@ -20,7 +21,6 @@ use options::gpuvm_vm_options;
 
 /// A virtual memory, with one GPU or several. Its GPUs, and what they hold, end when its handle and those of all regions, buffers, modules,
 /// kernels and launches of it are freed.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct gpuvm_vm {
@@ -29,7 +29,6 @@ pub struct gpuvm_vm {
 }
 
 /// What fills the frames.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_transport {
@@ -44,7 +43,6 @@ pub enum gpuvm_transport {
 }
 
 /// A GPU of a virtual memory.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_gpu_info {
@@ -71,7 +69,6 @@ impl Growing for gpuvm_gpu_info {
 }
 
 /// What became of a change of the number of frames.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_resized {
@@ -93,38 +90,29 @@ impl Growing for gpuvm_resized {
 
 /// Calls `act` with a GPU of a virtual memory. The handle may be freed meanwhile.
 pub(crate) fn on_gpu<R>(vm: gpuvm_vm, gpu: u32, act: impl FnOnce(&VmGpu) -> Result<R, Error>) -> Result<R> {
-    let vm: Vm = handles::copy("vm", vm.id)?;
-    Ok(act(vm.gpu(gpu as usize)?)?)
+    Ok(act(handles::copy(vm)?.gpu(gpu as usize)?)?)
 }
 
 /// Makes a virtual memory. `options`: NULL for the defaults, which are the first NVIDIA GPU, or the simulated one where there is none, with 64
 /// MiB of frames. Free it by `gpuvm_vm_free`. After an error `*vm` is the null handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_new(options: *const gpuvm_vm_options, vm: *mut gpuvm_vm) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("vm", vm)?;
-        place.set(gpuvm_vm { id: 0 });
-        let vm = raw::options("options", options)?.builder()?.build()?;
-        place.set(gpuvm_vm { id: handles::enter(vm) });
-        Ok(())
+    calls::make(vm, || {
+        let options: gpuvm_vm_options = raw::options("options", options)?;
+        Ok(options.builder()?.build()?)
     })
 }
 
 /// Frees the handle. Regions, buffers and all else that was made of the virtual memory go on, each until it is freed itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_free(vm: gpuvm_vm) -> gpuvm_code {
-    guard(|| handles::free::<Vm>("vm", vm.id))
+    calls::free(vm)
 }
 
 /// Stores how many GPUs the virtual memory has. Each is named by its place, from 0 on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_gpu_count(vm: gpuvm_vm, count: *mut u32) -> gpuvm_code {
-    guard(|| {
-        let place = Out::new("count", count)?;
-        let vm: Vm = handles::copy("vm", vm.id)?;
-        place.set(vm.gpus().len() as u32);
-        Ok(())
-    })
+    calls::get(vm, "count", count, |vm| Ok(vm.gpus().len() as u32))
 }
 
 /// Stores what is known of a GPU of the virtual memory.
@@ -201,6 +189,18 @@ pub unsafe extern "C" fn gpuvm_vm_resize_frames(
     })
 }
 
+/// Says when frames of a GPU give up their memory for others: those of low priority do first, among frames and elastic buffers
+/// (`gpuvm_elastic_set_priority`). It holds for the next who is short, in a virtual memory with `frame_capacity`; without, frames stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_vm_set_frame_priority(vm: gpuvm_vm, gpu: u32, priority: i32) -> gpuvm_code {
+    guard(|| {
+        on_gpu(vm, gpu, |gpu| {
+            gpu.set_frame_priority(priority);
+            Ok(())
+        })
+    })
+}
+
 /// Stores a count of bytes where the program wants it.
 fn put_bytes(bytes: *mut u64, count: impl FnOnce() -> Result<u64>) -> gpuvm_code {
     guard(|| {
@@ -217,17 +217,13 @@ fn put_bytes(bytes: *mut u64, count: impl FnOnce() -> Result<u64>) -> gpuvm_code
 /// launches that name them. Stores how many bytes those are; `bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_pause(vm: gpuvm_vm, tag: *const c_char, bytes: *mut u64) -> gpuvm_code {
-    put_bytes(bytes, || {
-        Ok(handles::copy::<Vm>("vm", vm.id)?.pause(raw::text("tag", tag)?)?)
-    })
+    put_bytes(bytes, || Ok(handles::copy(vm)?.pause(raw::text("tag", tag)?)?))
 }
 
 /// Brings the contents of paused elastic buffers with the tag back to where they were. `bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_resume(vm: gpuvm_vm, tag: *const c_char, bytes: *mut u64) -> gpuvm_code {
-    put_bytes(bytes, || {
-        Ok(handles::copy::<Vm>("vm", vm.id)?.resume(raw::text("tag", tag)?)?)
-    })
+    put_bytes(bytes, || Ok(handles::copy(vm)?.resume(raw::text("tag", tag)?)?))
 }
 
 /// Gives up to `most` bytes of GPU memory that elastic buffers do not use back to the driver. Stores how many there were; `bytes` may be NULL.
@@ -252,7 +248,7 @@ pub unsafe extern "C" fn gpuvm_vm_borrow_again(vm: gpuvm_vm, gpu: u32, most: u64
 /// Takes back homes that were lost and are there again, and catches up with them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_vm_catch_up(vm: gpuvm_vm) -> gpuvm_code {
-    guard(|| Ok(handles::copy::<Vm>("vm", vm.id)?.catch_up()?))
+    guard(|| Ok(handles::copy(vm)?.catch_up()?))
 }
 
 /// Calls `iteration(context)` once in this thread, and notes which pages of broadcast arrays each GPU reads meanwhile. Then each GPU subscribes
@@ -268,7 +264,7 @@ pub unsafe extern "C" fn gpuvm_vm_track(
             let (what, is) = ("iteration", "is NULL");
             return Err(Failure::Pointer { what, is });
         };
-        let vm: Vm = handles::copy("vm", vm.id)?;
+        let vm = handles::copy(vm)?;
         let value = vm.track(|| {
             // SAFETY: C's caller passed a function that takes this context and does not throw.
             Ok(unsafe { iteration(context) })

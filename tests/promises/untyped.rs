@@ -212,9 +212,10 @@ __global__ void negate(gpuvm::array<int> a) { for (auto i = threadIdx.x; i < a.s
     let mut memory: Vec<i32> = (0..N as i32).collect();
     let base = memory.as_mut_ptr().cast();
     // SAFETY: `memory` is left alone until `close` has returned.
-    let lent = unsafe { vm.raw_region(ElementType::I32).name("lent").over_memory(base, N) }.unwrap();
-    // SAFETY: refused before anybody uses it.
-    let again = unsafe { vm.raw_region(ElementType::I32).name("again").over_memory(base, N) };
+    let lend = |name: &str| unsafe { vm.raw_region(ElementType::I32).name(name).from_owner((), base, 4 * N) };
+    let lent = lend("lent").unwrap();
+    // Refused before anybody uses it.
+    let again = lend("again");
     let message = refused(again.map(|_| ()));
     assert!(message.contains("region `again` overlaps region `lent`"), "{message}");
     let launch = negate.launch_raw(LaunchConfig::new(1, 64), &[Arg::from(&lent)]);

@@ -25,6 +25,8 @@ class error : public std::runtime_error {
     error(gpuvm_code code, const std::string& text) : std::runtime_error(text), code_(code) {}
 
     gpuvm_code code() const noexcept { return code_; }
+    // GPU or host memory is short: nothing was changed, and the same may work later.
+    bool is_out_of_memory() const noexcept { return code_ == GPUVM_CODE_OUT_OF_MEMORY; }
 
   private:
     gpuvm_code code_;
@@ -71,6 +73,32 @@ gpuvm_element element_of() {
 
 namespace detail {
 
+// What a function of gpuvm.h stores behind its last pointer.
+template <class T, class Function, class... Args>
+T stored(Function function, Args... args) {
+    T out{};
+    check(function(args..., &out));
+    return out;
+}
+// The same of a structure that begins with its size.
+template <class T, class Function, class... Args>
+T filled(Function function, Args... args) {
+    auto out = sized<T>();
+    check(function(args..., &out));
+    return out;
+}
+
+// A text that a function of gpuvm.h copies.
+template <class Function, class C>
+std::string text(Function function, C handle, std::uint32_t number) {
+    std::uint64_t length = 0;
+    check(function(handle, number, nullptr, 0, &length));
+    std::string out(length, '\0');
+    // C++17 keeps a zero behind the text, and has room for one there.
+    check(function(handle, number, out.data(), length + 1, nullptr));
+    return out;
+}
+
 // A handle of gpuvm.h and who frees it.
 template <class C, gpuvm_code (*Free)(C)>
 class handle {
@@ -116,11 +144,7 @@ class elements : public handle<C, Free> {
     using handle<C, Free>::handle;
 
     // Elements.
-    std::uint64_t size() const {
-        std::uint64_t length = 0;
-        check(Length(this->raw(), &length));
-        return length;
-    }
+    std::uint64_t size() const { return stored<std::uint64_t>(Length, this->raw()); }
     // Copies `count` elements from `first` on.
     void read(std::uint64_t first, T* out, std::uint64_t count) const {
         check(Read(this->raw(), first, out, count * sizeof(T)));
@@ -156,17 +180,21 @@ class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm
     }
     // Whether the region follows it.
     bool advise(gpuvm_advice advice) const {
-        bool followed = false;
-        check(gpuvm_region_advise(this->raw(), advice, &followed));
-        return followed;
+        return detail::stored<bool>(gpuvm_region_advise, this->raw(), static_cast<std::uint32_t>(advice));
     }
+    std::uint64_t pages() const { return detail::stored<std::uint64_t>(gpuvm_region_pages, this->raw()); }
+    // The device address of the first element, of a region that is never evicted and whose pages are all there; else 0.
+    std::uint64_t resident_address() const {
+        return detail::stored<std::uint64_t>(gpuvm_region_resident_address, this->raw());
+    }
+    // Whose pages stay while frames are short.
+    void set_priority(std::int32_t priority) const { check(gpuvm_region_set_priority(this->raw(), priority)); }
+    std::int32_t priority() const { return detail::stored<std::int32_t>(gpuvm_region_priority, this->raw()); }
     void read_home(std::uint64_t first, T* out, std::uint64_t count) const {
         check(gpuvm_region_read_home(this->raw(), first, out, count * sizeof(T)));
     }
     gpuvm_region_health health() const {
-        auto out = sized<gpuvm_region_health>();
-        check(gpuvm_region_get_health(this->raw(), &out));
-        return out;
+        return detail::filled<gpuvm_region_health>(gpuvm_region_get_health, this->raw());
     }
 };
 
@@ -186,27 +214,17 @@ class Elastic : public detail::elements<T, gpuvm_elastic, gpuvm_elastic_free, gp
     using Elastic::elements::elements;
 
     gpuvm_grown grow(std::uint64_t count) const {
-        auto out = sized<gpuvm_grown>();
-        check(gpuvm_elastic_grow(this->raw(), count, &out));
-        return out;
+        return detail::filled<gpuvm_grown>(gpuvm_elastic_grow, this->raw(), count);
     }
     gpuvm_grown ensure(std::uint64_t count) const {
-        auto out = sized<gpuvm_grown>();
-        check(gpuvm_elastic_ensure(this->raw(), count, &out));
-        return out;
+        return detail::filled<gpuvm_grown>(gpuvm_elastic_ensure, this->raw(), count);
     }
     void shrink(std::uint64_t count) const { check(gpuvm_elastic_shrink(this->raw(), count)); }
-    std::uint64_t capacity() const {
-        std::uint64_t out = 0;
-        check(gpuvm_elastic_capacity(this->raw(), &out));
-        return out;
-    }
+    // Who gives up unused memory first when it is short: those of low priority.
+    void set_priority(std::int32_t priority) const { check(gpuvm_elastic_set_priority(this->raw(), priority)); }
+    std::uint64_t capacity() const { return detail::stored<std::uint64_t>(gpuvm_elastic_capacity, this->raw()); }
     // The device address of the first element.
-    std::uint64_t pointer() const {
-        std::uint64_t out = 0;
-        check(gpuvm_elastic_pointer(this->raw(), &out));
-        return out;
-    }
+    std::uint64_t pointer() const { return detail::stored<std::uint64_t>(gpuvm_elastic_pointer, this->raw()); }
 };
 
 // An array of which each subscribed GPU holds a copy: the argument for a gpuvm::broadcast<T>.
@@ -227,15 +245,11 @@ class Broadcast : public detail::elements<T, gpuvm_broadcast, gpuvm_broadcast_fr
         check(gpuvm_broadcast_unsubscribe(this->raw(), gpu, first, count));
     }
     std::uint32_t owner(std::uint64_t element) const {
-        std::uint32_t gpu = 0;
-        check(gpuvm_broadcast_owner(this->raw(), element, &gpu));
-        return gpu;
+        return detail::stored<std::uint32_t>(gpuvm_broadcast_owner, this->raw(), element);
     }
     // Bit n is that of GPU n.
     std::uint32_t subscribers(std::uint64_t element) const {
-        std::uint32_t gpus = 0;
-        check(gpuvm_broadcast_subscribers(this->raw(), element, &gpus));
-        return gpus;
+        return detail::stored<std::uint32_t>(gpuvm_broadcast_subscribers, this->raw(), element);
     }
 };
 
@@ -251,11 +265,7 @@ class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_fr
     using handle::handle;
 
     // Waits for its end, and throws its error.
-    gpuvm_launch_report sync() const {
-        auto out = sized<gpuvm_launch_report>();
-        check(gpuvm_launch_sync(raw(), &out));
-        return out;
-    }
+    gpuvm_launch_report sync() const { return detail::filled<gpuvm_launch_report>(gpuvm_launch_sync, raw()); }
     // Waits for so many nanoseconds at most; whether it has ended. Throws its error.
     bool wait(std::uint64_t timeout_ns) const {
         const gpuvm_code code = gpuvm_launch_wait(raw(), timeout_ns, nullptr);
@@ -263,11 +273,7 @@ class [[nodiscard]] Launch : public detail::handle<gpuvm_launch, gpuvm_launch_fr
         check(code);
         return true;
     }
-    bool done() const {
-        bool out = false;
-        check(gpuvm_launch_is_done(raw(), &out));
-        return out;
-    }
+    bool done() const { return detail::stored<bool>(gpuvm_launch_is_done, raw()); }
     void abort() const { check(gpuvm_launch_abort(raw())); }
     void kill() const { check(gpuvm_launch_kill(raw())); }
 };
@@ -344,11 +350,9 @@ class Kernel : public detail::handle<gpuvm_kernel, gpuvm_kernel_free> {
         check(gpuvm_kernel_launch(raw(), &config, all, sizeof...(Args), &launch));
         return Launch(launch);
     }
-    std::uint32_t parameters() const {
-        std::uint32_t count = 0;
-        check(gpuvm_kernel_param_count(raw(), &count));
-        return count;
-    }
+    std::uint32_t parameters() const { return detail::stored<std::uint32_t>(gpuvm_kernel_param_count, raw()); }
+    // The C++ type of a parameter, counted from 0.
+    std::string parameter(std::uint32_t param) const { return detail::text(gpuvm_kernel_param_type, raw(), param); }
 };
 
 // Compiled source text.
@@ -463,47 +467,45 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         return Stream(stream);
     }
 
-    std::uint32_t gpus() const {
-        std::uint32_t count = 0;
-        check(gpuvm_vm_gpu_count(raw(), &count));
-        return count;
-    }
+    std::uint32_t gpus() const { return detail::stored<std::uint32_t>(gpuvm_vm_gpu_count, raw()); }
+    std::string gpu_name(std::uint32_t gpu = 0) const { return detail::text(gpuvm_vm_gpu_name, raw(), gpu); }
     gpuvm_gpu_info info(std::uint32_t gpu = 0) const {
-        auto out = sized<gpuvm_gpu_info>();
-        check(gpuvm_vm_gpu_info(raw(), gpu, &out));
-        return out;
+        return detail::filled<gpuvm_gpu_info>(gpuvm_vm_gpu_info, raw(), gpu);
     }
-    gpuvm_stats stats(std::uint32_t gpu = 0) const {
-        auto out = sized<gpuvm_stats>();
-        check(gpuvm_vm_stats(raw(), gpu, &out));
-        return out;
+    gpuvm_stats stats(std::uint32_t gpu = 0) const { return detail::filled<gpuvm_stats>(gpuvm_vm_stats, raw(), gpu); }
+    // Nanoseconds from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed.
+    std::uint64_t fault_ns(double quantile, std::uint32_t gpu = 0) const {
+        return detail::stored<std::uint64_t>(gpuvm_vm_fault_ns, raw(), gpu, quantile);
     }
     gpuvm_resized resize_frames(std::uint64_t bytes, std::uint64_t within_ns = 0, std::uint32_t gpu = 0) const {
-        auto out = sized<gpuvm_resized>();
-        check(gpuvm_vm_resize_frames(raw(), gpu, bytes, within_ns, &out));
-        return out;
+        return detail::filled<gpuvm_resized>(gpuvm_vm_resize_frames, raw(), gpu, bytes, within_ns);
+    }
+    // When memory is short frames and elastic buffers of low priority give it first.
+    void set_frame_priority(std::int32_t priority, std::uint32_t gpu = 0) const {
+        check(gpuvm_vm_set_frame_priority(raw(), gpu, priority));
     }
     gpuvm_elastic_stats elastic_stats(std::uint32_t gpu = 0) const {
-        auto out = sized<gpuvm_elastic_stats>();
-        check(gpuvm_vm_elastic_stats(raw(), gpu, &out));
-        return out;
+        return detail::filled<gpuvm_elastic_stats>(gpuvm_vm_elastic_stats, raw(), gpu);
     }
     // Bytes that were brought to host memory.
     std::uint64_t pause(const std::string& tag) const {
-        std::uint64_t bytes = 0;
-        check(gpuvm_vm_pause(raw(), tag.c_str(), &bytes));
-        return bytes;
+        return detail::stored<std::uint64_t>(gpuvm_vm_pause, raw(), tag.c_str());
     }
     std::uint64_t resume(const std::string& tag) const {
-        std::uint64_t bytes = 0;
-        check(gpuvm_vm_resume(raw(), tag.c_str(), &bytes));
-        return bytes;
+        return detail::stored<std::uint64_t>(gpuvm_vm_resume, raw(), tag.c_str());
     }
     std::uint64_t trim(std::uint64_t most, std::uint32_t gpu = 0) const {
-        std::uint64_t bytes = 0;
-        check(gpuvm_vm_trim(raw(), gpu, most, &bytes));
-        return bytes;
+        return detail::stored<std::uint64_t>(gpuvm_vm_trim, raw(), gpu, most);
     }
+    // Bytes of memory of neighbour GPUs that they have back, and that are borrowed again.
+    std::uint64_t give_back_borrowed(std::uint64_t most, std::uint32_t gpu = 0) const {
+        return detail::stored<std::uint64_t>(gpuvm_vm_give_back_borrowed, raw(), gpu, most);
+    }
+    std::uint64_t borrow_again(std::uint64_t most, std::uint32_t gpu = 0) const {
+        return detail::stored<std::uint64_t>(gpuvm_vm_borrow_again, raw(), gpu, most);
+    }
+    // Takes back homes that were lost and are there again, and catches up with them.
+    void catch_up() const { check(gpuvm_vm_catch_up(raw())); }
     // Calls `iteration()` once, and has GPUs subscribe to what they read of broadcast arrays meanwhile. What it throws
     // is thrown.
     template <class Iteration>

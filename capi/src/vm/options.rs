@@ -14,7 +14,6 @@ use crate::{
 };
 
 /// Memory of a neighbour GPU as a place between frames and homes.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_loan {
@@ -27,7 +26,6 @@ pub struct gpuvm_loan {
 }
 
 /// What RDMA devices do: of the transports `rxe`, `mlx5` and of memory nodes. A field that is 0 has its default.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 pub struct gpuvm_rdma_options {
@@ -50,7 +48,6 @@ pub struct gpuvm_rdma_options {
 }
 
 /// How a process shares a GPU's memory with others.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum gpuvm_tenancy {
@@ -64,7 +61,6 @@ pub enum gpuvm_tenancy {
 
 /// What a virtual memory is to be. Set `size`; every field that is 0 or NULL has its default, so begin with
 /// `gpuvm_vm_options options = {.size = sizeof options};`. Texts and lists need to stay until `gpuvm_vm_new` returns.
-#[allow(non_camel_case_types, reason = "C's name")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Zeroable)]
 pub struct gpuvm_vm_options {
@@ -99,6 +95,9 @@ pub struct gpuvm_vm_options {
     pub frame_capacity: u64,
     /// Bytes of frames that stay when buffers find no memory. 0: an eighth of `frame_memory`.
     pub frame_minimum: u64,
+    /// Bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver, down to
+    /// `frame_minimum`; where more are and pages leave their frames, they grow. With `frame_capacity`. 0: nobody looks.
+    pub frames_leave_free: u64,
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. 0: 4 KiB.
     pub page_size: u64,
     /// Longest wait of a lane in nanoseconds. 0: 10 s.
@@ -107,7 +106,7 @@ pub struct gpuvm_vm_options {
     pub launch_deadline_ns: u64,
     /// Bytes of each lending neighbour for a second path. 0: none.
     pub second_path: u64,
-    /// Frames of low priority go first.
+    /// With `frame_capacity`: when memory is short frames and elastic buffers of low priority give it first.
     pub frame_priority: i32,
     /// Regions that may live at one time. 0: 256.
     pub regions_max: u32,
@@ -149,8 +148,15 @@ pub struct gpuvm_vm_options {
     pub sim_lanes: u32,
     /// Simulated GPU: neighbours. 0: as many as lend.
     pub sim_neighbours: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Simulated GPU: not 0 for launches that wait for room as on hardware, so that one which waits for a launch behind it waits for ever.
+    /// 0: each finds room for a block on each worker.
+    pub sim_waits_for_room: u32,
+    /// Simulated GPU: a folder of modules that were compiled before by the same version of the library, or NULL. What is found there needs no
+    /// compiler on this machine; with `sim_seeded` all is compiled anew.
+    pub sim_precompiled: *const c_char,
+    /// Simulated GPU: a folder that gets each module which is compiled, for `sim_precompiled`, or NULL. What a module is compiled with depends
+    /// on the transport and on `guarded_regions`.
+    pub sim_precompile_into: *const c_char,
     /// What RDMA devices do.
     pub rdma: gpuvm_rdma_options,
 }
@@ -207,6 +213,7 @@ impl gpuvm_vm_options {
         let builder = unless_zero(builder, self.frame_memory, VmBuilder::frame_memory);
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
         let builder = unless_zero(builder, self.frame_minimum, VmBuilder::frame_minimum);
+        let builder = unless_zero(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
         let builder = unless_zero(builder, self.page_size, VmBuilder::page_size);
         let builder = unless_zero(builder, self.regions_max, VmBuilder::regions_max);
         let builder = builder
@@ -215,6 +222,17 @@ impl gpuvm_vm_options {
             .guarded_regions(self.guarded_regions != 0)
             .tenancy(self.tenancy()?)
             .transport(self.transport()?);
+        let from = raw::optional_text("sim_precompiled", self.sim_precompiled)?;
+        let into = raw::optional_text("sim_precompile_into", self.sim_precompile_into)?;
+        let builder = match (from, into) {
+            (None, None) => builder,
+            (Some(from), None) => builder.precompiled(from),
+            (None, Some(into)) => builder.precompile_into(into),
+            (Some(_), Some(into)) => {
+                let reason = "modules come from sim_precompiled, and none is compiled: leave one of the two NULL";
+                return Err(Failure::value("sim_precompile_into", into, reason));
+            }
+        };
         let builder = match raw::time(self.wait_limit_ns) {
             Some(limit) => builder.wait_limit(limit),
             None => builder,
@@ -224,6 +242,9 @@ impl gpuvm_vm_options {
             None => builder,
         };
         let loans = raw::list("loans", self.loans, self.loan_count)?;
+        loans
+            .iter()
+            .try_for_each(|loan| raw::unused("reserved of a loan", loan.reserved))?;
         let builder = loans.iter().fold(builder, |builder, loan| match loan.bytes {
             0 => builder.borrow_from(loan.ordinal, Loan::Auto),
             bytes => builder.borrow_from(loan.ordinal, bytes),
@@ -258,8 +279,15 @@ impl gpuvm_vm_options {
 
     /// Whether a setting of simulated GPUs is set.
     fn says_of_simulated(&self) -> bool {
-        let numbers = [self.sim_workers, self.sim_lanes, self.sim_neighbours, self.sim_seeded];
-        numbers != [0; 4] || self.sim_memory != 0 || !self.sim_shared_as.is_null()
+        let numbers = [
+            self.sim_workers,
+            self.sim_lanes,
+            self.sim_neighbours,
+            self.sim_seeded,
+            self.sim_waits_for_room,
+        ];
+        let texts = [self.sim_shared_as, self.sim_precompiled, self.sim_precompile_into];
+        numbers.iter().any(|number| *number != 0) || self.sim_memory != 0 || texts.iter().any(|text| !text.is_null())
     }
 
     fn simulated(&self) -> Result<SimulatedGpu> {
@@ -267,6 +295,7 @@ impl gpuvm_vm_options {
         let gpu = unless_zero(gpu, self.sim_lanes, SimulatedGpu::lanes_per_worker);
         let gpu = unless_zero(gpu, self.sim_memory, SimulatedGpu::memory);
         let gpu = unless_zero(gpu, self.sim_neighbours, SimulatedGpu::neighbours);
+        let gpu = gpu.room_for_all(self.sim_waits_for_room == 0);
         let gpu = match raw::optional_text("sim_shared_as", self.sim_shared_as)? {
             Some(name) => gpu.shared_as(name),
             None => gpu,

@@ -76,7 +76,8 @@ void regions_of_all_kinds() {
     const gh::Vm vm(small());
     const auto module = vm.compile("all.cu", SOURCE, {"add", "sum", "move"});
     const auto add = module.kernel("add");
-    HOLDS(add.parameters() == 2);
+    HOLDS(add.parameters() == 2 && add.parameter(1) == "unsigned int" && add.parameter(0).size() > 5);
+    HOLDS(vm.gpu_name().size() > 3 && std::strlen(vm.gpu_name().c_str()) == vm.gpu_name().size());
     // A copy, zeros, and the program's own memory.
     std::vector<unsigned> numbers(COUNT);
     std::iota(numbers.begin(), numbers.end(), 0u);
@@ -110,7 +111,8 @@ void regions_of_all_kinds() {
     module.kernel("move").launch({1, 64}, points, point{5, 6}, 2.0).sync();
     const auto moved = points.to_vector();
     HOLDS(moved[999].x == 7 && moved[999].y == 10);
-    HOLDS(vm.stats().pages_fetched > 0 && vm.info().frames == 32);
+    HOLDS(vm.stats().pages_fetched > 0 && vm.info().frames == 32 && vm.fault_ns(0.5) > 0);
+    HOLDS(zeroed.pages() == COUNT * sizeof(unsigned) / 4096 && zeroed.resident_address() == 0);
 }
 
 void files_in_place() {
@@ -129,7 +131,11 @@ void files_in_place() {
     options.read_only = 1;
     options.never_evicted = 1;
     options.name = "file";
-    HOLDS(sum_of(module, vm, vm.map_file<unsigned>(path, options)) == 4 * COUNT);
+    {
+        const auto resident = vm.map_file<unsigned>(path, options);
+        HOLDS(resident.resident_address() == 0);
+        HOLDS(sum_of(module, vm, resident) == 4 * COUNT && resident.resident_address() != 0);
+    }
     HOLDS(sum_of(module, vm, vm.region_of_file<unsigned>(path, options)) == 4 * COUNT);
     std::remove(path);
 }
@@ -156,9 +162,9 @@ void homes_at_a_neighbour_and_places_that_the_gpu_chooses() {
     options.placement = GPUVM_PLACEMENT_IN_PLACE;
     HOLDS(sum_of(module, vm, vm.region(std::vector<unsigned>(COUNT, 5), options)) == 5 * COUNT);
     HOLDS(vm.stats().bytes_in_place > 0);
-    std::uint64_t given = 0;
-    gh::check(gpuvm_vm_give_back_borrowed(vm.raw(), 0, 16 << 20, &given));
-    HOLDS(given == 16 << 20);
+    HOLDS(vm.give_back_borrowed(16 << 20) == 16 << 20 && vm.info().borrowed_bytes == 0);
+    HOLDS(vm.borrow_again(16 << 20) == 16 << 20);
+    vm.catch_up();
 }
 
 void elastic_buffers_grow_shrink_and_pause() {
@@ -260,6 +266,60 @@ void frames_come_and_go() {
     const auto resized = vm.resize_frames(1 << 20);
     HOLDS(resized.bytes == 1 << 20 && resized.missing_bytes == 0 && vm.info().frames == 256);
     HOLDS(vm.resize_frames(64 * 1024).bytes >= 64 * 1024);
+    // What is refused when memory is short may work later.
+    vm.set_frame_priority(-1);
+    auto keys = vm.elastic<unsigned char>(1 << 30);
+    keys.set_priority(3);
+    try {
+        (void)keys.grow(1 << 29);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.is_out_of_memory());
+    }
+    HOLDS(keys.size() == 0);
+    try {
+        vm.set_frame_priority(1, 7);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(!error.is_out_of_memory() && error.code() == GPUVM_CODE_INVALID_VALUE);
+    }
+}
+
+void kernels_that_were_compiled_before_need_no_compiler() {
+    const auto total = [](const gpuvm_vm_options& options) {
+        const gh::Vm vm(options);
+        const auto module = vm.compile("all.cu", SOURCE, {"sum"});
+        return sum_of(module, vm, vm.region(std::vector<unsigned>(COUNT, 2)));
+    };
+    auto options = small();
+    options.sim_precompile_into = "compiled";
+    HOLDS(total(options) == 2 * COUNT);
+    setenv("GPUVM_CXX", "no-such-compiler-here", 1);
+    try {
+        (void)total(small());
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_UNAVAILABLE);
+    }
+    options.sim_precompiled = "compiled";
+    try {
+        (void)total(options);
+        HOLDS(false);
+    } catch (const gh::error& error) {
+        HOLDS(error.code() == GPUVM_CODE_INVALID_VALUE && std::strstr(error.what(), "leave one") != nullptr);
+    }
+    options.sim_precompile_into = nullptr;
+    HOLDS(total(options) == 2 * COUNT);
+}
+
+void regions_have_priorities() {
+    const gh::Vm vm(small());
+    auto options = gh::sized<gpuvm_region_options>();
+    options.priority = -4;
+    auto region = vm.region<unsigned>(COUNT, options);
+    HOLDS(region.priority() == -4);
+    region.set_priority(8);
+    HOLDS(region.priority() == 8);
 }
 
 // Memory that a region borrows lives longer than the region, although the scope ends by an exception while a launch
@@ -316,6 +376,8 @@ const test_case CASES[] = {
     {"two_gpus", two_gpus_share_arrays},
     {"streams_and_waits", streams_and_waits},
     {"frames_come_and_go", frames_come_and_go},
+    {"compiled_before", kernels_that_were_compiled_before_need_no_compiler},
+    {"priorities", regions_have_priorities},
     {"an_exception", an_exception_in_the_middle_of_a_scope},
     {"moves", what_was_moved_from_is_empty},
 };

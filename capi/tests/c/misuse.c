@@ -57,6 +57,9 @@ static void null_and_crooked_pointers(void) {
     gpuvm_region lent;
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`memory` is NULL",
             gpuvm_region_borrowed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U32), NULL, 4, &lent));
+    uint32_t number = 0;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`length` is",
+            gpuvm_region_borrowed(f.vm, NULL, gpuvm_number(GPUVM_TYPE_U32), &number, UINT64_MAX / 2, &lent));
     gpuvm_launch launch;
     REFUSED(GPUVM_CODE_INVALID_POINTER, "`args` is NULL", launch_of(f.add, NULL, 2, &launch));
     teardown(f, 0);

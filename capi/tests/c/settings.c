@@ -53,9 +53,23 @@ static void numbers_of_enumerations(void) {
     gpuvm_arg args[] = {GPUVM_ARG(f.region), gpuvm_arg_of(UINT32_MAX, 0)};
     gpuvm_launch launch;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "kind of an argument", launch_of(f.add, args, 2, &launch));
+    // Fields for later versions.
+    gpuvm_arg later[] = {GPUVM_ARG(f.region), GPUVM_ARG(1u)};
+    later[1].reserved = 1;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved of an argument` is 1", launch_of(f.add, later, 2, &launch));
+    later[1].reserved = 0;
+    gpuvm_launch_options shape = {.size = sizeof shape, .grid = {1}, .block = {1}, .reserved = 3};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 3", gpuvm_kernel_launch(f.add, &shape, later, 2, &launch));
     gpuvm_vm_options tenant = {.size = sizeof tenant, .tenancy = 9};
     gpuvm_vm vm;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`tenancy` is 9", gpuvm_vm_new(&tenant, &vm));
+    gpuvm_loan loan = {.bytes = 1 << 24, .ordinal = 1, .reserved = 5};
+    gpuvm_vm_options lending = {.size = sizeof lending, .loans = &loan, .loan_count = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved of a loan` is 5", gpuvm_vm_new(&lending, &vm));
+    gpuvm_module module;
+    gpuvm_compile_options compile = {.size = sizeof compile, .reserved = 1};
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 1",
+            gpuvm_module_compile(f.vm, 0, "none.cu", "", NULL, 0, &compile, &module));
     HOLDS(strcmp(gpuvm_code_name((gpuvm_code)-1), "GPUVM_CODE_UNKNOWN") == 0);
     teardown(f, 0);
 }

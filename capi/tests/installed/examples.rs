@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use crate::prefix::{Prefix, SANITIZED, has, output, ran, said, sanitized, source};
+use crate::prefix::{Prefix, SANITIZED, bounded, has, output, ran, said, sanitized, source};
 
 fn project() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/cpp")
@@ -30,7 +30,7 @@ fn the_example_project_is_built_by_cmake_and_runs() {
     let build = prefix.scratch().join("build");
     ran(Command::new("cmake").arg("--build").arg(&build));
     for program in ["page_array", "page_array_c"] {
-        let told = ran(&mut Command::new(build.join(program)));
+        let told = ran(&mut bounded(build.join(program)));
         let pages: u64 = told
             .split(' ')
             .next()
@@ -83,7 +83,7 @@ fn pkg_config_finds_it() {
         .arg(&program)
         .args(flags.split_whitespace());
     ran(&mut cc);
-    ran(Command::new(program).env("LD_LIBRARY_PATH", prefix.path().join("lib")));
+    ran(bounded(program).env("LD_LIBRARY_PATH", prefix.path().join("lib")));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_program_of_another_version_is_told_so() {
         )
         .unwrap();
         let program = prefix.compile(&source("version.cpp"), &[]);
-        let told = ran(&mut Command::new(program));
+        let told = ran(&mut bounded(program));
         let refused = told.contains("libgpuvm is version 0.1.0, and the program was compiled for");
         assert_eq!(!refused, fits, "{version:#x}: {told}");
     }
@@ -127,5 +127,5 @@ fn the_program_of_the_page_for_users_runs() {
     let (program, _) = rest.split_once("```").expect("its end");
     let source = prefix.scratch().join("page.cpp");
     std::fs::write(&source, program).unwrap();
-    ran(&mut Command::new(prefix.compile(&source, &[])));
+    ran(&mut bounded(prefix.compile(&source, &[])));
 }

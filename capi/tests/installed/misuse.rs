@@ -1,10 +1,8 @@
 //! Programs that use the library wrongly: under AddressSanitizer, and under valgrind, which also looks for leaks.
 
-use std::process::Command;
+use crate::prefix::{Prefix, SANITIZED, bounded, has, output, ran, said, sanitized, source};
 
-use crate::prefix::{Prefix, SANITIZED, has, output, ran, said, sanitized, source};
-
-const PROGRAMS: [&str; 3] = ["misuse.c", "settings.c", "threads.c"];
+const PROGRAMS: [&str; 4] = ["misuse.c", "settings.c", "short_memory.c", "threads.c"];
 
 #[test]
 fn wrong_use_is_refused_and_nothing_is_lost() {
@@ -54,7 +52,7 @@ fn valgrind_finds_nothing() {
         let program = prefix.compile(&source(name), &[]);
         let suppressions = format!("--suppressions={}", source("valgrind.supp").display());
         for case in cases {
-            let mut valgrind = Command::new("valgrind");
+            let mut valgrind = bounded("valgrind");
             valgrind.args([
                 "--quiet",
                 "--error-exitcode=9",

@@ -68,10 +68,17 @@ impl Prefix {
 /// What a program is compiled with whose accesses are checked.
 pub const SANITIZED: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
 
+/// A program that is ended when it takes too long: one that hangs is a failure.
+pub fn bounded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", "300"]).arg(program);
+    command
+}
+
 /// Runs a program that was compiled so. It does not look for leaks, which valgrind does: what it knows of the thread-local memory of modules
 /// that were unloaded, as those of simulated kernels are, is wrong, and its search for pointers there can end in a fault of its own.
 pub fn sanitized(program: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = bounded(program);
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     command
 }

@@ -287,31 +287,16 @@ impl RegionBuilder<Untyped> {
         this.finish(data)
     }
 
-    /// A region over `length` elements in memory that the caller lends, in place: what a language without [scopes](crate::Scope) has. The
-    /// memory is the caller's again when [`close`](Region::close) has returned.
-    ///
-    /// # Safety
-    /// `base` is valid for reads of `length` elements, and for writes unless the builder says read-only, until `close` has returned, and
-    /// for good if that returns [`Error::StillReached`]. Meanwhile the memory is reached through the region only; where the builder says
-    /// read-only others may read it, too. A region that is dropped gives no answer: it is closed.
-    ///
-    /// # Errors
-    /// As [`zeroed`](Self::zeroed), and [`Error::Overlap`].
-    pub unsafe fn over_memory(self, base: *mut u8, length: u64) -> Result<RawRegion> {
-        let this = self.of_length(length);
-        let memory = HostPages::borrowed(base, this.bytes());
-        // SAFETY: the caller's promise.
-        unsafe { this.over_bytes(memory, false) }
-    }
-
     /// Memory of this host that `owner` keeps, `bytes` bytes of whole elements from `base` on, in place: nothing is copied. The owner
-    /// is dropped when neither the region nor a launch of it is left. The pages live in this host's memory, whatever memory nodes there are.
+    /// is dropped when neither the region nor a launch of it is left. Whoever lends memory and waits for no owner gives `()`: the memory is
+    /// the lender's again when [`close`](Region::close) has returned. The pages live in this host's memory, whatever memory nodes there are.
     ///
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes); [`Error::Region`] with two replicas; [`Error::Overlap`].
     ///
     /// # Safety
-    /// Until `owner` is dropped, `base` is valid for reads of `bytes` bytes, and for writes unless the builder says read-only. From
+    /// Until `owner` is dropped or `close` has returned, and for good if that returns [`Error::StillReached`], `base` is valid for reads of
+    /// `bytes` bytes, and for writes unless the builder says read-only. A region that is dropped gives no answer: lenders close it. From
     /// now on until the region has ended nobody holds a Rust reference to the memory; what others read or write there meanwhile they
     /// read and write as foreign code does that shares memory with a device: a kernel may see it before or after.
     pub unsafe fn from_owner(self, owner: impl Send + Sync + 'static, base: *mut u8, bytes: u64) -> Result<RawRegion> {
