@@ -52,9 +52,9 @@ pub type RawBuffer = Buffer<Untyped>;
 fn memory(gpu: &PagedGpu, bytes: u64, doing: &str) -> Result<DeviceArray<u8>> {
     let handles = gpu.handles();
     // What the GPU cannot hold at all nobody of this process makes room for.
-    let in_handles = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
+    let can_be = handles.handle_bytes() > 0 && bytes <= gpu.capabilities().memory_bytes;
     let take = || match DeviceArray::zeroed(&**gpu.device(), bytes).doing(|| doing.into()) {
-        Err(error) if in_handles && error.is_out_of_memory() => {
+        Err(error) if error.is_out_of_memory() && can_be && handles.has_some() => {
             mapped::zeroed(handles, bytes, doing).map(DeviceArray::over)
         }
         taken => taken,

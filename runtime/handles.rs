@@ -186,6 +186,11 @@ impl Handles {
         givers
     }
 
+    /// Whether this process has handles that can be used for something else.
+    pub fn has_some(&self) -> bool {
+        !self.state.lock().free.is_empty() || self.givers().iter().any(|giver| giver.holds().1 > 0)
+    }
+
     /// Asks others of this process for so many handles: how many came.
     fn ask(&self, wanted: usize, until: Option<Instant>) -> usize {
         let mut given = 0;
@@ -207,7 +212,9 @@ impl Handles {
             return Ok(false);
         };
         *round += 1;
-        member.ask(bytes, &*self.gpu, *kept)
+        let asked = member.ask(bytes, &*self.gpu, *kept);
+        tracing::debug!(bytes, round, free = ?self.gpu.own_memory().map(|left| left.free), ?asked, "asked other tenants");
+        asked
     }
 
     /// `take` until it finds memory for `bytes` bytes: what others of this process give up, then other tenants. `doing`: what it is for.

@@ -68,6 +68,7 @@ impl PagedGpu {
         let unit = units.unit_bytes();
         let seen = std::mem::replace(evictions, self.meters.evictions(&*self.device)?);
         if free < headroom {
+            tracing::debug!(left, free, headroom, "frames give way");
             self.handles.trim(headroom - free, Some(Instant::now() + PERIOD));
         } else if *evictions > seen && spare >= unit && !self.has_just_given() {
             self.grow(units, spare)?;
