@@ -89,7 +89,8 @@ pub fn text() -> String {
         });
         family(&format!("gpuvm_{name}_total"), "counter", &mut samples);
     }
-    let gauges: [(&str, fn(&Stats, u64) -> u64); 3] = [
+    type Gauge = fn(&Stats, u64) -> u64;
+    let gauges: [(&str, Gauge); 3] = [
         ("gpuvm_frames", |_, frames| frames),
         ("gpuvm_page_bytes", |stats, _| stats.page_bytes),
         ("gpuvm_bytes_borrowed", |stats, _| stats.bytes_borrowed),

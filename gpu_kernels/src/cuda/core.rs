@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use cudarc::driver::sys::{
@@ -117,6 +118,8 @@ pub(crate) struct Core {
     lost: OnceLock<GpuError>,
     flight: Mutex<Flight>,
     retired: Mutex<Vec<Retired>>,
+    /// Of these, and of those that are being freed, the pieces.
+    retired_pieces: AtomicU64,
     events: Mutex<Vec<EventHandle>>,
     /// Held for reading while memory is copied, for writing while it leaves the books.
     copying: RwLock<()>,
@@ -145,6 +148,7 @@ impl Core {
             lost: OnceLock::new(),
             flight: Mutex::default(),
             retired: Mutex::default(),
+            retired_pieces: AtomicU64::default(),
             events: Mutex::default(),
             copying: RwLock::default(),
             pins: OnceLock::new(),
@@ -248,6 +252,10 @@ impl Core {
 
     /// Frees `retired` now or, beside running kernels, later.
     pub(crate) fn retire(&self, retired: Retired) {
+        if matches!(retired, Retired::Piece(_)) {
+            // Relaxed: an amount, which orders nothing.
+            self.retired_pieces.fetch_add(1, Ordering::Relaxed);
+        }
         self.retired.lock().push(retired);
         self.free_retired();
     }
@@ -262,17 +270,18 @@ impl Core {
         let waiting = std::mem::take(&mut *self.retired.lock());
         for retired in waiting {
             self.free(&retired);
+            if matches!(retired, Retired::Piece(_)) {
+                self.retired_pieces.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         if let Some(pins) = self.pins() {
             pins.unpin_all_unused();
         }
     }
 
-    /// Pieces that wait to be freed.
+    /// Pieces that the driver does not have yet: freeing thousands takes a while.
     pub(crate) fn retired_pieces(&self) -> u64 {
-        let retired = self.retired.lock();
-        let pieces = retired.iter().filter(|one| matches!(one, Retired::Piece(_)));
-        pieces.count() as u64
+        self.retired_pieces.load(Ordering::Relaxed)
     }
 
     /// Does `act` unless a kernel may run, and says whether. No launch begins meanwhile.
