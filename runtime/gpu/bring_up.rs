@@ -105,12 +105,17 @@ impl PagedGpu {
             device: gpu,
         });
         gpu.lend_frames(member.as_deref());
-        gpu.keep_queues()?;
-        gpu.keep_loans()?;
-        gpu.keep_mirrors()?;
-        gpu.keep_headroom()?;
+        gpu.keep_all()?;
         gpu.check_version()?;
         Ok(gpu)
+    }
+
+    /// Starts what goes on beside kernels.
+    fn keep_all(self: &Arc<Self>) -> Result<()> {
+        self.keep_queues()?;
+        self.keep_loans()?;
+        self.keep_mirrors()?;
+        self.keep_headroom()
     }
 
     /// Has the queue pairs mended while kernels run: by a thread, or by a GPU that follows a seed, in its own time.

@@ -160,8 +160,19 @@ struct Reads {
 }
 
 impl Reads {
+    /// Waits until a launch has ended at that time or later: whether one has.
+    fn reach(&self, time: Instant) -> bool {
+        let reached = || self.done.lock().last().is_some_and(|read| read.ended >= time);
+        let begun = Instant::now();
+        while !reached() && !self.stop.load(Ordering::Relaxed) && begun.elapsed() < BACK_LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        reached()
+    }
+
     /// GB a second between two moments. Of a launch that is partly between them, the part counts.
     fn rate(&self, from: Instant, to: Instant) -> f64 {
+        self.reach(to);
         let between = |read: &Read| {
             let inside = read.ended.min(to).saturating_duration_since(read.began.max(from));
             let part = inside.as_secs_f64() / (read.ended - read.began).as_secs_f64().max(1e-9);
@@ -177,7 +188,7 @@ impl Reads {
     }
 }
 
-/// Tells the reader to stop, however this ends.
+/// Tells that nothing more is read, or to be read, however this ends.
 struct Stops<'a>(&'a Reads);
 
 impl Drop for Stops<'_> {
@@ -195,7 +206,11 @@ impl Bench<'_> {
         let _taken = self.held(left.saturating_sub(2 * self.burst / HEADROOM_PART))?;
         let reads = Reads::default();
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| self.read(region, &reads));
+            let reader = scope.spawn(|| {
+                // Nobody waits for a reader that has failed.
+                let _stops = Stops(&reads);
+                self.read(region, &reads)
+            });
             let measured = {
                 let _stops = Stops(&reads);
                 self.beside(&reads, other, &free)
@@ -305,7 +320,14 @@ impl Bench<'_> {
             std::thread::sleep(self.period / 100);
         }
         std::thread::sleep(2 * self.period);
-        Ok(())
+        // The reader compiles first, which may take long.
+        match reads.reach(Instant::now()) {
+            true => Ok(()),
+            false => Err(CliError::NotSettled {
+                frames: self.machine.vm.frames(),
+                seconds: began.elapsed().as_secs(),
+            }),
+        }
     }
 
     fn rates(&self, reads: &Reads) -> Runs {

@@ -67,7 +67,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);",
         )],
         Resize,
-        4,
+        0,
         SEEN,
     ),
     broken(
@@ -106,7 +106,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "    u64 at = ld_relaxed_gpu(&pool_of(vm)->change_hand);\n    atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
         )],
         ResizeDirect,
-        15,
+        14,
         SEEN,
     ),
 ];
