@@ -273,6 +273,8 @@ impl PagedGpu {
     /// Begins a change of these frames, and starts a kernel that works on it for so long.
     fn begin_change(&self, frames: &Range<u32>, kind: u64, left: u32, within: Duration) -> Result<Arc<InFlight>> {
         let label = "changing the number of frames";
+        // A lane that was waited for in vain when an earlier change ended may work on that one still.
+        self.await_helpers()?;
         // A recovery knows of no change.
         self.make_ready(&mut self.lock())?;
         let begun = self.pool.free.begin_change(&*self.device, frames, kind, left);

@@ -6,7 +6,7 @@ use clap::Args;
 use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::OutputArgs;
+use crate::bench::args::{Changing, ChangingArgs, OutputArgs};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;
@@ -18,13 +18,9 @@ pub struct ResizeArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Bytes of the data, whose pages a kernel reads in a random order. Without it: 24 GiB, and 12 MiB on a simulated GPU.
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub data: Option<u64>,
-
-    /// Bytes of frames. Without it: 20 GiB, and 8 MiB on a simulated GPU.
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub frames: Option<u64>,
+    /// Data and frames.
+    #[command(flatten)]
+    pub sizes: ChangingArgs,
 
     /// Bytes of frames that go and come back. Without it: 16 GiB, and 6 MiB on a simulated GPU.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -67,14 +63,8 @@ pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
     let machine_args = direct(&args.machine);
     let is_cuda = Machine::probe(&machine_args)?.is_cuda();
     let usual = |cuda: u64, simulated: u64| if is_cuda { cuda } else { simulated };
-    let frames = args.frames.unwrap_or(usual(20 << 30, 8 << 20));
     let shrink = args.shrink.unwrap_or(usual(16 << 30, 6 << 20));
-    let pages = args.data.unwrap_or(usual(24 << 30, 12 << 20)) / PAGE;
-    if shrink >= frames || pages == 0 || pages > u64::from(u32::MAX) {
-        return Err(CliError::Options(
-            "--shrink must be less than --frames, and --data a page at least and 2^32 pages at most".to_owned(),
-        ));
-    }
+    let Changing { pages, frames, going } = args.sizes.sizes(is_cuda, "--shrink", PAGE, shrink)?;
     let builder = machine_args
         .builder(PAGE, None)?
         .frame_memory(frames)
@@ -85,7 +75,7 @@ pub fn measure(args: &ResizeArgs) -> Result<Report, CliError> {
         machine,
         pages,
         frames: frames / PAGE * PAGE,
-        shrink,
+        shrink: going,
         sample: Duration::from_millis(usual(200, 50)),
         repeat: args.output.repeat,
     };

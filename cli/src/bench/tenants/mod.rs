@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use self::burst::{Burst, Other, Process};
 use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::OutputArgs;
+use crate::bench::args::{Changing, ChangingArgs, OutputArgs};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
@@ -24,13 +24,9 @@ pub struct TenantsArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Bytes of the data, whose pages a kernel reads by chance. Without it: 24 GiB, and 12 MiB on a simulated GPU.
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub data: Option<u64>,
-
-    /// Bytes of frames. What the GPU has besides is taken by a buffer. Without it: 20 GiB, and 8 MiB on a simulated GPU.
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub frames: Option<u64>,
+    /// Data and frames. What the GPU has besides is taken by a buffer.
+    #[command(flatten)]
+    pub sizes: ChangingArgs,
 
     /// Bytes that the other process has for a while. Without it: 8 GiB, and 2 MiB on a simulated GPU.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -70,15 +66,13 @@ pub fn measure(args: &TenantsArgs) -> Result<Report, CliError> {
     let machine_args = direct(&args.machine);
     let is_cuda = Machine::probe(&machine_args)?.is_cuda();
     let usual = |cuda: u64, simulated: u64| if is_cuda { cuda } else { simulated };
-    let frames = args.frames.unwrap_or(usual(20 << 30, 8 << 20));
     let burst = args.burst.unwrap_or(usual(8 << 30, 2 << 20));
-    let pages = args.data.unwrap_or(usual(24 << 30, 12 << 20)) / PAGE;
-    if burst >= frames || burst < PAGE || pages == 0 || pages > u64::from(u32::MAX) {
-        return Err(CliError::Options(
-            "--burst must be less than --frames and a page at least, and --data a page at least and 2^32 pages at most"
-                .to_owned(),
-        ));
-    }
+    let sizes = args.sizes.sizes(is_cuda, "--burst", PAGE, burst)?;
+    let Changing {
+        pages,
+        frames,
+        going: burst,
+    } = sizes;
     // Of its own, so that nobody is asked who has nothing to do with this.
     let registry = tempfile::tempdir().map_err(CliError::Registry)?;
     let tenancy = Tenancy::of_environment().folder(registry.path());
