@@ -4,6 +4,7 @@ mod all;
 mod apps;
 pub mod args;
 mod bfs;
+mod changing;
 mod door;
 mod elastic;
 mod faults;

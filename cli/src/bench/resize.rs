@@ -6,7 +6,8 @@ use clap::Args;
 use gpuvm::{ElasticBuffer, LaunchConfig, Region, Vm};
 
 use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::{Changing, ChangingArgs, OutputArgs};
+use crate::bench::args::OutputArgs;
+use crate::bench::changing::{Changing, ChangingArgs};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, shuffled, size};
 use crate::bench::report::{Report, Row, Unit};
 use crate::error::CliError;

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 
 use self::burst::{Burst, Other, Process};
 use crate::args::{MachineArgs, parse_bytes};
-use crate::bench::args::{Changing, ChangingArgs, OutputArgs};
+use crate::bench::args::OutputArgs;
+use crate::bench::changing::{Changing, ChangingArgs};
 use crate::bench::machine::{Machine, Tally, direct, host_words, pinned, size};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
