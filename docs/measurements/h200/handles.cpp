@@ -1,5 +1,5 @@
-// What the driver takes for memory in handles, by their size, in bare calls: nvcc -O2 -o handles handles.cu -lcuda &&
-// ./handles
+// What the driver takes for memory in handles, by their size, in bare calls:
+// c++ -O2 -I/usr/local/cuda/include -o handles handles.cpp -lcuda && ./handles
 #include <cuda.h>
 
 #include <chrono>
