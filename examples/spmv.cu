@@ -10,6 +10,6 @@ __global__ void spmv(gpuvm::array<const unsigned long long> offsets, gpuvm::arra
     auto value = values.reader();
     T sum = 0;
     unsigned long long end = offsets[row + 1];
-    for (unsigned long long k = offsets[row]; k < end && !gpuvm::failed(); ++k) sum += value[k] * x[column[k]];
+    for (unsigned long long k = offsets[row]; k < end && !offsets.failed(); ++k) sum += value[k] * x[column[k]];
     y[row] = sum;
 }

@@ -61,12 +61,12 @@ pub(crate) enum Placed<'a> {
 }
 
 impl Placed<'_> {
-    /// What the kernel gets. A region is described as advice has it at this moment.
-    pub fn bytes(&self) -> Vec<u8> {
+    /// What the kernel of a launch gets whose `VmDesc` is at `vm`. A region is described as advice has it at this moment.
+    pub fn bytes(&self, vm: u64) -> Vec<u8> {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
-            Self::Region(region, on) => bytemuck::bytes_of(&region.array(on)).to_vec(),
-            Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view)).to_vec(),
+            Self::Region(region, on) => bytemuck::bytes_of(&region.array(on, vm)).to_vec(),
+            Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view, vm)).to_vec(),
         }
     }
 

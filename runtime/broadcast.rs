@@ -95,9 +95,10 @@ impl OnView {
 }
 
 impl BroadcastInner {
-    /// The kernel's argument in a view, as it is at this moment.
-    pub fn desc(&self, view: usize) -> BroadcastDesc {
-        *self.on[view].desc.lock()
+    /// The argument of a launch whose `VmDesc` is at `vm` in a view, as it is at this moment.
+    pub fn desc(&self, view: usize, vm: u64) -> BroadcastDesc {
+        let desc = *self.on[view].desc.lock();
+        BroadcastDesc { vm, ..desc }
     }
 
     /// The view of a GPU; none where it has none.

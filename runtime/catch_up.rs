@@ -280,7 +280,7 @@ impl RegionInner {
             let mended = self
                 .own
                 .gpu
-                .mend_copies(&self.own.view, &self.array(&self.own), page..end);
+                .mend_copies(&self.own.view, |vm| self.array(&self.own, vm), page..end);
             // A page that cannot be read keeps no other from being mended.
             let goes_on = matches!(mended, Ok(()) | Err(Error::Fault { .. }));
             keep_first(&mut first, mended);

@@ -118,6 +118,14 @@ pub enum Error {
         /// Which argument, what was given, what is wanted.
         reason: String,
     },
+    /// A kernel that was compiled with the program does not fit this library, or this virtual memory.
+    #[error("kernel `{kernel}` cannot run here: {reason}")]
+    DeviceCode {
+        /// The kernel.
+        kernel: String,
+        /// What it was compiled with, what is needed, and what to do.
+        reason: String,
+    },
     /// A kernel on one GPU of a virtual memory was given memory that belongs to another: a buffer, or a region that cannot be shared.
     #[error(
         "kernel `{kernel}` runs on GPU {gpu} of the Vm, and {argument} belongs to GPU {of}: {reason}; make it by Vm::gpu({gpu}), or \

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use gpuvm_gpu::{ParamInfo, ParamKind};
 
-use crate::{element::ElementType, gpu::PagedGpu, launch::Memory};
+use crate::{
+    element::ElementType,
+    error::{Error, Result},
+    gpu::PagedGpu,
+    launch::Memory,
+};
 
 /// What a launch keeps of one argument.
 pub(crate) struct Given {
@@ -13,6 +18,34 @@ pub(crate) struct Given {
     pub gpu: Option<Arc<PagedGpu>>,
     /// Keeps the memory behind it alive and tells it of the launch.
     pub memory: Option<Arc<dyn Memory>>,
+}
+
+impl Given {
+    /// Refuses an argument that kernels of `gpu` do not take, since it belongs elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`], [`Error::OtherGpu`].
+    pub fn is_for(&self, gpu: &Arc<PagedGpu>, kernel: &str, position: usize) -> Result<()> {
+        let Some(own) = self.gpu.as_ref().filter(|own| !Arc::ptr_eq(own, gpu)) else {
+            return Ok(());
+        };
+        if !own.is_beside(gpu) {
+            return Err(Error::Arguments {
+                kernel: kernel.to_owned(),
+                reason: format!("argument {position} belongs to another Vm than the kernel"),
+            });
+        }
+        match self.kind.keeps_to_one_gpu() {
+            None => Ok(()),
+            Some(reason) => Err(Error::OtherGpu {
+                kernel: kernel.to_owned(),
+                gpu: gpu.place(),
+                argument: self.kind.what(),
+                of: own.place(),
+                reason,
+            }),
+        }
+    }
 }
 
 /// What an argument is, for the check.
@@ -65,7 +98,7 @@ impl GivenKind {
     }
 
     /// Whether a parameter takes this argument.
-    pub fn fits(&self, param: &ParamInfo) -> Result<(), String> {
+    pub fn fits(&self, param: &ParamInfo) -> std::result::Result<(), String> {
         let same = |element: &ElementType| {
             (param.element_bytes == 0 && param.kind == ParamKind::Pointer)
                 || (param.element_bytes as usize == element.bytes() && param.element_kind == element.class())

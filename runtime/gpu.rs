@@ -50,7 +50,7 @@ mod victims;
 mod view;
 
 pub(crate) use guards::{GuardAddresses, Guards};
-pub(crate) use launcher::Named;
+pub(crate) use launcher::{Job, Named};
 pub(crate) use machines::{Machines, TransportNics};
 use meters::Meters;
 pub(crate) use mirrors::{Mirror, Mirrors};
@@ -233,6 +233,11 @@ impl PagedGpu {
         self.mirrors.as_ref()
     }
 
+    /// What kernels need of the device library: `FEATURE_*`.
+    pub fn features(&self) -> u32 {
+        support::features(self.transport, &self.settings)
+    }
+
     /// The stream of launches that name none.
     pub fn stream(&self) -> &Arc<dyn Stream> {
         &self.stream
@@ -365,9 +370,9 @@ impl PagedGpu {
         let low = self
             .pool
             .low_water(evictable.map(|region| region.pages().count()).sum());
-        let at = self.desc.addr() + core::mem::offset_of!(VmDesc, frames_low) as u64;
-        self.device
-            .write(at, &low.to_ne_bytes())
+        self.pool
+            .free
+            .set_low_water(&*self.device, low)
             .doing(|| "setting the pool's low-water mark".into())
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     args::{Arg, KernelArgs, Placed},
     error::{Doing, Error, Result},
     given::Given,
-    gpu::{Named, PagedGpu},
+    gpu::{Job, Named, PagedGpu},
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
 };
@@ -89,13 +89,7 @@ impl Kernel {
     /// # Errors
     /// As [`launch_on`](Self::launch_on).
     pub fn launch_raw_on(&self, stream: &StreamHandle, config: LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
-        let Some(stream) = stream.on(&self.gpu) else {
-            return Err(Error::Arguments {
-                kernel: self.info().name.clone(),
-                reason: "the stream belongs to another GPU or Vm than the kernel".into(),
-            });
-        };
-        self.enqueue(stream, &config, args)
+        self.enqueue(stream.on_or(&self.gpu, &self.info().name)?, &config, args)
     }
 
     fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
@@ -110,8 +104,9 @@ impl Kernel {
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
             named.regions.extend(placed.region());
         }
-        let args = || placed.iter().map(Placed::bytes).collect();
-        let in_flight = self.gpu.enqueue(stream, &self.kernel, config, args, named, &label);
+        let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
+        let job = Job::Kernel(&self.kernel, Box::new(args));
+        let in_flight = self.gpu.enqueue(stream, job, config, named, &label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
@@ -136,21 +131,7 @@ impl Kernel {
             if let Err(reason) = given.kind.fits(param) {
                 return refuse(format!("argument {position}: {reason}"));
             }
-            let Some(gpu) = given.gpu.as_ref().filter(|gpu| !Arc::ptr_eq(gpu, &self.gpu)) else {
-                continue;
-            };
-            if !gpu.is_beside(&self.gpu) {
-                return refuse(format!("argument {position} belongs to another Vm than the kernel"));
-            }
-            if let Some(reason) = given.kind.keeps_to_one_gpu() {
-                return Err(Error::OtherGpu {
-                    kernel: info.name.clone(),
-                    gpu: self.gpu.place(),
-                    argument: given.kind.what(),
-                    of: gpu.place(),
-                    reason,
-                });
-            }
+            given.is_for(&self.gpu, &info.name, position)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The states of launches, in GPU memory: lanes look at the abort flag in their slow paths, and over the bus a look costs
+//! The states of launches, in GPU memory, each with a copy of the virtual memory's description, by which lanes find it: they look at the abort flag in their slow paths, and over the bus a look costs
 //! more than a microsecond. Whether a launch has met a fault is told in host memory: of most launches the host reads nothing else.
 
 use std::sync::{
@@ -8,7 +8,7 @@ use std::sync::{
 
 use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError, HostMemory};
-use gpuvm_layouts::{FaultRecord, LaunchState};
+use gpuvm_layouts::{FaultRecord, LaunchState, VmDesc};
 use parking_lot::Mutex;
 
 use crate::device::DeviceArray;
@@ -18,6 +18,7 @@ const CHUNK: u64 = 64;
 
 /// Launches come often and allocations are slow: states that are kept for the next launch.
 pub(crate) struct StatePool {
+    vm: VmDesc,
     /// Each with whether it is as [`Place::initial`] says.
     free: Mutex<Vec<(Place, bool)>>,
 }
@@ -35,6 +36,9 @@ struct Place {
     number: u64,
 }
 
+/// The bytes of a state that launches change.
+const CHANGED: usize = core::mem::offset_of!(LaunchState, abort);
+
 impl Place {
     fn addr(&self) -> u64 {
         self.chunk.states.addr() + self.number * size_of::<LaunchState>() as u64
@@ -45,9 +49,10 @@ impl Place {
         self.chunk.told.word(self.number as usize)
     }
 
-    /// What the state is before a launch.
-    fn initial(&self) -> LaunchState {
+    /// What the state is before a launch over `vm`.
+    fn initial(&self, vm: VmDesc) -> LaunchState {
         LaunchState {
+            vm,
             told: self.chunk.told.device_addr() + 4 * self.number,
             ..LaunchState::zeroed()
         }
@@ -55,9 +60,10 @@ impl Place {
 }
 
 impl StatePool {
-    pub fn new() -> Arc<Self> {
+    /// Of launches over `vm`.
+    pub fn new(vm: VmDesc) -> Arc<Self> {
         let free = Mutex::default();
-        Arc::new(Self { free })
+        Arc::new(Self { vm, free })
     }
 
     /// The state of a launch to come: `continues` says whether faults end only what met them.
@@ -78,9 +84,9 @@ impl StatePool {
         if continues || !clean {
             let state = LaunchState {
                 continues: continues.into(),
-                ..slot.place.initial()
+                ..slot.place.initial(self.vm)
             };
-            gpu.write(slot.addr(), bytemuck::bytes_of(&state))?;
+            gpu.write(slot.stop_addr(), &bytemuck::bytes_of(&state)[CHANGED..])?;
             // Relaxed: no launch has it yet.
             slot.place.told().inspect(|told| told.store(0, Ordering::Relaxed));
         }
@@ -97,7 +103,7 @@ impl StatePool {
             chunk: Arc::clone(&chunk),
             number,
         };
-        let states: Vec<LaunchState> = (0..CHUNK).map(|number| place(number).initial()).collect();
+        let states: Vec<LaunchState> = (0..CHUNK).map(|number| place(number).initial(self.vm)).collect();
         chunk.states.write(gpu, 0, &states)?;
         let others = (1..CHUNK).rev().map(|number| (place(number), true));
         self.free.lock().extend(others);
@@ -119,8 +125,14 @@ pub(crate) struct StateSlot {
 }
 
 impl StateSlot {
-    pub fn addr(&self) -> u64 {
+    /// The launch's [`VmDesc`], with which the state begins.
+    pub fn vm_addr(&self) -> u64 {
         self.place.addr()
+    }
+
+    /// The word that asks the launch to stop.
+    pub fn stop_addr(&self) -> u64 {
+        self.place.addr() + CHANGED as u64
     }
 
     /// Makes the launch's slow paths end: lanes look at the flag again and again.
@@ -128,8 +140,7 @@ impl StateSlot {
         // Before the write, for `drop`: the slot is not clean then, whatever was read of it. Relaxed: whoever drops the
         // slot has synchronised with every other holder.
         self.aborted.store(true, Ordering::Relaxed);
-        let flag = self.addr() + core::mem::offset_of!(LaunchState, abort) as u64;
-        gpu.write(flag, &1u32.to_ne_bytes())
+        gpu.write(self.stop_addr(), &1u32.to_ne_bytes())
     }
 
     /// Whether `abort` was called.
@@ -150,7 +161,7 @@ impl StateSlot {
             Some(state) => state,
             None => {
                 let mut state = LaunchState::zeroed();
-                gpu.read(self.addr(), bytemuck::bytes_of_mut(&mut state))?;
+                gpu.read(self.vm_addr(), bytemuck::bytes_of_mut(&mut state))?;
                 self.last.get_or_init(|| state)
             }
         };
@@ -161,7 +172,7 @@ impl StateSlot {
 
 impl Drop for StateSlot {
     fn drop(&mut self) {
-        let initial = self.place.initial();
+        let initial = self.place.initial(self.pool.vm);
         let as_before = |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&initial);
         let clean = *self.untouched.get_mut() || self.last.get().is_some_and(as_before);
         let clean = clean && !self.continues && !*self.aborted.get_mut();
@@ -177,39 +188,39 @@ mod tests {
     #[test]
     fn a_state_is_zero_when_it_is_taken_whatever_happened_to_it_before() {
         let gpu = SimGpu::builder().memory_bytes(4 << 20).workers(1).build().unwrap();
-        let pool = StatePool::new();
+        let pool = StatePool::new(VmDesc::zeroed());
         let word = |slot: &StateSlot, at: u64| {
             let mut word = [0; 4];
-            gpu.read(slot.addr() + at, &mut word).unwrap();
+            gpu.read(slot.vm_addr() + at, &mut word).unwrap();
             u32::from_ne_bytes(word)
         };
         let claim = core::mem::offset_of!(LaunchState, fault) as u64;
         let slot = pool.take(&gpu, false).unwrap();
-        let addr = slot.addr();
+        let addr = slot.vm_addr();
         // A launch that told of nothing is believed, unless it was stopped.
         assert!(slot.fault(&gpu, false).unwrap().is_none());
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
-        assert_eq!(slot.addr(), addr);
+        assert_eq!(slot.vm_addr(), addr);
         // A fault; then an abort after the state was read; then one that nobody ever read.
         gpu.write(addr + claim, &2u32.to_ne_bytes()).unwrap();
         assert!(slot.fault(&gpu, true).unwrap().is_some());
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
-        assert_eq!((slot.addr(), word(&slot, claim)), (addr, 0));
+        assert_eq!((slot.vm_addr(), word(&slot, claim)), (addr, 0));
         assert!(slot.fault(&gpu, true).unwrap().is_none());
         slot.abort(&gpu).unwrap();
         assert_eq!(word(&slot, 0), 1);
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
-        assert_eq!((slot.addr(), word(&slot, 0)), (addr, 0));
+        assert_eq!((slot.vm_addr(), word(&slot, 0)), (addr, 0));
         gpu.write(addr + claim, &1u32.to_ne_bytes()).unwrap();
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
-        assert_eq!((slot.addr(), word(&slot, claim)), (addr, 0));
+        assert_eq!((slot.vm_addr(), word(&slot, claim)), (addr, 0));
         // More than a chunk holds at once are all different.
         let many: Vec<_> = (0..100).map(|_| pool.take(&gpu, false).unwrap()).collect();
-        let mut addrs: Vec<_> = many.iter().map(StateSlot::addr).chain([addr]).collect();
+        let mut addrs: Vec<_> = many.iter().map(StateSlot::vm_addr).chain([addr]).collect();
         addrs.sort_unstable();
         addrs.dedup();
         assert_eq!(addrs.len(), 101);

@@ -55,7 +55,7 @@ impl Launch {
         self.in_flight.is_done()
     }
 
-    /// Asks the kernel to stop: `gpuvm::failed()` becomes true and accesses that miss return at once.
+    /// Asks the kernel to stop: `failed()` of its arrays becomes true and accesses that miss return at once.
     pub fn abort(&self) {
         self.in_flight.abort(&**self.gpu.device());
     }
@@ -84,8 +84,19 @@ impl StreamHandle {
         }
     }
 
-    /// The stream, if it is one of `gpu`.
-    pub(crate) fn on(&self, gpu: &Arc<PagedGpu>) -> Option<&Arc<dyn Stream>> {
-        std::ptr::eq(self.gpu.as_ptr(), Arc::as_ptr(gpu)).then_some(&self.stream)
+    /// The stream, if it is one of the GPU of `kernel`.
+    pub(crate) fn on_or(&self, gpu: &Arc<PagedGpu>, kernel: &str) -> Result<&Arc<dyn Stream>> {
+        match std::ptr::eq(self.gpu.as_ptr(), Arc::as_ptr(gpu)) {
+            true => Ok(&self.stream),
+            false => Err(Error::Arguments {
+                kernel: kernel.to_owned(),
+                reason: "the stream belongs to another GPU or Vm than the kernel".into(),
+            }),
+        }
+    }
+
+    /// The stream as CUDA knows it, a `CUstream` or `cudaStream_t`, for other work in its order; none on the simulated GPU.
+    pub fn as_raw(&self) -> Option<u64> {
+        self.stream.raw()
     }
 }

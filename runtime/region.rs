@@ -301,14 +301,14 @@ impl RegionInner {
         }
     }
 
-    /// The kernel argument on a GPU.
-    pub fn array(&self, on: &OnGpu) -> layout::ArrayDesc {
+    /// The argument of a launch on a GPU whose `VmDesc` is at `vm`.
+    pub fn array(&self, on: &OnGpu, vm: u64) -> layout::ArrayDesc {
         let page_shift = on.gpu.page_shift();
         layout::ArrayDesc {
             words: on.view.words_addr(),
             frames: on.frames_addr,
             length: self.length,
-            vm: on.gpu.desc_addr(),
+            vm,
             home: on.direct_addr(),
             bytes: self.pages.bytes(),
             page_shift,

@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod frames;
+mod launches;
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory. What a GPU has ends with the last of the
 /// handles, and of the regions, buffers, modules and launches on that GPU.

@@ -885,7 +885,7 @@ enum gpuvm_code gpuvm_launch_wait(struct gpuvm_launch launch,
 /// Stores whether a launch has ended.
 enum gpuvm_code gpuvm_launch_is_done(struct gpuvm_launch launch, bool *done);
 
-/// Asks the kernel to stop: `gpuvm::failed()` becomes true, and accesses that miss return at once.
+/// Asks the kernel to stop: `failed()` of its arrays becomes true, and accesses that miss return at once.
 enum gpuvm_code gpuvm_launch_abort(struct gpuvm_launch launch);
 
 /// Stops the kernel where it stands, and with it the other launches in flight on its GPU. No dirty page is lost.

@@ -268,7 +268,7 @@ pub unsafe extern "C" fn gpuvm_launch_is_done(launch: gpuvm_launch, done: *mut b
     calls::get(launch, "done", done, |launch| Ok(launch.is_done()))
 }
 
-/// Asks the kernel to stop: `gpuvm::failed()` becomes true, and accesses that miss return at once.
+/// Asks the kernel to stop: `failed()` of its arrays becomes true, and accesses that miss return at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuvm_launch_abort(launch: gpuvm_launch) -> gpuvm_code {
     calls::on(launch, |launch| {

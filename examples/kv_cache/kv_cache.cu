@@ -33,7 +33,7 @@ struct preallocated {
     __device__ static T* tokens(T* side, const u32*, const Shape& shape, u32 sequence, u32 token) {
         return side + (static_cast<u64>(sequence) * shape.capacity + token) * row_quads(shape);
     }
-    __device__ static bool stopped() { return false; }
+    __device__ static bool stopped(const void*) { return false; }
 };
 
 struct elastic {
@@ -43,7 +43,7 @@ struct elastic {
     __device__ static float4* tokens(const u64* side, const u32*, const Shape& shape, u32 sequence, u32 token) {
         return reinterpret_cast<float4*>(side[sequence]) + token * row_quads(shape);
     }
-    __device__ static bool stopped() { return false; }
+    __device__ static bool stopped(const void*) { return false; }
 };
 
 struct blocks {
@@ -54,7 +54,7 @@ struct blocks {
         u64 block = table[static_cast<u64>(sequence) * shape.blocks + token / shape.block_tokens];
         return side + (block * shape.block_tokens + token % shape.block_tokens) * row_quads(shape);
     }
-    __device__ static bool stopped() { return false; }
+    __device__ static bool stopped(const void*) { return false; }
 };
 
 template <class Array>
@@ -70,7 +70,10 @@ struct paged {
     __device__ static PagedRows<Array> tokens(Array& side, const u32*, const Shape& shape, u32 sequence, u32 token) {
         return {side, (static_cast<u64>(sequence) * shape.capacity + token) * row_quads(shape)};
     }
-    __device__ static bool stopped() { return gpuvm::failed(); }
+    template <class Array>
+    __device__ static bool stopped(const Array& side) {
+        return side.failed();
+    }
 };
 
 __device__ inline float4 get(const float4* rows, u64 quad) { return rows[quad]; }
@@ -116,7 +119,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4) append(typename Way::out keys,
     u32 sequence = blockIdx.y, prompt = prompts[shape.first + sequence];
     u32 first = step ? prompt + step - 1 : 0, end = prompt + step;
     u64 row = row_quads(shape), quads = (end - first) * row;
-    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < quads && !Way::stopped(); i += gridDim.x * blockDim.x) {
+    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < quads && !Way::stopped(keys); i += gridDim.x * blockDim.x) {
         u32 token = first + static_cast<u32>(i / row);
         u64 quad = i % row;
         put(Way::tokens(keys, table, shape, sequence, token), quad,
@@ -200,7 +203,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
     if (has_quad) query = drawn_quad(kQuery, number, tokens - 1, quad);
     scale_by(query, scale);
     Part part{make_float4(0, 0, 0, 0), kLeast, 0};
-    for (u32 tile = warp * kTile; tile < tokens && !Way::stopped(); tile += kWarps * kTile) {
+    for (u32 tile = warp * kTile; tile < tokens && !Way::stopped(keys); tile += kWarps * kTile) {
         auto tile_keys = Way::tokens(keys, table, shape, sequence, tile);
         auto tile_values = Way::tokens(values, table, shape, sequence, tile);
         u32 count = tokens - tile < kTile ? tokens - tile : kTile;

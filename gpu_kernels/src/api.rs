@@ -234,6 +234,9 @@ pub type LaunchOutcome = Result<LaunchReport, GpuError>;
 /// Called once when a launch has ended, before its waiters wake. It must not wait for that launch.
 pub type OnDone = Box<dyn FnOnce(&LaunchOutcome) + Send>;
 
+/// Puts kernels on a stream, and says why when it cannot.
+pub type Enqueue<'a> = Box<dyn FnOnce() -> Result<(), String> + 'a>;
+
 /// Memory of a GPU that its owner might lend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLeft {
@@ -428,6 +431,16 @@ pub trait Gpu: Send + Sync {
     fn compile(&self, source: &Source, kernels: &[&str], options: &CompileOptions)
     -> Result<Arc<dyn Module>, GpuError>;
 
+    /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's
+    /// primary context; 0, 1 and 2 are CUDA's default streams.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] for a GPU without such streams, [`GpuError::BadStream`] for one of another context, [`GpuError::ShutDown`].
+    ///
+    /// # Safety
+    /// It is live, and stays so until launches on it have ended and what this returns was dropped.
+    unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError>;
+
     /// A new stream: its launches run in order, those of different streams beside each other.
     ///
     /// # Errors
@@ -530,9 +543,8 @@ pub trait Kernel: Send + Sync {
 
 /// Launches that run one after the other.
 pub trait Stream: Send + Sync {
-    /// Enqueues a launch. `args` holds each parameter's raw bytes; `launch_state` is what the device library's `launch_state()` returns
-    /// in it, 0 or the device address of a structure whose first 32-bit word asks the kernel to stop when it is not 0; memory
-    /// that the kernel reaches must live until `on_done` was called.
+    /// Enqueues a launch. `args` holds each parameter's raw bytes; `stop_word` is 0 or the device address of a 32-bit word
+    /// that asks the kernel to stop when it is not 0; memory that the kernel reaches must live until `on_done` was called.
     ///
     /// # Errors
     /// [`GpuError::BadArguments`], [`GpuError::LaunchConfig`], [`GpuError::ShutDown`]; then `on_done` is never called.
@@ -541,9 +553,28 @@ pub trait Stream: Send + Sync {
         kernel: &Arc<dyn Kernel>,
         config: &LaunchConfig,
         args: &[&[u8]],
-        launch_state: u64,
+        stop_word: u64,
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError>;
+
+    /// A launch of what `enqueue` puts on this stream: kernels that this library did not compile. It is called once, on this thread, and
+    /// uses nothing of this library meanwhile. `name` is for messages. `stop_word` and `on_done` as for [`launch`](Self::launch).
+    /// On the simulated GPU it is the launch that `enqueue` makes, on whatever stream: it goes on this one.
+    ///
+    /// # Errors
+    /// [`GpuError::NotEnqueued`] with what `enqueue` says, after whatever it had enqueued has ended, and perhaps after `on_done`;
+    /// [`GpuError::BadArguments`], [`GpuError::ShutDown`].
+    fn launch_by(
+        &self,
+        name: &str,
+        deadline: Option<Duration>,
+        stop_word: u64,
+        enqueue: Enqueue<'_>,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError>;
+
+    /// The stream as its driver knows it, a `CUstream`; none of a GPU without a driver.
+    fn raw(&self) -> Option<u64>;
 
     /// Waits until every launch of this stream has ended.
     ///

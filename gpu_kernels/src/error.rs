@@ -63,6 +63,22 @@ pub enum GpuError {
         /// Which argument, what was given and what is wanted.
         cause: String,
     },
+    /// A launch that its caller was to enqueue, and could not.
+    #[error("kernel `{kernel}` was not enqueued by its caller: {cause}")]
+    NotEnqueued {
+        /// What the caller calls it.
+        kernel: String,
+        /// What the caller says.
+        cause: String,
+    },
+    /// A stream that launches cannot go on.
+    #[error("the stream {stream:#x} cannot be used: {cause}")]
+    BadStream {
+        /// The `CUstream`.
+        stream: u64,
+        /// What is wrong with it.
+        cause: String,
+    },
     /// Device memory is used up.
     #[error(
         "out of GPU memory: asked for {asked} bytes, {free} of {capacity} are free; use less, or give the GPU more memory"

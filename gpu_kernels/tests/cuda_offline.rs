@@ -103,8 +103,6 @@ fn names_and_parameters_of_templates_in_namespaces() {
     assert_eq!(none.params.as_deref(), Some(&[][..]));
     let usage = plain.usage.expect("ptxas was asked");
     assert!(usage.registers > 0 && usage.spill_store_bytes == 0, "{usage:?}");
-    let variable = |name: &[u8]| cubin.image.windows(name.len()).any(|window| window == name);
-    assert!(variable(b"gpuvm_launch_state"));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub struct BroadcastDesc {
     pub others: u32,
     /// This GPU's view.
     pub view: u32,
-    /// Address of the GPU's [`VmDesc`](crate::VmDesc).
+    /// Address of the launch's [`VmDesc`](crate::VmDesc).
     pub vm: u64,
     /// A bit for each part of the array, of `1 << part_shift` bytes: whether another view holds any of its pages, so that stores look
     /// further. It lies in the kernel's parameters: a store that no other GPU sees costs no load.

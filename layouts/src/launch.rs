@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::facts::shared_layout;
+use crate::{facts::shared_layout, vm::VmDesc};
 
 /// No fault.
 pub const FAULT_NONE: u32 = 0;
@@ -91,11 +91,13 @@ pub struct FaultRecord {
     pub reserved: [u64; 5],
 }
 
-/// State of one launch, in GPU memory.
+/// State of one launch, in GPU memory. Descriptions in its arguments name `vm`: that is how lanes find it.
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LaunchState {
-    /// Not 0: slow paths end at once, `gpuvm::failed()` is true.
+    /// The virtual memory, as this launch has it.
+    pub vm: VmDesc,
+    /// Not 0: slow paths end at once, `failed()` of arrays is true.
     pub abort: u32,
     /// Faults after the first.
     pub later_faults: u32,
@@ -117,5 +119,5 @@ shared_layout! {
         vendor_syndrome: 52, block: 56, thread: 64, multiprocessor: 68, frames_pinned: 72, frames_written_back: 76,
         frames_fetching: 80, frames_free: 84, reserved: 88,
     }
-    LaunchState: 256 { abort: 0, later_faults: 4, continues: 8, pad: 12, told: 16, reserved: 24, fault: 128, }
+    LaunchState: 384 { vm: 0, abort: 128, later_faults: 132, continues: 136, pad: 140, told: 144, reserved: 152, fault: 256, }
 }

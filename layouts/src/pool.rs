@@ -58,11 +58,13 @@ pub struct PoolState {
     pub change_hand: u64,
     /// Lanes that work on a change, or look whether there is one.
     pub helpers: u64,
+    /// The pool is refilled by evicting ahead while it has fewer frames than this. The host writes it while kernels run; a hint.
+    pub frames_low: u64,
     /// Unused, to the end of the line.
-    pub pad4: [u64; 12],
+    pub pad4: [u64; 11],
 }
 
 shared_layout! {
     PoolState: 640 { available: 0, pad0: 8, head: 128, pad1: 136, tail: 256, pad2: 264, hand: 384, turnover: 392,
-        spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520, change_hand: 528, helpers: 536, pad4: 544, }
+        spared: 400, limit: 408, pad3: 416, change: 512, change_left: 520, change_hand: 528, helpers: 536, frames_low: 544, pad4: 552, }
 }

@@ -9,6 +9,19 @@ pub const PAGE_BYTES_MIN: u64 = 4 << 10;
 /// Largest page: 2 MiB.
 pub const PAGE_BYTES_MAX: u64 = 2 << 20;
 
+/// Device code of a program: lanes copy pages themselves.
+pub const FEATURE_DIRECT: u32 = 1;
+/// Device code of a program: lanes have NICs move pages.
+pub const FEATURE_QUEUED: u32 = 2;
+/// Device code of a program: regions with replicas and checksums. Of [`FEATURE_QUEUED`].
+pub const FEATURE_GUARDED: u32 = 4;
+/// Device code of a program: copies of pages at neighbour GPUs. Of [`FEATURE_DIRECT`].
+pub const FEATURE_VICTIMS: u32 = 8;
+/// Device code of a program: frames whose number changes.
+pub const FEATURE_RESIZABLE: u32 = 16;
+/// All of these.
+pub const FEATURES_ALL: u32 = 31;
+
 /// The region is never written: its array type has no stores, and no page of it is ever dirty.
 pub const REGION_READ_ONLY: u32 = 1;
 /// The region's slot in the table is in use.
@@ -170,7 +183,7 @@ pub struct ArrayDesc {
     pub frames: u64,
     /// Elements in the array.
     pub length: u64,
-    /// Address of the [`VmDesc`].
+    /// Address of the launch's [`VmDesc`].
     pub vm: u64,
     /// Address of page 0 at the home when lanes copy the region's pages themselves; 0 when queue pairs do.
     pub home: u64,
@@ -395,7 +408,8 @@ pub struct StripeDesc {
     pub flags: u32,
 }
 
-/// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
+/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
+/// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
 #[repr(C, align(128))]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct VmDesc {
@@ -407,8 +421,8 @@ pub struct VmDesc {
     pub frames: u64,
     /// Number of frames that there may be: places of the pool's ring.
     pub frame_count: u32,
-    /// The pool is refilled by evicting ahead while it has fewer frames than this.
-    pub frames_low: u32,
+    /// Unused.
+    pub pad: u32,
     /// Address of `frame_count` page ids.
     pub frame_pages: u64,
     /// Address of `frame_count` pool ring slots.
@@ -544,7 +558,7 @@ shared_layout! {
     FillState: 128 { head: 0, done: 8, chunks: 12, page_id: 16, frame: 24, home: 32, bytes: 40, taken: 44, reserved: 48, }
     StripeDesc: 32 { home: 0, frame_keys: 8, rkey: 16, queue_first: 20, queue_count: 24, flags: 28, }
     VmDesc: 128 {
-        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, frames_low: 20, frame_pages: 24, pool_ring: 32,
+        layout_version: 0, page_shift: 4, frames: 8, frame_count: 16, pad: 20, frame_pages: 24, pool_ring: 32,
         pool: 40, regions: 48, region_count: 56, queue_count: 60, queues: 64, counters: 72, counter_shards: 80,
         queue_groups: 84, latencies: 88, wait_limit_ns: 96, fills: 104, fill_count: 112, ticks_per_us: 116,
         frame_reciprocal: 120,

@@ -12,7 +12,7 @@ __global__ void count_above(gpuvm::array<const float> table, unsigned* counts, u
     if (row * columns >= table.size()) return;
     auto element = table.reader();
     unsigned found = 0;
-    for (unsigned k = 0; k < columns && !gpuvm::failed(); ++k) found += element[row * columns + k] > limit;
+    for (unsigned k = 0; k < columns && !table.failed(); ++k) found += element[row * columns + k] > limit;
     counts[row] = found;
 }"""
 

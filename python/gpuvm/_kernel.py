@@ -38,7 +38,7 @@ class Launch:
         return self._core.done
 
     def abort(self) -> None:
-        """Asks the kernel to stop: ``gpuvm::failed()`` becomes true in it, and accesses that miss return at once."""
+        """Asks the kernel to stop: ``failed()`` of its arrays becomes true, and accesses that miss return at once."""
         self._core.abort()
 
 

@@ -20,7 +20,7 @@ __global__ void scale(gpuvm::array<float> a, float by) {
 }
 // Never ends by itself.
 __global__ void endless(gpuvm::array<float> a, unsigned* ticks) {
-    while (!gpuvm::failed()) atomicAdd(ticks, 1u);
+    while (!a.failed()) atomicAdd(ticks, 1u);
 }
 // Does not even look whether it is to end.
 __global__ void deaf(unsigned* ticks) {

@@ -182,7 +182,6 @@ impl<E> BroadcastBuilder<E> {
             part_shift: views.page_bytes.trailing_zeros() + part_shift(pages),
             sample_mask: (1 << self.sample_shift) - 1,
             view: view as u32,
-            vm: gpu.desc_addr(),
             ..BroadcastDesc::zeroed()
         };
         Ok(OnView {

@@ -26,7 +26,7 @@ impl BroadcastInner {
             if marked.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let passed = on.gpu.pass_on(&self.desc(view), self.lines(), &self.name);
+            let passed = on.gpu.pass_on(|vm| self.desc(view, vm), self.lines(), &self.name);
             if passed.is_ok() {
                 // Lines that are marked still after an error are passed on by the next.
                 marked.store(0, Ordering::Relaxed);

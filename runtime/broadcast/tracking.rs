@@ -103,7 +103,7 @@ impl BroadcastInner {
             let ((view, page), size) = (run[0], self.views.page_bytes);
             let (on, bytes) = (&self.on[view], run.len() as u64 * size);
             on.gpu
-                .bring_copy(&self.desc(view), page as u64 * size, bytes, &self.name)?;
+                .bring_copy(|vm| self.desc(view, vm), page as u64 * size, bytes, &self.name)?;
         }
         let placed = self.views.place(&wanted, &pages);
         self.host().gpu.or_lost(placed.doing(doing))?;

@@ -24,6 +24,24 @@ pub(crate) struct Named {
     pub continues: bool,
 }
 
+/// What a launch runs.
+pub(crate) enum Job<'a> {
+    /// A kernel of this library's, and its arguments, given the address of the launch's `VmDesc`.
+    Kernel(&'a Arc<dyn GpuKernel>, Box<dyn FnOnce(u64) -> Vec<Vec<u8>> + 'a>),
+    /// What its caller calls so and enqueues, given that address.
+    ByCaller(&'a str, Box<dyn FnOnce(u64) -> std::result::Result<(), String> + 'a>),
+}
+
+impl Job<'_> {
+    /// For messages.
+    fn name(&self) -> &str {
+        match self {
+            Self::Kernel(kernel, _) => &kernel.info().name,
+            Self::ByCaller(name, _) => name,
+        }
+    }
+}
+
 /// Frames that a launch's declared spans can hold at once, and by whom.
 struct Spans {
     lanes: u64,
@@ -45,14 +63,13 @@ fn by_address(mut memories: Vec<(Arc<dyn Memory>, bool)>) -> Vec<(Arc<dyn Memory
 }
 
 impl PagedGpu {
-    /// Enqueues a launch whose arguments were checked. They are made while the launches that name the same memory are locked, so that
-    /// advice which waited for those holds for this one.
+    /// Enqueues a launch whose arguments were checked. They are made, with the address of the launch's `VmDesc`, while the launches that name
+    /// the same memory are locked, so that advice which waited for those holds for this one.
     pub fn enqueue(
         &self,
         stream: &Arc<dyn Stream>,
-        kernel: &Arc<dyn GpuKernel>,
+        job: Job<'_>,
         config: &LaunchConfig,
-        args: impl FnOnce() -> Vec<Vec<u8>>,
         named: Named,
         label: &str,
     ) -> Result<Arc<InFlight>> {
@@ -76,8 +93,7 @@ impl PagedGpu {
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
         }
-        let args = args();
-        let mut in_flight = InFlight::new(kernel, slot, label);
+        let mut in_flight = InFlight::new(slot, label);
         in_flight.regions = regions;
         in_flight.span_frames = self.spans(config).frames;
         in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
@@ -86,13 +102,13 @@ impl PagedGpu {
         self.make_ready(&mut state)?;
         let in_use = state.in_flight.iter().map(|launch| launch.span_frames);
         let others = in_use.fold(0, u64::saturating_add);
-        self.check_spans(&kernel.info().name, config, others)?;
+        self.check_spans(job.name(), config, others)?;
         self.forget_errors(&mut state, stream)?;
         // Before the first write can be.
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.expect(launches, kind(*writes));
         }
-        self.put(&mut state, stream, &shape, &args, &in_flight)?;
+        self.put(&mut state, stream, &shape, job, &in_flight)?;
         for ((_, writes), launches) in memories.iter().zip(&mut guards) {
             launches.push(kind(*writes), &in_flight);
         }
@@ -111,16 +127,25 @@ impl PagedGpu {
         state: &mut GpuState,
         stream: &Arc<dyn Stream>,
         shape: &gpuvm_gpu::LaunchConfig,
-        args: &[Vec<u8>],
+        job: Job<'_>,
         in_flight: &Arc<InFlight>,
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
-        let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), label.clone());
         let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
-        let launch = stream
-            .launch(&in_flight.kernel, shape, &raw, in_flight.state.addr(), on_done)
-            .doing(|| format!("launching {label}"))?;
+        let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
+        let launch = match job {
+            Job::Kernel(kernel, args) => {
+                let args = args(vm);
+                let raw: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                stream.launch(kernel, shape, &raw, stop, on_done)
+            }
+            Job::ByCaller(name, enqueue) => {
+                let enqueue = Box::new(move || enqueue(vm));
+                stream.launch_by(name, shape.deadline, stop, enqueue, on_done)
+            }
+        };
+        let launch = launch.doing(|| format!("launching {label}"))?;
         // The cell is new: it takes the launch.
         let _ = flight.launch.set(launch);
         let broken = {
@@ -143,7 +168,7 @@ impl PagedGpu {
         stream: &Arc<dyn Stream>,
         kernel: &Arc<dyn GpuKernel>,
         config: LaunchConfig,
-        args: &[Vec<u8>],
+        args: impl FnOnce(u64) -> Vec<Vec<u8>>,
         region: Option<&RegionView>,
         label: &str,
     ) -> Result<()> {
@@ -157,7 +182,7 @@ impl PagedGpu {
         stream: &Arc<dyn Stream>,
         kernel: &Arc<dyn GpuKernel>,
         config: LaunchConfig,
-        args: &[Vec<u8>],
+        args: impl FnOnce(u64) -> Vec<Vec<u8>>,
         region: Option<&RegionView>,
         label: &str,
     ) -> Result<LaunchReport> {
@@ -169,7 +194,7 @@ impl PagedGpu {
             continues: true,
             ..Named::default()
         };
-        let in_flight = self.enqueue(stream, kernel, &config, || args.to_vec(), named, label);
+        let in_flight = self.enqueue(stream, Job::Kernel(kernel, Box::new(args)), &config, named, label);
         let in_flight = self.or_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);

@@ -187,6 +187,7 @@ impl FreeList {
             tail: there,
             hand: before[0].hand,
             limit: before[0].limit,
+            frames_low: before[0].frames_low,
             ..zero()
         };
         self.state.write(gpu, 0, &[state])
@@ -202,6 +203,11 @@ impl FreeList {
     pub fn call_lanes(&self, gpu: &dyn Gpu) -> Result<(), GpuError> {
         let limit = u64::from(self.limit.load(Ordering::Relaxed)) | layout::POOL_CHANGING_BIT;
         self.put(gpu, offset_of!(PoolState, limit), &[limit])
+    }
+
+    /// The pool is refilled while it has fewer frames. Kernels may run.
+    pub fn set_low_water(&self, gpu: &dyn Gpu, frames: u32) -> Result<(), GpuError> {
+        self.put(gpu, offset_of!(PoolState, frames_low), &[u64::from(frames)])
     }
 
     /// Begins a change of `frames`, `left` of which are not done yet, and says how lanes know it. There is none, and kernels may run.

@@ -78,16 +78,18 @@ impl PagedGpu {
         let sink = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(|| "measuring reads in place".into())?;
         let read = |reads: u64, bytes: u64, scattered: bool| -> Result<Duration> {
             let lanes = u64::from(self.capabilities().max_resident_lanes).max(u64::from(THREADS));
-            let args = [
-                arg(home),
-                arg(bytes / 16),
-                arg(reads),
-                arg(u32::from(scattered)),
-                arg(sink.addr()),
-            ];
+            let args = |_| {
+                vec![
+                    arg(home),
+                    arg(bytes / 16),
+                    arg(reads),
+                    arg(u32::from(scattered)),
+                    arg(sink.addr()),
+                ]
+            };
             let config = LaunchConfig::new((lanes / u64::from(THREADS)) as u32, THREADS);
             let (support, label) = (&self.support, "measuring reads in place");
-            let report = self.run_reporting(&support.stream, &support.read_home, config, &args, None, label)?;
+            let report = self.run_reporting(&support.stream, &support.read_home, config, args, None, label)?;
             Ok(report.elapsed)
         };
         // The first launch of a kernel takes longer.

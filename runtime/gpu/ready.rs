@@ -76,12 +76,12 @@ impl PagedGpu {
         let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
         let mut forgetting = Vec::new();
         for region in regions {
-            let (kernel, args) = self.forgetting_of(&region);
             let label = format!("forgetting failed fetches of region `{}`", region.name());
             let slot = self.state_for(&label, true)?;
-            let in_flight = Arc::new(InFlight::new(kernel, slot, &label));
+            let in_flight = Arc::new(InFlight::new(slot, &label));
             let config = self.service_config(region.pages().count());
-            self.put(state, stream, &config.shape, &args, &in_flight)?;
+            let job = self.forgetting_of(&region);
+            self.put(state, stream, &config.shape, job, &in_flight)?;
             forgetting.push(in_flight);
         }
         state.errors.found = false;

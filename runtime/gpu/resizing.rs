@@ -294,14 +294,15 @@ impl PagedGpu {
     /// Starts a kernel that works on a change, for so long at most.
     fn start_changing(&self, change: u64, frames: u32, within: Duration) -> Result<Arc<InFlight>> {
         let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let args = [arg(self.desc.addr()), arg(change), arg(nanoseconds)];
+        let args = |vm: u64| vec![arg(vm), arg(change), arg(nanoseconds)];
         let (support, config) = (&self.support, self.service_config(u64::from(frames)));
         let named = super::Named {
             continues: true,
             ..super::Named::default()
         };
-        let (args, label) = (|| args.to_vec(), "changing the number of frames");
-        self.enqueue(&support.background, &support.change_frames, &config, args, named, label)
+        let label = "changing the number of frames";
+        let job = super::Job::Kernel(&support.change_frames, Box::new(args));
+        self.enqueue(&support.background, job, &config, named, label)
     }
 
     /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.

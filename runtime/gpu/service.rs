@@ -2,10 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use gpuvm_gpu::Kernel;
 use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
 
-use super::{PagedGpu, RegionView, Retired};
+use super::{Job, PagedGpu, RegionView, Retired};
 use crate::{
     device::DeviceArray,
     error::{Doing, Error, Result},
@@ -17,14 +16,24 @@ pub(super) fn arg<T: bytemuck::Pod>(value: T) -> Vec<u8> {
     bytemuck::bytes_of(&value).to_vec()
 }
 
+/// The arguments of a kernel over pages of a region.
+fn over(vm: u64, region: &RegionView, pages: Range<u64>) -> Vec<Vec<u8>> {
+    vec![arg(vm), arg(region.id()), arg(pages.start), arg(pages.end)]
+}
+
+/// The arguments of a kernel over all pages of a region.
+fn over_all(vm: u64, region: &RegionView) -> Vec<Vec<u8>> {
+    over(vm, region, 0..region.pages().count())
+}
+
 impl PagedGpu {
     /// Runs a kernel on this GPU and compares the layouts it was compiled with to the runtime's.
     pub(super) fn check_version(&self) -> Result<()> {
         let doing = || "checking the device library".to_owned();
         let out = DeviceArray::<u32>::zeroed(&*self.device, 1).doing(doing)?;
         let (support, config) = (&self.support, self.service_config(1));
-        let args = [arg(out.addr())];
-        self.run(&support.stream, &support.version, config, &args, None, &doing())?;
+        let args = |_| vec![arg(out.addr())];
+        self.run(&support.stream, &support.version, config, args, None, &doing())?;
         let found = out.read(&*self.device, 0, 1).doing(doing)?[0];
         if found != layout::LAYOUT_VERSION {
             return Err(Error::Unavailable {
@@ -38,77 +47,63 @@ impl PagedGpu {
         Ok(())
     }
 
-    /// The arguments of a kernel over pages of a region.
-    fn over(&self, region: &RegionView, pages: Range<u64>) -> [Vec<u8>; 4] {
-        [
-            arg(self.desc.addr()),
-            arg(region.id()),
-            arg(pages.start),
-            arg(pages.end),
-        ]
-    }
-
-    /// The arguments of a kernel over all pages of a region.
-    fn over_all(&self, region: &RegionView) -> [Vec<u8>; 4] {
-        self.over(region, 0..region.pages().count())
-    }
-
     /// Writes the dirty pages of a region home.
     pub fn flush(&self, region: &RegionView) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(region.pages().count()));
-        let args = self.over_all(region);
+        let args = |vm| over_all(vm, region);
         let label = format!("flush of region `{}`", region.name());
-        self.run(&support.stream, &support.flush, config, &args, Some(region), &label)
+        self.run(&support.stream, &support.flush, config, args, Some(region), &label)
     }
 
     /// Gives the frames of pages of a region back, dropping what is dirty still if `discard`.
     pub fn release(&self, region: &RegionView, pages: Range<u64>, discard: bool) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
-        let mut args = self.over(region, pages).to_vec();
-        args.push(arg(u32::from(discard)));
+        let args = |vm| [over(vm, region, pages), vec![arg(u32::from(discard))]].concat();
         let label = format!("release of region `{}`", region.name());
-        self.run(&support.stream, &support.release, config, &args, Some(region), &label)
+        self.run(&support.stream, &support.release, config, args, Some(region), &label)
     }
 
     /// Finishes what has completed on lost queue pairs, and closes them to reservations.
     pub fn reap(&self, first: u32, count: u32) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(1));
-        let args = [arg(self.desc.addr()), arg(first), arg(count)];
+        let args = |vm: u64| vec![arg(vm), arg(first), arg(count)];
         let label = "closing the queue pairs of a home that has returned";
-        self.run(&support.background, &support.reap, config, &args, None, label)
+        self.run(&support.background, &support.reap, config, args, None, label)
     }
 
     /// Marks what a home holds of pages of a region as stale.
     pub fn age(&self, region: &RegionView, home: u32, pages: Range<u64>) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
-        let args = [
-            arg(self.desc.addr()),
-            arg(region.id()),
-            arg(home),
-            arg(pages.start),
-            arg(pages.end),
-        ];
+        let args = |vm: u64| {
+            let (first, last) = (arg(pages.start), arg(pages.end));
+            vec![arg(vm), arg(region.id()), arg(home), first, last]
+        };
         let label = format!("marking copies of region `{}` as stale", region.name());
-        self.run(&support.background, &support.age, config, &args, Some(region), &label)
+        self.run(&support.background, &support.age, config, args, Some(region), &label)
     }
 
-    /// Mends stale copies of pages of a region, whose kernel argument is `array`.
-    pub fn mend_copies(&self, region: &RegionView, array: &layout::ArrayDesc, pages: Range<u64>) -> Result<()> {
+    /// Mends stale copies of pages of a region, whose kernel argument is `array`, given the launch's `VmDesc`.
+    pub fn mend_copies(
+        &self,
+        region: &RegionView,
+        array: impl FnOnce(u64) -> layout::ArrayDesc,
+        pages: Range<u64>,
+    ) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(pages.end - pages.start));
-        let args = [arg(*array), arg(pages.start), arg(pages.end)];
+        let args = |vm| vec![arg(array(vm)), arg(pages.start), arg(pages.end)];
         let label = format!("catching up copies of region `{}`", region.name());
         self.run(
             &support.background,
             &support.catch_up,
             config,
-            &args,
+            args,
             Some(region),
             &label,
         )
     }
 
-    /// Passes on the lines of a broadcast array that this GPU has marked, of so many.
-    pub fn pass_on(&self, array: &layout::BroadcastDesc, lines: u64, name: &str) -> Result<()> {
+    /// Passes on the lines of a broadcast array that this GPU has marked, of so many. `array`: the argument, given the launch's `VmDesc`.
+    pub fn pass_on(&self, array: impl FnOnce(u64) -> layout::BroadcastDesc, lines: u64, name: &str) -> Result<()> {
         let support = &self.support;
         let config = self.over_memory(lines.div_ceil(8));
         let label = format!("passing on what atomics changed of `{name}`");
@@ -116,19 +111,25 @@ impl PagedGpu {
             &support.stream,
             &support.pass_on,
             config,
-            &[arg(*array), arg(lines)],
+            |vm| vec![arg(array(vm)), arg(lines)],
             None,
             &label,
         )
     }
 
-    /// Copies bytes of a broadcast array from their owners' copies to this GPU's.
-    pub fn bring_copy(&self, array: &layout::BroadcastDesc, first: u64, bytes: u64, name: &str) -> Result<()> {
+    /// Copies bytes of a broadcast array from their owners' copies to this GPU's. `array`: the argument, given the launch's `VmDesc`.
+    pub fn bring_copy(
+        &self,
+        array: impl FnOnce(u64) -> layout::BroadcastDesc,
+        first: u64,
+        bytes: u64,
+        name: &str,
+    ) -> Result<()> {
         let support = &self.support;
-        let args = [arg(*array), arg(first), arg(bytes)];
+        let args = |vm| vec![arg(array(vm)), arg(first), arg(bytes)];
         let label = format!("subscribing to pages of `{name}`");
         let config = self.over_memory(bytes / 8);
-        self.run(&support.stream, &support.bring_copy, config, &args, None, &label)
+        self.run(&support.stream, &support.bring_copy, config, args, None, &label)
     }
 
     /// The shape of a kernel that goes over so many words at memory's speed.
@@ -138,9 +139,9 @@ impl PagedGpu {
         LaunchConfig::new(blocks, 256).deadline(self.service_deadline())
     }
 
-    /// The kernel that forgets failed fetches of a region's pages, and its arguments.
-    pub(super) fn forgetting_of(&self, region: &RegionView) -> (&Arc<dyn Kernel>, [Vec<u8>; 4]) {
-        (&self.support.forget, self.over_all(region))
+    /// Forgets failed fetches of a region's pages.
+    pub(super) fn forgetting_of<'a>(&'a self, region: &'a RegionView) -> Job<'a> {
+        Job::Kernel(&self.support.forget, Box::new(|vm| over_all(vm, region)))
     }
 
     /// Gives a region that is new a place, where kernels find it once `describe` has said what it is.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpuvm_gpu::{CompileOptions, Gpu, Kernel, Source, Stream};
+use gpuvm_layouts as layout;
 
 use crate::{
     error::{Doing, Result},
@@ -66,22 +67,29 @@ impl Support {
     }
 }
 
-/// The options of a user's source, with the device library for this transport alone: the other's code would cost every
-/// kernel registers.
+/// The options of a user's source, with what is used of the device library alone: the rest would cost every kernel registers.
 pub(super) fn options(transport: TransportKind, settings: &Settings, options: &CompileOptions) -> CompileOptions {
-    let only = match transport {
-        TransportKind::Direct => "GPUVM_DIRECT_ONLY",
-        _ => "GPUVM_QUEUED_ONLY",
-    };
     let mut options = options.clone();
-    let victims = !settings.borrowed.is_empty();
-    let asked = [
-        (true, only),
-        (settings.guarded, "GPUVM_GUARDED"),
-        (victims, "GPUVM_VICTIMS"),
-        (settings.frame_capacity.is_some(), "GPUVM_RESIZABLE"),
-    ];
-    let asked = asked.into_iter().filter(|(asked, _)| *asked);
-    options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
+    let features = features(transport, settings).to_string();
+    options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
     options
+}
+
+/// What kernels of a virtual memory need of the device library: `FEATURE_*`.
+pub(crate) fn features(transport: TransportKind, settings: &Settings) -> u32 {
+    let moved = match transport {
+        TransportKind::Direct => layout::FEATURE_DIRECT,
+        _ => layout::FEATURE_QUEUED,
+    };
+    let asked = [
+        (true, moved),
+        (settings.guarded, layout::FEATURE_GUARDED),
+        (!settings.borrowed.is_empty(), layout::FEATURE_VICTIMS),
+        (settings.frame_capacity.is_some(), layout::FEATURE_RESIZABLE),
+    ];
+    asked
+        .iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, feature)| feature)
+        .sum()
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use gpuvm_gpu::{Gpu, Kernel as GpuKernel, LaunchOutcome};
+use gpuvm_gpu::{Gpu, LaunchOutcome};
 use gpuvm_layouts::{self as layout, FaultRecord};
 use parking_lot::Mutex;
 
@@ -76,7 +76,6 @@ pub(crate) struct InFlight {
     /// Frames that its declared spans can hold at once.
     pub span_frames: u64,
     pub state: StateSlot,
-    pub kernel: Arc<dyn GpuKernel>,
     pub memories: Vec<Arc<dyn Memory>>,
     pub label: String,
     /// Whether it calls for recovery has been looked at.
@@ -85,7 +84,7 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// A launch that names no memory and holds no spans.
-    pub fn new(kernel: &Arc<dyn GpuKernel>, state: StateSlot, label: &str) -> Self {
+    pub fn new(state: StateSlot, label: &str) -> Self {
         Self {
             flight: Arc::new(Flight {
                 launch: OnceLock::new(),
@@ -95,7 +94,6 @@ impl InFlight {
             regions: Vec::new(),
             span_frames: 0,
             state,
-            kernel: Arc::clone(kernel),
             memories: Vec::new(),
             label: label.to_owned(),
             examined: AtomicBool::new(false),

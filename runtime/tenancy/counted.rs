@@ -171,6 +171,11 @@ impl Gpu for CountedGpu {
         self.gpu.compile(source, kernels, options)
     }
 
+    unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.gpu.borrow_stream(stream) }
+    }
+
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         self.gpu.stream()
     }

@@ -29,7 +29,6 @@ pub(crate) struct BlockConstants {
     pub(crate) seeded: u32,
     pub(crate) dynamic_bytes: u32,
     pub(crate) shared: *mut u8,
-    pub(crate) state: u64,
 }
 
 /// `gpuvm_sim_lane` and, behind it, what only the simulator uses.

@@ -92,7 +92,6 @@ impl Block {
             seeded: u32::from(!seeded.is_null()),
             dynamic_bytes: config.dynamic_shared_bytes,
             shared: ptr::null_mut(),
-            state: launch.state,
         };
         let image = vec![POISON; launch.kernel.module.shared_bytes()];
         let live = config.block.iter().product();

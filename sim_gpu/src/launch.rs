@@ -19,7 +19,6 @@ pub(crate) struct LaunchState {
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) config: LaunchConfig,
     pub(crate) arguments: Arguments,
-    pub(crate) state: u64,
     pub(crate) skip_exited: bool,
     pub(crate) blocks: u64,
     pub(crate) lanes_per_block: u32,
@@ -51,7 +50,6 @@ pub(crate) struct NewLaunch {
     pub(crate) kernel: Arc<KernelInner>,
     pub(crate) config: LaunchConfig,
     pub(crate) arguments: Arguments,
-    pub(crate) state: u64,
     pub(crate) on_done: OnDone,
 }
 
@@ -69,7 +67,6 @@ impl LaunchState {
             lanes_per_block: config.block.iter().product(),
             config,
             arguments: new.arguments,
-            state: new.state,
             next: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             completed: AtomicU64::new(0),

@@ -407,6 +407,11 @@ impl Gpu for SimGpu {
         Ok(Arc::new(SimModule::new(module, kernels)?))
     }
 
+    unsafe fn borrow_stream(&self, _stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
+        let what = "take a CUDA stream: it is simulated".to_owned();
+        Err(GpuError::Unsupported { what })
+    }
+
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         if self.core.is_shut_down() {
             return Err(GpuError::ShutDown);

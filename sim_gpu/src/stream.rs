@@ -1,20 +1,36 @@
 //! Streams: launches in order.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::core::Core;
 use super::launch::{LaunchState, NewLaunch, SimLaunch};
 use super::module::SimKernel;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
-use gpuvm_gpu::{Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
+use gpuvm_gpu::{Enqueue, Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
 use parking_lot::{Condvar, Mutex};
 
 /// Most static and dynamic shared memory of a block, bytes; an H200's.
 pub(crate) const SHARED_BYTES_MAX: u32 = 227 << 10;
 /// Most threads of a block.
 pub(crate) const BLOCK_THREADS_MAX: u32 = 1024;
+
+thread_local! {
+    /// The launch that this thread's caller is to enqueue, while it does.
+    static BY_CALLER: RefCell<Option<ByCaller>> = const { RefCell::new(None) };
+}
+
+/// A launch that somebody else enqueues: the first one on this thread, whatever stream of the GPU it names.
+struct ByCaller {
+    core: Arc<Core>,
+    queue: Arc<Queue>,
+    deadline: Option<Duration>,
+    on_done: Option<OnDone>,
+    launch: Option<Arc<SimLaunch>>,
+}
 
 /// A stream of a simulated GPU.
 pub(crate) struct SimStream {
@@ -118,13 +134,33 @@ fn check_config(kernel: &SimKernel, config: &LaunchConfig) -> Result<(), GpuErro
     Ok(())
 }
 
+impl SimStream {
+    /// The launch that a caller enqueues, if this is that one: with its deadline, its end and its stream.
+    fn as_the_callers(&self, mut config: LaunchConfig, on_done: OnDone) -> (LaunchConfig, OnDone, Arc<Queue>) {
+        BY_CALLER.with_borrow_mut(|by_caller| {
+            let by_caller = by_caller.as_mut().filter(|it| Arc::ptr_eq(&it.core, &self.core));
+            let taken = by_caller.and_then(|it| Some((it.deadline, it.on_done.take()?, Arc::clone(&it.queue))));
+            let Some((deadline, told, queue)) = taken else {
+                return (config, on_done, Arc::clone(&self.queue));
+            };
+            config.deadline = config.deadline.or(deadline);
+            let both = |outcome: &LaunchOutcome| {
+                on_done(outcome);
+                told(outcome);
+            };
+            (config, Box::new(both), queue)
+        })
+    }
+}
+
 impl Stream for SimStream {
     fn launch(
         &self,
         kernel: &Arc<dyn Kernel>,
         config: &LaunchConfig,
         args: &[&[u8]],
-        launch_state: u64,
+        // Its watchdog drops lanes where they stand.
+        _stop_word: u64,
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError> {
         let Some(kernel) = kernel.as_any().downcast_ref::<SimKernel>() else {
@@ -145,17 +181,59 @@ impl Stream for SimStream {
         if self.core.is_shut_down() {
             return Err(GpuError::ShutDown);
         }
+        let (config, on_done, queue) = self.as_the_callers(config.clone(), on_done);
         let launch = LaunchState::new(NewLaunch {
             core: Arc::clone(&self.core),
             arguments: Arguments::new(&kernel.0.info, args)?,
             kernel: Arc::clone(&kernel.0),
-            config: config.clone(),
-            state: launch_state,
+            config,
             on_done,
         });
         self.queue.state.lock().waiting.push_back(Arc::clone(&launch));
         self.queue.advance();
-        Ok(Arc::new(SimLaunch(launch)))
+        let launch = Arc::new(SimLaunch(launch));
+        BY_CALLER.with_borrow_mut(|by_caller| {
+            if let Some(by_caller) = by_caller
+                .as_mut()
+                .filter(|by_caller| std::ptr::eq(by_caller.stream, self))
+            {
+                by_caller.launch = Some(Arc::clone(&launch));
+            }
+        });
+        Ok(launch)
+    }
+
+    fn launch_by(
+        &self,
+        name: &str,
+        deadline: Option<Duration>,
+        _stop_word: u64,
+        enqueue: Enqueue<'_>,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        BY_CALLER.set(Some(ByCaller {
+            core: Arc::clone(&self.core),
+            queue: Arc::clone(&self.queue),
+            deadline,
+            on_done: Some(on_done),
+            launch: None,
+        }));
+        let enqueued = enqueue();
+        let launch = BY_CALLER.take().and_then(|by_caller| by_caller.launch);
+        let cause = match (enqueued, launch) {
+            (Ok(()), Some(launch)) => return Ok(launch),
+            (Ok(()), None) => "it launched nothing on the simulated GPU's stream".to_owned(),
+            (Err(cause), launch) => {
+                launch.inspect(|launch| drop(launch.wait(None)));
+                cause
+            }
+        };
+        let kernel = name.to_owned();
+        Err(GpuError::NotEnqueued { kernel, cause })
+    }
+
+    fn raw(&self) -> Option<u64> {
+        None
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

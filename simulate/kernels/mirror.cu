@@ -9,7 +9,7 @@ __device__ inline u64 fold(u64 hash, u64 value) { return ((hash << 5 | hash >> 5
 __global__ void read_pages(gpuvm::array<const u64> a, gpuvm::array<const u64> b, gpuvm::array<const u64> c,
                            const u64* ops, unsigned steps, u64* hashes) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, hash = 0;
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         u64 op = ops[lane * steps + step], i = op & 0xffffffff;
         hash = fold(hash, (op >> 32) == 0 ? a[i] : (op >> 32) == 1 ? b[i] : c[i]);
     }

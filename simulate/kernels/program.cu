@@ -53,7 +53,7 @@ __device__ void interpret(gpuvm::array<T>& a, const gpuvm::array<u64>& shared, c
     typedef codec<T> as;
     constexpr bool number = sizeof(T) <= 8;
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, hash = 0;
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         u64 op = ops[lane * steps + step], value = op >> 40 & 0xffff, i = op & 0xffffffffffull;
         switch (op >> 56) {
             case 0:

@@ -6,7 +6,7 @@ typedef unsigned long long u64;
 // Each warp holds the page of its row, changes its lanes' words there through the span, and meanwhile reads elsewhere.
 __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps, u64* sums) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         u64 first = where[(lane / 32 * steps + step) * 2], other = where[(lane / 32 * steps + step) * 2 + 1];
         {
             auto held = a.pin(first);
@@ -25,7 +25,7 @@ __global__ void warp_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
 __global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned steps, unsigned apart, unsigned lines,
                            u64* sums) {
     u64 sum = 0;
-    for (unsigned step = 0; step < steps && blockIdx.x % apart == 0 && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && blockIdx.x % apart == 0 && !a.failed(); ++step) {
         {
             auto held = a.pin(where[blockIdx.x * steps + step]);
             if (!held) break;
@@ -39,7 +39,7 @@ __global__ void read_spans(gpuvm::array<const u64> a, const u64* where, unsigned
 // Every lane holds a page of its own for a moment.
 __global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         auto held = a.pin(where[lane * steps + step]);
         if (!held) break;
         held[0] = held[0] * 7 + lane + 1;
@@ -50,7 +50,7 @@ __global__ void lane_spans(gpuvm::array<u64> a, const u64* where, unsigned steps
 __global__ void read_cursors(gpuvm::array<const u64> a, const u64* where, unsigned steps, unsigned length, u64* sums) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, sum = 0;
     auto walk = a.cursor();
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step)
+    for (unsigned step = 0; step < steps && !a.failed(); ++step)
         for (unsigned k = 0; k < length; ++k) sum = sum * 3 + walk[where[lane * steps + step] + k];
     sums[lane] = sum;
 }
@@ -59,7 +59,7 @@ __global__ void read_cursors(gpuvm::array<const u64> a, const u64* where, unsign
 __global__ void write_cursors(gpuvm::array<u64> a, const u64* where, unsigned steps, unsigned length, u64 apart) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
     auto walk = a.cursor();
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         for (unsigned k = 0; k < length; ++k) {
             u64 i = where[lane * steps + step] + k * apart;
             walk.write(i, walk[i] * 5 + lane + 1);

@@ -10,7 +10,7 @@ __device__ inline u64 fold(u64 hash, u64 value) { return ((hash << 5 | hash >> 5
 __global__ void use_pages(gpuvm::array<u64> a, gpuvm::array<u64> b, gpuvm::array<u64> c, const u64* ops, unsigned steps,
                           u64* hashes) {
     u64 lane = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x, hash = 0;
-    for (unsigned step = 0; step < steps && !gpuvm::failed(); ++step) {
+    for (unsigned step = 0; step < steps && !a.failed(); ++step) {
         u64 op = ops[lane * steps + step], value = op >> 40 & 0xffff, i = op & 0xffffffff;
         gpuvm::array<u64>& x = (op >> 32 & 0xff) == 0 ? a : (op >> 32 & 0xff) == 1 ? b : c;
         switch (op >> 56) {

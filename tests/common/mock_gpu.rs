@@ -12,9 +12,9 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, ForNics, Gpu, GpuError,
-    HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone, Piece,
-    Simulation, Source, Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, ForNics, Gpu,
+    GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone,
+    Piece, Simulation, Source, Stream,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -291,6 +291,11 @@ impl Gpu for MockGpu {
         self.shared.sim.compile(source, kernels, options)
     }
 
+    unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.shared.sim.borrow_stream(stream) }
+    }
+
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         self.shared.check()?;
         Ok(Arc::new(MockStream {
@@ -351,7 +356,7 @@ impl Stream for MockStream {
         kernel: &Arc<dyn Kernel>,
         config: &LaunchConfig,
         args: &[&[u8]],
-        launch_state: u64,
+        stop_word: u64,
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError> {
         if let Err(lost) = self.shared.check() {
@@ -363,12 +368,27 @@ impl Stream for MockStream {
             Some(shared) => on_done(&as_lost(&shared, outcome)),
             None => on_done(outcome),
         });
-        let launch = self.stream.launch(kernel, config, args, launch_state, told)?;
+        let launch = self.stream.launch(kernel, config, args, stop_word, told)?;
         self.shared.launches.lock().unwrap().push(Arc::downgrade(&launch));
         Ok(Arc::new(MockLaunch {
             launch,
             shared: Arc::clone(&self.shared),
         }))
+    }
+
+    fn launch_by(
+        &self,
+        name: &str,
+        deadline: Option<Duration>,
+        stop_word: u64,
+        enqueue: Enqueue<'_>,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        self.stream.launch_by(name, deadline, stop_word, enqueue, on_done)
+    }
+
+    fn raw(&self) -> Option<u64> {
+        None
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

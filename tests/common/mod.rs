@@ -36,7 +36,7 @@ pub fn small(frames: u64) -> VmBuilder {
 }
 
 /// Settings like [`small`] but always on the simulated GPU, for tests of what only it survives or does: a kernel that traps or is stopped
-/// where it stands, a deadline of a kernel that does not look at `gpuvm::failed()`.
+/// where it stands, a deadline of a kernel that does not look at `failed()`.
 pub fn simulated(frames: u64) -> VmBuilder {
     // The transport alone comes from the environment.
     small(frames).gpu(simulated_gpu(frames))

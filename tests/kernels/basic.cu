@@ -9,28 +9,28 @@ __device__ inline u64 lanes() { return static_cast<u64>(gridDim.x) * blockDim.x;
 // Sums what it reads, so that the reads are there.
 __global__ void sum(gpuvm::array<const unsigned> a, u64* out) {
     u64 total = 0;
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) total += a[i];
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) total += a[i];
     atomicAdd(out, total);
 }
 
 // Reads one element a page.
 __global__ void touch(gpuvm::array<const unsigned> a, u64 page_words, u64* out) {
     u64 total = 0;
-    for (u64 i = first_index() * page_words; i < a.size() && !gpuvm::failed(); i += lanes() * page_words) total += a[i];
+    for (u64 i = first_index() * page_words; i < a.size() && !a.failed(); i += lanes() * page_words) total += a[i];
     atomicAdd(out, total);
 }
 
 __global__ void fill(gpuvm::array<unsigned> a, unsigned base) {
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] = base + static_cast<unsigned>(i);
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) a[i] = base + static_cast<unsigned>(i);
 }
 
 __global__ void copy(gpuvm::array<const unsigned> from, gpuvm::array<unsigned> to) {
-    for (u64 i = first_index(); i < to.size() && !gpuvm::failed(); i += lanes()) to[i] = from[i];
+    for (u64 i = first_index(); i < to.size() && !from.failed(); i += lanes()) to[i] = from[i];
 }
 
 // Five ways to write: assignment, update, two atomics, a span.
 __global__ void write_by(gpuvm::array<unsigned> a, unsigned way, unsigned value) {
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) {
         if (way == 0) a[i] = value + static_cast<unsigned>(i);
         if (way == 1) a[i] += value;
         if (way == 2) a.atomic_add(i, value);
@@ -44,7 +44,7 @@ __global__ void write_by(gpuvm::array<unsigned> a, unsigned way, unsigned value)
 
 // Reads each element before it writes it, so that every write meets a clean resident page.
 __global__ void read_then_write(gpuvm::array<unsigned> a, unsigned value) {
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) {
         unsigned before = a[i];
         a[i] = before + value;
     }
@@ -55,7 +55,7 @@ __global__ void check(gpuvm::array<const unsigned> a, unsigned base, unsigned wa
     u64 bad = 0;
     auto near = a.reader();
     u64 run = way == 1 ? (a.size() + lanes() - 1) / lanes() : 1;
-    for (u64 n = first_index(); n * run < a.size() && !gpuvm::failed(); n += lanes()) {
+    for (u64 n = first_index(); n * run < a.size() && !a.failed(); n += lanes()) {
         for (u64 i = n * run; i < (n + 1) * run && i < a.size(); ++i) {
             unsigned found = 0;
             if (way == 0) found = a[i];
@@ -98,7 +98,7 @@ __global__ void owners(const u64* pages, unsigned n, unsigned region, u64* page_
 // An unbounded loop that looks at the abort flag, and counts its turns.
 __global__ void until_stopped(gpuvm::array<unsigned> a, unsigned* turns) {
     u64 i = first_index();
-    while (!gpuvm::failed()) {
+    while (!a.failed()) {
         if (i < a.size()) a[i] += 1;
         atomicAdd(turns, 1u);
     }
@@ -107,8 +107,8 @@ __global__ void until_stopped(gpuvm::array<unsigned> a, unsigned* turns) {
 // Counts every odd element up until the launch is stopped.
 __global__ void count_up(gpuvm::array<unsigned> a) {
     u64 first = 2 * first_index() + 1;
-    for (unsigned round = 1; !gpuvm::failed(); ++round) {
-        for (u64 i = first; i < a.size() && !gpuvm::failed(); i += 2 * lanes()) a[i] = round;
+    for (unsigned round = 1; !a.failed(); ++round) {
+        for (u64 i = first; i < a.size() && !a.failed(); i += 2 * lanes()) a[i] = round;
         __nanosleep(100);
     }
 }
@@ -118,7 +118,7 @@ __global__ void count_up_held(gpuvm::array<unsigned> a, u64 page_words) {
     u64 page = first_index() / 32 % ((a.size() + page_words - 1) / page_words);
     auto held = a.pin(page * page_words);
     if (!held) return;
-    for (unsigned round = 1; !gpuvm::failed(); ++round) {
+    for (unsigned round = 1; !a.failed(); ++round) {
         for (u64 k = 2 * (threadIdx.x % 32) + 1; k < held.size(); k += 64) {
             reinterpret_cast<volatile unsigned*>(held.data())[k] = round;
         }

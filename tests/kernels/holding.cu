@@ -14,14 +14,15 @@ union kept {
     __device__ ~kept() {}
 };
 
-__device__ inline void wait_for(volatile unsigned* flag, unsigned value) {
-    while (*flag < value && !gpuvm::failed()) __nanosleep(200);
+template <class Array>
+__device__ void wait_for(const Array& a, volatile unsigned* flag, unsigned value) {
+    while (*flag < value && !a.failed()) __nanosleep(200);
 }
 
 // As `sum` of basic.cu.
 __global__ void sum(gpuvm::array<const unsigned> a, u64* out) {
     u64 total = 0;
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) total += a[i];
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) total += a[i];
     atomicAdd(out, total);
 }
 
@@ -33,9 +34,9 @@ __global__ void read_while_dirty(gpuvm::array<unsigned> a, volatile unsigned* fl
         if (held) held[5] = 4711;
         __threadfence();
         flags[0] = 1;
-        wait_for(flags + 1, 1);
+        wait_for(a, flags + 1, 1);
     } else {
-        wait_for(flags, 1);
+        wait_for(a, flags, 1);
         *out = a[5];
         flags[1] = 1;
     }
@@ -48,10 +49,10 @@ __global__ void write_while_clean(gpuvm::array<const unsigned> reading, gpuvm::a
     if (blockIdx.x == 0) {
         auto held = reading.pin(0);
         flags[0] = 1;
-        wait_for(flags + 1, 1);
+        wait_for(a, flags + 1, 1);
         *out = held ? *const_cast<const volatile unsigned*>(held.data() + 7) : 0;
     } else {
-        wait_for(flags, 1);
+        wait_for(a, flags, 1);
         a[7] = 815;
         a[8] += 1;
         a.atomic_add(9, 3);
@@ -66,12 +67,12 @@ __global__ void walk_beside_a_pin(gpuvm::array<const unsigned> a, u64 page_words
         if (threadIdx.x) return;
         auto held = a.pin(0);
         flags[0] = 1;
-        wait_for(flags + 1, 1);
+        wait_for(a, flags + 1, 1);
         out[1] = held ? held[3] : 0;
     } else {
-        wait_for(flags, 1);
+        wait_for(a, flags, 1);
         u64 total = 0;
-        for (u64 i = page_words + threadIdx.x; i < a.size() && !gpuvm::failed(); i += blockDim.x) total += a[i];
+        for (u64 i = page_words + threadIdx.x; i < a.size() && !a.failed(); i += blockDim.x) total += a[i];
         atomicAdd(out, total);
         __syncthreads();
         if (threadIdx.x == 0) flags[1] = 1;
@@ -84,7 +85,7 @@ __global__ void walk_beside_a_fetch(gpuvm::array<const unsigned> a, u64 page_wor
     if (threadIdx.x < 32) {
         total = a[threadIdx.x];
     } else {
-        for (u64 i = page_words + threadIdx.x - 32; i < a.size() && !gpuvm::failed(); i += 32) total += a[i];
+        for (u64 i = page_words + threadIdx.x - 32; i < a.size() && !a.failed(); i += 32) total += a[i];
     }
     if (threadIdx.x % 32 == 0 && total != ~0ull) done_at[threadIdx.x / 32] = gpuvm::detail::time_ns();
 }
@@ -102,9 +103,10 @@ struct holders {
 };
 template <>
 struct holders<0> {
-    __device__ static void hold(gpuvm::array<unsigned>&, u64, unsigned* count, volatile unsigned* arrived, unsigned*) {
+    __device__ static void hold(gpuvm::array<unsigned>& a, u64, unsigned* count, volatile unsigned* arrived,
+                                unsigned*) {
         atomicAdd(const_cast<unsigned*>(arrived), 1u);
-        wait_for(arrived, static_cast<unsigned>(lanes()));
+        wait_for(a, arrived, static_cast<unsigned>(lanes()));
         (void)count;
     }
 };
@@ -114,7 +116,7 @@ __global__ void hold_many(gpuvm::array<unsigned> a, unsigned* counts) {
 
 // Takes `each` spans of page 0 a lane and gives none of them back.
 __global__ void leak_pins(gpuvm::array<unsigned> a, unsigned each) {
-    for (unsigned n = 0; n < each && !gpuvm::failed(); ++n) kept<unsigned> held(a, 0);
+    for (unsigned n = 0; n < each && !a.failed(); ++n) kept<unsigned> held(a, 0);
 }
 
 // Each lane holds one page of its own, then touches one more.
@@ -122,16 +124,16 @@ __global__ void pin_and_touch(gpuvm::array<unsigned> a, u64 page_words, volatile
     u64 page = first_index() % (a.size() / page_words);
     auto held = a.pin(page * page_words);
     atomicAdd(const_cast<unsigned*>(arrived), 1u);
-    wait_for(arrived, static_cast<unsigned>(lanes()));
+    wait_for(a, arrived, static_cast<unsigned>(lanes()));
     u64 total = held ? held[1] : 0;
-    for (u64 i = 0; i < a.size() && !gpuvm::failed(); i += page_words) total += a[i + 1];
+    for (u64 i = 0; i < a.size() && !a.failed(); i += page_words) total += a[i + 1];
     atomicAdd(out, total);
 }
 
 // Each lane touches two pages at a time: a[i] + a[j] with i and j in different pages.
 __global__ void two_pages(gpuvm::array<const unsigned> a, u64 page_words, unsigned rounds, u64* out) {
     u64 pages = a.size() / page_words, total = 0;
-    for (unsigned n = 0; n < rounds && !gpuvm::failed(); ++n) {
+    for (unsigned n = 0; n < rounds && !a.failed(); ++n) {
         u64 p = (first_index() / 32 * 7 + n * 3) % pages;
         u64 mine = threadIdx.x % 2 ? p : (p + 1) % pages;
         total += a[mine * page_words + threadIdx.x % page_words];
@@ -167,7 +169,7 @@ __global__ void spin_on_element(gpuvm::array<unsigned> a, unsigned* out) {
     if (threadIdx.x) return;
     if (blockIdx.x == 0) {
         while (a[3] == 0) {
-            if (gpuvm::failed()) return;
+            if (a.failed()) return;
         }
         *out = a[4];
     } else {
@@ -197,11 +199,11 @@ __global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
     if (first_index() == 0) words[1] = 1;
     unsigned rounds = 0;
     do {
-        for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += 1;
+        for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) a[i] += 1;
         ++rounds;
         __nanosleep(1000);
         __syncthreads();
-        if (threadIdx.x == 0) stop = words[0] || gpuvm::failed();
+        if (threadIdx.x == 0) stop = words[0] || a.failed();
         __syncthreads();
     } while (!stop);
     if (threadIdx.x == 0) words[2 + blockIdx.x] = rounds;
@@ -212,7 +214,7 @@ __global__ void churn(gpuvm::array<unsigned> a, volatile unsigned* words) {
 __global__ void churn_on(gpuvm::array<unsigned> a, volatile unsigned* words) {
     if (first_index() == 0) words[1] = 1;
     unsigned counted = 0;
-    for (u64 i = first_index(); !words[0] && !gpuvm::failed(); i = i + lanes() < a.size() ? i + lanes() : first_index())
+    for (u64 i = first_index(); !words[0] && !a.failed(); i = i + lanes() < a.size() ? i + lanes() : first_index())
         if (i < a.size()) {
             a[i] += 1;
             ++counted;
@@ -226,7 +228,7 @@ __global__ void hold_pages(gpuvm::array<unsigned> a, u64 page_words, volatile un
     auto held = a.pin(blockIdx.x * page_words);
     if (held) held[1] += 1;
     atomicAdd(const_cast<unsigned*>(words) + 1, 1u);
-    wait_for(words, 1);
+    wait_for(a, words, 1);
 }
 
 // Waits for a flag that nobody sets.
@@ -248,5 +250,5 @@ __global__ void half_a_barrier(unsigned* out) {
 __global__ void meet(volatile unsigned* flags, unsigned me) {
     if (threadIdx.x) return;
     flags[me] = 1;
-    wait_for(flags + (1 - me), 1);
+    while (!flags[1 - me]) __nanosleep(200);
 }

@@ -33,7 +33,7 @@ __global__ void add_one(words a, words b) {
     unsigned long long lanes = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     unsigned long long lane = static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (unsigned turn = 0; turn < 2; ++turn)
-        for (unsigned long long i = lane; i < a.size() / 16 && !gpuvm::failed(); i += lanes) {
+        for (unsigned long long i = lane; i < a.size() / 16 && !a.failed(); i += lanes) {
             words& mine = lane % 2 == turn ? a : b;
             mine[i * 77 % (a.size() / 16) * 16] += 1;
         }
@@ -41,11 +41,11 @@ __global__ void add_one(words a, words b) {
 "#,
 };
 
-/// Compiled for both transports.
+/// Compiled with all features, as a program is that others compile.
 fn for_both(mut options: CompileOptions) -> CompileOptions {
-    let one = "#elif defined(GPUVM_QUEUED_ONLY)";
-    let both = planted("gpuvm/detail/region.cuh", one, "#elif defined(GPUVM_NEITHER)");
-    options.headers.extend(both.headers);
+    let asked = "#if defined(GPUVM_FEATURES)";
+    let all = planted("gpuvm/detail/region.cuh", asked, "#if defined(GPUVM_NO_FEATURES)");
+    options.headers.extend(all.headers);
     options
 }
 

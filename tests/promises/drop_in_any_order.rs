@@ -125,7 +125,7 @@ fn an_abort_ends_a_loop_that_asks_and_everything_works_again() {
     launch.abort();
     let ended = launch
         .wait(Some(scaled(Duration::from_secs(20))))
-        .expect("it looks at gpuvm::failed()");
+        .expect("it looks at failed()");
     assert!(
         matches!(ended, Err(Error::Stopped { .. })),
         "what it wrote is incomplete, and it says so: {ended:?}"

@@ -145,7 +145,7 @@ fn memory_that_a_kernel_may_reach_for_ever_is_not_given_back() {
     gpu.lose_with(GpuError::Deadline {
         kernel: "endless".into(),
         limit: Duration::from_secs(1),
-        report: "it does not look at gpuvm::failed()".into(),
+        report: "it does not look at failed()".into(),
     });
     let message = refused(a.close());
     assert!(message.contains("`a`") && message.contains("endless"), "{message}");

@@ -38,6 +38,7 @@ mod no_lost_write;
 mod overwrite;
 mod planted_bugs;
 mod posted_copies;
+mod precompiled;
 mod prefetch;
 mod profiles;
 mod random_programs;

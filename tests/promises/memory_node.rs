@@ -19,7 +19,7 @@ __global__ void laps(gpuvm::array<unsigned> a, unsigned first, unsigned last, un
     for (unsigned lap = first; lap < last; ++lap) {
         for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
             a[i] = lap * n + i;
-            if (gpuvm::failed()) return;
+            if (a.failed()) return;
             ledger[i] = lap * n + i;
         }
     }
@@ -28,7 +28,7 @@ __global__ void laps(gpuvm::array<unsigned> a, unsigned first, unsigned last, un
 template <typename T>
 __device__ void gather_from(gpuvm::array<T> a, unsigned* out) {
     unsigned n = static_cast<unsigned>(a.size());
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n && !gpuvm::failed(); i += gridDim.x * blockDim.x)
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n && !a.failed(); i += gridDim.x * blockDim.x)
         out[i] = a[i];
 }
 __global__ void gather(gpuvm::array<const unsigned> a, unsigned* out) { gather_from(a, out); }

@@ -22,26 +22,26 @@ __device__ inline u64 first_index() { return blockIdx.x * static_cast<u64>(block
 __device__ inline u64 lanes() { return static_cast<u64>(gridDim.x) * blockDim.x; }
 
 __global__ void add(gpuvm::array<unsigned> a, unsigned by) {
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += by;
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) a[i] += by;
 }
 __global__ void fill(gpuvm::array<unsigned> a, unsigned base) {
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] = base + static_cast<unsigned>(i);
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) a[i] = base + static_cast<unsigned>(i);
 }
 __global__ void copy(gpuvm::array<const unsigned> from, gpuvm::array<unsigned> to) {
-    for (u64 i = first_index(); i < to.size() && !gpuvm::failed(); i += lanes()) to[i] = from[i];
+    for (u64 i = first_index(); i < to.size() && !from.failed(); i += lanes()) to[i] = from[i];
 }
 __global__ void sum(gpuvm::array<const unsigned> a, u64* out) {
     u64 total = 0;
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) total += a[i];
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) total += a[i];
     atomicAdd(out, total);
 }
 // Reads until it is told to end, with a page held that may be dirty.
 __global__ void read_on(gpuvm::array<const unsigned> a) {
     auto held = a.pin(0);
-    while (!gpuvm::failed()) __nanosleep(1000);
+    while (!a.failed()) __nanosleep(1000);
 }
 __global__ void write_on(gpuvm::array<unsigned> a) {
-    while (!gpuvm::failed()) a[first_index() * 1024 % a.size()] += 1;
+    while (!a.failed()) a[first_index() * 1024 % a.size()] += 1;
 }";
 
 /// GPUs with frames for a part of each region.

@@ -32,7 +32,7 @@ __device__ wider made<wider>(u64 x) { return wider{{x + 1, x, x, x, x, x, x, ~x}
 // Each element once: neighbours by neighbouring lanes, or far apart. `step` has no factor in common with the size.
 template <class T>
 __device__ void store_each(gpuvm::array<T>& a, u64 step) {
-    for (u64 n = first_index(); n < a.size() && !gpuvm::failed(); n += lanes()) {
+    for (u64 n = first_index(); n < a.size() && !a.failed(); n += lanes()) {
         u64 i = n * step % a.size();
         a[i] = made<T>(i);
     }
@@ -46,14 +46,14 @@ __global__ void store_wider(gpuvm::array<wider> a, u64 step) { store_each(a, ste
 
 __global__ void count_wrong(gpuvm::array<const unsigned> a, u64* wrong) {
     u64 bad = 0;
-    for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) bad += a[i] != made<unsigned>(i);
+    for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) bad += a[i] != made<unsigned>(i);
     if (bad) atomicAdd(wrong, bad);
 }
 
 // Of every eight elements each is used in another way, by lanes that do so beside each other. Nobody touches the last.
 __global__ void use_each_way(gpuvm::array<unsigned> a, u64* wrong) {
     u64 bad = 0;
-    for (u64 n = first_index(); n < a.size() && !gpuvm::failed(); n += lanes()) {
+    for (u64 n = first_index(); n < a.size() && !a.failed(); n += lanes()) {
         // Lanes of a warp go different ways, over all pages.
         u64 i = n * 1021 % a.size();
         unsigned x = static_cast<unsigned>(i);
@@ -90,8 +90,8 @@ __global__ void use_each_way(gpuvm::array<unsigned> a, u64* wrong) {
 
 // Stores until it is stopped.
 __global__ void store_on(gpuvm::array<unsigned> a) {
-    while (!gpuvm::failed())
-        for (u64 i = first_index(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] = made<unsigned>(i);
+    while (!a.failed())
+        for (u64 i = first_index(); i < a.size() && !a.failed(); i += lanes()) a[i] = made<unsigned>(i);
 }
 
 // All lanes but one store to one page without end, until that one has fetched it.
@@ -100,7 +100,7 @@ __global__ void store_until_fetched(gpuvm::array<unsigned> a, unsigned* fetched)
         if (a.atomic_add(0, 1) == 0) atomicExch(fetched, 1u);
         return;
     }
-    while (atomicAdd(fetched, 0u) == 0 && !gpuvm::failed()) a[first_index() + 1] = made<unsigned>(first_index() + 1);
+    while (atomicAdd(fetched, 0u) == 0 && !a.failed()) a[first_index() + 1] = made<unsigned>(first_index() + 1);
 }
 ",
 };

@@ -136,7 +136,7 @@ fn a_kernel_that_is_killed_stops_its_own_gpu_alone() {
         let endless = r"
 #include <gpuvm/gpuvm.cuh>
 __global__ void endless(gpuvm::array<unsigned> a) {
-    while (!gpuvm::failed()) a[(blockIdx.x * blockDim.x + threadIdx.x) * 1024ull % a.size()] += 1;
+    while (!a.failed()) a[(blockIdx.x * blockDim.x + threadIdx.x) * 1024ull % a.size()] += 1;
 }";
         let endless = first.kernel("endless.cu", endless, "endless").unwrap();
         let increment = second.kernel("increment.cu", INCREMENT, "increment").unwrap();

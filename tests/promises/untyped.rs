@@ -10,7 +10,7 @@ use std::sync::{
 const SOURCE: &str = r"
 #include <gpuvm/gpuvm.cuh>
 __global__ void scale(gpuvm::array<const float> from, gpuvm::array<double> to, unsigned long long by, unsigned* seen) {
-    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < from.size() && !gpuvm::failed(); i += gridDim.x * blockDim.x) {
+    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < from.size() && !from.failed(); i += gridDim.x * blockDim.x) {
         float value = from[i];
         to[i] = value * double(by);
         atomicAdd(&seen[i % 4], 1u);

@@ -8,7 +8,7 @@ constexpr u64 kCleared = 1024;
 __global__ void __launch_bounds__(128, 4)
     bfs_start(inout<int> distances, unsigned* visited, unsigned* frontier, unsigned* next, unsigned* previous,
               unsigned long long* list, unsigned long long* totals, unsigned vertices, unsigned source) {
-    for (u64 begin = warp() * kCleared; begin < vertices && !stopped(); begin += warps() * kCleared)
+    for (u64 begin = warp() * kCleared; begin < vertices && !stopped(distances); begin += warps() * kCleared)
         fill(distances, begin, least(kCleared, vertices - begin),
              [&](u64 vertex) { return vertex == source ? 0 : -1; });
     for (u64 word = thread(); word < (vertices + 31ull) / 32; word += threads()) {

@@ -44,9 +44,9 @@ __device__ inline u32 owner_of(u32 past, u32 edge) {
 }
 
 // Walks the rows that lanes hold, one or none each, end to end: all lanes take the next 32 edges, as
-// `use(edge, what the edge's row brings)`.
-template <class Use>
-__device__ void walk_rows(u64 begin, u32 length, u32 brings, Use use) {
+// `use(edge, what the edge's row brings)`. They stop when launches over `array` are to.
+template <class Array, class Use>
+__device__ void walk_rows(const Array& array, u64 begin, u32 length, u32 brings, Use use) {
     // Edges of this lane's row and of those before it.
     u32 past = length;
     for (u32 apart = 1; apart < 32; apart *= 2) {
@@ -56,7 +56,7 @@ __device__ void walk_rows(u64 begin, u32 length, u32 brings, Use use) {
     // What is added to an edge's number for its place in the array.
     u64 place = begin - (past - length);
     u32 edges = __shfl_sync(kWholeWarp, past, 31);
-    for (u32 first = 0; first < edges && !__any_sync(kWholeWarp, stopped()); first += 32) {
+    for (u32 first = 0; first < edges && !__any_sync(kWholeWarp, stopped(array)); first += 32) {
         u32 edge = first + lane(), owner = owner_of(past, edge);
         u64 from = __shfl_sync(kWholeWarp, place, owner);
         u32 brought = __shfl_sync(kWholeWarp, brings, owner);
@@ -79,7 +79,7 @@ __device__ void walk_piece(const Offsets& offsets, u32 vertices, u32 row, u64 pi
             if (ends < begin + end) past = static_cast<unsigned>(ends - begin);
         }
         // After a fault lanes may have read zeros.
-        if (__any_sync(kWholeWarp, stopped())) return;
+        if (__any_sync(kWholeWarp, stopped(offsets))) return;
         u32 here = __shfl_sync(kWholeWarp, past, 31);
         // From a multiple of 512 bytes on.
         for (u32 first = at / 128 * 128; first < here; first += 128) {

@@ -49,7 +49,7 @@ struct Search {
 
     // This lane's share of edges that a warp walks.
     __device__ void walk_together(unsigned lane, unsigned long long begin, unsigned long long end) {
-        for (begin += lane; begin < end && !stopped(); begin += 32) step(begin);
+        for (begin += lane; begin < end && !stopped(distances); begin += 32) step(begin);
     }
 
     __device__ void add_to(unsigned long long* totals) {
@@ -71,9 +71,9 @@ __device__ void search_word(Starts& starts, Search<Neighbours, Distances>& searc
         search.accesses += 2;
     }
     // After a fault lanes may have read zeros.
-    if (__any_sync(kWholeWarp, stopped())) return;
+    if (__any_sync(kWholeWarp, stopped(search.distances))) return;
     bool listed = end - begin >= kListedRow;
-    walk_rows(begin, listed ? 0 : static_cast<unsigned>(end - begin), 0,
+    walk_rows(search.distances, begin, listed ? 0 : static_cast<unsigned>(end - begin), 0,
               [&](unsigned long long edge, unsigned) { search.step(edge); });
     for (unsigned owners = __ballot_sync(kWholeWarp, listed); owners; owners &= owners - 1) {
         unsigned owner = __ffs(owners) - 1;
@@ -87,7 +87,7 @@ template <class Starts, class Neighbours, class Distances>
 __device__ void search_words(Starts& starts, Search<Neighbours, Distances>& search, unsigned word, unsigned members,
                              unsigned long long* list, unsigned lane) {
     unsigned long_rows = 0;
-    for (; members && !stopped(); members &= members - 1) {
+    for (; members && !stopped(search.distances); members &= members - 1) {
         unsigned member = __ffs(members) - 1;
         unsigned long long begin = starts[word * 32ull + member], end = starts[word * 32ull + member + 1];
         search.accesses += 2;
@@ -103,7 +103,7 @@ __device__ void search_words(Starts& starts, Search<Neighbours, Distances>& sear
             unsigned long long begin = starts[vertex], end = starts[vertex + 1];
             search.accesses += 2;
             // After a fault lanes may have read zeros, and would diverge here.
-            if (__any_sync(kWholeWarp, stopped())) continue;
+            if (__any_sync(kWholeWarp, stopped(search.distances))) continue;
             list_row(list, search.level, begin, end, [](unsigned long long) {});
         }
     }
@@ -149,7 +149,7 @@ __device__ void search_pieces(const Neighbours& neighbours, Distances& distances
     Search<Neighbours, Distances> search{distances, walk(neighbours), visited, next, level};
     unsigned long long pieces = list[level % 2];
     unsigned stride = kWordALane ? lanes : lanes / 32;
-    for (unsigned long long at = kWordALane ? thread : thread / 32; at < pieces && !stopped(); at += stride) {
+    for (unsigned long long at = kWordALane ? thread : thread / 32; at < pieces && !stopped(distances); at += stride) {
         unsigned long long piece = list[kListHead + at];
         unsigned long long begin = piece / kPieceUnit, end = begin + piece % kPieceUnit;
         if (kWordALane) {

@@ -52,14 +52,14 @@ static const char* const SOURCE =
     "#include <gpuvm/gpuvm.cuh>\n"
     "__global__ void add(gpuvm::array<unsigned> a, unsigned by) {\n"
     "    auto lanes = gridDim.x * 1ull * blockDim.x;\n"
-    "    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size() && !gpuvm::failed(); i += lanes) "
+    "    for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < a.size() && !a.failed(); i += lanes) "
     "a[i] += by;\n"
     "}\n"
     "__global__ void store(unsigned* at, unsigned value) { at[threadIdx.x] = value; }\n"
     "__global__ void far(gpuvm::array<unsigned> a, unsigned long long i) { a[i] = 1; }\n"
     "__global__ void wait(gpuvm::array<unsigned> a) {\n"
     "    a[threadIdx.x] = 1 + threadIdx.x;\n"
-    "    while (!gpuvm::failed()) __nanosleep(1000);\n"
+    "    while (!a.failed()) __nanosleep(1000);\n"
     "}\n";
 
 // A small virtual memory on the simulated GPU with kernels, and a region of more pages than there are frames.

@@ -35,15 +35,15 @@ struct point { float x, y; };
 __device__ inline u64 first() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
 __device__ inline u64 lanes() { return static_cast<u64>(gridDim.x) * blockDim.x; }
 __global__ void add(gpuvm::array<unsigned> a, unsigned by) {
-    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) a[i] += by;
+    for (u64 i = first(); i < a.size() && !a.failed(); i += lanes()) a[i] += by;
 }
 __global__ void sum(gpuvm::array<const unsigned> a, u64* total) {
     u64 own = 0;
-    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) own += a[i];
+    for (u64 i = first(); i < a.size() && !a.failed(); i += lanes()) own += a[i];
     atomicAdd(total, own);
 }
 __global__ void move(gpuvm::array<point> a, point by, double scale) {
-    for (u64 i = first(); i < a.size() && !gpuvm::failed(); i += lanes()) {
+    for (u64 i = first(); i < a.size() && !a.failed(); i += lanes()) {
         point at = a[i];
         at.x = at.x * float(scale) + by.x;
         at.y = at.y * float(scale) + by.y;

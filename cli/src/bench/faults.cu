@@ -32,7 +32,7 @@ __global__ void TOUCH_BOUNDS touch_warps(gpuvm::array<typename element_of<Write>
                                          u64 count, u64 page_words, const u32* rounds, u32 round, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
-        if (done % 64 == 63 && gpuvm::failed()) break;
+        if (done % 64 == 63 && data.failed()) break;
         u64 page = page_of(order[n]), word = word_of(page, page_words, lane_id());
         if constexpr (Write) {
             if (is_written(order[n])) {
@@ -52,7 +52,7 @@ __global__ void TOUCH_BOUNDS touch_spans(gpuvm::array<typename element_of<Write>
                                          u64 count, u64 page_words, const u32* rounds, u32 round, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
-        if (done % 64 == 63 && gpuvm::failed()) break;
+        if (done % 64 == 63 && data.failed()) break;
         u64 page = page_of(order[n]), word = word_of(page, page_words, lane_id());
         auto span = data.pin(page * page_words);
         if (!span) {
@@ -76,7 +76,7 @@ __global__ void TOUCH_BOUNDS touch_spans(gpuvm::array<typename element_of<Write>
 __global__ void TOUCH_BOUNDS touch_lanes(gpuvm::array<const u64> data, const u32* order, u64 count, u64 page_words,
                                          const u32* rounds, u32, u64* tally) {
     u64 done = 0, wrong = 0;
-    for (u64 n = thread_id(); n < count && !gpuvm::failed(); n += thread_count(), ++done) {
+    for (u64 n = thread_id(); n < count && !data.failed(); n += thread_count(), ++done) {
         u64 page = page_of(order[n]);
         u64 first = word_of(page, page_words, 0), last = word_of(page, page_words, 31);
         wrong += data[first] != pattern(first) + rounds[page] || data[last] != pattern(last) + rounds[page];

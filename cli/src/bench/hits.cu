@@ -27,7 +27,7 @@ __global__ void fill_values(u32* words, u64 length, u64* tally) {
 // Brings the pages in the order given, so that neighbours lie in unrelated frames.
 __global__ void warm_pages(gpuvm::array<const u32> data, const u32* order, u64 pages, u64 page_words, u64* tally) {
     u64 done = 0, wrong = 0;
-    for (u64 n = warp_id(); n < pages && !gpuvm::failed(); n += warp_count(), ++done) {
+    for (u64 n = warp_id(); n < pages && !data.failed(); n += warp_count(), ++done) {
         u64 word = order[n] * page_words + lane_id();
         if (word < data.size()) wrong += data[word] != value_of(word);
     }

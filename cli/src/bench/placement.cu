@@ -54,9 +54,18 @@ struct Reads {
 
 // The number of the first of so many next reads, for all lanes of the warp; past every trace's end after a fault. Warps
 // take them in order: what is under way is close together in the trace, however few warps are resident.
-static __device__ __forceinline__ u64 take(u64* tally, u32 reads) {
+template <class T>
+static __device__ __forceinline__ bool has_failed(const T*) {
+    return false;
+}
+template <class T>
+static __device__ __forceinline__ bool has_failed(const gpuvm::array<T>& data) {
+    return data.failed();
+}
+template <class Data>
+static __device__ __forceinline__ u64 take(const Data& data, u64* tally, u32 reads) {
     u64 first = ~0ull;
-    if (lane_id() == 0 && !gpuvm::failed()) first = atomicAdd(tally + kNext, static_cast<u64>(reads));
+    if (lane_id() == 0 && !has_failed(data)) first = atomicAdd(tally + kNext, static_cast<u64>(reads));
     return __shfl_sync(~0u, first, 0);
 }
 
@@ -64,7 +73,7 @@ static __device__ __forceinline__ u64 take(u64* tally, u32 reads) {
 template <class Data, class Word>
 static __device__ __forceinline__ void walk(const Data& data, u64 count, u64* tally, Word word_of) {
     Reads reads;
-    for (u64 first = take(tally, 32); first < count; first = take(tally, 32)) {
+    for (u64 first = take(data, tally, 32); first < count; first = take(data, tally, 32)) {
         u64 n = first + lane_id();
         if (n < count) reads.read(data, word_of(n));
     }
@@ -77,7 +86,7 @@ template <bool Plain>
 __global__ void read_in_order(paged array, u64 count, u64* tally) {
     typename data_of<Plain>::type data(array);
     Reads reads;
-    for (u64 first = take(tally, kRun); first < count; first = take(tally, kRun)) {
+    for (u64 first = take(data, tally, kRun); first < count; first = take(data, tally, kRun)) {
         u64 word = first % array.size();
         for (u32 k = lane_id(); k < kRun; k += 32) reads.read(data, word + k);
     }
@@ -142,7 +151,7 @@ template <bool Plain, bool Scattered>
 __global__ void store_once(gpuvm::array<u64> array, u64 count, u32 bits, u64 round, u64* tally) {
     constexpr u32 run = Scattered ? 32 : kRun;
     u64 done = 0, words = array.size(), *home = home_of(array);
-    for (u64 first = take(tally, run); first < count; first = take(tally, run)) {
+    for (u64 first = take(data, tally, run); first < count; first = take(data, tally, run)) {
         for (u64 n = first + lane_id(); n < first + run && n < count; n += 32, ++done) {
             u64 word = Scattered ? in_random_order(n, words, bits) : n, value = pattern(word) + round;
             if constexpr (Plain)

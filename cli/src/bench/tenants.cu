@@ -12,7 +12,7 @@ __global__ void read_by_chance(gpuvm::array<const u64> data, u64 pages, u64 firs
         u64 word = (chance * pages >> 32) * page_words;
         auto span = data.pin(word);
         // Lanes that found the page wait for those that did not: ahead of them they would fault for each page alone.
-        if (__any_sync(~0u, !span || (done % 64 == 63 && gpuvm::failed()))) break;
+        if (__any_sync(~0u, !span || (done % 64 == 63 && data.failed()))) break;
 #pragma unroll 4
         for (u64 k = lane_id(); k < page_words; k += 32) wrong += span[k] != pattern(word + k);
     }

@@ -18,7 +18,7 @@ __global__ void READ_BOUNDS read_pages(gpuvm::array<const u64> data, const u32* 
         u64 first = order[n % pages] * page_words;
         auto span = data.pin(first);
         // Lanes that found the page wait for those that did not: ahead of them they would fault for each page alone.
-        if (__any_sync(~0u, !span || (done % 64 == 63 && gpuvm::failed()))) break;
+        if (__any_sync(~0u, !span || (done % 64 == 63 && data.failed()))) break;
 #pragma unroll 4
         for (u64 k = lane_id(); k < page_words; k += 32) wrong += span[k] != pattern(first + k);
     }

@@ -148,6 +148,9 @@ class array {
     // Elements.
     __device__ unsigned long long size() const { return desc_.length; }
 
+    // Whether this launch had a fault that it could not serve, or was asked to stop. A kernel's loops look at it.
+    __device__ bool failed() const { return detail::aborted(detail::vm_of(desc_)); }
+
     // Reads one element; waits for its page when that is not resident. Past the end: a fault, and zero.
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
 
@@ -228,6 +231,9 @@ class array<const T> {
 
   public:
     __device__ unsigned long long size() const { return desc_.length; }
+
+    // Whether this launch had a fault that it could not serve, or was asked to stop. A kernel's loops look at it.
+    __device__ bool failed() const { return detail::aborted(detail::vm_of(desc_)); }
     __device__ T operator[](value_index i) const { return detail::read_element<T>(desc_, i.value); }
     // `most`: how many elements are read, which is weighed where the page has no frame.
     __device__ span<const T> pin(unsigned long long i, unsigned long long most = 1ull << 32) const {
@@ -243,9 +249,6 @@ class array<const T> {
   private:
     layout::ArrayDesc desc_;
 };
-
-// Whether this launch had a fault that it could not serve. A kernel's loops look at it to stop early.
-GPUVM_DEVICE bool failed() { return detail::aborted(); }
 
 }  // namespace gpuvm
 

@@ -54,6 +54,9 @@ class broadcast_view {
     // Elements. Accesses past the end are errors as with any pointer.
     __device__ unsigned long long size() const { return desc_.length; }
 
+    // Whether this launch had a fault that it could not serve, or was asked to stop. A kernel's loops look at it.
+    __device__ bool failed() const { return detail::aborted(reinterpret_cast<const layout::VmDesc*>(desc_.vm)); }
+
     // All elements as plain memory: this GPU's copies, and other GPUs' where it has not subscribed. While reads are
     // tracked, those by this pointer are not seen: `load` and `[]` are.
     __device__ const T* data() const { return reinterpret_cast<const T*>(desc_.own); }

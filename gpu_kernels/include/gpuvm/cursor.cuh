@@ -57,7 +57,7 @@ GPUVM_NOINLINE Stretch move_to(layout::ArrayDesc array, u64 index, u64* leaving)
     Stretch stretch{0, 0, 0, nullptr};
     if (leaving) unpin_together(leaving);
     if (index >= array.length) {
-        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
+        report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return stretch;
     }
     if constexpr (reads) {

@@ -7,7 +7,7 @@ namespace layout {
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the
 /// runtime compares the two before the first launch; raise it with every change of a field or a meaning.
-constexpr const unsigned int LAYOUT_VERSION = 16;
+constexpr const unsigned int LAYOUT_VERSION = 17;
 
 /// Most GPUs, and so views, of a broadcast array.
 constexpr const unsigned int BROADCAST_VIEWS_MAX = 16;
@@ -247,6 +247,24 @@ constexpr const unsigned long long PAGE_BYTES_MIN = (4ULL << 10ULL);
 /// Largest page: 2 MiB.
 constexpr const unsigned long long PAGE_BYTES_MAX = (2ULL << 20ULL);
 
+/// Device code of a program: lanes copy pages themselves.
+constexpr const unsigned int FEATURE_DIRECT = 1;
+
+/// Device code of a program: lanes have NICs move pages.
+constexpr const unsigned int FEATURE_QUEUED = 2;
+
+/// Device code of a program: regions with replicas and checksums. Of [`FEATURE_QUEUED`].
+constexpr const unsigned int FEATURE_GUARDED = 4;
+
+/// Device code of a program: copies of pages at neighbour GPUs. Of [`FEATURE_DIRECT`].
+constexpr const unsigned int FEATURE_VICTIMS = 8;
+
+/// Device code of a program: frames whose number changes.
+constexpr const unsigned int FEATURE_RESIZABLE = 16;
+
+/// All of these.
+constexpr const unsigned int FEATURES_ALL = 31;
+
 /// The region is never written: its array type has no stores, and no page of it is ever dirty.
 constexpr const unsigned int REGION_READ_ONLY = 1;
 
@@ -458,7 +476,7 @@ struct alignas(16) ArrayDesc {
     unsigned long long frames;
     /// Elements in the array.
     unsigned long long length;
-    /// Address of the [`VmDesc`].
+    /// Address of the launch's [`VmDesc`].
     unsigned long long vm;
     /// Address of page 0 at the home when lanes copy the region's pages themselves; 0 when queue pairs do.
     unsigned long long home;
@@ -568,7 +586,8 @@ struct alignas(64) RegionDesc {
     unsigned long long mirror;
 };
 
-/// The whole virtual memory. Read-only for the GPU; what lanes change lies behind its addresses.
+/// The whole virtual memory. Nobody writes it while a kernel runs; what lanes or the host change lies behind its addresses. Each launch has a
+/// copy, at the beginning of its [`LaunchState`](crate::LaunchState).
 struct alignas(128) VmDesc {
     /// [`crate::LAYOUT_VERSION`] of the runtime.
     unsigned int layout_version;
@@ -578,8 +597,8 @@ struct alignas(128) VmDesc {
     unsigned long long frames;
     /// Number of frames that there may be: places of the pool's ring.
     unsigned int frame_count;
-    /// The pool is refilled by evicting ahead while it has fewer frames than this.
-    unsigned int frames_low;
+    /// Unused.
+    unsigned int pad;
     /// Address of `frame_count` page ids.
     unsigned long long frame_pages;
     /// Address of `frame_count` pool ring slots.
@@ -739,8 +758,10 @@ struct alignas(128) PoolState {
     unsigned long long change_hand;
     /// Lanes that work on a change, or look whether there is one.
     unsigned long long helpers;
+    /// The pool is refilled by evicting ahead while it has fewer frames than this. The host writes it while kernels run; a hint.
+    unsigned long long frames_low;
     /// Unused, to the end of the line.
-    unsigned long long pad4[12];
+    unsigned long long pad4[11];
 };
 
 /// What the device library counts. Several shards; the host adds them up.
@@ -967,9 +988,11 @@ struct alignas(128) FaultRecord {
     unsigned long long reserved[5];
 };
 
-/// State of one launch, in GPU memory.
+/// State of one launch, in GPU memory. Descriptions in its arguments name `vm`: that is how lanes find it.
 struct alignas(128) LaunchState {
-    /// Not 0: slow paths end at once, `gpuvm::failed()` is true.
+    /// The virtual memory, as this launch has it.
+    VmDesc vm;
+    /// Not 0: slow paths end at once, `failed()` of arrays is true.
     unsigned int abort;
     /// Faults after the first.
     unsigned int later_faults;
@@ -1015,7 +1038,7 @@ struct alignas(16) BroadcastDesc {
     unsigned int others;
     /// This GPU's view.
     unsigned int view;
-    /// Address of the GPU's [`VmDesc`](crate::VmDesc).
+    /// Address of the launch's [`VmDesc`](crate::VmDesc).
     unsigned long long vm;
     /// A bit for each part of the array, of `1 << part_shift` bytes: whether another view holds any of its pages, so that stores look
     /// further. It lies in the kernel's parameters: a store that no other GPU sees costs no load.
@@ -1061,7 +1084,7 @@ static_assert(sizeof(Counters) == 512, "size of Counters");
 static_assert(sizeof(LatencyHistogram) == 2048, "size of LatencyHistogram");
 static_assert(sizeof(PoolState) == 640, "size of PoolState");
 static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
-static_assert(sizeof(LaunchState) == 256, "size of LaunchState");
+static_assert(sizeof(LaunchState) == 384, "size of LaunchState");
 static_assert(sizeof(BroadcastDesc) == 112, "size of BroadcastDesc");
 static_assert(sizeof(BroadcastCounters) == 256, "size of BroadcastCounters");
 #if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof
@@ -1188,7 +1211,7 @@ static_assert(__builtin_offsetof(VmDesc, layout_version) == 0, "offset of VmDesc
 static_assert(__builtin_offsetof(VmDesc, page_shift) == 4, "offset of VmDesc::page_shift");
 static_assert(__builtin_offsetof(VmDesc, frames) == 8, "offset of VmDesc::frames");
 static_assert(__builtin_offsetof(VmDesc, frame_count) == 16, "offset of VmDesc::frame_count");
-static_assert(__builtin_offsetof(VmDesc, frames_low) == 20, "offset of VmDesc::frames_low");
+static_assert(__builtin_offsetof(VmDesc, pad) == 20, "offset of VmDesc::pad");
 static_assert(__builtin_offsetof(VmDesc, frame_pages) == 24, "offset of VmDesc::frame_pages");
 static_assert(__builtin_offsetof(VmDesc, pool_ring) == 32, "offset of VmDesc::pool_ring");
 static_assert(__builtin_offsetof(VmDesc, pool) == 40, "offset of VmDesc::pool");
@@ -1255,7 +1278,8 @@ static_assert(__builtin_offsetof(PoolState, change) == 512, "offset of PoolState
 static_assert(__builtin_offsetof(PoolState, change_left) == 520, "offset of PoolState::change_left");
 static_assert(__builtin_offsetof(PoolState, change_hand) == 528, "offset of PoolState::change_hand");
 static_assert(__builtin_offsetof(PoolState, helpers) == 536, "offset of PoolState::helpers");
-static_assert(__builtin_offsetof(PoolState, pad4) == 544, "offset of PoolState::pad4");
+static_assert(__builtin_offsetof(PoolState, frames_low) == 544, "offset of PoolState::frames_low");
+static_assert(__builtin_offsetof(PoolState, pad4) == 552, "offset of PoolState::pad4");
 static_assert(__builtin_offsetof(FaultRecord, claim) == 0, "offset of FaultRecord::claim");
 static_assert(__builtin_offsetof(FaultRecord, code) == 4, "offset of FaultRecord::code");
 static_assert(__builtin_offsetof(FaultRecord, region) == 8, "offset of FaultRecord::region");
@@ -1274,13 +1298,14 @@ static_assert(__builtin_offsetof(FaultRecord, frames_written_back) == 76, "offse
 static_assert(__builtin_offsetof(FaultRecord, frames_fetching) == 80, "offset of FaultRecord::frames_fetching");
 static_assert(__builtin_offsetof(FaultRecord, frames_free) == 84, "offset of FaultRecord::frames_free");
 static_assert(__builtin_offsetof(FaultRecord, reserved) == 88, "offset of FaultRecord::reserved");
-static_assert(__builtin_offsetof(LaunchState, abort) == 0, "offset of LaunchState::abort");
-static_assert(__builtin_offsetof(LaunchState, later_faults) == 4, "offset of LaunchState::later_faults");
-static_assert(__builtin_offsetof(LaunchState, continues) == 8, "offset of LaunchState::continues");
-static_assert(__builtin_offsetof(LaunchState, pad) == 12, "offset of LaunchState::pad");
-static_assert(__builtin_offsetof(LaunchState, told) == 16, "offset of LaunchState::told");
-static_assert(__builtin_offsetof(LaunchState, reserved) == 24, "offset of LaunchState::reserved");
-static_assert(__builtin_offsetof(LaunchState, fault) == 128, "offset of LaunchState::fault");
+static_assert(__builtin_offsetof(LaunchState, vm) == 0, "offset of LaunchState::vm");
+static_assert(__builtin_offsetof(LaunchState, abort) == 128, "offset of LaunchState::abort");
+static_assert(__builtin_offsetof(LaunchState, later_faults) == 132, "offset of LaunchState::later_faults");
+static_assert(__builtin_offsetof(LaunchState, continues) == 136, "offset of LaunchState::continues");
+static_assert(__builtin_offsetof(LaunchState, pad) == 140, "offset of LaunchState::pad");
+static_assert(__builtin_offsetof(LaunchState, told) == 144, "offset of LaunchState::told");
+static_assert(__builtin_offsetof(LaunchState, reserved) == 152, "offset of LaunchState::reserved");
+static_assert(__builtin_offsetof(LaunchState, fault) == 256, "offset of LaunchState::fault");
 static_assert(__builtin_offsetof(BroadcastDesc, own) == 0, "offset of BroadcastDesc::own");
 static_assert(__builtin_offsetof(BroadcastDesc, length) == 8, "offset of BroadcastDesc::length");
 static_assert(__builtin_offsetof(BroadcastDesc, views) == 16, "offset of BroadcastDesc::views");

@@ -105,6 +105,7 @@ pub(crate) mod cu {
         cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
         cuStreamDestroy_v2(stream: CUstream);
         cuStreamSynchronize(stream: CUstream);
+        cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
         cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
         cuEventCreate(event: *mut CUevent, flags: c_uint);
         cuEventDestroy_v2(event: CUevent);
@@ -152,7 +153,6 @@ pub(crate) mod cu {
         cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
         cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
         cuMemsetD8Async(address: CUdeviceptr, value: u8, count: usize, stream: CUstream);
-        cuMemsetD32Async(address: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
         cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint);
         cuMemFree_v2(address: CUdeviceptr);
         /// The form of CUDA 12 and older; the place is an ordinal, -1 for the host.

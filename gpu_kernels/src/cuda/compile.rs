@@ -14,8 +14,6 @@ use crate::error::GpuError;
 const TRAILER: &str = "gpuvm-kernel-table";
 /// Where NVRTC says that a kernel's name is wrong.
 const NAME_MAP: &str = "__nv_name_map";
-/// The device library's variable that holds the launch's state.
-pub(crate) const LAUNCH_STATE: &str = "gpuvm_launch_state";
 
 /// A compute capability to compile for: 90 is 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,9 +180,8 @@ impl<'a> Request<'a> {
         let program = Program::new(&self.text, &self.source.name, &self.headers).map_err(|f| f.error(doing()))?;
         // NVRTC keeps what it was asked for by name.
         let tables = (0..self.kernels.len()).map(|n| format!("&{}", table_name(n)));
-        let state = format!("&{LAUNCH_STATE}");
         let kept = self.kernels.iter().map(|name| (*name).to_owned());
-        for name in kept.chain(tables).chain([state]) {
+        for name in kept.chain(tables) {
             program.keep(&name).map_err(|f| f.error(doing()))?;
         }
         let compiled = program.compile(&self.options);
@@ -254,10 +251,7 @@ pub(crate) fn table_name(number: usize) -> String {
 /// What is appended to the user's source: a table for each kernel, and the launch's state for a source that does not use the device
 /// library, so that it can be asked for by name in all.
 fn trailer(kernels: &[&str]) -> String {
-    let mut text = format!(
-        "\n#line 1 \"{TRAILER}\"\n#include \"gpuvm/kernel_param.cuh\"\n#ifndef GPUVM_DEVICE\n\
-         extern \"C\" {{ __device__ void* {LAUNCH_STATE}; }}\n#endif\n"
-    );
+    let mut text = format!("\n#line 1 \"{TRAILER}\"\n#include \"gpuvm/kernel_param.cuh\"\n");
     for (number, kernel) in kernels.iter().enumerate() {
         text.push_str(&format!("GPUVM_KERNEL_TABLE({number}, {kernel})\n"));
     }

@@ -114,7 +114,7 @@ struct Flight {
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
     pub(crate) device: CUdevice,
-    context: Raw<cudarc::driver::sys::CUctx_st>,
+    pub(crate) context: Raw<cudarc::driver::sys::CUctx_st>,
     lost: OnceLock<GpuError>,
     flight: Mutex<Flight>,
     retired: Mutex<Vec<Retired>>,

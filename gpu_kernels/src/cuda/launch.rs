@@ -26,11 +26,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub(crate) struct LaunchState {
     pub(crate) core: Arc<Core>,
     pub(crate) stops: Arc<Stops>,
-    pub(crate) kernel: Arc<KernelInner>,
+    name: String,
+    /// Keeps its module.
+    _kernel: Option<Arc<KernelInner>>,
     pub(crate) stream: Arc<StreamInner>,
     pub(crate) start: Arc<Event>,
     pub(crate) end: Arc<Event>,
-    pub(crate) slot: usize,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,
     outcome: Mutex<Option<LaunchOutcome>>,
@@ -42,10 +43,10 @@ pub(crate) struct LaunchState {
 pub(crate) struct NewLaunch {
     pub(crate) core: Arc<Core>,
     pub(crate) stops: Arc<Stops>,
-    pub(crate) kernel: Arc<KernelInner>,
+    pub(crate) name: String,
+    pub(crate) kernel: Option<Arc<KernelInner>>,
     pub(crate) stream: Arc<StreamInner>,
     pub(crate) events: (Arc<Event>, Arc<Event>),
-    pub(crate) slot: usize,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,
     pub(crate) on_done: OnDone,
@@ -57,11 +58,11 @@ impl LaunchState {
         Arc::new(Self {
             core: new.core,
             stops: new.stops,
-            kernel: new.kernel,
+            name: new.name,
+            _kernel: new.kernel,
             stream: new.stream,
             start: new.events.0,
             end: new.events.1,
-            slot: new.slot,
             blocks: new.blocks,
             brake: new.brake,
             outcome: Mutex::new(None),
@@ -71,7 +72,7 @@ impl LaunchState {
     }
 
     fn name(&self) -> &str {
-        &self.kernel.info.name
+        &self.name
     }
 
     /// Whether `event` has been reached; an error means that the GPU is lost.
@@ -138,7 +139,6 @@ impl LaunchState {
     /// Tells everybody. The callback runs before waiters wake, so that what it cleans up is clean then.
     pub(crate) fn complete(&self, outcome: LaunchOutcome) {
         self.stops.remove(&self.brake);
-        self.kernel.module.ended(self.slot, self.brake.number);
         let callback = self.on_done.lock().take();
         if let Some(callback) = callback {
             // A panic of the callback is its owner's mistake; it is printed by the panic hook and must not end this thread.

@@ -331,6 +331,13 @@ impl Gpu for CudaGpu {
         Ok(Arc::new(module))
     }
 
+    unsafe fn borrow_stream(&self, stream: u64) -> Result<Arc<dyn Stream>, GpuError> {
+        // SAFETY: passed on from the caller.
+        Ok(Arc::new(unsafe {
+            CudaStream::borrowed(&self.engine, &self.places, stream)?
+        }))
+    }
+
     fn stream(&self) -> Result<Arc<dyn Stream>, GpuError> {
         Ok(Arc::new(CudaStream::new(&self.engine, &self.places)?))
     }

@@ -48,8 +48,6 @@ struct Progress {
     stop: Option<(Why, Instant)>,
     /// How it ends should the GPU be lost.
     last_word: Option<GpuError>,
-    /// The launch of another stream that it waits for.
-    behind: Option<u64>,
     /// Its memory may be gone.
     over: bool,
 }
@@ -62,6 +60,8 @@ pub(crate) struct Brake {
     deadline: Option<Duration>,
     word: StopWord,
     since: Instant,
+    /// Its stream has other work, which nobody here knows: until its start is seen it may not have begun.
+    behind_others: bool,
     /// Never held over a call of the driver.
     progress: Mutex<Progress>,
 }
@@ -106,11 +106,6 @@ impl Brake {
     /// Its start was seen.
     pub(crate) fn saw_start(&self, now: Instant) {
         self.progress.lock().started.get_or_insert(now);
-    }
-
-    /// It runs after launch `number` of another stream.
-    pub(crate) fn is_behind(&self, number: u64) {
-        self.progress.lock().behind = Some(number);
     }
 
     /// How it ends, if it was stopped and has ended.
@@ -182,7 +177,13 @@ impl Stops {
     }
 
     /// A launch that will be enqueued next.
-    pub(crate) fn add(&self, stream: u64, kernel: &str, deadline: Option<Duration>, word: StopWord) -> Arc<Brake> {
+    pub(crate) fn add(
+        &self,
+        (stream, behind_others): (u64, bool),
+        kernel: &str,
+        deadline: Option<Duration>,
+        word: StopWord,
+    ) -> Arc<Brake> {
         let mut state = self.state.lock();
         state.last += 1;
         let brake = Arc::new(Brake {
@@ -192,6 +193,7 @@ impl Stops {
             deadline,
             word,
             since: Instant::now(),
+            behind_others,
             progress: Mutex::default(),
         });
         state.brakes.push(Arc::clone(&brake));
@@ -379,12 +381,9 @@ impl StopsState {
             let Some(limit) = brake.deadline else { continue };
             let mut progress = brake.progress.lock();
             let is_head = !self.brakes[..index].iter().any(|other| other.stream == brake.stream);
-            let is_behind = progress
-                .behind
-                .is_some_and(|n| self.brakes.iter().any(|other| other.number == n));
             let since = brake.since.max(self.ended);
             let due = now.saturating_duration_since(since) > limit.saturating_add(LATE);
-            if progress.started.is_none() && is_head && !is_behind && due {
+            if progress.started.is_none() && is_head && !brake.behind_others && due {
                 progress.started = Some(since);
             }
         }

@@ -10,14 +10,14 @@ use cudarc::driver::sys::CUresult;
 use parking_lot::{Condvar, Mutex};
 
 use super::calls::cu;
-use super::core::{Core, Event, Retired, StreamHandle};
+use super::core::{Core, Event, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::engine::Engine;
 use super::launch::{CudaLaunch, LaunchState, NewLaunch};
-use super::module::{CudaKernel, Instance, KernelInner, Taken};
+use super::module::{CudaKernel, KernelInner};
 use super::places::Places;
-use super::stops::{Brake, LATE, StopWord};
-use crate::api::{Kernel, Launch, LaunchConfig, OnDone, Stream};
+use super::stops::{LATE, StopWord};
+use crate::api::{Enqueue, Kernel, Launch, LaunchConfig, OnDone, Stream};
 use crate::back_end::Arguments;
 use crate::error::GpuError;
 
@@ -25,6 +25,8 @@ use crate::error::GpuError;
 const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 /// Most threads of a block in x, y and z.
 const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+/// Handles up to this are CUDA's default streams: none, the legacy one, and that of the calling thread.
+const DEFAULT_STREAMS: u64 = 2;
 /// How long `synchronize` asks without sleeping, and how long it sleeps between looks after that.
 const SPIN: Duration = Duration::from_micros(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -34,6 +36,8 @@ pub(crate) struct StreamInner {
     core: Arc<Core>,
     pub(crate) number: u64,
     handle: StreamHandle,
+    /// Its maker's, who has other work on it.
+    borrowed: bool,
     /// Held while a launch is enqueued, so that `queue` has the stream's order.
     enqueuing: Mutex<()>,
     queue: Mutex<Queue>,
@@ -87,7 +91,9 @@ impl StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        self.core.retire(Retired::Stream(self.handle));
+        if !self.borrowed {
+            self.core.retire(Retired::Stream(self.handle));
+        }
     }
 }
 
@@ -102,10 +108,41 @@ impl CudaStream {
     /// An empty stream.
     pub(crate) fn new(engine: &Arc<Engine>, places: &Arc<Places>) -> Result<Self, GpuError> {
         engine.core.enter()?;
+        let handle = engine.core.new_stream(false)?;
+        Ok(Self::over(engine, places, handle, false))
+    }
+
+    /// Another's stream.
+    ///
+    /// # Safety
+    /// As [`crate::Gpu::borrow_stream`] asks.
+    pub(crate) unsafe fn borrowed(engine: &Arc<Engine>, places: &Arc<Places>, stream: u64) -> Result<Self, GpuError> {
+        let core = &engine.core;
+        core.enter()?;
+        let handle: StreamHandle = Raw(std::ptr::with_exposed_provenance_mut(stream as usize));
+        // The default streams are those of whatever context is current, which is this GPU's at every launch.
+        if stream > DEFAULT_STREAMS {
+            let mut context = std::ptr::null_mut();
+            // SAFETY: an out-value, and a stream that the caller says is live.
+            let called = unsafe { cu::cuStreamGetCtx(handle.0, &raw mut context) };
+            let refuse = |cause: String| Err(GpuError::BadStream { stream, cause });
+            match outcome(called) {
+                Err(failure) => return refuse(format!("{}: {}", failure.name, failure.text)),
+                Ok(()) if context != core.context.0 => {
+                    return refuse("it is not of the primary context of this GPU: make it there".to_owned());
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(Self::over(engine, places, handle, true))
+    }
+
+    fn over(engine: &Arc<Engine>, places: &Arc<Places>, handle: StreamHandle, borrowed: bool) -> Self {
         let inner = Arc::new(StreamInner {
             core: Arc::clone(&engine.core),
             number: engine.stream_number(),
-            handle: engine.core.new_stream(false)?,
+            handle,
+            borrowed,
             enqueuing: Mutex::default(),
             queue: Mutex::default(),
             empty: Condvar::new(),
@@ -113,142 +150,151 @@ impl CudaStream {
             closed: AtomicBool::new(false),
         });
         engine.streams.lock().push(Arc::clone(&inner));
-        Ok(Self {
+        Self {
             engine: Arc::clone(engine),
             places: Arc::clone(places),
             inner,
-        })
+        }
     }
 
-    fn stop_word(&self, kernel: &KernelInner, launch_state: u64) -> Result<StopWord, GpuError> {
-        if launch_state == 0 {
+    fn stop_word(&self, kernel: &str, word: u64) -> Result<StopWord, GpuError> {
+        if word == 0 {
             return Ok(StopWord::None);
         }
         let refuse = |cause: &str| {
             Err(GpuError::BadArguments {
-                kernel: kernel.info.name.clone(),
-                cause: format!("its launch state at {launch_state:#x} {cause}"),
+                kernel: kernel.to_owned(),
+                cause: format!("its stop word at {word:#x} {cause}"),
             })
         };
-        if !launch_state.is_multiple_of(8) {
-            return refuse("is not 8-byte aligned");
+        if !word.is_multiple_of(4) {
+            return refuse("is not 4-byte aligned");
         }
-        match self.places.find(launch_state, 4) {
+        match self.places.find(word, 4) {
             Some(place) if place.read_only => refuse("is registered for reading only"),
-            Some(place) => Ok(place.host.map_or(StopWord::Device(launch_state), StopWord::Host)),
+            Some(place) => Ok(place.host.map_or(StopWord::Device(word), StopWord::Host)),
             None => refuse("is not in live memory of this GPU"),
         }
     }
 
-    /// Enqueues a launch in an instance of its module, and gives that instance's number.
-    fn enqueue(&self, call: &Call<'_>, brake: &Brake) -> Result<usize, GpuError> {
-        let (module, number) = (&call.kernel.module, self.inner.number);
-        let _enqueuing = module.enqueuing.lock();
-        let taken = module.take(number)?;
-        if let Some((_, launch)) = &taken.after {
-            brake.is_behind(*launch);
-        }
-        let result = self.enqueue_in(call, &taken);
-        if result.is_err() {
-            // Whatever of it was enqueued ends before this mark: who uses the instance next waits for it.
-            // SAFETY: the event and the stream are live.
-            let marked = unsafe { cu::cuEventRecord(call.events.1.handle.0, self.inner.handle.0) };
-            if outcome(marked).is_err() {
-                module.give_up(taken.slot);
+    /// Enqueues a launch between two marks, and has it watched.
+    fn put(&self, new: New<'_>, on_done: OnDone) -> Result<Arc<dyn Launch>, GpuError> {
+        let (core, stream, stops) = (&self.inner.core, self.inner.handle, &self.engine.stops);
+        let stop_word = self.stop_word(new.name, new.stop_word)?;
+        core.enter()?;
+        let enqueuing = self.inner.enqueuing.lock();
+        let events = (Event::new(core)?, Event::new(core)?);
+        core.begin_launch()?;
+        let place = (self.inner.number, self.inner.borrowed);
+        let brake = stops.add(place, new.name, new.deadline, stop_word);
+        let nothing_runs = |_: &GpuError| {
+            stops.remove(&brake);
+            core.end_launch();
+        };
+        // SAFETY: the event is this launch's own, and the stream is live.
+        let started = unsafe { cu::cuEventRecord(events.0.handle.0, stream.0) };
+        let started = core.check(format_args!("mark the start of kernel `{}`", new.name), started);
+        started.inspect_err(nothing_runs)?;
+        // A caller that failed may have enqueued something before.
+        let failed = match new.enqueue {
+            How::Kernel(enqueue) => {
+                enqueue().inspect_err(nothing_runs)?;
+                None
+            }
+            How::Caller(enqueue) => enqueue().err(),
+        };
+        self.mark_end(new.name, &events.1)?;
+        let launch = LaunchState::new(NewLaunch {
+            core: Arc::clone(core),
+            stops: Arc::clone(stops),
+            name: new.name.to_owned(),
+            kernel: new.kernel,
+            stream: Arc::clone(&self.inner),
+            events,
+            blocks: new.blocks,
+            brake: Arc::clone(&brake),
+            on_done,
+        });
+        self.inner.queue.lock().launches.push_back(Arc::clone(&launch));
+        drop(enqueuing);
+        self.engine.wake();
+        let launch = Arc::new(CudaLaunch(launch));
+        match failed {
+            None => Ok(launch),
+            Some(cause) => {
+                launch.wait(None);
+                let kernel = new.name.to_owned();
+                Err(GpuError::NotEnqueued { kernel, cause })
             }
         }
-        module.enqueued(taken.slot, number, brake.number, &call.events.1);
-        // Of a launch that failed it never counts as ended, so that others wait for the mark.
-        result.map(|()| taken.slot)
     }
 
-    /// Enqueues state, events and kernel. The caller holds the module's `enqueuing`.
-    fn enqueue_in(&self, call: &Call<'_>, taken: &Taken) -> Result<(), GpuError> {
-        let (core, stream) = (&self.inner.core, self.inner.handle);
-        let name = &call.kernel.info.name;
-        if let Some((event, _)) = &taken.after {
-            // The host does not wait.
-            // SAFETY: the event was recorded, and both are live.
-            let called = unsafe { cu::cuStreamWaitEvent(stream.0, event.handle.0, 0) };
-            core.check(format_args!("order kernel `{name}` after another stream's"), called)?;
-        }
-        set_launch_state(core, stream, &taken.instance, call.launch_state)?;
-        let function = call.kernel.function(&taken.instance);
-        let ([x, y, z], [a, b, c]) = (call.config.grid, call.config.block);
-        // The driver reads the parameters and changes nothing of them.
-        let params = call.arguments.pointers().cast::<*mut c_void>().cast_mut();
-        // SAFETY: the events are this launch's own; the function belongs to an instance that the kernel's module keeps; the parameters
-        // have the sizes and alignments that the kernel's table gives, and the driver copies them before it returns.
-        unsafe {
-            let started = cu::cuEventRecord(call.events.0.handle.0, stream.0);
-            core.check(format_args!("mark the start of kernel `{name}`"), started)?;
-            let dynamic = call.config.dynamic_shared_bytes;
-            let launched = cu::cuLaunchKernel(
-                function.0,
-                x,
-                y,
-                z,
-                a,
-                b,
-                c,
-                dynamic,
-                stream.0,
-                params,
-                std::ptr::null_mut(),
-            );
-            if let Err(failure) = outcome(launched) {
-                if is(failure.code, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) {
-                    let registers = call.kernel.resources.registers;
-                    let cause = format!(
-                        "{}: {}; a thread takes {registers} registers",
-                        failure.name, failure.text
-                    );
-                    return Err(GpuError::LaunchConfig {
-                        kernel: name.clone(),
-                        cause,
-                    });
-                }
-                return Err(core.error(format_args!("launch kernel `{name}`"), failure));
-            }
-            // The kernel runs from here on: without this mark nobody would know when it ends.
-            let ended = cu::cuEventRecord(call.events.1.handle.0, stream.0);
-            core.check(format_args!("mark the end of kernel `{name}`"), ended)
-                // Not as a dead context, unless it is one: the kernel may run on.
-                .map_err(|error| {
-                    core.lose_with(GpuError::Abandoned {
-                        kernel: name.clone(),
-                        cause: format!("its end cannot be seen, and the GPU is lost: {error}"),
-                    })
-                })
-        }
+    /// Marks where a launch ends that runs from now on: without this nobody would know when it does.
+    fn mark_end(&self, name: &str, end: &Event) -> Result<(), GpuError> {
+        let core = &self.inner.core;
+        // Who enqueued it may have made another context current.
+        core.enter()?;
+        // SAFETY: the event is the launch's own, and the stream is live.
+        let ended = unsafe { cu::cuEventRecord(end.handle.0, self.inner.handle.0) };
+        let ended = core.check(format_args!("mark the end of kernel `{name}`"), ended);
+        // Not as a dead context, unless it is one: the kernel may run on.
+        ended.map_err(|error| {
+            core.lose_with(GpuError::Abandoned {
+                kernel: name.to_owned(),
+                cause: format!("its end cannot be seen, and the GPU is lost: {error}"),
+            })
+        })
     }
 }
 
-/// A kernel launch that was checked.
-struct Call<'a> {
-    kernel: &'a KernelInner,
-    config: &'a LaunchConfig,
-    arguments: &'a Arguments,
-    launch_state: u64,
-    events: (Arc<Event>, Arc<Event>),
+/// A launch to come.
+struct New<'a> {
+    name: &'a str,
+    /// Of this library's, kept until it has ended.
+    kernel: Option<Arc<KernelInner>>,
+    blocks: u64,
+    deadline: Option<Duration>,
+    stop_word: u64,
+    enqueue: How<'a>,
 }
 
-/// Sets the instance's pointer to the launch's state, in the order of its stream.
-fn set_launch_state(core: &Core, stream: StreamHandle, instance: &Instance, value: u64) -> Result<(), GpuError> {
-    let mut set = instance.set.lock();
-    if instance.state_addr == 0 || *set == Some(value) {
-        return Ok(());
-    }
-    // Unknown until both halves are on their way.
-    *set = None;
-    for (offset, half) in [(0, value as u32), (4, (value >> 32) as u32)] {
-        // SAFETY: the variable has 8 bytes and belongs to an instance whose earlier launches end before; the value travels with the command.
-        core.check("set the launch's state", unsafe {
-            cu::cuMemsetD32Async(instance.state_addr + offset, half, 1, stream.0)
-        })?;
-    }
-    *set = Some(value);
-    Ok(())
+/// Who puts it on the stream.
+enum How<'a> {
+    /// This library: nothing of it runs after an error.
+    Kernel(Box<dyn FnOnce() -> Result<(), GpuError> + 'a>),
+    Caller(Enqueue<'a>),
+}
+
+/// Has the driver enqueue a kernel whose shape and arguments were checked.
+fn launch_kernel(
+    core: &Core,
+    stream: StreamHandle,
+    kernel: &KernelInner,
+    config: &LaunchConfig,
+    arguments: &Arguments,
+) -> Result<(), GpuError> {
+    let ([x, y, z], [a, b, c]) = (config.grid, config.block);
+    // The driver reads the parameters and changes nothing of them.
+    let params = arguments.pointers().cast::<*mut c_void>().cast_mut();
+    let (function, name) = (kernel.function(), &kernel.info.name);
+    let dynamic = config.dynamic_shared_bytes;
+    // SAFETY: the function belongs to a module that the kernel keeps; the parameters have the sizes and alignments that the kernel's table
+    // gives, and the driver copies them before it returns.
+    let launched = unsafe {
+        let extra = std::ptr::null_mut();
+        cu::cuLaunchKernel(function.0, x, y, z, a, b, c, dynamic, stream.0, params, extra)
+    };
+    outcome(launched).map_err(|failure| {
+        if is(failure.code, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) {
+            let (registers, why) = (kernel.resources.registers, &failure.text);
+            let cause = format!("{}: {why}; a thread takes {registers} registers", failure.name);
+            return GpuError::LaunchConfig {
+                kernel: name.clone(),
+                cause,
+            };
+        }
+        core.error(format_args!("launch kernel `{name}`"), failure)
+    })
 }
 
 /// Refuses a shape that the kernel or the GPU cannot have.
@@ -296,7 +342,7 @@ impl Stream for CudaStream {
         kernel: &Arc<dyn Kernel>,
         config: &LaunchConfig,
         args: &[&[u8]],
-        launch_state: u64,
+        stop_word: u64,
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError> {
         let core = &self.inner.core;
@@ -309,38 +355,39 @@ impl Stream for CudaStream {
         };
         let blocks = check_config(kernel, config)?;
         let arguments = Arguments::new(&kernel.info, args)?;
-        let stop_word = self.stop_word(kernel, launch_state)?;
-        core.enter()?;
-        let _enqueuing = self.inner.enqueuing.lock();
-        let events = (Event::new(core)?, Event::new(core)?);
-        core.begin_launch()?;
-        let stops = &self.engine.stops;
-        let brake = stops.add(self.inner.number, &kernel.info.name, config.deadline, stop_word);
-        let call = Call {
-            kernel,
-            config,
-            arguments: &arguments,
-            launch_state,
-            events,
-        };
-        let slot = self.enqueue(&call, &brake).inspect_err(|_| {
-            stops.remove(&brake);
-            core.end_launch();
-        })?;
-        let launch = LaunchState::new(NewLaunch {
-            core: Arc::clone(core),
-            stops: Arc::clone(stops),
-            kernel: Arc::clone(kernel),
-            stream: Arc::clone(&self.inner),
-            events: call.events,
-            slot,
+        let enqueue = || launch_kernel(core, self.inner.handle, kernel, config, &arguments);
+        let new = New {
+            name: &kernel.info.name,
+            kernel: Some(Arc::clone(kernel)),
             blocks,
-            brake,
-            on_done,
-        });
-        self.inner.queue.lock().launches.push_back(Arc::clone(&launch));
-        self.engine.wake();
-        Ok(Arc::new(CudaLaunch(launch)))
+            deadline: config.deadline,
+            stop_word,
+            enqueue: How::Kernel(Box::new(enqueue)),
+        };
+        self.put(new, on_done)
+    }
+
+    fn launch_by(
+        &self,
+        name: &str,
+        deadline: Option<Duration>,
+        stop_word: u64,
+        enqueue: Enqueue<'_>,
+        on_done: OnDone,
+    ) -> Result<Arc<dyn Launch>, GpuError> {
+        let new = New {
+            name,
+            kernel: None,
+            blocks: 0,
+            deadline,
+            stop_word,
+            enqueue: How::Caller(enqueue),
+        };
+        self.put(new, on_done)
+    }
+
+    fn raw(&self) -> Option<u64> {
+        Some(self.inner.handle.0 as u64)
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {

@@ -13,7 +13,7 @@ mod files;
 use std::fmt;
 
 use files::TESTS_ALONE;
-pub use files::{BORROWING, FILES, GUARDED, SIMULATED_ALONE};
+pub use files::{ALL, BORROWING, FILES, GUARDED, SIMULATED_ALONE};
 
 /// A file, compiled once a form and compute capability.
 pub struct File {
@@ -31,6 +31,11 @@ impl File {
     pub fn is_for_one_architecture(&self) -> bool {
         let applications = ["workloads/src/apps/", "workloads/src/gps/"];
         TESTS_ALONE.contains(&self.path) || applications.iter().any(|folder| self.path.starts_with(folder))
+    }
+
+    /// Whether the number of frames may change.
+    pub fn is_resizable(&self) -> bool {
+        self.defines.iter().any(|(name, _)| *name == "RESIZABLE")
     }
 
     /// Whether its pages have their home at a neighbour GPU: only lanes reach them.

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use budget::{BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE};
+use budget::{ALL, BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE};
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
 use gpuvm_gpu::{CompileOptions, GpuError, Source};
+use gpuvm_layouts as layout;
 
 /// The two forms of the device library that the runtime compiles, each with its compute capabilities: the oldest that is
 /// supported, the first with asynchronous copies to shared memory, and the one that is measured on. The queues know no
@@ -36,15 +37,19 @@ enum Form {
     Guarded,
     /// Direct, for a virtual memory that borrows memory of neighbours.
     Borrowing,
+    /// For any virtual memory: what a program has that nvcc compiles and that does not say less.
+    All,
 }
 
 impl Form {
-    fn defines(self) -> &'static [&'static str] {
+    /// `FEATURE_*`.
+    fn features(self) -> u32 {
         match self {
-            Self::Direct => &["GPUVM_DIRECT_ONLY"],
-            Self::Queued => &["GPUVM_QUEUED_ONLY"],
-            Self::Guarded => &["GPUVM_QUEUED_ONLY", "GPUVM_GUARDED"],
-            Self::Borrowing => &["GPUVM_DIRECT_ONLY", "GPUVM_VICTIMS"],
+            Self::Direct => layout::FEATURE_DIRECT,
+            Self::Queued => layout::FEATURE_QUEUED,
+            Self::Guarded => layout::FEATURE_QUEUED | layout::FEATURE_GUARDED,
+            Self::Borrowing => layout::FEATURE_DIRECT | layout::FEATURE_VICTIMS,
+            Self::All => layout::FEATURES_ALL,
         }
     }
 }
@@ -80,9 +85,14 @@ fn options(form: Form, file: &File) -> CompileOptions {
             ("access.cuh".to_owned(), text("workloads/src/apps/access.cuh")),
             ("shared.cuh".to_owned(), text("workloads/src/gps/shared.cuh")),
         ],
-        defines: form.defines().iter().map(|name| ((*name).to_owned(), None)).collect(),
         ..CompileOptions::default()
     };
+    let more = match file.is_resizable() {
+        true => layout::FEATURE_RESIZABLE,
+        false => 0,
+    };
+    let features = (form.features() | more).to_string();
+    options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
     let own = file.defines.iter();
     options
         .defines
@@ -97,7 +107,7 @@ fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) 
     let names: Vec<&str> = file.kernels.iter().map(|kernel| kernel.name).collect();
     let text = match form {
         // The others would take a minute, and have no budget there. Templates are compiled by their names alone.
-        Form::Guarded | Form::Borrowing if !names.iter().any(|name| name.contains('<')) => {
+        Form::Guarded | Form::Borrowing | Form::All if !names.iter().any(|name| name.contains('<')) => {
             kernels_of(&text(file.path), &names)
         }
         _ => text(file.path),
@@ -127,7 +137,7 @@ fn check(file: &File, form: Form, architecture: u32, used: &Mutex<Vec<String>>) 
         };
         let limit = match form {
             Form::Direct | Form::Borrowing => budget.direct,
-            Form::Queued | Form::Guarded => budget.queued,
+            Form::Queued | Form::Guarded | Form::All => budget.queued,
         };
         let spills = usage.spill_store_bytes + usage.spill_load_bytes;
         writeln!(
@@ -189,6 +199,11 @@ fn kernels_with_replicas_and_checksums_keep_a_budget_too() {
 #[test]
 fn kernels_that_borrow_memory_keep_a_budget_too() {
     in_another_form(BORROWING, Form::Borrowing, &BORROWING_FOR);
+}
+
+#[test]
+fn kernels_of_programs_that_choose_no_features_keep_a_budget_too() {
+    in_another_form(ALL, Form::All, &[MEASURED]);
 }
 
 /// A form that few programs ask for, by a few files.

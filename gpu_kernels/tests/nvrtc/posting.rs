@@ -92,7 +92,10 @@ fn a_request_is_posted_in_few_instructions() {
     }
     let source = Source::new("posting.cu", KERNELS);
     let options = CompileOptions {
-        defines: vec![("GPUVM_QUEUED_ONLY".to_owned(), None)],
+        defines: vec![(
+            "GPUVM_FEATURES".to_owned(),
+            Some(gpuvm_layouts::FEATURE_QUEUED.to_string()),
+        )],
         ..CompileOptions::default()
     };
     for architecture in [75, 80, 90] {

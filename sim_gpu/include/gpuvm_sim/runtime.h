@@ -13,7 +13,6 @@ struct gpuvm_sim_block {
     unsigned seeded;
     unsigned dynamic_bytes;
     void* shared;  // dynamic shared memory
-    void* state;   // the launch state
 };
 
 // A lane's constants, at a place that follows from the stack address.
@@ -126,7 +125,6 @@ static inline unsigned long long globaltimer() { return gpuvm_sim_bound->time_ns
 static inline unsigned lane_id() { return lane()->lane; }
 static inline unsigned sm_id() { return lane()->block->sm; }
 static inline unsigned warp_slot() { return lane()->warp_slot; }
-static inline void* launch_state() { return lane()->block->state; }
 static inline unsigned seeded() { return lane()->block->seeded; }
 
 // What this lane waits for, for the watchdog's report; code 0 clears it.

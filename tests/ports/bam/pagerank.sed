@@ -4,5 +4,5 @@
     s/array_d_t<uint64_t>\* da/gpuvm::array<const uint64_t> da/
     s/const uint64_t start = /auto edges = da.reader();\n        &/
     s/da->seq_read\(i\)/edges[i]/
-    /^ *for/ s/i < end;/i < end \&\& !gpuvm::failed();/
+    /^ *for/ s/i < end;/i < end \&\& !da.failed();/
 }

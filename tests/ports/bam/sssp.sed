@@ -5,5 +5,5 @@
     s/uint64_t start = /auto edges = de.reader();\n        auto weights = dw.reader();\n        &/
     s/de->seq_read\(i\)/edges[i]/
     s/dw->seq_read\(i\)/weights[i]/
-    /^ *for/ s/i < end;/i < end \&\& !gpuvm::failed();/
+    /^ *for/ s/i < end;/i < end \&\& !de.failed();/
 }

@@ -4,6 +4,6 @@
 /__global__/ s/float\* next/gpuvm::array<float> next/
 /__global__ void sum/,/^\}/ {
     s/float total/auto cells_from_here = now.reader();\n    &/
-    s/i < cells;/i < cells \&\& !gpuvm::failed();/
+    s/i < cells;/i < cells \&\& !now.failed();/
     s/now\[/cells_from_here[/
 }

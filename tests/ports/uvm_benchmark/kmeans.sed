@@ -6,5 +6,5 @@
     s/float \*dst/gpuvm::array<float> dst/
     /regroup/ s/int \*group/gpuvm::array<int> group/
     s/int \*group/gpuvm::array<const int> group/
-    s/i < n;/i < n \&\& !gpuvm::failed();/
+    s/i < n;/i < n \&\& !group.failed();/
 }

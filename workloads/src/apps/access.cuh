@@ -36,8 +36,15 @@ __device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x
 __device__ inline u64 warp() { return thread() / 32; }
 __device__ inline u64 warps() { return threads() / 32; }
 
-// Whether the launch has met a fault: reads give zero then, and long loops are to end.
-__device__ inline bool stopped() { return !ACCESS_PLAIN && gpuvm::failed(); }
+// Whether the launch has met a fault: reads give zero then, and long loops are to end. Plain memory knows none.
+template <class T>
+__device__ bool stopped(T*) {
+    return false;
+}
+template <class T>
+__device__ bool stopped(const gpuvm::array<T>& a) {
+    return a.failed();
+}
 
 // Runs `use` with plain pointers in place of the arrays when all their pages are there for good, else with the arrays.
 // By a warp whose lanes all come here, so that they go one way.

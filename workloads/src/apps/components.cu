@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(128, 4)
     components_join(in<unsigned long long> offsets, in<unsigned> neighbours, const unsigned* owners, unsigned* parents,
                     unsigned vertices, unsigned long long edges, unsigned both, unsigned long long first,
                     unsigned long long count) {
-    for (u64 piece = first + warp(); piece < first + count && !stopped(); piece += warps()) {
+    for (u64 piece = first + warp(); piece < first + count && !stopped(neighbours); piece += warps()) {
         auto join_all = [&](const auto& offsets, const auto& neighbours) {
             auto ends = walk(neighbours);
             walk_piece(offsets, vertices, owners[piece], piece, edges, [&](bool there, u32 row, u64 edge) {

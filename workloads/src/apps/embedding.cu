@@ -9,7 +9,7 @@ __global__ void __launch_bounds__(128, 4)
     sum_bags(in<float4> table, const unsigned* ids, float4* sums, unsigned long long quads, unsigned long long each,
              unsigned long long bags) {
     auto sum_all = [&](const auto& table) {
-        for (u64 at = thread(); at < bags * quads && !stopped(); at += threads()) {
+        for (u64 at = thread(); at < bags * quads && !stopped(table); at += threads()) {
             u64 column = at % quads;
             const u32* bag = ids + at / quads * each;
             float4 sum = make_float4(0, 0, 0, 0);

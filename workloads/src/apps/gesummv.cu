@@ -5,7 +5,7 @@
 __global__ void __launch_bounds__(128, 4)
     gesummv(in<float> a, in<float> b, const float* x, float* y, float alpha, float beta, unsigned long long n,
             unsigned long long first, unsigned long long count) {
-    for (u64 row = first + warp(); row < first + count && !stopped(); row += warps()) {
+    for (u64 row = first + warp(); row < first + count && !stopped(a); row += warps()) {
         float of_a = 0, of_b = 0;
         auto multiply = [&](const auto& a, const auto& b) {
             for (u64 at = row * n, end = at + n; at < end;) {

@@ -115,7 +115,7 @@ __device__ void search_beam(Beam& beam, u32* met, const Vectors& vectors, const 
     __syncwarp();
     for (u32 first = 0; first < entry_count; first += 32)
         meet(beam, met, vectors, query, quads, first + lane() < entry_count ? entries[first + lane()] : kNone);
-    for (u32 from = beam.follow(); from != kNone && !__any_sync(kWholeWarp, stopped()); from = beam.follow()) {
+    for (u32 from = beam.follow(); from != kNone && !__any_sync(kWholeWarp, stopped(vectors)); from = beam.follow()) {
         for (u32 first = 0; first < degree; first += 32) {
             u32 id = kNone;
             if (first + lane() < degree) id = links[from * static_cast<u64>(degree) + first + lane()];
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(128, 4)
            unsigned long long quads, unsigned degree, unsigned entry_count, unsigned k, unsigned long long count) {
     __shared__ u32 met_by_warp[kWarps][kMet];
     u32* met = met_by_warp[threadIdx.x / 32];
-    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped()); at += warps()) {
+    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped(vectors)); at += warps()) {
         const float4* query = queries + at * quads;
         Beam beam;
         auto walk_from_entries = [&](const auto& vectors, const auto& links) {

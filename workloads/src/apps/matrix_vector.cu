@@ -4,7 +4,7 @@
 // y[i] += the product of row i with x, for rows [first, first + count). A warp takes a row.
 __global__ void __launch_bounds__(128, 4) row_products(in<float> matrix, const float* x, float* y, unsigned long long n,
                                                        unsigned long long first, unsigned long long count) {
-    for (u64 row = first + warp(); row < first + count && !stopped(); row += warps()) {
+    for (u64 row = first + warp(); row < first + count && !stopped(matrix); row += warps()) {
         float sum = 0;
         auto multiply = [&](const auto& matrix) {
             share(matrix, row * n, n, [&](u64 i, float value) { sum += value * x[i - row * n]; });
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(128, 4)
     column_products(in<float> matrix, const float* x, float* y, unsigned long long n, unsigned long long first,
                     unsigned long long count) {
     u64 across = (n + kColumns - 1) / kColumns, tiles = across * ((count + kRows - 1) / kRows);
-    for (u64 tile = warp(); tile < tiles && !stopped(); tile += warps()) {
+    for (u64 tile = warp(); tile < tiles && !stopped(matrix); tile += warps()) {
         u64 column = tile % across * kColumns, top = first + tile / across * kRows;
         u64 width = least(kColumns, n - column), bottom = least(top + kRows, first + count);
         float sums[kColumns / 32] = {};

@@ -6,7 +6,7 @@
 // What each vertex gives of its rank to each neighbour, and contributes first.
 __global__ void __launch_bounds__(128, 4) pagerank_start(in<unsigned long long> offsets, float* share_of,
                                                          float* contributions, float* sums, unsigned vertices) {
-    for (u64 v = thread(); v < vertices && !stopped(); v += threads()) {
+    for (u64 v = thread(); v < vertices && !stopped(offsets); v += threads()) {
         u64 begin = offsets[v], degree = offsets[v + 1] - begin;
         share_of[v] = degree ? 1.0f / static_cast<float>(degree) : 0.0f;
         contributions[v] = share_of[v] / static_cast<float>(vertices);
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(128, 4)
     pagerank_pull(in<unsigned long long> offsets, in<unsigned> neighbours, const unsigned* owners,
                   const float* contributions, float* sums, unsigned vertices, unsigned long long edges,
                   unsigned long long first, unsigned long long count) {
-    for (u64 piece = first + warp(); piece < first + count && !stopped(); piece += warps()) {
+    for (u64 piece = first + warp(); piece < first + count && !stopped(neighbours); piece += warps()) {
         // A lane adds up as long as its edges are of one row.
         u32 summed = 0;
         float sum = 0;
@@ -44,7 +44,7 @@ constexpr u64 kRanks = 1024;
 
 __global__ void __launch_bounds__(128, 4) pagerank_rank(inout<float> ranks, const float* share_of, float* contributions,
                                                         float* sums, float base, float damping, unsigned vertices) {
-    for (u64 begin = warp() * kRanks; begin < vertices && !stopped(); begin += warps() * kRanks) {
+    for (u64 begin = warp() * kRanks; begin < vertices && !stopped(ranks); begin += warps() * kRanks) {
         fill(ranks, begin, least(kRanks, vertices - begin), [&](u64 v) {
             float rank = base + damping * sums[v];
             contributions[v] = rank * share_of[v];

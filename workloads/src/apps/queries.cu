@@ -60,7 +60,7 @@ struct Stripe {
 template <class Column, class Take>
 __device__ void scan(const Column& column, Range range, u64 first, u64 count, Take take) {
     u64 end = first + count;
-    for (u64 piece = first + warp() * kPiece; piece < end && !__any_sync(kWholeWarp, stopped());
+    for (u64 piece = first + warp() * kPiece; piece < end && !__any_sync(kWholeWarp, stopped(column));
          piece += warps() * kPiece) {
         u64 past = least(piece + kPiece, end);
         for (u64 at = piece; at < past;) {

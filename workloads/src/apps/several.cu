@@ -12,7 +12,7 @@ __device__ inline unsigned lane() { return threadIdx.x % 32; }
 __global__ void expand(gpuvm::array<const u64> offsets, gpuvm::array<const unsigned> neighbours,
                        gpuvm::array<const unsigned> frontier, gpuvm::array<unsigned> found, unsigned first,
                        unsigned end) {
-    for (u64 v = first + warp(); v < end && !gpuvm::failed(); v += warps()) {
+    for (u64 v = first + warp(); v < end && !offsets.failed(); v += warps()) {
         if (!(frontier[v / 32] >> v % 32 & 1)) continue;
         u64 stop = offsets[v + 1];
         for (u64 edge = offsets[v] + lane(); edge < stop; edge += 32) {
@@ -27,7 +27,7 @@ __global__ void expand(gpuvm::array<const u64> offsets, gpuvm::array<const unsig
 __global__ void pull(gpuvm::array<const u64> offsets, gpuvm::array<const unsigned> neighbours,
                      gpuvm::array<const float> contributions, gpuvm::array<float> ranks, unsigned first, unsigned end,
                      float base, float damping) {
-    for (u64 v = first + warp(); v < end && !gpuvm::failed(); v += warps()) {
+    for (u64 v = first + warp(); v < end && !offsets.failed(); v += warps()) {
         u64 stop = offsets[v + 1];
         float sum = 0;
         for (u64 edge = offsets[v] + lane(); edge < stop; edge += 32) sum += contributions[neighbours[edge]];

@@ -19,13 +19,13 @@ __global__ void __launch_bounds__(128, 4)
              inout<unsigned> to, unsigned long long first, unsigned long long keys, const unsigned* outgoing) {
     u64 half = warps() / 2;
     if (warp() % 2 == 0) {
-        for (u64 piece = warp() / 2; piece < pieces && !stopped(); piece += half) {
+        for (u64 piece = warp() / 2; piece < pieces && !stopped(to); piece += half) {
             const u64* place = places + 3 * piece;
             u32* here = incoming + place[1];
             share(from, place[0], place[2], [&](u64 i, u32 key) { here[i - place[0]] = key; });
         }
     } else {
-        for (u64 piece = warp() / 2 * kPiece; piece < keys && !stopped(); piece += half * kPiece)
+        for (u64 piece = warp() / 2 * kPiece; piece < keys && !stopped(to); piece += half * kPiece)
             fill(to, first + piece, least(kPiece, keys - piece), [&](u64 i) { return outgoing[i - first]; });
     }
 }

@@ -69,13 +69,13 @@ __global__ void __launch_bounds__(128, 4)
             auto walk_word = [&](const auto& offsets, const auto& neighbours, const auto& weights) {
                 if (near) begin = offsets[vertex], end = offsets[vertex + 1];
                 // After a fault lanes may have read zeros.
-                if (__any_sync(kWholeWarp, stopped())) return;
+                if (__any_sync(kWholeWarp, stopped(neighbours))) return;
                 listed = end - begin >= kListedRow;
-                walk_rows(begin, listed ? 0 : static_cast<u32>(end - begin), begins,
+                walk_rows(neighbours, begin, listed ? 0 : static_cast<u32>(end - begin), begins,
                           [&](u64 edge, u32 from) { relax(neighbours[edge], from, weights[edge]); });
             };
             nearest(walk_word, offsets, neighbours, weights);
-            if (__any_sync(kWholeWarp, stopped())) return;
+            if (__any_sync(kWholeWarp, stopped(neighbours))) return;
             for (u32 owners = __ballot_sync(kWholeWarp, listed); owners; owners &= owners - 1) {
                 u32 owner = __ffs(owners) - 1, row = static_cast<u32>(word * 32 + owner);
                 list_row(list, round, __shfl_sync(kWholeWarp, begin, owner), __shfl_sync(kWholeWarp, end, owner),
@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(128, 4)
                 const unsigned long long* list, const unsigned* listed_rows, unsigned* least, int round) {
     Relax relax{distances, pending};
     u64 pieces = list[round % 2];
-    for (u64 at = kListHead + warp(); at < kListHead + pieces && !stopped(); at += warps()) {
+    for (u64 at = kListHead + warp(); at < kListHead + pieces && !stopped(neighbours); at += warps()) {
         u64 begin = list[at] / kPieceUnit, end = begin + list[at] % kPieceUnit;
         u32 from = now(&distances[listed_rows[at]]);
         // From a multiple of 128 bytes on.
         auto walk_piece_of_row = [&](const auto& neighbours, const auto& weights) {
-            for (u64 edge = begin / 32 * 32 + lane(); edge < end && !stopped(); edge += 32)
+            for (u64 edge = begin / 32 * 32 + lane(); edge < end && !stopped(neighbours); edge += 32)
                 if (edge >= begin) relax(neighbours[edge], from, weights[edge]);
         };
         nearest(walk_piece_of_row, neighbours, weights);

@@ -9,7 +9,7 @@ __global__ void __launch_bounds__(128, 4)
     stencil(in<float> from, inout<float> to, unsigned long long rows, unsigned long long width,
             unsigned long long first, unsigned long long count) {
     u64 across = (width + kPiece - 1) / kPiece;
-    for (u64 piece = warp(); piece < across * count && !stopped(); piece += warps()) {
+    for (u64 piece = warp(); piece < across * count && !stopped(to); piece += warps()) {
         u64 row = first + piece / across, begin = piece % across * kPiece, end = least(begin + kPiece, width);
         bool inside = row > 0 && row + 1 < rows;
         auto step = [&](const auto& from) {

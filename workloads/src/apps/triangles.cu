@@ -30,7 +30,7 @@ __device__ u64 count_piece(const Offsets& offsets, const Neighbours& neighbours,
                            u64 piece, u32 vertices, u64 edges) {
     u64 found = 0, begin = offsets[row], end = offsets[last_row + 1ull];
     // After a fault lanes may have read zeros.
-    if (__any_sync(kWholeWarp, stopped())) return 0;
+    if (__any_sync(kWholeWarp, stopped(neighbours))) return 0;
     for (u64 low = begin; low < end; low += kKept) {
         u64 high = least(low + kKept, end);
         __syncwarp();
@@ -45,9 +45,9 @@ __device__ u64 count_piece(const Offsets& offsets, const Neighbours& neighbours,
                 u32 u = neighbours[edge];
                 first = offsets[u], last = offsets[u + 1ull];
             }
-            if (__any_sync(kWholeWarp, stopped())) return;
+            if (__any_sync(kWholeWarp, stopped(neighbours))) return;
             u32 range = static_cast<u32>(from - low) << 16 | static_cast<u32>(past - low);
-            walk_rows(first, static_cast<u32>(last - first), range,
+            walk_rows(neighbours, first, static_cast<u32>(last - first), range,
                       [&](u64 at, u32 in) { found += holds(kept, in >> 16, in & 0xffff, neighbours[at]); });
         });
     }
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlock, 4)
     __shared__ u32 rooms[kBlock / 32][kKept];
     u32* kept = rooms[threadIdx.x / 32];
     u64 found = 0, pieces = (edges + kPiece - 1) / kPiece;
-    for (u64 piece = warp(); piece < pieces && !__any_sync(kWholeWarp, stopped()); piece += warps()) {
+    for (u64 piece = warp(); piece < pieces && !__any_sync(kWholeWarp, stopped(neighbours)); piece += warps()) {
         auto count = [&](const auto& offsets, const auto& neighbours) {
             found += count_piece(offsets, neighbours, kept, owners[piece * 2], owners[piece * 2 + 1], piece, vertices,
                                  edges);

@@ -7,7 +7,7 @@ constexpr u64 kPiece = 16384;
 __global__ void __launch_bounds__(128, 4)
     vector_add(in<float> a, in<float> b, inout<float> c, unsigned long long first, unsigned long long count) {
     u64 end = first + count;
-    for (u64 piece = first + warp() * kPiece; piece < end && !stopped(); piece += warps() * kPiece) {
+    for (u64 piece = first + warp() * kPiece; piece < end && !stopped(c); piece += warps() * kPiece) {
         u64 past = least(piece + kPiece, end);
         auto add = [&](const auto& a, const auto& b) {
             for (u64 at = piece; at < past;) {

@@ -18,13 +18,13 @@ GPUVM_DEVICE u64 frame_at(const layout::ArrayDesc& array, u64 word) {
     return array.frames + static_cast<u64>(static_cast<u32>(word & layout::FRAME_MASK)) * array.frame_scale;
 }
 
-GPUVM_NOINLINE void report_out_of_range(u64 length, u32 region, u64 index, u32 code) {
+GPUVM_NOINLINE void report_out_of_range(const layout::VmDesc* vm, u64 length, u32 region, u64 index, u32 code) {
     Fault fault;
     fault.code = code;
     fault.region = region & (layout::REGIONS_MAX - 1);
     fault.index = index;
     fault.size = length;
-    report(fault);
+    report(vm, fault);
 }
 
 // Runs `use(address)` with the element's page in a frame and held for this lane, whatever it takes. False after a
@@ -58,7 +58,7 @@ GPUVM_NOINLINE T read_faulting(Miss* miss, u32 offset) {
 template <class T>
 GPUVM_DEVICE T read_slow(const layout::ArrayDesc& array, u64 index, u64 seen) {
     if (index >= array.length) {
-        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
+        report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return T{};
     }
     Place place = place_of<T>(array, index);
@@ -149,7 +149,7 @@ GPUVM_NOINLINE bool use_faulting(Miss* miss, u32 offset, Use use) {
 template <class T, bool Stores = false, class Use>
 GPUVM_DEVICE bool with_element(const layout::ArrayDesc& array, u64 index, Use use) {
     if (index >= array.length) {
-        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
+        report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE);
         return false;
     }
     Place place = place_of<T>(array, index);
@@ -336,7 +336,7 @@ GPUVM_DEVICE void unpin_together(u64* word) {
 template <class T>
 GPUVM_DEVICE u64 pin_element(const layout::ArrayDesc& array, u64 index, bool write) {
     if (index >= array.length) {
-        report_out_of_range(array.length, array.region, index, layout::FAULT_OUT_OF_RANGE_SPAN);
+        report_out_of_range(vm_of(array), array.length, array.region, index, layout::FAULT_OUT_OF_RANGE_SPAN);
         return 0;
     }
     Place place = place_of<T>(array, index);

@@ -109,16 +109,15 @@ GPUVM_NOINLINE void pass_by_a_queue(const layout::VmDesc* vm) {
 GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u64 for_page) {
     if constexpr (kQueued) pass_by_a_queue(vm);
     // The last pages that come while frames are free displace none, and one of a sample has displaced another before.
-    if (kDirect && for_page &&
-        (note_full(vm, for_page, available * 2 >= static_cast<i64>(vm->frames_low)) || in_sample(vm, for_page)))
+    if (kDirect && for_page && (note_full(vm, for_page, available * 2 >= low_water(vm)) || in_sample(vm, for_page)))
         return;
-    turn_clock(vm, kClockWindow, taken + (available * 2 < static_cast<i64>(vm->frames_low) ? 1 : 0), nullptr, for_page);
+    turn_clock(vm, kClockWindow, taken + (available * 2 < low_water(vm) ? 1 : 0), nullptr, for_page);
 }
 // After a fault, or while its page is on the way.
 GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken, u64 for_page) {
-    if (vm->frames_low == 0) return;
+    if (low_water(vm) == 0) return;
     i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
-    if (available < static_cast<i64>(vm->frames_low)) refill(vm, taken, available, for_page);
+    if (available < low_water(vm)) refill(vm, taken, available, for_page);
 }
 
 GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited) {
@@ -139,7 +138,7 @@ GPUVM_NOINLINE void report_no_frame(const layout::VmDesc* vm, u64 id, u64 waited
     }
     i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
     fault.frames_free = available > 0 ? static_cast<u32>(available) : 0;
-    report(fault);
+    report(vm, fault);
 }
 
 // One frame, waiting for it while the pool is dry. The caller holds no frame and no pin. `kNoFrame` once the limit has
@@ -161,7 +160,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
     if (pool_pop(vm, &frame)) return frame;
     count(&counters(vm)->pool_dry, 1);
     if (kDirect) note_full(vm, id, false);
-    Wait wait(vm->wait_limit_ns);
+    Wait wait(vm);
     note_wait(layout::WAIT_FRAME, id, 0);
     u32 taken = static_cast<u32>(ld_relaxed_gpu(&pool_of(vm)->turnover));
     u32 rank = 0;
@@ -187,7 +186,7 @@ GPUVM_DEVICE u32 wait_for_frame(const layout::VmDesc* vm, u64 id) {
             ++rank;
         taken = now_taken;
         if (!wait.again()) {
-            if (!aborted()) report_no_frame(vm, id, wait.waited());
+            if (!aborted(vm)) report_no_frame(vm, id, wait.waited());
             break;
         }
     }

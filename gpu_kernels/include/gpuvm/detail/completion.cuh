@@ -169,7 +169,7 @@ GPUVM_DEVICE void reap_queues_of(const layout::VmDesc* vm, u64 id, u32 most) {
 // then whoever finishes the request later does so without us.
 GPUVM_NOINLINE u32 wait_outcome(const Queue& q, u64 index) {
     layout::RequestRecord* record = q.record(index);
-    Wait wait(q.vm->wait_limit_ns);
+    Wait wait(q.vm);
     note_wait(layout::WAIT_COMPLETION, q.number, index);
     bool given_up = false;
     // Acquire: pairs with the handler's release of the outcome and, through it, with the publication.

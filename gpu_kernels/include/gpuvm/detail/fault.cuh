@@ -60,7 +60,7 @@ constexpr u32 kFailed = 4;  // the page is in the error state, or has too many p
 constexpr u32 kNone = 5;    // nothing to be had now
 
 // `code`: of the page's error, as its word has it.
-GPUVM_NOINLINE void report_page_error(u64 id, u32 code, u32 fault_code) {
+GPUVM_NOINLINE void report_page_error(const layout::VmDesc* vm, u64 id, u32 code, u32 fault_code) {
     Fault fault;
     fault.code = fault_code;
     fault.region = region_number(id);
@@ -69,12 +69,12 @@ GPUVM_NOINLINE void report_page_error(u64 id, u32 code, u32 fault_code) {
     if ((code >> 8 & 0xff) == layout::SYNDROME_CHECKSUM) fault.code = layout::FAULT_CHECKSUM;
     fault.syndrome = code >> 8 & 0xff;
     fault.vendor_syndrome = code & 0xff;
-    report(fault);
+    report(vm, fault);
 }
 
 // What a leader can do with a word that it read: pin a resident page, report a failed one. kWon: the page is absent,
 // and nobody uses it in place.
-GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
+GPUVM_DEVICE u32 look_at_page(const layout::VmDesc* vm, u64* word, u64 id, u64 seen, u32 pins, u32* frame) {
     if (is_resident(seen)) {
         u64 old = add_pins(word, pins);
         if (pins_held(old)) {
@@ -84,7 +84,7 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame)
         }
         undo_pins(word, pins);
         if (!is_resident(old)) return kNone;
-        report_wait(layout::FAULT_TOO_MANY_PINS, id, 0, pins_of(old), 0);
+        report_wait(vm, layout::FAULT_TOO_MANY_PINS, id, 0, pins_of(old), 0);
         return kFailed;
     }
     if (state_of(seen) == kAbsent) {
@@ -94,7 +94,7 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame)
         return kBusy;
     }
     if (state_of(seen) == kFetching) return kBusy;
-    report_page_error(id, frame_of(seen), layout::FAULT_PAGE_ERROR);
+    report_page_error(vm, id, frame_of(seen), layout::FAULT_PAGE_ERROR);
     return kFailed;
 }
 
@@ -102,7 +102,7 @@ GPUVM_DEVICE u32 look_at_page(u64* word, u64 id, u64 seen, u32 pins, u32* frame)
 GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
     while (true) {
         u64 seen = miss->look();
-        u32 status = look_at_page(miss->word(), miss->id(), seen, pins, &miss->frame);
+        u32 status = look_at_page(miss->vm(), miss->word(), miss->id(), seen, pins, &miss->frame);
         if (status != kNone && (status != kWon || try_claim(miss->word(), seen))) return status;
     }
 }
@@ -110,7 +110,7 @@ GPUVM_DEVICE u32 open_page(Miss* miss, u32 pins) {
 // Waits until another's fetch of the page has ended, finishing it when its poster has left, or until nobody uses the
 // page in place. False at the limit.
 GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
-    Wait wait(vm->wait_limit_ns);
+    Wait wait(vm);
     note_wait(layout::WAIT_PAGE, id, 0);
     u64 taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
     bool ended;
@@ -137,12 +137,12 @@ GPUVM_NOINLINE bool wait_for_page(const layout::VmDesc* vm, u64* word, u64 id) {
             // Who fetches it may wait for a frame, with a limit that starts again as long as others get frames: so does
             // this one.
             u64 now_taken = ld_relaxed_gpu(&pool_of(vm)->turnover);
-            if (now_taken != taken && !aborted()) {
+            if (now_taken != taken && !aborted(vm)) {
                 taken = now_taken;
                 wait.restart();
                 continue;
             }
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
+            if (!aborted(vm)) report_wait(vm, layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             break;
         }
     }
@@ -164,9 +164,9 @@ GPUVM_DEVICE u32 finish_demand(const Queue& q, u64 index, u64 id, u64 started) {
     if (outcome == layout::OUTCOME_FLUSHED && took_ns < q.vm->wait_limit_ns) return kRoundRetry;
     // Not what the page's word has: the error may be forgotten by now.
     if (outcome == layout::OUTCOME_FAILED)
-        report_page_error(id, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
-    else if (!aborted())
-        report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, q.number, index, took_ns);
+        report_page_error(q.vm, id, q.number << 16 | (ended & 0xff00) | ended >> 16, layout::FAULT_FETCH);
+    else if (!aborted(q.vm))
+        report_wait(q.vm, layout::FAULT_COMPLETION_TIMEOUT, id, q.number, index, took_ns);
     return kRoundFailed;
 }
 
@@ -186,7 +186,7 @@ GPUVM_NOINLINE u32 fail_claim(const Miss* miss) {
 }
 // After a wait for a slot that ended without one: its reason was reported, but for a replica that was lost meanwhile.
 GPUVM_DEVICE u32 without_slot(const layout::VmDesc* vm, u64 id) {
-    return is_replicated(region_of(vm, id)) && !aborted() ? kRoundRetry : kRoundFailed;
+    return is_replicated(region_of(vm, id)) && !aborted(vm) ? kRoundRetry : kRoundFailed;
 }
 
 // While the page is on its way, for which `taken` frames were taken: sees where the lane's faults lead, and puts frames
@@ -338,7 +338,7 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
             count_latency(latencies(vm), ticks() - miss->started);
             result = kRoundHeld;
         } else if (outcome == layout::OUTCOME_FAILED) {
-            report_page_error(miss->fetched_id, checksum_code(miss->token, miss->fetched_id), layout::FAULT_FETCH);
+            report_page_error(vm, miss->fetched_id, checksum_code(miss->token, miss->fetched_id), layout::FAULT_FETCH);
             result = kRoundFailed;
         }
     }
@@ -348,7 +348,7 @@ GPUVM_NOINLINE u32 check_arrived(Miss* miss) {
 // The outcome for a leader of a round over queue pairs; lanes that lead no group wait here for those that do.
 GPUVM_NOINLINE u32 queued_round(Miss* miss, u32 lanes, bool leads, bool* busy) {
     u32 status = kFollower;
-    if (leads) status = aborted() ? kFailed : open_page(miss, lanes);
+    if (leads) status = aborted(miss->vm()) ? kFailed : open_page(miss, lanes);
     *busy = status == kBusy;
     u32 outcome = status == kHeld ? kRoundHeld : status == kFailed ? kRoundFailed : kRoundRetry;
     if (!miss->mixed) {
@@ -392,7 +392,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
     u32 frame = kNoFrame;
     while (true) {
         u64 seen = miss->look();
-        u32 status = look_at_page(word, miss->id(), seen, pins, &miss->frame);
+        u32 status = look_at_page(vm, word, miss->id(), seen, pins, &miss->frame);
         if (status != kWon && frame != kNoFrame) {
             give_frame_back(miss, frame);
             frame = kNoFrame;
@@ -448,7 +448,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
 GPUVM_DEVICE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool* busy) {
     u32 status = kFollower;
     if (!miss->mixed) {
-        if (leads) status = aborted() ? kFailed : open_directly(miss, lanes, keep, true);
+        if (leads) status = aborted(miss->vm()) ? kFailed : open_directly(miss, lanes, keep, true);
         *busy = status == kBusy;
     } else {
         u32 unused, rest;
@@ -458,7 +458,8 @@ GPUVM_DEVICE u32 direct_round(Miss* miss, u32 lanes, bool leads, bool keep, bool
             u32 turn = rest & (0 - rest);
             rest -= turn;
             // Who holds a page waits for no frame: its own lanes use it first.
-            if (turn & 1u << lane_id()) status = aborted() ? kFailed : open_directly(miss, lanes, keep, held == 0);
+            if (turn & 1u << lane_id())
+                status = aborted(miss->vm()) ? kFailed : open_directly(miss, lanes, keep, held == 0);
             ballot2(miss->active, status == kHeld || status == kWon, false, &held, &unused);
         }
         *busy = status == kBusy && held == 0;

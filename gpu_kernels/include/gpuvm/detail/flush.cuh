@@ -10,7 +10,7 @@ namespace detail {
 // the page is dirty then.
 GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
     u64* word = word_of(vm, id);
-    Wait wait(vm->wait_limit_ns);
+    Wait wait(vm);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         if (seen & layout::WRITE_BACK_BIT) {
@@ -18,7 +18,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
             note_wait(layout::WAIT_WRITE_BACK, id, 0);
             if constexpr (kQueued) reap_all(vm, kClockWindow);
             if (!wait.again()) {
-                if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, 0, 0, wait.waited());
+                if (!aborted(vm)) report_wait(vm, layout::FAULT_COMPLETION_TIMEOUT, id, 0, 0, wait.waited());
                 return false;
             }
             continue;
@@ -28,7 +28,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
         if (frame == kNoFrame) {
             // Holders come and go: bounded like any wait.
             if (wait.again()) continue;
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
+            if (!aborted(vm)) report_wait(vm, layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             return false;
         }
         if (is_direct(region_of(vm, id))) {
@@ -56,7 +56,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
         bool again = (outcome & 0xff) == layout::OUTCOME_FLUSHED;
         if (again && wait.again()) continue;
         if (again || outcome == 0) {
-            if (!aborted()) report_wait(layout::FAULT_COMPLETION_TIMEOUT, id, queue, index, wait.waited());
+            if (!aborted(vm)) report_wait(vm, layout::FAULT_COMPLETION_TIMEOUT, id, queue, index, wait.waited());
             return false;
         }
         Fault fault;
@@ -67,7 +67,7 @@ GPUVM_NOINLINE bool flush_page(const layout::VmDesc* vm, u64 id) {
         fault.index = index;
         fault.syndrome = outcome >> 8 & 0xff;
         fault.vendor_syndrome = outcome >> 16 & 0xff;
-        report(fault);
+        report(vm, fault);
         return false;
     }
 }
@@ -83,7 +83,7 @@ GPUVM_DEVICE void reap_for_host(const layout::VmDesc* vm, u32 queue) {
 // `discard`. False after a fault.
 GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard) {
     u64* word = word_of(vm, id);
-    Wait wait(vm->wait_limit_ns);
+    Wait wait(vm);
     while (true) {
         u64 seen = ld_acquire_gpu(word);
         bool busy = state_of(seen) == kFetching || (seen & layout::WRITE_BACK_BIT) || pins_of(seen);
@@ -122,7 +122,7 @@ GPUVM_NOINLINE bool release_page(const layout::VmDesc* vm, u64 id, bool discard)
         note_wait(layout::WAIT_PAGE, id, 0);
         if constexpr (kQueued) reap_all(vm, kClockWindow);
         if (!wait.again()) {
-            if (!aborted()) report_wait(layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
+            if (!aborted(vm)) report_wait(vm, layout::FAULT_PAGE_TIMEOUT, id, 0, 0, wait.waited());
             return false;
         }
     }

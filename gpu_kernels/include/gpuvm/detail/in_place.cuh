@@ -106,7 +106,7 @@ GPUVM_DEVICE bool weigh(const layout::VmDesc* vm, layout::TableHead* head, u64* 
         // Worth a fetch. Whether it is worth more than a page that has a frame: one that was used of late stays.
         i64 available = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available));
         u32 frame;
-        bool enough_free = available > 0 && available * 2 >= static_cast<i64>(vm->frames_low);
+        bool enough_free = available > 0 && available * 2 >= low_water(vm);
         if (sample == kNoSample && enough_free) return false;
         if (displaces_idle(vm, head, id, epoch, sample, &frame)) {
             pool_give(vm, frame);
@@ -130,7 +130,7 @@ GPUVM_NOINLINE bool stays_at_home(const layout::VmDesc* vm, u64* words, u64 page
     if (region & layout::ARRAY_FETCH_WHILE_FREE) {
         bool free = is_free(draws, vm->page_shift), competes = region & layout::ARRAY_DUELS;
         // Far more than the clock keeps free, or evicts too many when all ask at once: they were given back.
-        if (!free && static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > 3 * static_cast<i64>(vm->frames_low)) {
+        if (!free && static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) > 3 * low_water(vm)) {
             set_draws(head, sampling, draws_free(vm->page_shift));
             free = true;
         }

@@ -20,7 +20,7 @@ GPUVM_NOINLINE u32 open_blank(Miss* miss, u32 pins) {
     u64 seen;
     while (true) {
         seen = miss->look();
-        u32 status = look_at_page(word, miss->id(), seen, pins, &miss->frame);
+        u32 status = look_at_page(vm, word, miss->id(), seen, pins, &miss->frame);
         if (status == kNone || (status == kWon && !try_claim(word, seen))) continue;
         if (status != kWon) {
             if (frame != kNoFrame) give_frame_back(miss, frame);
@@ -54,7 +54,7 @@ GPUVM_NOINLINE u64 pin_blank(Miss* miss, u32 offset) {
     bool leads = miss->leads();
     u32 lanes = __popc(miss->group), outcome = kRoundRetry;
     while (outcome == kRoundRetry) {
-        u32 status = !leads ? kFollower : aborted() ? kFailed : open_blank(miss, lanes);
+        u32 status = !leads ? kFollower : aborted(miss->vm()) ? kFailed : open_blank(miss, lanes);
         outcome = status == kHeld ? kRoundHeld : status == kFailed ? kRoundFailed : kRoundRetry;
         outcome = end_round(miss, leads, lanes, status == kBusy, outcome);
     }

@@ -3,18 +3,13 @@
 #pragma once
 
 #define GPUVM_DEVICE __device__ __forceinline__
-#define GPUVM_NOINLINE __device__ __noinline__
+// Static: files of one program may choose different features.
+#define GPUVM_NOINLINE static __device__ __noinline__
 #define GPUVM_LIKELY(x) (x)
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #error "gpuvm needs independent thread scheduling: compute capability 7.0 or newer"
 #endif
-
-// The device's view of the running launch, set by the host in each loaded module before a launch. At global scope,
-// where nvcc's host code looks for it.
-extern "C" {
-__device__ gpuvm::layout::LaunchState* gpuvm_launch_state;
-}
 
 namespace gpuvm {
 namespace detail {
@@ -233,7 +228,6 @@ GPUVM_DEVICE u64 time_ns() {
 GPUVM_DEVICE u64 ticks() { return static_cast<u64>(clock64()); }
 GPUVM_DEVICE u64 multiply_high(u64 a, u64 b) { return __umul64hi(a, b); }
 GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
-GPUVM_DEVICE layout::LaunchState* launch_state() { return gpuvm_launch_state; }
 // Only the simulated GPU has a watchdog that asks.
 GPUVM_DEVICE void note_wait(u32, u64, u64) {}
 

@@ -137,9 +137,6 @@ GPUVM_DEVICE u64 time_ns() { return gpuvm_sim::globaltimer(); }
 GPUVM_DEVICE u64 ticks() { return time_ns(); }
 GPUVM_DEVICE u64 multiply_high(u64 a, u64 b) { return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64); }
 GPUVM_DEVICE void sleep_ns(u32 ns) { __nanosleep(ns); }
-GPUVM_DEVICE layout::LaunchState* launch_state() {
-    return static_cast<layout::LaunchState*>(gpuvm_sim::launch_state());
-}
 GPUVM_DEVICE void note_wait(u32 what, u64 a, u64 b) { gpuvm_sim::wait_note(what, a, b); }
 
 // The lanes of this warp that are here together, and those of them with the caller's key.

@@ -15,6 +15,9 @@ GPUVM_DEVICE layout::PoolState* pool_of(const layout::VmDesc* vm) {
     return reinterpret_cast<layout::PoolState*>(vm->pool);
 }
 
+// The pool is refilled while it has fewer frames. A plain load: a hint.
+GPUVM_DEVICE i64 low_water(const layout::VmDesc* vm) { return static_cast<i64>(pool_of(vm)->frames_low); }
+
 // `value` divided by the number of frames.
 GPUVM_DEVICE u64 over_frames(const layout::VmDesc* vm, u64 value, u32* rest) {
     return divide(value, vm->frame_count, vm->frame_reciprocal, rest);

@@ -17,13 +17,13 @@ GPUVM_NOINLINE bool prefetch_directly(Miss* miss) {
 GPUVM_NOINLINE void prefetch(const layout::ArrayDesc& array, u32 element_bytes, u64 first, u64 count_) {
     if (count_ == 0) return;
     if (first >= array.length || count_ > array.length - first) {
-        report_out_of_range(array.length, array.region, first >= array.length ? first : array.length,
+        report_out_of_range(vm_of(array), array.length, array.region, first >= array.length ? first : array.length,
                             layout::FAULT_OUT_OF_RANGE_SPAN);
         return;
     }
     u64 last = ((first + count_) * element_bytes - 1) >> array.page_shift;
     Unawaited fetch(array, &counters(vm_of(array))->prefetches);
-    for (u64 page = first * element_bytes >> array.page_shift; page <= last && !aborted(); ++page) {
+    for (u64 page = first * element_bytes >> array.page_shift; page <= last && !aborted(vm_of(array)); ++page) {
         u64 seen = ld_acquire_gpu(words_of(array) + page);
         if (state_of(seen) != kAbsent) continue;
         if (transport_of(array) == Transport::kCopied) {

@@ -128,7 +128,7 @@ GPUVM_NOINLINE void report_no_replica(const layout::VmDesc* vm, u64 id) {
     fault.region = region_number(id);
     fault.page = page_of(id);
     fault.queue = stripe_of(vm, id)->queue_first;
-    report(fault);
+    report(vm, fault);
 }
 
 // Every queue pair that reaches the page is in the error state for good. The first one's own error says why.
@@ -142,7 +142,7 @@ GPUVM_DEVICE void report_queues_failed(const layout::VmDesc* vm, u64 id) {
     fault.queue = queue;
     fault.syndrome = first >> 8 & 0xff;
     fault.vendor_syndrome = first >> 16 & 0xff;
-    report(fault);
+    report(vm, fault);
 }
 
 // Slots that were reserved so far on the queues that reach the page, modulo 2^32. Relaxed: a hint.
@@ -158,7 +158,7 @@ GPUVM_NOINLINE u32 reserved_on_queues_of(const layout::VmDesc* vm, u64 id) {
 // long as the limit, or when every queue failed.
 GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, u32* queue, u64* index) {
     if (try_reserve_any(vm, id, write, 1, queue, index)) return true;
-    Wait wait(vm->wait_limit_ns);
+    Wait wait(vm);
     u32 first = stripe_of(vm, id)->queue_first;
     note_wait(layout::WAIT_QUEUE, first, id);
     u32 taken = reserved_on_queues_of(vm, id);
@@ -174,12 +174,12 @@ GPUVM_NOINLINE bool wait_for_slot(const layout::VmDesc* vm, u64 id, bool write, 
         if (!got && !wait.again()) {
             // Slots that others got meanwhile: this is contention, not a queue that stands.
             u32 now_taken = reserved_on_queues_of(vm, id);
-            if (now_taken != taken && !aborted()) {
+            if (now_taken != taken && !aborted(vm)) {
                 taken = now_taken;
                 wait.restart();
                 continue;
             }
-            if (!aborted()) report_wait(layout::FAULT_QUEUE_TIMEOUT, id, first, 0, wait.waited());
+            if (!aborted(vm)) report_wait(vm, layout::FAULT_QUEUE_TIMEOUT, id, first, 0, wait.waited());
             break;
         }
     }

@@ -20,7 +20,6 @@ GPUVM_DEVICE layout::VmDesc pool_view(const layout::VmDesc* vm) {
     view.pool_ring = ld_weak(&vm->pool_ring);
     view.frame_count = ld_weak(&vm->frame_count);
     view.frame_reciprocal = ld_weak(&vm->frame_reciprocal);
-    view.frames_low = ld_weak(&vm->frames_low);
     view.frame_pages = ld_weak(&vm->frame_pages);
     view.counters = ld_weak(&vm->counters);
     view.counter_shards = ld_weak(&vm->counter_shards);
@@ -95,7 +94,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         available = claimed ? pool_reserve_one(&view) : 0;
         if (available) {
             frame = pool_take(&view, pool_tickets(&view, 1));
-            low = view.frames_low;
+            low = static_cast<u32>(low_water(&view));
             histogram = latencies(&view);
             st_relaxed_gpu(page_in_frame(&view, frame), id);
             count_quick(&view, lanes, bytes);

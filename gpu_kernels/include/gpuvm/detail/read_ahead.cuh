@@ -140,7 +140,7 @@ GPUVM_NOINLINE void follow(const layout::ArrayDesc& array, u64 page, u32 lane, u
 // that were not used since they came, or since the clock saw them last.
 GPUVM_NOINLINE u32 frames_to_spare(const Unawaited* fetch, u32 want) {
     const layout::VmDesc* vm = fetch->vm();
-    i64 spare = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) - static_cast<i64>(vm->frames_low);
+    i64 spare = static_cast<i64>(ld_relaxed_gpu(&pool_of(vm)->available)) - low_water(vm);
     if (spare >= static_cast<i64>(want)) return want;
     u32 above = spare > 0 ? static_cast<u32>(spare) : 0;
     return above + turn_clock(vm, kClockWindow, want - above, nullptr, page_id(region_of(fetch->array), 0), true);

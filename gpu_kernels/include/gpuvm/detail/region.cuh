@@ -7,36 +7,21 @@
 namespace gpuvm {
 namespace detail {
 
-// A program that is compiled for one kind of transport says so, and the other's code stays out of its kernels.
-#if defined(GPUVM_DIRECT_ONLY)
-constexpr bool kDirect = true, kQueued = false;
-#elif defined(GPUVM_QUEUED_ONLY)
-constexpr bool kDirect = false, kQueued = true;
+// What the device code of a program serves: `layout::FEATURE_*`. All of it, unless the program says less by
+// GPUVM_FEATURES: what a virtual memory does not use costs its kernels registers, though nothing where a page is there.
+// The runtime says it for source text that it compiles, and refuses launches of a program that lacks what is used.
+#if defined(GPUVM_FEATURES)
+constexpr u32 kFeatures = GPUVM_FEATURES;
 #else
-constexpr bool kDirect = true, kQueued = true;
+constexpr u32 kFeatures = layout::FEATURES_ALL;
 #endif
-
-// Replicas and checksums cost every kernel that pages registers: only programs of a virtual memory that may have such
-// regions know them.
-#if defined(GPUVM_GUARDED)
-constexpr bool kGuarded = kQueued;
-#else
-constexpr bool kGuarded = false;
-#endif
-
-// Copies of pages at neighbour GPUs likewise: only programs of a virtual memory that borrows from one know them.
-#if defined(GPUVM_VICTIMS)
-constexpr bool kVictims = kDirect;
-#else
-constexpr bool kVictims = false;
-#endif
-
-// Frames whose number changes likewise: only programs of a virtual memory whose frames may come and go help with it.
-#if defined(GPUVM_RESIZABLE)
-constexpr bool kResizable = true;
-#else
-constexpr bool kResizable = false;
-#endif
+static_assert(kFeatures & (layout::FEATURE_DIRECT | layout::FEATURE_QUEUED) && !(kFeatures & ~layout::FEATURES_ALL),
+              "GPUVM_FEATURES: one of FEATURE_DIRECT and FEATURE_QUEUED at least, and no unknown one");
+constexpr bool kDirect = (kFeatures & layout::FEATURE_DIRECT) != 0;
+constexpr bool kQueued = (kFeatures & layout::FEATURE_QUEUED) != 0;
+constexpr bool kGuarded = kQueued && kFeatures & layout::FEATURE_GUARDED;
+constexpr bool kVictims = kDirect && kFeatures & layout::FEATURE_VICTIMS;
+constexpr bool kResizable = (kFeatures & layout::FEATURE_RESIZABLE) != 0;
 
 // `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.
 GPUVM_DEVICE u64 divide(u64 value, u32 divisor, u64 reciprocal, u32* rest) {
@@ -131,7 +116,7 @@ GPUVM_DEVICE void count_own_frame(const layout::RegionDesc* region) {
     if (!is_pooled(region)) count_resident(reinterpret_cast<u64*>(region->words));
 }
 
-GPUVM_NOINLINE void report_wait(u32 fault_code, u64 id, u32 queue, u64 index, u64 waited_ns) {
+GPUVM_NOINLINE void report_wait(const layout::VmDesc* vm, u32 fault_code, u64 id, u32 queue, u64 index, u64 waited_ns) {
     Fault fault;
     fault.code = fault_code;
     fault.region = region_number(id);
@@ -139,7 +124,7 @@ GPUVM_NOINLINE void report_wait(u32 fault_code, u64 id, u32 queue, u64 index, u6
     fault.queue = queue;
     fault.index = index;
     fault.waited_ns = waited_ns;
-    report(fault);
+    report(vm, fault);
 }
 
 }  // namespace detail

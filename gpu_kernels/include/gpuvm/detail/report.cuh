@@ -6,7 +6,13 @@
 namespace gpuvm {
 namespace detail {
 
-GPUVM_DEVICE bool aborted() { return ld_relaxed_sys(&launch_state()->abort) != 0; }
+// The launch that this lane belongs to: its virtual memory's description lies in its state. `vm` must be what an
+// argument of the kernel names, and no part that was copied to registers.
+GPUVM_DEVICE layout::LaunchState* launch_of(const layout::VmDesc* vm) {
+    // Its first field.
+    return reinterpret_cast<layout::LaunchState*>(const_cast<layout::VmDesc*>(vm));
+}
+GPUVM_DEVICE bool aborted(const layout::VmDesc* vm) { return ld_relaxed_sys(&launch_of(vm)->abort) != 0; }
 
 GPUVM_DEVICE u64 linear_block() {
     return blockIdx.x + static_cast<u64>(gridDim.x) * (blockIdx.y + static_cast<u64>(gridDim.y) * blockIdx.z);
@@ -31,8 +37,8 @@ struct Fault {
 
 // Records the launch's first fault and stops its slow paths, unless it does each page for itself. Later ones are
 // counted.
-GPUVM_NOINLINE void report(const Fault& fault) {
-    layout::LaunchState* launch = launch_state();
+GPUVM_NOINLINE void report(const layout::VmDesc* vm, const Fault& fault) {
+    layout::LaunchState* launch = launch_of(vm);
     layout::FaultRecord* record = &launch->fault;
     if (atom_cas_relaxed_sys(&record->claim, 0u, 1u) == 0) {
         record->code = fault.code;

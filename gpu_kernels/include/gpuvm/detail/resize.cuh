@@ -122,14 +122,14 @@ GPUVM_DEVICE void end_change(const layout::VmDesc* vm, u64 change) {
     leave_change(vm);
     // Store, then load: see `join_change`.
     fence_sc_gpu();
-    while (ld_relaxed_gpu(&pool->helpers) && !aborted()) sleep_ns(64);
+    while (ld_relaxed_gpu(&pool->helpers) && !aborted(vm)) sleep_ns(64);
 }
 
 // All lanes of a kernel work on `change`. Lane 0 ends it when nothing is left to do or the time is over. A kernel that
 // found no place in time was asked to stop, and another change may be under way when it starts.
 GPUVM_DEVICE void change_frames(const layout::VmDesc* vm, u64 change, u32 lane, u64 limit_ns) {
     u64 begun = time_ns();
-    for (u32 pause = 64; !aborted() && help_change(vm, kClockWindow) == change;
+    for (u32 pause = 64; !aborted(vm) && help_change(vm, kClockWindow) == change;
          pause = pause < 4096 ? 2 * pause : pause) {
         if (lane == 0 && (change_left(vm) <= 0 || time_ns() - begun > limit_ns)) return end_change(vm, change);
         sleep_ns(pause);

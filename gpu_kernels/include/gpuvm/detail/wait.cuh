@@ -9,11 +9,11 @@ namespace detail {
 // A bounded wait: polls with growing back-off, and looks at the abort flag and the clock now and then.
 struct Wait {
     u64 started;
-    u64 limit_ns;
+    const layout::VmDesc* vm;
     u32 turns = 0;
     u32 pause_ns = 64;
 
-    GPUVM_DEVICE explicit Wait(u64 limit) : started(time_ns()), limit_ns(limit) {}
+    GPUVM_DEVICE explicit Wait(const layout::VmDesc* of) : started(time_ns()), vm(of) {}
 
     GPUVM_DEVICE u64 waited() const { return time_ns() - started; }
 
@@ -27,8 +27,8 @@ struct Wait {
 
     // One turn. False when the wait must end: the launch was aborted or the limit is reached.
     GPUVM_DEVICE bool again() {
-        if (aborted()) return false;
-        if ((++turns & 15) == 0 && waited() > limit_ns) return false;
+        if (aborted(vm)) return false;
+        if ((++turns & 15) == 0 && waited() > vm->wait_limit_ns) return false;
         sleep_ns(pause_ns);
         if (pause_ns < 1024) pause_ns *= 2;
         return true;

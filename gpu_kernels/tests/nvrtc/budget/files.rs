@@ -103,12 +103,12 @@ pub const FILES: &[File] = &[
     // Frames that come and go: who looks for one may help with their change.
     File {
         path: "workloads/src/apps/vector_add.cu",
-        defines: &[("GPUVM_RESIZABLE", "1")],
+        defines: &[("RESIZABLE", "1")],
         kernels: &[capped("vector_add", 128, 128, 400, 1060)],
     },
     File {
         path: "cli/src/bench/tenants.cu",
-        defines: &[("GPUVM_RESIZABLE", "1")],
+        defines: &[("RESIZABLE", "1")],
         kernels: &[
             paged("read_by_chance", 160, 184),
             plain("store_words", 40),
@@ -582,3 +582,10 @@ pub const BORROWING: &[File] = &[
         ],
     },
 ];
+
+/// Kernels for any virtual memory, as nvcc compiles them in a program that does not choose its features.
+pub const ALL: &[File] = &[File {
+    path: "tests/kernels/basic.cu",
+    defines: &[],
+    kernels: &[guarded("sum", 248), guarded("copy", 248)],
+}];

@@ -18,7 +18,7 @@ const PAGES: u64 = 48;
 const FRAMES: u64 = 8;
 const SOURCE: &str = "#include <gpuvm/gpuvm.cuh>
 __global__ void add(gpuvm::array<unsigned> a, unsigned by) {
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < a.size() && !gpuvm::failed(); i += gridDim.x * blockDim.x)
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < a.size() && !a.failed(); i += gridDim.x * blockDim.x)
         a[i] = a[i] + by;
 }";
 

@@ -1,0 +1,57 @@
+//! Streams that others made, and launches that others enqueue.
+
+use super::VmGpu;
+use crate::{
+    error::{Doing, Result},
+    launch::LaunchConfig,
+    launched::{Launch, StreamHandle},
+    precompiled::{self, DeviceCode, Precompiled, Use},
+};
+
+impl VmGpu {
+    /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
+    /// context, as CUDA's runtime, cudarc, CuPy and PyTorch make them; 0, 1 and 2 are CUDA's default streams.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] for a stream of another context, and on the simulated GPU.
+    ///
+    /// # Safety
+    /// It is live, and stays so until launches on it have ended and the handle was dropped.
+    pub unsafe fn borrow_stream(&self, stream: u64) -> Result<StreamHandle> {
+        let gpu = self.paged();
+        // SAFETY: passed on from the caller.
+        let borrowed = unsafe { gpu.device().borrow_stream(stream) };
+        let borrowed = gpu.or_lost(borrowed.doing(|| "borrowing a stream".into()))?;
+        Ok(StreamHandle::new(gpu, borrowed))
+    }
+
+    /// A launch of a kernel that this library did not compile, such as one that nvcc compiled into the program: `enqueue` puts it on the
+    /// stream, before this returns. It has the stream as CUDA knows it, if CUDA does, and for each of `uses` the bytes of what the kernel
+    /// takes: a `gpuvm::array`, a `gpuvm::broadcast`, or a pointer, all of this launch alone. `name` is for messages, `code` says what the
+    /// kernel was compiled with, and `config` what shape it has; its dynamic shared memory does not matter. `stream`: none for the GPU's
+    /// default one.
+    ///
+    /// # Errors
+    /// As [`Kernel::launch`]; [`Error::DeviceCode`] for a kernel that does not fit; [`Error::Gpu`] with what `enqueue` says. Nothing runs any
+    /// more after an error.
+    ///
+    /// # Safety
+    /// `enqueue` enqueues nothing but kernels on that stream, which use memory as `uses` and `config` say, and were compiled with what
+    /// `code` says. It calls nothing of this library, which would wait for itself.
+    pub unsafe fn launch_by(
+        &self,
+        stream: Option<&StreamHandle>,
+        (name, code): (&str, DeviceCode),
+        config: &LaunchConfig,
+        uses: &[Use<'_>],
+        enqueue: impl FnOnce(Option<u64>, &[Vec<u8>]) -> std::result::Result<(), String>,
+    ) -> Result<Launch> {
+        let what = Precompiled {
+            name,
+            code,
+            config,
+            uses,
+        };
+        precompiled::launch(self.paged(), stream, &what, enqueue)
+    }
+}
