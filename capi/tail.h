@@ -37,6 +37,19 @@ static inline gpuvm_arg gpuvm_arg_broadcast(gpuvm_broadcast broadcast) {
     return gpuvm_arg_of(GPUVM_ARG_KIND_BROADCAST, broadcast.id);
 }
 
+// Memory that a launch of gpuvm_launch_by() only reads, and memory that it may write.
+static inline gpuvm_use gpuvm_reads(gpuvm_arg arg) {
+    gpuvm_use use;
+    memset(&use, 0, sizeof use);
+    use.arg = arg;
+    return use;
+}
+static inline gpuvm_use gpuvm_writes(gpuvm_arg arg) {
+    gpuvm_use use = gpuvm_reads(arg);
+    use.writes = 1;
+    return use;
+}
+
 // A device address of memory that gpuvm does not know. Kernels of the GPU reach it until the launch has ended.
 static inline gpuvm_arg gpuvm_arg_address(gpuvm_element element, uint64_t address) {
     gpuvm_arg arg = gpuvm_arg_of(GPUVM_ARG_KIND_ADDRESS, address);

@@ -423,6 +423,24 @@ typedef struct gpuvm_module {
     uint64_t id;
 } gpuvm_module;
 
+/// What a kernel's program was compiled with. `gpuvm::host::device_code()` of gpuvm/launch.cuh is that of the file that calls it.
+typedef struct gpuvm_device_code {
+    /// `gpuvm::layout::LAYOUT_VERSION`.
+    uint32_t layout_version;
+    /// `GPUVM_FEATURES` as the program defined it, else `gpuvm::layout::FEATURES_ALL`.
+    uint32_t features;
+} gpuvm_device_code;
+
+/// Memory that a launch uses: a region, a buffer, an elastic buffer or a broadcast array.
+typedef struct gpuvm_use {
+    /// The memory.
+    struct gpuvm_arg arg;
+    /// Not 0: the launch may write it. 0: a region is for a `gpuvm::array<const T>`, a broadcast array for a `gpuvm::broadcast<const T>`.
+    uint32_t writes;
+    /// 0.
+    uint32_t reserved;
+} gpuvm_use;
+
 /// What a region is to be. Every field but `size` may be 0 or NULL.
 typedef struct gpuvm_region_options {
     /// `sizeof(gpuvm_region_options)`.
@@ -945,6 +963,34 @@ enum gpuvm_code gpuvm_stream_new(struct gpuvm_vm vm,
 /// Frees the handle. Launches on the stream go on.
 enum gpuvm_code gpuvm_stream_free(struct gpuvm_stream stream);
 
+/// A launch of a kernel that gpuvm did not compile, such as one that nvcc compiled into the program. `enqueue` puts it on the stream, is called
+/// once, before this returns, and returns 0, or a number, such as a cudaError_t, when it could not. It gets `context`, the stream as a
+/// cudaStream_t, and for each of the `use_count` in `uses` the address of what the kernel takes by value: a `gpuvm::array`, a
+/// `gpuvm::broadcast`, or a pointer. These are of this launch alone and lie there until the callback returns. It calls nothing of gpuvm, and
+/// throws nothing. `name` is for messages. `options` say what shape the kernel has; its dynamic shared memory does not matter. gpuvm/launch.cuh
+/// has all this for C++. Else as `gpuvm_kernel_launch`. When the callback failed, this waits for whatever it had enqueued.
+enum gpuvm_code gpuvm_launch_by(struct gpuvm_vm vm,
+                                uint32_t gpu,
+                                const char *name,
+                                const struct gpuvm_device_code *code,
+                                const struct gpuvm_launch_options *options,
+                                const struct gpuvm_use *uses,
+                                uint64_t use_count,
+                                int32_t (*enqueue)(void *context, void *stream, const void *const *views),
+                                void *context,
+                                struct gpuvm_launch *launch);
+
+/// Makes a handle of a stream that the program made and uses, for launches in its order: a `cudaStream_t` or `CUstream` of the GPU's primary
+/// context, which is CUDA's runtime's. NULL is the default stream. It is live until the handle was freed and launches on it have ended. Free the
+/// handle by `gpuvm_stream_free`, which leaves the stream. Not on the simulated GPU. After an error `*stream` is the null handle.
+enum gpuvm_code gpuvm_stream_borrow(struct gpuvm_vm vm,
+                                    uint32_t gpu,
+                                    void *cuda_stream,
+                                    struct gpuvm_stream *stream);
+
+/// Stores the `cudaStream_t` of a stream, for other work in its order; NULL on the simulated GPU.
+enum gpuvm_code gpuvm_stream_raw(struct gpuvm_stream stream, void **cuda_stream);
+
 /// Makes a region of `length` elements whose bytes are zero. `options`: NULL for the defaults. Free it by `gpuvm_region_free`. After an error
 /// `*region` is the null handle.
 enum gpuvm_code gpuvm_region_zeroed(struct gpuvm_vm vm,
@@ -1172,6 +1218,19 @@ static inline gpuvm_arg gpuvm_arg_elastic(gpuvm_elastic elastic) {
 }
 static inline gpuvm_arg gpuvm_arg_broadcast(gpuvm_broadcast broadcast) {
     return gpuvm_arg_of(GPUVM_ARG_KIND_BROADCAST, broadcast.id);
+}
+
+// Memory that a launch of gpuvm_launch_by() only reads, and memory that it may write.
+static inline gpuvm_use gpuvm_reads(gpuvm_arg arg) {
+    gpuvm_use use;
+    memset(&use, 0, sizeof use);
+    use.arg = arg;
+    return use;
+}
+static inline gpuvm_use gpuvm_writes(gpuvm_arg arg) {
+    gpuvm_use use = gpuvm_reads(arg);
+    use.writes = 1;
+    return use;
 }
 
 // A device address of memory that gpuvm does not know. Kernels of the GPU reach it until the launch has ended.

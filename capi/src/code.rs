@@ -133,6 +133,11 @@ pub enum Failure {
         /// What it returned.
         value: i32,
     },
+    /// A call of a launch's callback.
+    #[error(
+        "a launch's callback called gpuvm, which waits for the callback; make this call before or after the launch"
+    )]
+    Enqueuing,
     /// A panic.
     #[error("gpuvm made a mistake: {message}; please report it")]
     Panicked {
@@ -153,7 +158,7 @@ impl Failure {
             Self::Runtime(error) => of_runtime(error),
             Self::StillRuns { .. } => gpuvm_code::StillRuns,
             Self::Forked { .. } => gpuvm_code::Forked,
-            Self::Callback { .. } => gpuvm_code::Callback,
+            Self::Callback { .. } | Self::Enqueuing => gpuvm_code::Callback,
             Self::Panicked { .. } => gpuvm_code::Internal,
         }
     }
@@ -182,6 +187,7 @@ fn of_runtime(error: &Error) -> gpuvm_code {
         Error::OutOfRange { .. } => gpuvm_code::OutOfRange,
         Error::PartOfAnElement { .. } => gpuvm_code::PartOfAnElement,
         Error::Arguments { .. } => gpuvm_code::Arguments,
+        Error::DeviceCode { .. } => gpuvm_code::Unavailable,
         Error::OtherGpu { .. } => gpuvm_code::OtherGpu,
         Error::WritesLost { .. } => gpuvm_code::WritesLost,
         Error::Spans { .. } => gpuvm_code::Spans,
@@ -210,6 +216,8 @@ fn of_gpu(error: &GpuError) -> gpuvm_code {
             gpuvm_code::Unavailable
         }
         GpuError::BadArguments { .. } => gpuvm_code::Arguments,
+        GpuError::NotEnqueued { .. } => gpuvm_code::Callback,
+        GpuError::BadStream { .. } => gpuvm_code::InvalidValue,
         _ => gpuvm_code::Gpu,
     }
 }

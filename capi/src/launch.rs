@@ -101,7 +101,7 @@ impl Growing for gpuvm_launch_report {
 }
 
 impl gpuvm_launch_options {
-    fn config(&self) -> Result<LaunchConfig> {
+    pub(crate) fn config(&self) -> Result<LaunchConfig> {
         raw::unused("reserved", self.reserved)?;
         let or_one = |[x, y, z]: [u32; 3]| [x, y.max(1), z.max(1)];
         let config = LaunchConfig::grid(or_one(self.grid), or_one(self.block))
@@ -116,7 +116,7 @@ impl gpuvm_launch_options {
 }
 
 /// What an argument names, kept for the time of a call.
-enum Kept {
+pub(crate) enum Kept {
     Value(ElementType, Vec<u8>),
     Address(ElementType, u64),
     Region(Arc<Held<RawRegion>>, u64),
@@ -126,7 +126,7 @@ enum Kept {
 }
 
 /// What an argument names, so that nobody frees it.
-enum Used<'a> {
+pub(crate) enum Used<'a> {
     Value(&'a ElementType, &'a [u8]),
     Address(&'a ElementType, u64),
     Region(Guard<'a, RawRegion>),
@@ -139,7 +139,7 @@ enum Used<'a> {
 const ARGUMENT: &str = "argument";
 
 impl gpuvm_arg {
-    fn keep(&self) -> Result<Kept> {
+    pub(crate) fn keep(&self) -> Result<Kept> {
         const KINDS: [gpuvm_arg_kind; 6] = [
             gpuvm_arg_kind::Value,
             gpuvm_arg_kind::Region,
@@ -174,7 +174,7 @@ impl gpuvm_arg {
 }
 
 impl Kept {
-    fn used(&self) -> Result<Used<'_>> {
+    pub(crate) fn used(&self) -> Result<Used<'_>> {
         Ok(match self {
             Self::Value(element, bytes) => Used::Value(element, bytes),
             Self::Address(element, address) => Used::Address(element, *address),
@@ -187,7 +187,7 @@ impl Kept {
 }
 
 impl Used<'_> {
-    fn arg(&self) -> Arg<'_> {
+    pub(crate) fn arg(&self) -> Arg<'_> {
         match self {
             Self::Value(element, bytes) => Arg::value((*element).clone(), bytes),
             // SAFETY: C's caller says that kernels of this GPU reach what lies there until the launch has ended.

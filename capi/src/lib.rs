@@ -18,6 +18,7 @@ pub mod element;
 mod handles;
 pub mod launch;
 pub mod module;
+pub mod precompiled;
 mod raw;
 pub mod region;
 pub mod vm;
@@ -44,14 +45,16 @@ static PROCESS: OnceLock<u32> = OnceLock::new();
 
 /// Runs a function's body: errors become its number and this thread's text, and a panic one of them.
 fn guard(body: impl FnOnce() -> Result<()>) -> gpuvm_code {
-    let outcome = check_process().and_then(|()| {
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-            let message = message_of(&*panic);
-            // Whatever it holds might panic again when it goes.
-            std::mem::forget(panic);
-            Err(Failure::Panicked { message })
-        })
-    });
+    let outcome = check_process()
+        .and_then(|()| precompiled::check_not_enqueuing())
+        .and_then(|()| {
+            catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+                let message = message_of(&*panic);
+                // Whatever it holds might panic again when it goes.
+                std::mem::forget(panic);
+                Err(Failure::Panicked { message })
+            })
+        });
     match outcome {
         Ok(()) => gpuvm_code::Ok,
         Err(failure) => {

@@ -189,15 +189,13 @@ impl Stream for SimStream {
             config,
             on_done,
         });
-        self.queue.state.lock().waiting.push_back(Arc::clone(&launch));
-        self.queue.advance();
+        queue.state.lock().waiting.push_back(Arc::clone(&launch));
+        queue.advance();
         let launch = Arc::new(SimLaunch(launch));
         BY_CALLER.with_borrow_mut(|by_caller| {
-            if let Some(by_caller) = by_caller
-                .as_mut()
-                .filter(|by_caller| std::ptr::eq(by_caller.stream, self))
-            {
-                by_caller.launch = Some(Arc::clone(&launch));
+            let by_caller = by_caller.as_mut().filter(|it| Arc::ptr_eq(&it.queue, &queue));
+            if let Some(by_caller) = by_caller.filter(|it| it.on_done.is_none()) {
+                by_caller.launch.get_or_insert_with(|| Arc::clone(&launch));
             }
         });
         Ok(launch)

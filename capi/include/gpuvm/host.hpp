@@ -257,6 +257,9 @@ class Broadcast : public detail::elements<T, gpuvm_broadcast, gpuvm_broadcast_fr
 class Stream : public detail::handle<gpuvm_stream, gpuvm_stream_free> {
   public:
     using handle::handle;
+
+    // The cudaStream_t, for other work in its order; null on the simulated GPU.
+    void* cuda() const { return detail::stored<void*>(gpuvm_stream_raw, raw()); }
 };
 
 // A launch in flight. Its destructor does not wait for it, and an error that sync() was not asked for is lost.
@@ -467,6 +470,13 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         return Stream(stream);
     }
 
+    // A stream that the program made, a cudaStream_t of the GPU's primary context, for launches in its order. It is live
+    // until the handle is gone and they have ended.
+    Stream borrow(void* cuda_stream, std::uint32_t gpu = 0) const {
+        gpuvm_stream stream{};
+        check(gpuvm_stream_borrow(raw(), gpu, cuda_stream, &stream));
+        return Stream(stream);
+    }
     std::uint32_t gpus() const { return detail::stored<std::uint32_t>(gpuvm_vm_gpu_count, raw()); }
     std::string gpu_name(std::uint32_t gpu = 0) const { return detail::text(gpuvm_vm_gpu_name, raw(), gpu); }
     gpuvm_gpu_info info(std::uint32_t gpu = 0) const {

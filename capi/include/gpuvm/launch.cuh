@@ -1,0 +1,222 @@
+// Launches of kernels that nvcc or clang compile into the program, over regions of gpuvm. docs/C.md is the page for
+// users.
+//
+//   __global__ void scale(gpuvm::array<float> a, float by);
+//   gpuvm::host::launch(vm, {64, 256}, scale, paged, 2.0f).sync();
+//
+// or, with the program's own <<<>>> and whatever else goes on the stream before and behind it:
+//
+//   gpuvm::host::config shape(64, 256);
+//   gpuvm::host::launch_by(vm, shape.on(stream), "scale", [&](cudaStream_t stream, gpuvm::array<float> a) {
+//       scale<<<64, 256, 0, stream>>>(a, 2.0f);
+//   }, gpuvm::host::writes(paged)).sync();
+//
+// What the device library of a program serves is chosen by GPUVM_FEATURES, the same in each of its files that launches:
+// GPUVM_FEATURES=1 is for pages that lanes copy themselves alone, which saves registers. Without it all is served.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <exception>
+#include <tuple>
+
+#include <gpuvm/gpuvm.cuh>
+#include <gpuvm/host.hpp>
+
+namespace gpuvm::host {
+
+// A GPU of a virtual memory, the first one unless it is said.
+struct place {
+    place(const Vm& vm, std::uint32_t gpu = 0) : vm(vm), gpu(gpu) {}
+    const Vm& vm;
+    std::uint32_t gpu;
+};
+
+// What this file was compiled with.
+inline gpuvm_device_code device_code() { return {layout::LAYOUT_VERSION, gpuvm::detail::kFeatures}; }
+
+// Throws unless a call of CUDA's runtime went well.
+inline void check_cuda(const char* what, cudaError_t error) {
+    if (error == cudaSuccess) return;
+    throw gpuvm::host::error(GPUVM_CODE_GPU, std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+namespace detail {
+
+// Memory of a launch, for which the kernel has a View.
+template <class View>
+struct use {
+    gpuvm_use raw;
+};
+template <class T, class View>
+use<View> use_of(const gpuvm_arg& arg) {
+    return {std::is_const_v<T> ? gpuvm_reads(arg) : gpuvm_writes(arg)};
+}
+
+// A parameter of a kernel, and the memory that it takes.
+template <class Param>
+struct param {
+    // A number, a structure or a pointer that is the kernel's as it is.
+    template <class Arg>
+    static auto of(const Arg& arg) {
+        return static_cast<Param>(arg);
+    }
+};
+template <class T>
+struct param<gpuvm::array<T>> {
+    static auto of(const Region<std::remove_const_t<T>>& region) {
+        return use_of<T, gpuvm::array<T>>(gpuvm_arg_region(region.raw()));
+    }
+};
+template <class T>
+struct param<gpuvm::broadcast<T>> {
+    static auto of(const Broadcast<std::remove_const_t<T>>& array) {
+        return use_of<T, gpuvm::broadcast<T>>(gpuvm_arg_broadcast(array.raw()));
+    }
+};
+template <class T>
+struct param<T*> {
+    static auto of(const Buffer<std::remove_const_t<T>>& buffer) {
+        return use_of<T, T*>(gpuvm_arg_buffer(buffer.raw()));
+    }
+    static auto of(const Elastic<std::remove_const_t<T>>& elastic) {
+        return use_of<T, T*>(gpuvm_arg_elastic(elastic.raw()));
+    }
+    // Memory that gpuvm does not know.
+    static T* of(T* pointer) { return pointer; }
+};
+
+// What the kernel has in place of an argument; `views` goes on behind those of memory.
+template <class View>
+View view_of(const use<View>&, const void* const*& views) {
+    static_assert(std::is_trivially_copyable_v<View>, "a kernel's argument is copied byte by byte");
+    View view;
+    std::memcpy(static_cast<void*>(&view), *views++, sizeof view);
+    return view;
+}
+template <class T>
+T view_of(const T& value, const void* const*&) {
+    return value;
+}
+
+template <class View>
+void add_use(const use<View>& memory, gpuvm_use*& uses) {
+    *uses++ = memory.raw;
+}
+template <class T>
+void add_use(const T&, gpuvm_use*&) {}
+
+// What a launch's callback has.
+template <class Enqueue, class... Args>
+struct enqueuing {
+    Enqueue& enqueue;
+    const std::tuple<Args...>& args;
+    std::exception_ptr thrown;
+
+    static int call(void* context, void* stream, const void* const* views) noexcept {
+        auto& self = *static_cast<enqueuing*>(context);
+        try {
+            return self.run(static_cast<cudaStream_t>(stream), views, std::index_sequence_for<Args...>());
+        } catch (...) {
+            self.thrown = std::current_exception();
+            return -1;
+        }
+    }
+
+  private:
+    template <std::size_t... N>
+    int run(cudaStream_t stream, const void* const* views, std::index_sequence<N...>) {
+        // In this order: each takes its view.
+        auto given = std::tuple{view_of(std::get<N>(args), views)...};
+        enqueue(stream, std::get<N>(given)...);
+        return 0;
+    }
+};
+
+template <class Enqueue, class... Args>
+Launch launch_by(const place& at, const config& shape, const char* name, Enqueue& enqueue,
+                 const std::tuple<Args...>& args) {
+    gpuvm_use uses[sizeof...(Args) + 1];
+    gpuvm_use* end = uses;
+    std::apply([&](const Args&... all) { (add_use(all, end), ...); }, args);
+    enqueuing<Enqueue, Args...> context{enqueue, args, nullptr};
+    const gpuvm_device_code code = device_code();
+    gpuvm_launch launch{};
+    const gpuvm_code outcome =
+        gpuvm_launch_by(at.vm.raw(), at.gpu, name, &code, &shape, uses, static_cast<std::uint64_t>(end - uses),
+                        decltype(context)::call, &context, &launch);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    check(outcome);
+    return Launch(launch);
+}
+
+}  // namespace detail
+
+// Memory that a launch of launch_by only reads: its callback gets a gpuvm::array<const T>, or a const T*.
+template <class T>
+auto reads(const Region<T>& region) {
+    return detail::param<gpuvm::array<const T>>::of(region);
+}
+template <class T>
+auto reads(const Broadcast<T>& array) {
+    return detail::param<gpuvm::broadcast<const T>>::of(array);
+}
+template <class T>
+auto reads(const Buffer<T>& buffer) {
+    return detail::param<const T*>::of(buffer);
+}
+template <class T>
+auto reads(const Elastic<T>& elastic) {
+    return detail::param<const T*>::of(elastic);
+}
+// Memory that it may write: a gpuvm::array<T>, or a T*.
+template <class T>
+auto writes(const Region<T>& region) {
+    return detail::param<gpuvm::array<T>>::of(region);
+}
+template <class T>
+auto writes(const Broadcast<T>& array) {
+    return detail::param<gpuvm::broadcast<T>>::of(array);
+}
+template <class T>
+auto writes(const Buffer<T>& buffer) {
+    return detail::param<T*>::of(buffer);
+}
+template <class T>
+auto writes(const Elastic<T>& elastic) {
+    return detail::param<T*>::of(elastic);
+}
+
+// A launch of what `enqueue(stream, what the kernel has of each of `memory`...)` puts on the stream: kernels that use
+// those, and whatever else. It calls nothing of gpuvm. What it throws is thrown on, after whatever it had enqueued has
+// ended; so is an error that cudaGetLastError() has then. `shape` is that of the kernels, and `name` for messages.
+template <class Enqueue, class... Memory>
+Launch launch_by(const place& at, const config& shape, const char* name, Enqueue&& enqueue, const Memory&... memory) {
+    auto and_look = [&](cudaStream_t stream, const auto&... views) {
+        enqueue(stream, views...);
+        check_cuda(name, cudaGetLastError());
+    };
+    return detail::launch_by(at, shape, name, and_look, std::tuple<Memory...>(memory...));
+}
+
+// A launch of a kernel that is compiled into the program. Regions are given for a gpuvm::array, Broadcasts for a
+// gpuvm::broadcast, Buffers and Elastics for a pointer; all else is the kernel's as it is.
+template <class... Params, class... Args>
+Launch launch(const place& at, const config& shape, void (*kernel)(Params...), const Args&... args) {
+    static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter of the kernel");
+    const void* function = reinterpret_cast<const void*>(kernel);
+    const char* name = nullptr;
+    check_cuda("the kernel", cudaFuncGetName(&name, function));
+    auto enqueue = [&](cudaStream_t stream, auto... views) {
+        // Exactly the parameters: `param::of` has made them so.
+        void* all[sizeof...(Params) + 1] = {&views...};
+        auto side = [](std::uint32_t n) { return n ? n : 1; };
+        const dim3 grid(shape.grid[0], side(shape.grid[1]), side(shape.grid[2]));
+        const dim3 block(shape.block[0], side(shape.block[1]), side(shape.block[2]));
+        check_cuda(name, cudaLaunchKernel(function, grid, block, all, shape.dynamic_shared_bytes, stream));
+    };
+    return detail::launch_by(at, shape, name, enqueue, std::tuple{detail::param<Params>::of(args)...});
+}
+
+}  // namespace gpuvm::host
