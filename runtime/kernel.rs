@@ -76,6 +76,18 @@ impl Kernel {
         self.enqueue(self.gpu.stream(), &config, args)
     }
 
+    /// A stream that others made and use, for launches of this kernel: as [`crate::VmGpu::borrow_stream`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn borrow_stream(&self, stream: u64) -> Result<StreamHandle> {
+        // SAFETY: passed on from the caller.
+        unsafe { StreamHandle::borrowed(&self.gpu, stream) }
+    }
+
     /// Enqueues a launch on `stream`.
     ///
     /// # Errors

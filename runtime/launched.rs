@@ -8,7 +8,7 @@ use std::{
 use gpuvm_gpu::{GpuError, LaunchReport, Stream};
 
 use crate::{
-    error::{Error, Result},
+    error::{Doing, Error, Result},
     gpu::PagedGpu,
     launch::InFlight,
 };
@@ -82,6 +82,17 @@ impl StreamHandle {
             gpu: Arc::downgrade(gpu),
             stream,
         }
+    }
+
+    /// Another's stream.
+    ///
+    /// # Safety
+    /// As [`crate::VmGpu::borrow_stream`] asks.
+    pub(crate) unsafe fn borrowed(gpu: &Arc<PagedGpu>, stream: u64) -> Result<Self> {
+        // SAFETY: passed on from the caller.
+        let borrowed = unsafe { gpu.device().borrow_stream(stream) };
+        let borrowed = gpu.or_lost(borrowed.doing(|| "borrowing a stream".into()))?;
+        Ok(Self::new(gpu, borrowed))
     }
 
     /// The stream, if it is one of the GPU of `kernel`.

@@ -8,7 +8,9 @@ fn generate(crate_dir: &Path) -> String {
     let numbers: Vec<u32> = version.split('.').map(|part| part.parse().expect("a number")).collect();
     let number = numbers.iter().fold(0, |number, part| number << 8 | part);
     config.after_includes = Some(format!(
-        "\n// The version of this header: see gpuvm_version().\n#define GPUVM_VERSION {number}u\n#define GPUVM_VERSION_TEXT \"{version}\""
+        "\n// The version of this header: see gpuvm_version().\n#define GPUVM_VERSION {number}u\n#define GPUVM_VERSION_TEXT \"{version}\"\n\n\
+         // The layout version that device code has to have been compiled with: gpuvm_device_code.\n#define GPUVM_LAYOUT_VERSION {}u",
+        gpuvm_layouts::LAYOUT_VERSION
     ));
     config.trailer = Some(std::fs::read_to_string(crate_dir.join("tail.h")).expect("tail.h"));
     let bindings = cbindgen::Builder::new()

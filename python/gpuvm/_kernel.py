@@ -149,7 +149,8 @@ class Kernel:
     ) -> Launch:
         """Enqueues a launch of ``grid`` blocks of ``block`` threads and returns at once.
 
-        ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`; none: launches run in order. ``lane_spans``,
+        ``shared``: bytes of dynamic shared memory. ``stream``: a :class:`Stream`, or one of
+        another library with ``__cuda_stream__``; none: launches run in order. ``lane_spans``,
         ``warp_spans``: pages that a lane, or a warp together, holds at once, so that the launch is refused where frames are too few.
         ``deadline``: seconds after which the kernel is stopped.
         """

@@ -113,4 +113,4 @@ class ForkError(Error):
 
 
 class StreamError(Error, NotImplementedError):
-    """A launch on a stream of another library."""
+    """Another library's stream that launches cannot go on: the simulated GPU has none, and a GPU takes those of its primary context."""

@@ -53,7 +53,7 @@ pub fn stream(message: String) -> PyErr {
 }
 
 /// An error with its causes, in one line each.
-fn in_full(error: &Error) -> String {
+pub fn in_full(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(below) = cause {

@@ -105,7 +105,7 @@ impl Kernel {
     ) -> PyResult<Launch> {
         self.module.get()?;
         let kernel = self.kernel.get()?;
-        let stream = stream.map(own_stream).transpose()?;
+        let on = stream.map(|stream| stream_of(&kernel, stream)).transpose()?;
         let config = shape.config()?;
         let given = args
             .iter()
@@ -114,14 +114,15 @@ impl Kernel {
             .collect::<PyResult<Vec<_>>>()?;
         let launched = py.detach(|| {
             let args: Vec<Arg<'_>> = given.iter().map(Given::arg).collect();
-            match &stream {
+            match &on {
                 Some(stream) => kernel.launch_raw_on(stream, config, &args),
                 None => kernel.launch_raw(config, &args),
             }
         });
         let launch = launched.raised()?;
         let named = given.iter().filter_map(Given::id).collect();
-        let kept = given.into_iter().filter_map(Given::kept).collect();
+        let stream = stream.map(|stream| Box::new(stream.clone().unbind()) as Kept);
+        let kept = given.into_iter().filter_map(Given::kept).chain(stream).collect();
         let flight = Arc::new(Flight::new(launch, named, kept));
         self.family.flights.add(py, &flight);
         Ok(Launch {
@@ -131,19 +132,34 @@ impl Kernel {
     }
 }
 
-/// A stream of the Vm. Here is the one place that knows others: those of the CUDA stream protocol, `__cuda_stream__`.
-fn own_stream(stream: &Bound<'_, PyAny>) -> PyResult<Arc<gpuvm::StreamHandle>> {
+/// A stream for launches of the kernel: the Vm's, or one of another library, by the CUDA stream protocol (`__cuda_stream__`), or as PyTorch
+/// (`cuda_stream`) and CuPy (`ptr`) had theirs before.
+fn stream_of(kernel: &gpuvm::Kernel, stream: &Bound<'_, PyAny>) -> PyResult<Arc<gpuvm::StreamHandle>> {
     if let Ok(own) = stream.cast::<Stream>() {
         return own.get().slot.get();
     }
-    Err(match stream.hasattr("__cuda_stream__")? {
-        true => errors::stream(
-            "this version launches on streams of vm.stream() alone, not on another library's CUDA stream: synchronise that stream, launch \
-             without it, and sync() the launch"
-                .into(),
-        ),
-        false => errors::argument("stream is neither a gpuvm.Stream nor an object with __cuda_stream__".into()),
-    })
+    let raw: u64 = if stream.hasattr("__cuda_stream__")? {
+        let (version, raw): (u64, u64) = stream.call_method0("__cuda_stream__")?.extract()?;
+        if version != 0 {
+            let known =
+                format!("stream follows version {version} of the CUDA stream protocol, of which gpuvm knows version 0");
+            return Err(errors::stream(known));
+        }
+        raw
+    } else if stream.hasattr("cuda_stream")? {
+        stream.getattr("cuda_stream")?.extract()?
+    } else if stream.hasattr("ptr")? {
+        stream.getattr("ptr")?.extract()?
+    } else {
+        let neither = "stream is neither a gpuvm.Stream nor an object with __cuda_stream__";
+        return Err(errors::argument(neither.into()));
+    };
+    // SAFETY: the object says that it is a live stream, and the launch keeps the object.
+    match unsafe { kernel.borrow_stream(raw) } {
+        Ok(stream) => Ok(Arc::new(stream)),
+        Err(error @ gpuvm::Error::Gpu { .. }) => Err(errors::stream(errors::in_full(&error))),
+        Err(error) => Err(errors::of(error)),
+    }
 }
 
 /// An argument, with what keeps it.

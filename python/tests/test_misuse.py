@@ -253,7 +253,10 @@ def test_another_librarys_stream(vm, kernels):
             return 0, 12345
 
     array = vm.array(np.ones(10, np.float32))
-    with refused(NotImplementedError, "not on another library's CUDA stream"):
+    with refused(NotImplementedError, "cannot take a CUDA stream: it is simulated"):
+        kernels["scale"][1, 32](array, 2, stream=Foreign())
+    Foreign.__cuda_stream__ = lambda self: (1, 12345)
+    with refused(errors.StreamError, "version 1 of the CUDA stream protocol"):
         kernels["scale"][1, 32](array, 2, stream=Foreign())
     with refused(TypeError, "stream is neither"):
         kernels["scale"][1, 32](array, 2, stream=5)

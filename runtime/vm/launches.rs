@@ -2,7 +2,7 @@
 
 use super::VmGpu;
 use crate::{
-    error::{Doing, Result},
+    error::Result,
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
     precompiled::{self, DeviceCode, Precompiled, Use},
@@ -18,11 +18,8 @@ impl VmGpu {
     /// # Safety
     /// It is live, and stays so until launches on it have ended and the handle was dropped.
     pub unsafe fn borrow_stream(&self, stream: u64) -> Result<StreamHandle> {
-        let gpu = self.paged();
         // SAFETY: passed on from the caller.
-        let borrowed = unsafe { gpu.device().borrow_stream(stream) };
-        let borrowed = gpu.or_lost(borrowed.doing(|| "borrowing a stream".into()))?;
-        Ok(StreamHandle::new(gpu, borrowed))
+        unsafe { StreamHandle::borrowed(self.paged(), stream) }
     }
 
     /// A launch of a kernel that this library did not compile, such as one that nvcc compiled into the program: `enqueue` puts it on the

@@ -40,6 +40,27 @@ fn the_example_project_is_built_by_cmake_and_runs() {
     }
 }
 
+/// A kernel that nvcc compiles into a program; without a GPU the program says so. `./test` brings nvcc and asks for this.
+#[test]
+fn a_program_with_kernels_of_its_own_is_built_by_cmake() {
+    let Some(nvcc) = std::env::var_os("GPUVM_NVCC") else {
+        eprintln!("SKIPPED: GPUVM_NVCC does not name nvcc; `./test` brings it");
+        return;
+    };
+    let prefix = Prefix::new();
+    let mut configured = configure(&prefix, &project());
+    configured.arg(format!("-DCMAKE_CUDA_COMPILER={}", Path::new(&nvcc).display()));
+    configured.arg("-DCMAKE_CUDA_FLAGS=-Werror all-warnings -Xcompiler=-Wall,-Werror");
+    ran(&mut configured);
+    let build = prefix.scratch().join("build");
+    ran(Command::new("cmake").arg("--build").arg(&build).args(["--target", "scale"]));
+    // The GPU that any machine has is the simulated one, which has no kernels of programs.
+    let mut program = bounded(build.join("scale"));
+    let ended = output(program.env("CUDA_VISIBLE_DEVICES", ""));
+    let told = said(&ended);
+    assert!(!ended.status.success() && told.contains("for an NVIDIA GPU"), "{told}");
+}
+
 #[test]
 fn cmake_refuses_another_version() {
     let prefix = Prefix::new();

@@ -2,7 +2,7 @@
 
 use crate::prefix::{Prefix, SANITIZED, bounded, has, output, ran, said, sanitized, source};
 
-const PROGRAMS: [&str; 4] = ["misuse.c", "settings.c", "short_memory.c", "threads.c"];
+const PROGRAMS: [&str; 5] = ["misuse.c", "precompiled.c", "settings.c", "short_memory.c", "threads.c"];
 
 #[test]
 fn wrong_use_is_refused_and_nothing_is_lost() {

@@ -1,0 +1,109 @@
+//! The device library under nvcc, which compiles it into programs: it takes what it takes under NVRTC, and its files may be linked together.
+//!
+//! `./test` brings nvcc (no GPU and no driver are needed) and names it in `GPUVM_NVCC`. Nothing is run: that needs a GPU.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
+use gpuvm_gpu::{CompileOptions, Source};
+use gpuvm_layouts as layout;
+
+fn nvcc() -> Option<OsString> {
+    let nvcc = std::env::var_os("GPUVM_NVCC");
+    if nvcc.is_none() {
+        eprintln!("SKIPPED: GPUVM_NVCC does not name nvcc; `./test` brings it");
+    }
+    nvcc
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What nvcc says of a source, in a folder of its own; it compiles without a warning.
+fn compiled(nvcc: &OsString, arguments: &[&str]) -> String {
+    let mut command = Command::new(nvcc);
+    command.args(["-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-I"]);
+    command.arg(root().join("gpu_kernels/include")).args(arguments);
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{command:?}\n{said}");
+    said
+}
+
+/// Registers of each kernel, by ptxas: `Compiling entry function 'NAME'`, then `Used N registers`.
+fn registers(said: &str) -> Vec<(String, u32)> {
+    let mut found = Vec::new();
+    let mut name = None;
+    for line in said.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            name = rest.split('\'').next().map(str::to_owned);
+        } else if let Some((_, rest)) = line.split_once("Used ") {
+            let number = rest.split(' ').next().and_then(|number| number.parse().ok());
+            found.extend(name.take().zip(number));
+        }
+    }
+    found
+}
+
+#[test]
+fn kernels_take_the_registers_that_they_take_under_nvrtc() {
+    let Some(nvcc) = nvcc().filter(|_| presence().nvrtc) else {
+        return;
+    };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let file = root().join("tests/kernels/basic.cu");
+    let names = ["sum", "copy", "read_then_write"];
+    for features in [layout::FEATURE_DIRECT, layout::FEATURE_QUEUED] {
+        let cubin = scratch.path().join("basic.cubin");
+        let define = format!("-DGPUVM_FEATURES={features}");
+        let (cubin, source) = (cubin.to_string_lossy(), file.to_string_lossy());
+        let said = compiled(&nvcc, &[&define, "-cubin", "-Xptxas=-v", "-o", &cubin, &source]);
+        let by_nvcc = registers(&said);
+        let options = CompileOptions {
+            defines: vec![("GPUVM_FEATURES".to_owned(), Some(features.to_string()))],
+            ..CompileOptions::default()
+        };
+        let text = std::fs::read_to_string(&file).expect("a file of the repository");
+        let by_nvrtc = compile_to_cubin(&Source::new("basic.cu", text), &names, &options, Architecture(90));
+        let by_nvrtc = by_nvrtc.unwrap_or_else(|error| panic!("{error}"));
+        for kernel in &by_nvrtc.kernels {
+            let theirs = by_nvcc.iter().find(|(name, _)| *name == kernel.lowered);
+            let (_, theirs) = theirs.unwrap_or_else(|| panic!("{} is not in {by_nvcc:?}", kernel.lowered));
+            let ours = kernel.usage.expect("ptxas was asked").registers;
+            println!("{} with features {features}: {theirs} registers under nvcc, {ours} under NVRTC", kernel.name);
+            // One in a hundred, and one for small kernels.
+            assert!(theirs.abs_diff(ours) <= 1 + ours / 100, "{}: {theirs}, not {ours}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn files_with_different_features_make_one_program() {
+    let Some(nvcc) = nvcc() else { return };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let kernel = |name: &str| {
+        format!(
+            "#include <gpuvm/gpuvm.cuh>\n\
+             __global__ void {name}(gpuvm::array<unsigned> a) {{ a[threadIdx.x] += 1; }}\n\
+             unsigned features_of_{name}() {{ return gpuvm::detail::kFeatures; }}\n"
+        )
+    };
+    let write = |name: &str, text: String| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_string_lossy().into_owned()
+    };
+    let main = "unsigned features_of_one();\nint main() { return features_of_one() == 1 && features_of_two() == 2 ? 0 : 1; }\n";
+    let one = write("one.cu", "#define GPUVM_FEATURES 1\n".to_owned() + &kernel("one"));
+    let two = write("two.cu", "#define GPUVM_FEATURES 2\n".to_owned() + &kernel("two") + main);
+    // Whole programs, and device code that is linked by itself.
+    for way in ["-rdc=false", "-rdc=true"] {
+        let program = scratch.path().join("program");
+        compiled(&nvcc, &[way, "-o", &program.to_string_lossy(), &one, &two]);
+        let status = Command::new(&program).status().expect("it runs");
+        assert!(status.success(), "{way}");
+    }
+}
