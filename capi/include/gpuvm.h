@@ -23,6 +23,9 @@
 #define GPUVM_VERSION 256u
 #define GPUVM_VERSION_TEXT "0.1.0"
 
+// The layout version that device code has to have been compiled with: gpuvm_device_code.
+#define GPUVM_LAYOUT_VERSION 17u
+
 /// What became of a call. The numbers stay what they are in every version.
 typedef enum gpuvm_code {
     /// It was done.

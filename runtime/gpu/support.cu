@@ -13,7 +13,7 @@ __global__ void gpuvm_version(unsigned* out) {
 // Faults of these kernels end nothing but their page (`LaunchState::continues`): each goes on with others, but for
 // lanes whose pages took as long as one wait may.
 __device__ bool gpuvm_is_late(const gpuvm::layout::VmDesc* vm, unsigned long long begun) {
-    return gpuvm::detail::aborted() || gpuvm::detail::time_ns() - begun > vm->wait_limit_ns;
+    return gpuvm::detail::aborted(vm) || gpuvm::detail::time_ns() - begun > vm->wait_limit_ns;
 }
 
 // Writes the dirty pages [first, last) of a region home.
