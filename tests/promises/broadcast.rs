@@ -269,7 +269,7 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
         let seen = few.to_vec().unwrap();
         assert_eq!(
             seen[..4],
-            [10 - last, (10 + last).max(20), (1 << several.gpus()) - 1, 7]
+            [19 - last, (10 + last).max(20), (1 << several.gpus()) - 1, 7]
         );
         assert_eq!((seen[4], seen[6]), (if last > 0 { 9 } else { 0 }, last));
         assert!((100..=100 + last).contains(&seen[5]) && seen[7] == 20, "{seen:?}");

@@ -73,7 +73,7 @@ fn several_neighbours_lend_and_each_takes_its_own_back() {
 fn every_gpu_borrows_of_every_other_at_once() {
     for count in counts(&[2, 3]) {
         let (builder, neighbours) = among(count);
-        let each = 60 * LITTLE / (count as u64 - 1).max(1);
+        let each = (60 / (count as u64 - 1).max(1)) * LITTLE;
         let lend = |builder: VmBuilder, gpu: &u32| builder.borrow_from(*gpu, each);
         let vm = neighbours.iter().fold(builder, lend).build().unwrap();
         let kernels = vm.gpus().iter().map(|gpu| {
