@@ -4,7 +4,7 @@ mod homes;
 
 use std::collections::HashMap;
 
-use gpuvm::{Integrity, Kernel, LaunchConfig, Module, Stats, TransportKind};
+use gpuvm::{Buffer, Integrity, Kernel, LaunchConfig, Module, Stats, TransportKind};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -289,27 +289,13 @@ impl<'a> Faults<'a> {
             self.round += 1;
             let rounds = self.machine.upload(&self.rounds)?;
             let before = self.machine.vm.stats().map_err(CliError::Bench)?;
-            let config = shape(config.clone(), work.access);
-            let (page_words, tally) = (self.machine.page_words, self.tally.arg());
-            let (seconds, _) = match self.data.several() {
-                None => {
-                    let rounds = (&rounds, self.round);
-                    let args = (
-                        self.data.first(),
-                        &order_there,
-                        touched,
-                        page_words,
-                        rounds.0,
-                        rounds.1,
-                        tally,
-                    );
-                    self.tally.run(&kernel, config, args, touched)?
-                }
-                Some(([a, b, c], homes)) => {
-                    let args = (a, b, c, homes, &order_there, touched, page_words, tally);
-                    self.tally.run(&kernel, config, args, touched)?
-                }
-            };
+            let seconds = self.launch(
+                &kernel,
+                shape(config.clone(), work.access),
+                &order_there,
+                &rounds,
+                touched,
+            )?;
             stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
             self.check_cold(&stats, work, touched)?;
             for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
@@ -343,6 +329,30 @@ impl<'a> Faults<'a> {
             .and("written back", stats.pages_written_back as f64)
             .verified(verified, "pages");
         Ok((self.with_options(row, &stats), stats))
+    }
+
+    /// Touches `touched` pages in that order; the seconds that it took.
+    fn launch(
+        &self,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        order: &Buffer<u32>,
+        rounds: &Buffer<u32>,
+        touched: u64,
+    ) -> Result<f64, CliError> {
+        let (page_words, round, tally) = (self.machine.page_words, self.round, self.tally.arg());
+        let ran = match self.data.several() {
+            None => {
+                let data = self.data.first();
+                let args = (data, order, touched, page_words, rounds, round, tally);
+                self.tally.run(kernel, config, args, touched)
+            }
+            Some(([a, b, c], homes)) => {
+                let args = (a, b, c, homes, order, touched, page_words, tally);
+                self.tally.run(kernel, config, args, touched)
+            }
+        };
+        Ok(ran?.0)
     }
 
     /// The row with what only some runs have: checksums, a loan, another home.
@@ -505,7 +515,7 @@ impl<'a> Ceilings<'a> {
         Ok(runs)
     }
 
-    /// The same from several in turn, where the pages come from several.
+    /// Millions of pages a second from several sources in turn, where there are several.
     fn reads_of_parts(&mut self, random: bool, repeat: u32) -> Result<Option<Runs>, CliError> {
         let Some(parts) = &self.parts else {
             return Ok(None);
