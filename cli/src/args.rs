@@ -298,7 +298,7 @@ pub struct RunAppArgs {
     pub machine: MachineArgs,
 
     /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1. For pagerank.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers"])]
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
     pub gpus: Vec<Gpu>,
 
     /// Print the report as one JSON object.
@@ -321,7 +321,7 @@ pub struct RunBfsArgs {
     pub search: BfsArgs,
 
     /// Run on several GPUs of one virtual memory, each with a part of the vertices: sim,sim or cuda:0,cuda:1.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers"])]
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
     pub gpus: Vec<Gpu>,
 
     /// Print the report as one JSON object.

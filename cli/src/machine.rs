@@ -84,6 +84,10 @@ pub struct MachineArgs {
     /// neighbour's own link to the host. At least 32 MiB. Without it: none.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "borrow")]
     pub second_path: Option<u64>,
+
+    /// Further GPUs of the virtual memory, which run no kernels: sim,sim or cuda:1,cuda:2. They show what it costs to have them.
+    #[arg(long, value_name = "GPU,..", value_delimiter = ',', num_args = 1)]
+    pub beside: Vec<Gpu>,
 }
 
 const PACKETS: &str = "Packets of a ConnectX device";
@@ -171,7 +175,8 @@ impl MachineArgs {
             builder = builder.borrow_from(loan.gpu, loan.loan);
         }
         builder = builder.second_path(self.second_path.unwrap_or(0));
-        Ok(builder.gpu(self.gpu(seed)?).transport(self.transport()?))
+        let gpus = std::iter::once(self.gpu(seed)?).chain(self.beside.iter().cloned());
+        Ok(builder.gpus(gpus).transport(self.transport()?))
     }
 
     /// Starts the machine once, small, so that settings that cannot be are known before data are loaded for nothing.

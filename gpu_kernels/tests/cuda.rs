@@ -98,10 +98,8 @@ fn within<T: Send>(what: &str, step: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A kernel that runs until it is asked to end.
-const SPIN: &str = "#include <gpuvm/gpuvm.cuh>\n\
-    __global__ void spin(unsigned* out) {\n\
-    volatile unsigned* state = (volatile unsigned*)gpuvm::detail::launch_state();\n\
+/// A kernel that runs until it is asked to end: by the first word of its state, whose second is a mark.
+const SPIN: &str = "__global__ void spin(unsigned* out, volatile unsigned* state) {\n\
     if (threadIdx.x == 0) { atomicAdd(out, state[1]); while (state[0] == 0) __nanosleep(200); }\n}";
 
 #[test]
@@ -247,8 +245,8 @@ fn streams_with_their_own_states_run_beside_each_other() {
         .enumerate()
         .map(|(i, (stream, out, state))| {
             within(&format!("launch {i} beside those before"), || {
-                let out = out.addr().to_ne_bytes();
-                start(stream, &spin, &config, &[&out], state.device_addr())
+                let (out, word) = (out.addr().to_ne_bytes(), state.device_addr());
+                start(stream, &spin, &config, &[&out, &word.to_ne_bytes()], word)
             })
         })
         .collect();
@@ -263,19 +261,18 @@ fn streams_with_their_own_states_run_beside_each_other() {
         }
     }
     assert!(launches.iter().all(|launch| !launch.is_done()));
-    // A fifth needs an instance of the module, and waits for one on the GPU, not on the host.
-    let (fifth_stream, fifth_out) = (
-        within("make a stream beside the kernels", || gpu.stream().expect("a stream")),
-        gpu.allocate(4, 256).expect("memory of a slab that is there"),
-    );
+    // As many as there are streams, and one after the other on each.
+    let fifth_stream = within("make a stream beside the kernels", || gpu.stream().expect("a stream"));
+    let fifth_out = gpu.allocate(4, 256).expect("memory of a slab that is there");
     let fifth_state = state(&gpu, 200);
     gpu.write(fifth_state.device_addr(), &1u32.to_ne_bytes())
         .expect("live memory");
     let fifth = within("launch a fifth", || {
-        let out = fifth_out.addr().to_ne_bytes();
-        start(&fifth_stream, &spin, &config, &[&out], fifth_state.device_addr())
+        let (out, word) = (fifth_out.addr().to_ne_bytes(), fifth_state.device_addr());
+        start(&fifth_stream, &spin, &config, &[&out, &word.to_ne_bytes()], word)
     });
-    assert!(fifth.wait(Some(Duration::from_millis(100))).is_none(), "it waits");
+    fifth.wait(Some(LIMIT)).expect("the fifth ends").expect("it ends well");
+    assert_eq!(words(&gpu, &fifth_out, 1), [200], "beside the others");
     memory_comes_and_goes(&gpu);
     for ((_, _, state), launch) in all.iter().zip(&launches) {
         gpu.write(state.device_addr(), &1u32.to_ne_bytes())
@@ -285,20 +282,14 @@ fn streams_with_their_own_states_run_beside_each_other() {
             .expect("it ends")
             .unwrap_or_else(|e| panic!("{e}"));
     }
-    fifth.wait(Some(LIMIT)).expect("the fifth ends").expect("it ends well");
-    assert_eq!(words(&gpu, &fifth_out, 1), [200], "it had its own state");
     // The same stream takes another state for its next launch.
     let (stream, out, _) = &all[0];
     let other = state(&gpu, 1000);
     gpu.write(other.device_addr(), &1u32.to_ne_bytes())
         .expect("live memory");
-    run(
-        stream,
-        &spin,
-        &config,
-        &[&out.addr().to_ne_bytes()],
-        other.device_addr(),
-    )
+    let word = other.device_addr();
+    let args: &[&[u8]] = &[&out.addr().to_ne_bytes(), &word.to_ne_bytes()];
+    run(stream, &spin, &config, args, word)
     .expect("it ends");
     assert_eq!(words(&gpu, out, 1), [1100]);
 }
@@ -313,7 +304,7 @@ fn a_kernel_that_listens_ends_at_its_deadline() {
         state(&gpu, 1),
     );
     let limit = Duration::from_millis(200);
-    let args: &[&[u8]] = &[&out.addr().to_ne_bytes()];
+    let args: &[&[u8]] = &[&out.addr().to_ne_bytes(), &state.device_addr().to_ne_bytes()];
     let begun = Instant::now();
     let config = LaunchConfig::linear(1, 32).deadline(limit);
     match run(&stream, &spin, &config, args, state.device_addr()) {
@@ -476,7 +467,7 @@ fn a_dropped_gpu_ends_its_launches() {
         gpu.allocate(4, 256).expect("memory"),
         state(&gpu, 1),
     );
-    let args: &[&[u8]] = &[&out.addr().to_ne_bytes()];
+    let args: &[&[u8]] = &[&out.addr().to_ne_bytes(), &state.device_addr().to_ne_bytes()];
     let launches: Vec<_> = (0..2)
         .map(|_| start(&stream, &spin, &LaunchConfig::linear(1, 32), args, state.device_addr()))
         .collect();

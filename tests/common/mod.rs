@@ -67,6 +67,21 @@ pub fn named_gpus() -> Option<Vec<Gpu>> {
     Some(names.split(',').map(gpu).collect())
 }
 
+/// Numbers of GPUs for a test that has no opinion: `usual` ones, or those of `GPUVM_TEST_COUNTS=4,8,16`. Of named GPUs it is theirs.
+pub fn counts(usual: &[usize]) -> Vec<usize> {
+    if let Some(gpus) = named_gpus() {
+        return vec![gpus.len()];
+    }
+    let Ok(text) = std::env::var("GPUVM_TEST_COUNTS") else {
+        return usual.to_vec();
+    };
+    let count = |text: &str| match text.parse() {
+        Ok(count @ 1..=16) => count,
+        _ => panic!("GPUVM_TEST_COUNTS is `{text}`; it is numbers from 1 to 16 with commas between"),
+    };
+    text.split(',').map(count).collect()
+}
+
 /// The simulated GPU, with memory for so many frames.
 pub fn simulated_gpu(frames: u64) -> SimulatedGpu {
     SimulatedGpu::new().memory(frames * PAGE + (64 << 20))

@@ -53,7 +53,7 @@ __global__ void add_anywhere(gpuvm::broadcast<unsigned> x, u64 times, u64 seed, 
 // The other operations at the owner, on elements of their own.
 __global__ void at_owner(gpuvm::broadcast<unsigned> x, unsigned place) {
     if (lane() != 0) return;
-    x.atomic_min(0, 10 - place);
+    x.atomic_min(0, 19 - place);
     x.atomic_max(1, 10 + place);
     x.atomic_or(2, 1u << place);
     if (x.atomic_cas(3, 0, 7) == 7) x.store_system(4, 9);

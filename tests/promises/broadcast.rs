@@ -1,9 +1,10 @@
 //! Arrays of which each subscribed GPU holds a copy: whatever the kernels of several GPUs store, all copies are equal when their launches
-//! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones.
+//! have ended, however pages are subscribed. `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those in place of simulated ones,
+//! `GPUVM_TEST_COUNTS=4,8,16` so many simulated ones.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{compare, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
+use crate::common::{compare, counts, named_gpus, refused, scaled, simulated_gpu, with_causes, words};
 use crate::mock_gpu::MockGpu;
 use gpuvm::{Broadcast, Error, Kernel, LaunchConfig, Subscribers, Transport, Vm, VmBuilder};
 
@@ -111,7 +112,7 @@ fn plus(values: &[u32], by: u32) -> Vec<u32> {
 
 #[test]
 fn stores_reach_every_copy_round_after_round() {
-    for count in [1, 2, 3, 8] {
+    for count in counts(&[1, 2, 3, 8]) {
         let several = Several::new(count);
         let n = elements(&several.vm, 3);
         let before = words(5, n);
@@ -154,7 +155,13 @@ fn stores_reach_every_copy_round_after_round() {
 
 #[test]
 fn a_round_begins_when_the_slowest_gpu_has_ended_the_one_before() {
-    let several = Several::new(2);
+    for count in counts(&[2]) {
+        rounds_wait_of(count);
+    }
+}
+
+fn rounds_wait_of(count: usize) {
+    let several = Several::new(count);
     let array = several.vm.broadcast::<u32>().zeroed(100).unwrap();
     let out = several.vm.buffer::<u32>(1).unwrap();
     let slow = several.gpus() - 1;
@@ -184,7 +191,13 @@ fn a_round_begins_when_the_slowest_gpu_has_ended_the_one_before() {
 
 #[test]
 fn merged_stores_are_the_same_stores_in_fewer_lines() {
-    let several = Several::new(2);
+    for count in counts(&[2]) {
+        merged_stores_of(count);
+    }
+}
+
+fn merged_stores_of(count: usize) {
+    let several = Several::new(count);
     let n = elements(&several.vm, 1);
     let before = words(6, n);
     let lines = |kernel: &str| {
@@ -216,7 +229,7 @@ fn merged_stores_are_the_same_stores_in_fewer_lines() {
 
 #[test]
 fn atomics_are_done_at_the_owner_and_passed_on() {
-    for count in [1, 2, 3] {
+    for count in counts(&[1, 2, 3]) {
         let several = Several::new(count);
         let n = elements(&several.vm, 2);
         let array = several.vm.broadcast::<u32>().zeroed(n).unwrap();
@@ -256,7 +269,7 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
         let seen = few.to_vec().unwrap();
         assert_eq!(
             seen[..4],
-            [10 - last, (10 + last).max(20), (1 << several.gpus()) - 1, 7]
+            [19 - last, (10 + last).max(20), (1 << several.gpus()) - 1, 7]
         );
         assert_eq!((seen[4], seen[6]), (if last > 0 { 9 } else { 0 }, last));
         assert!((100..=100 + last).contains(&seen[5]) && seen[7] == 20, "{seen:?}");
@@ -266,7 +279,13 @@ fn atomics_are_done_at_the_owner_and_passed_on() {
 
 #[test]
 fn an_unsubscribed_gpu_reads_and_stores_all_the_same() {
-    let several = Several::new(3);
+    for count in counts(&[3]) {
+        unsubscribed_of(count);
+    }
+}
+
+fn unsubscribed_of(count: usize) {
+    let several = Several::new(count);
     let n = elements(&several.vm, 4);
     let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
     let before = words(7, n);
@@ -326,10 +345,17 @@ fn an_unsubscribed_gpu_reads_and_stores_all_the_same() {
 
 #[test]
 fn one_tracked_iteration_leaves_what_each_gpu_reads() {
-    let several = Several::new(2);
+    for count in counts(&[2]) {
+        tracked_iteration_of(count);
+    }
+}
+
+fn tracked_iteration_of(count: usize) {
+    let several = Several::new(count);
     let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
-    // Each GPU reads its own half and, beyond it, one element of the other's.
-    let n = 8 * page;
+    // Each GPU reads its own part and, beyond it, one element of the next one's, the last GPU of the one before.
+    let gpus = several.gpus();
+    let n = 4 * gpus as u64 * page;
     let before = words(8, n);
     let mut arrays = [
         several.vm.broadcast::<u32>().count_all().from_slice(&before).unwrap(),
@@ -339,7 +365,7 @@ fn one_tracked_iteration_leaves_what_each_gpu_reads() {
     let iterate = |arrays: &mut [Broadcast<u32>; 2]| {
         for (gpu, out) in out.iter().enumerate() {
             let (first, end) = several.part(gpu, n);
-            let beyond = if gpu == 0 { end } else { first - 1 };
+            let beyond = if gpu + 1 < gpus { end } else { first - 1 };
             let [from, to] = &*arrays;
             several
                 .kernel(gpu, "copy_out")
@@ -354,38 +380,32 @@ fn one_tracked_iteration_leaves_what_each_gpu_reads() {
         arrays.swap(0, 1);
         Ok::<_, Error>(())
     };
-    if several.gpus() != 2 {
+    if gpus == 1 {
         return;
     }
     several
         .vm
         .track(|| iterate(&mut arrays).and_then(|()| iterate(&mut arrays)))
         .unwrap();
+    let expected = |page: usize| match (page / 4, page % 4) {
+        // Read by the GPU before.
+        (owner @ 1.., 0) => vec![owner - 1, owner],
+        (owner, 3) if owner + 2 == gpus => vec![owner, owner + 1],
+        (owner, _) => vec![owner],
+    };
     for array in &arrays {
-        let subscribers: Vec<Vec<usize>> = (0..8).map(|p| array.subscribers_of(p * page).unwrap()).collect();
-        assert_eq!(
-            subscribers,
-            [
-                vec![0],
-                vec![0],
-                vec![0],
-                vec![0, 1],
-                vec![0, 1],
-                vec![1],
-                vec![1],
-                vec![1]
-            ]
-        );
+        for p in 0..4 * gpus {
+            let subscribers = array.subscribers_of(p as u64 * page).unwrap();
+            assert_eq!(subscribers, expected(p), "page {p}");
+        }
     }
-    let sent_before: Vec<u64> = arrays
-        .iter()
-        .map(|array| array.traffic().unwrap()[0].bytes[1])
-        .collect();
+    let sent = |array: &Broadcast<u32>| -> u64 { array.traffic().unwrap().iter().flat_map(|sent| &sent.bytes).sum() };
+    let sent_before: Vec<u64> = arrays.iter().map(sent).collect();
     iterate(&mut arrays).and_then(|()| iterate(&mut arrays)).unwrap();
     arrays.iter().for_each(|array| array.flush().unwrap());
     for (array, before) in arrays.iter().zip(sent_before) {
-        // One page of four is read by the other.
-        assert_eq!(array.traffic().unwrap()[0].bytes[1] - before, page * 4);
+        // One page of four is read by another, and the last GPU's reader is one more.
+        assert_eq!(sent(array) - before, gpus as u64 * page * 4);
     }
     let [newest, older] = &arrays;
     several.all_have(newest, &plus(&before, 4));
@@ -394,7 +414,13 @@ fn one_tracked_iteration_leaves_what_each_gpu_reads() {
 
 #[test]
 fn a_gpu_subscribes_to_what_it_reads_first() {
-    let several = Several::new(2);
+    for count in counts(&[2]) {
+        first_reads_of(count);
+    }
+}
+
+fn first_reads_of(count: usize) {
+    let several = Several::new(count);
     let page = several.vm.broadcast::<u32>().zeroed(1).unwrap().page_elements();
     let n = 4 * page;
     let before = words(9, n);

@@ -28,6 +28,7 @@ mod in_place;
 mod inside_the_region;
 mod integrity;
 mod kernel_errors;
+mod lenders;
 mod many_requests_in_flight;
 mod mapped_files;
 mod memory_node;

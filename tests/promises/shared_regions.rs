@@ -1,12 +1,12 @@
 //! A region that kernels of several GPUs use: readers side by side, a writer alone, and whoever comes next finds what was written last.
-//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones.
+//! `GPUVM_TEST_GPUS=cuda:0,cuda:1` takes those GPUs in turns, in place of simulated ones; `GPUVM_TEST_COUNTS=4,8,16` takes so many.
 
 use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
 
 use crate::common::{
-    PAGE, PAGE_WORDS, compare, file_to_map, named_gpus, refused, scaled, simulated_gpu, with_causes, words,
+    PAGE, PAGE_WORDS, compare, counts, file_to_map, named_gpus, refused, scaled, simulated_gpu, with_causes, words,
 };
 use crate::mock_gpu::MockGpu;
 use crate::program::{rng, seeds};
@@ -54,6 +54,24 @@ fn several(count: usize, transport: impl Into<Transport>) -> VmBuilder {
         .page_size(PAGE)
         .wait_limit(scaled(Duration::from_secs(10)))
         .launch_deadline(scaled(Duration::from_secs(60)))
+}
+
+/// How many GPUs: of named ones the usual number, in turns.
+fn numbers(usual: usize) -> Vec<usize> {
+    match named_gpus() {
+        Some(_) => vec![usual],
+        None => counts(&[usual]),
+    }
+}
+
+/// Each transport with each number of GPUs, two at least.
+fn forms(usual: usize) -> Vec<(Transport, usize)> {
+    let of = |transport: Transport| {
+        numbers(usual)
+            .into_iter()
+            .map(move |count| (transport.clone(), count.max(2)))
+    };
+    transports().into_iter().flat_map(of).collect()
 }
 
 fn transports() -> [Transport; 2] {
@@ -127,9 +145,14 @@ fn added(values: &[u32], by: u32) -> Vec<u32> {
 
 #[test]
 fn writers_take_turns_and_readers_find_what_was_written_last() {
-    for (transport, page) in transports().into_iter().zip([PAGE, 16 * PAGE]) {
+    for (transport, count) in forms(4) {
+        let page = if matches!(transport, Transport::Direct) {
+            16 * PAGE
+        } else {
+            PAGE
+        };
         let vm = good(
-            several(4, transport)
+            several(count, transport)
                 .page_size(page)
                 .frame_memory(FRAMES * page)
                 .build(),
@@ -137,7 +160,7 @@ fn writers_take_turns_and_readers_find_what_was_written_last() {
         let nodes = nodes(&vm);
         let data = words(1, COUNT);
         let kept = good(vm.region().name("kept").never_evicted().from_slice(&data));
-        let plain = good(nodes[3].gpu.region().name("plain").from_slice(&data));
+        let plain = good(nodes[count - 1].gpu.region().name("plain").from_slice(&data));
         let in_place = vm.region().name("in place").placement(Placement::InPlace);
         let in_place = good(in_place.from_slice(&data));
         good(in_place.advise(Advice::WriteOnce));
@@ -145,8 +168,9 @@ fn writers_take_turns_and_readers_find_what_was_written_last() {
             let mut model = data.clone();
             for round in 0..10u32 {
                 // Two that write alternate at first, then all do; in some rounds nobody reads between.
-                let writer = [0, 1, 0, 1, 2, 0, 3, 1, 0, 2][round as usize];
-                nodes[writer].add(&region, round * 0x0101_0101 + 1);
+                let last = count - 1;
+                let writer = [0, 1, 0, 1, 2, 0, last, 1, 0, last - 1][round as usize];
+                nodes[writer % count].add(&region, round * 0x0101_0101 + 1);
                 model = added(&model, round * 0x0101_0101 + 1);
                 if round % 3 == 2 {
                     for node in &nodes {
@@ -165,9 +189,12 @@ fn writers_take_turns_and_readers_find_what_was_written_last() {
 
 #[test]
 fn readers_run_side_by_side_also_with_the_gpu_that_wrote() {
-    for transport in transports() {
-        let vm = good(several(3, transport).build());
-        let nodes = nodes(&vm);
+    for (transport, count) in forms(3) {
+        let count = count.max(3);
+        let vm = good(several(count, transport).build());
+        let mut nodes = nodes(&vm);
+        // The first two and the last.
+        nodes.drain(2..count - 1);
         for kept in [false, true] {
             let builder = vm.region().name("read");
             let builder = if kept { builder.never_evicted() } else { builder };
@@ -226,20 +253,25 @@ fn a_writer_that_waits_is_bounded_by_the_others_deadline() {
 
 #[test]
 fn all_gpus_read_one_read_only_region() {
-    for transport in transports() {
-        let vm = good(several(8, transport).build());
+    for (transport, count) in forms(8) {
+        let vm = good(several(count, transport).build());
+        let some = count * 5 / 8;
         let nodes = nodes(&vm);
         let data = words(4, 8 * COUNT);
         let untouched: Vec<u64> = vm.gpus().iter().map(VmGpu::bookkeeping_bytes).collect();
         let region = vm.region().name("graph").read_only().placement(Placement::Auto);
         let region = good(region.from_slice(&data));
-        assert_eq!(vm.gpus()[5].bookkeeping_bytes(), untouched[5], "it is where it is used");
+        assert_eq!(
+            vm.gpus()[some].bookkeeping_bytes(),
+            untouched[some],
+            "it is where it is used"
+        );
         std::thread::scope(|scope| {
             for node in &nodes {
                 scope.spawn(|| assert_eq!(node.sum(&region), total(&data)));
             }
         });
-        assert!(vm.gpus()[5].bookkeeping_bytes() > untouched[5]);
+        assert!(vm.gpus()[some].bookkeeping_bytes() > untouched[some]);
         assert!(vm.gpus().iter().all(|gpu| good(gpu.stats()).pages_written_back == 0));
         drop(region);
         let left: Vec<u64> = vm.gpus().iter().map(VmGpu::bookkeeping_bytes).collect();
@@ -283,8 +315,8 @@ fn lent_memory_and_mapped_files_are_whole_afterwards() {
 
 #[test]
 fn host_threads_launch_on_all_gpus_at_once() {
-    for transport in transports() {
-        let vm = good(several(4, transport).build());
+    for (transport, count) in forms(4) {
+        let vm = good(several(count, transport).build());
         let nodes = nodes(&vm);
         let regions = [0, 1].map(|seed| good(vm.region().from_slice(&words(seed, COUNT))));
         std::thread::scope(|scope| {
@@ -306,7 +338,7 @@ fn host_threads_launch_on_all_gpus_at_once() {
             }
         });
         for (seed, region) in (0..).zip(&regions) {
-            compare(&good(region.to_vec()), &added(&words(seed, COUNT), 12)).unwrap();
+            compare(&good(region.to_vec()), &added(&words(seed, COUNT), 3 * count as u32)).unwrap();
         }
     }
 }
@@ -381,7 +413,9 @@ fn program(seed: u64, gpus: usize, transport: Transport) {
 #[test]
 fn random_programs_over_2_to_8_gpus_come_to_what_a_plain_array_comes_to() {
     for seed in seeds(20_000, 8) {
-        program(seed, 2 + (seed % 7) as usize, transports()[seed as usize % 2].clone());
+        for count in numbers(2 + (seed % 7) as usize) {
+            program(seed, count, transports()[seed as usize % 2].clone());
+        }
     }
 }
 

@@ -14,11 +14,11 @@ use crate::mock_gpu::{MockGpu, NEIGHBOUR};
 use gpuvm::{Advice, Error, LaunchConfig, Loan, Placement, SimulatedGpu, Soft, Transport, Vm, VmBuilder};
 
 /// A loan is of whole chunks.
-const CHUNK: u64 = Loan::CHUNK;
+pub const CHUNK: u64 = Loan::CHUNK;
 /// A smaller one: of one page.
-const LITTLE: u64 = PAGE;
-const FRAMES: u64 = 16;
-const COUNT: u64 = 100 * PAGE_WORDS + 7;
+pub const LITTLE: u64 = PAGE;
+pub const FRAMES: u64 = 16;
+pub const COUNT: u64 = 100 * PAGE_WORDS + 7;
 
 /// A GPU with few frames that borrows one chunk of its neighbour.
 fn borrowing() -> VmBuilder {
@@ -38,7 +38,7 @@ fn borrowing_of(bytes: u64) -> VmBuilder {
         .launch_deadline(scaled(Duration::from_secs(60)))
 }
 
-fn config() -> LaunchConfig {
+pub fn config() -> LaunchConfig {
     LaunchConfig::new(2, 64)
 }
 
@@ -346,32 +346,6 @@ fn a_lender_that_is_gone_takes_its_copies_and_nothing_else() {
 }
 
 #[test]
-fn several_neighbours_lend_and_each_takes_its_own_back() {
-    let simulated = simulated_gpu(FRAMES + 600).neighbours(2);
-    let builder = Vm::builder()
-        .gpu(simulated)
-        .transport(Transport::Direct)
-        .frame_memory(FRAMES * PAGE)
-        .borrowed_chunk(LITTLE)
-        .borrow_from(1, 30 * LITTLE)
-        .borrow_from(2, 20 * LITTLE)
-        .launch_deadline(scaled(Duration::from_secs(60)));
-    let bench = Bench::new(builder, BASIC);
-    let expected = words(8, COUNT);
-    let region = bench.vm.region::<u32>().from_slice(&expected).unwrap();
-    bench.must("read_then_write", config(), (&region, STEP));
-    assert_eq!(bench.vm.give_back_to(1, u64::MAX / 2).unwrap(), 30 * LITTLE);
-    assert_eq!(bench.vm.borrowed_bytes(), 20 * LITTLE);
-    assert_eq!(bench.vm.give_back_to(3, LITTLE).unwrap(), 0, "it lends nothing");
-    bench.must("read_then_write", config(), (&region, STEP));
-    let before = bench.vm.stats().unwrap();
-    bench.must("read_then_write", config(), (&region, STEP));
-    let stats = bench.vm.stats().unwrap().difference(&before);
-    assert!(stats.victims_fetched > 0 && stats.victims_lost == 0, "{stats:?}");
-    compare(&region.to_vec().unwrap(), &stepped(&expected, 3)).unwrap();
-}
-
-#[test]
 fn regions_that_are_used_in_place_or_stay_keep_their_rules() {
     let bench = Bench::new(borrowing(), BASIC);
     let values = words(4, COUNT);
@@ -429,10 +403,10 @@ fn what_cannot_be_borrowed_is_refused() {
 }
 
 /// A chunk of a second path, and how many of them there is room for.
-const MIRROR_CHUNK: u64 = 16 * PAGE;
-const MIRROR_CHUNKS: u64 = 16;
+pub const MIRROR_CHUNK: u64 = 16 * PAGE;
+pub const MIRROR_CHUNKS: u64 = 16;
 /// A region of many such chunks, and a part of one.
-const LONG: u64 = 3000 * PAGE_WORDS + 11;
+pub const LONG: u64 = 3000 * PAGE_WORDS + 11;
 
 fn with_second_path() -> VmBuilder {
     borrowing()
@@ -442,14 +416,14 @@ fn with_second_path() -> VmBuilder {
 }
 
 /// A region whose pages take no slots: all that a neighbour has of it are copies of chunks.
-fn unkept(bench: &Bench, values: &[u32]) -> gpuvm::Region<u32> {
+pub fn unkept(bench: &Bench, values: &[u32]) -> gpuvm::Region<u32> {
     let region = bench.vm.region::<u32>().from_slice(values).unwrap();
     region.advise(Advice::ReadOnce).unwrap();
     region
 }
 
 /// Reads a region in order, a few times at most, until some of it came over the second path.
-fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
+pub fn read_in_order(bench: &Bench, region: &gpuvm::Region<u32>, expected: &[u32]) {
     let total: u64 = expected.iter().map(|word| u64::from(*word)).sum();
     let before = bench.vm.stats().unwrap();
     for _ in 0..20 {
@@ -520,29 +494,6 @@ fn the_owner_has_the_memory_of_a_second_path_back_at_once() {
     bench.must("sum", config(), (&region, &out));
     let after = bench.vm.stats().unwrap().difference(&stats);
     assert_eq!((after.mirrored, after.mirrored_lost), (0, 0));
-}
-
-#[test]
-fn two_neighbours_are_two_more_paths() {
-    let vm = Vm::builder()
-        .gpu(simulated_gpu(FRAMES + 2 * CHUNK / PAGE).neighbours(2))
-        .page_size(PAGE)
-        .transport(Transport::Direct)
-        .frame_memory(FRAMES * PAGE)
-        .borrowed_chunk(LITTLE)
-        .borrow_from(1, LITTLE)
-        .borrow_from(2, LITTLE)
-        .mirror_chunk(MIRROR_CHUNK)
-        .second_path(MIRROR_CHUNKS * MIRROR_CHUNK);
-    let bench = Bench::new(vm, BASIC);
-    let expected = words(6, LONG);
-    let region = unkept(&bench, &expected);
-    read_in_order(&bench, &region, &expected);
-    // One of them leaves.
-    let given = bench.vm.give_back_to(1, u64::MAX).unwrap();
-    assert!(given > MIRROR_CHUNKS * MIRROR_CHUNK, "{given}");
-    read_in_order(&bench, &region, &expected);
-    assert!(bench.vm.stats().unwrap().bytes_borrowed > MIRROR_CHUNKS * MIRROR_CHUNK);
 }
 
 #[test]

@@ -216,9 +216,9 @@ pub struct FaultsArgs {
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     pub sparse: Option<u64>,
 
-    /// Where the pages live: host, or gpu:N for a neighbour's memory.
-    #[arg(long, value_name = "WHERE", default_value = "host")]
-    pub home: HomeArg,
+    /// Where the pages live: host, gpu:N for a neighbour's memory, or two or three of those with commas between, page by page in turn.
+    #[arg(long, value_name = "WHERE,..", default_value = "host", value_delimiter = ',')]
+    pub home: Vec<HomeArg>,
 
     /// Measure each row without checksums of pages and with them. Not for the direct transport.
     #[arg(long)]

@@ -84,3 +84,43 @@ __global__ void TOUCH_BOUNDS touch_lanes(gpuvm::array<const u64> data, const u32
     add_tally(tally, kDone, done);
     add_tally(tally, kWrong, wrong);
 }
+
+// The pages of several arrays in turn: page p is page p / homes of array p % homes.
+using paged = gpuvm::array<const u64>;
+static __device__ __forceinline__ paged array_of(u64 page, u32 homes, const paged& a, const paged& b, const paged& c) {
+    u64 place = page % homes;
+    return place == 0 ? a : place == 1 ? b : c;
+}
+
+// Reads as `touch_warps` does. Of two arrays the third is not used.
+__global__ void TOUCH_BOUNDS touch_homes_warps(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
+                                               u64 page_words, u64* tally) {
+    u64 done = 0, wrong = 0;
+    for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
+        if (done % 64 == 63 && a.failed()) break;
+        u64 page = order[n], word = word_of(page, page_words, lane_id());
+        paged data = array_of(page, homes, a, b, c);
+        wrong += data[page / homes * page_words + word % page_words] != pattern(word);
+    }
+    if (lane_id() == 0) add_tally(tally, kDone, done);
+    add_tally(tally, kWrong, wrong);
+}
+
+// Reads as `touch_spans` does.
+__global__ void TOUCH_BOUNDS touch_homes_spans(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
+                                               u64 page_words, u64* tally) {
+    u64 done = 0, wrong = 0;
+    for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
+        if (done % 64 == 63 && a.failed()) break;
+        u64 page = order[n], word = word_of(page, page_words, lane_id());
+        paged data = array_of(page, homes, a, b, c);
+        auto span = data.pin(page / homes * page_words);
+        if (!span) {
+            ++wrong;
+            break;
+        }
+        wrong += span[word % page_words] != pattern(word);
+    }
+    if (lane_id() == 0) add_tally(tally, kDone, done);
+    add_tally(tally, kWrong, wrong);
+}

@@ -1,14 +1,17 @@
 //! Pages a second.
 
+mod homes;
+
 use std::collections::HashMap;
 
-use gpuvm::{Advice, Integrity, Kernel, LaunchConfig, Module, Region, Stats, TransportKind};
+use gpuvm::{Buffer, Integrity, Kernel, LaunchConfig, Module, Stats, TransportKind};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::bench::args::{Access, FaultsArgs, HomeArg, Pattern, Share};
-use crate::bench::machine::{self, Machine, Tally, fill, hash, pattern, shuffled, size};
-use crate::bench::raw::Raw;
+use crate::bench::faults::homes::Data;
+use crate::bench::machine::{self, Machine, Tally, hash, pattern, shuffled, size};
+use crate::bench::raw::{Pages, Parts, Raw};
 use crate::bench::report::{Report, Row, Runs, Unit};
 use crate::error::CliError;
 
@@ -20,6 +23,8 @@ const KERNELS: [&str; 5] = [
     "touch_spans<true>",
     "touch_lanes",
 ];
+/// Where the pages live with several neighbours.
+const KERNELS_OF_HOMES: [&str; 2] = ["touch_homes_warps", "touch_homes_spans"];
 /// An entry of the order: the page is written.
 const WRITTEN: u32 = 1 << 31;
 
@@ -115,11 +120,12 @@ fn data_bytes(args: &FaultsArgs, page_bytes: u64, cuda: bool) -> Result<u64, Cli
     Ok(pages * page_bytes)
 }
 
-/// Whose memory the pages come from: their home, or the neighbour that lends memory to keep them.
-fn source_of(args: &FaultsArgs) -> HomeArg {
-    match args.machine.borrow.first() {
-        Some(loan) => HomeArg::Gpu(loan.gpu),
-        None => args.home,
+/// Whose memory the pages come from: their homes, or the neighbours that lend memory to keep them.
+fn sources_of(args: &FaultsArgs) -> Vec<HomeArg> {
+    let lenders = args.machine.borrow.iter().map(|loan| HomeArg::Gpu(loan.gpu));
+    match args.machine.borrow.is_empty() {
+        false => lenders.collect(),
+        true => args.home.clone(),
     }
 }
 
@@ -158,6 +164,7 @@ impl Plan {
                 "lanes with a page each only read: leave out --writes, or use --access warp or span".to_owned(),
             ));
         }
+        homes::check(args, &access)?;
         let frames = match (args.frames, args.frames_share.as_slice()) {
             (Some(count), _) => vec![Frames::Count(count)],
             (_, []) if cuda => vec![Frames::Share(Share(1.0)), Frames::Share(Share(0.25))],
@@ -178,7 +185,7 @@ struct Faults<'a> {
     machine: Machine,
     module: Module,
     tally: Tally,
-    data: Region<u64>,
+    data: Data,
     integrity: Integrity,
     page_bytes: u64,
     pages: u64,
@@ -204,19 +211,16 @@ impl<'a> Faults<'a> {
         };
         let guarded = integrity != Integrity::Unchecked;
         let machine = Machine::open_with(&args.machine, page_bytes, frames, guarded)?;
-        let words = data_bytes / 8;
-        let data = machine.vm.region::<u64>().name("data").integrity(integrity);
-        let data = machine::at_home(data, args.home)
-            .from_vec(fill(words, pattern)?)
-            .map_err(CliError::Bench)?;
-        // Each page is to be a fault.
-        data.advise(Advice::Random).map_err(CliError::Bench)?;
+        let kernels: &[&str] = match args.home.len() {
+            1 => &KERNELS,
+            _ => &KERNELS_OF_HOMES,
+        };
         Ok(Self {
             args,
-            module: machine.compile_for("bench/faults.cu", SOURCE, &KERNELS, source_of(args))?,
+            module: machine.compile_for("bench/faults.cu", SOURCE, kernels, sources_of(args)[0])?,
             tally: Tally::new(&machine)?,
+            data: Data::new(&machine, &args.home, integrity, data_bytes)?,
             machine,
-            data,
             integrity,
             page_bytes,
             pages,
@@ -228,6 +232,8 @@ impl<'a> Faults<'a> {
 
     fn kernel(&self, access: Access, write: bool) -> Result<Kernel, CliError> {
         let name = match (access, write) {
+            (Access::Warp, _) if self.args.home.len() > 1 => "touch_homes_warps",
+            (Access::Span, _) if self.args.home.len() > 1 => "touch_homes_spans",
             (Access::Warp, false) => "touch_warps<false>",
             (Access::Warp, true) => "touch_warps<true>",
             (Access::Span, false) => "touch_spans<false>",
@@ -278,23 +284,18 @@ impl<'a> Faults<'a> {
         // Where memory is borrowed, a launch that does not count leaves the pages there.
         for run in 0..repeat + u32::from(lent) {
             if !lent {
-                self.data.evict().map_err(CliError::Bench)?;
+                self.data.evict()?;
             }
             self.round += 1;
             let rounds = self.machine.upload(&self.rounds)?;
             let before = self.machine.vm.stats().map_err(CliError::Bench)?;
-            let args = (
-                &self.data,
+            let seconds = self.launch(
+                &kernel,
+                shape(config.clone(), work.access),
                 &order_there,
-                touched,
-                self.machine.page_words,
                 &rounds,
-                self.round,
-                self.tally.arg(),
-            );
-            let (seconds, _) = self
-                .tally
-                .run(&kernel, shape(config.clone(), work.access), args, touched)?;
+                touched,
+            )?;
             stats = self.machine.vm.stats().map_err(CliError::Bench)?.difference(&before);
             self.check_cold(&stats, work, touched)?;
             for &entry in order.iter().filter(|entry| **entry & WRITTEN != 0) {
@@ -330,6 +331,30 @@ impl<'a> Faults<'a> {
         Ok((self.with_options(row, &stats), stats))
     }
 
+    /// Touches `touched` pages in that order; the seconds that it took.
+    fn launch(
+        &self,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        order: &Buffer<u32>,
+        rounds: &Buffer<u32>,
+        touched: u64,
+    ) -> Result<f64, CliError> {
+        let (page_words, round, tally) = (self.machine.page_words, self.round, self.tally.arg());
+        let ran = match self.data.several() {
+            None => {
+                let data = self.data.first();
+                let args = (data, order, touched, page_words, rounds, round, tally);
+                self.tally.run(kernel, config, args, touched)
+            }
+            Some(([a, b, c], homes)) => {
+                let args = (a, b, c, homes, order, touched, page_words, tally);
+                self.tally.run(kernel, config, args, touched)
+            }
+        };
+        Ok(ran?.0)
+    }
+
     /// The row with what only some runs have: checksums, a loan, another home.
     fn with_options(&self, row: Row, stats: &Stats) -> Row {
         let row = match (self.args.integrity, self.integrity) {
@@ -348,9 +373,10 @@ impl<'a> Faults<'a> {
                     stats.mirrored as f64 * 100.0 / stats.pages_fetched.max(1) as f64,
                 )
         };
-        match self.args.home {
-            HomeArg::Host => row,
-            HomeArg::Gpu(ordinal) => row.with("home", format!("gpu:{ordinal}")),
+        let row = machine::beside(row, &self.args.machine);
+        match self.args.home.as_slice() {
+            [HomeArg::Host] => row,
+            homes => row.with("home", homes::names(homes)),
         }
     }
 
@@ -375,10 +401,11 @@ impl<'a> Faults<'a> {
 
     /// Compares every word at home with what the launches so far have made of it; the pages compared.
     fn check_home(&self) -> Result<u64, CliError> {
-        let words = self.data.to_vec().map_err(CliError::Bench)?;
+        let data = self.data.first();
+        let words = data.to_vec().map_err(CliError::Bench)?;
         let (page_words, rounds) = (self.machine.page_words, &self.rounds);
         let step = page_words / 32;
-        let wrong = machine::sum(self.data.len(), |index| {
+        let wrong = machine::sum(data.len(), |index| {
             let (page, offset) = (index / page_words, index % page_words);
             let touched = offset % step == page % step;
             let added = if touched { rounds[page as usize] } else { 0 };
@@ -419,19 +446,32 @@ fn zipf(pages: u64, seed: u64) -> Vec<u32> {
 /// Bare page kernels over memory of the same kind, measured once for each order and each share of writes.
 struct Ceilings<'a> {
     raw: Raw<'a>,
+    /// The pages with all neighbours that they come from, where those are several.
+    parts: Option<Parts>,
+    sources: usize,
     page_bytes: u64,
     sparse: u64,
     fetch: HashMap<bool, Runs>,
+    fetch_parts: HashMap<bool, Runs>,
     both: HashMap<u32, Runs>,
 }
 
 impl<'a> Ceilings<'a> {
     fn new(machine: &'a Machine, args: &FaultsArgs, page_bytes: u64, bytes: u64) -> Result<Self, CliError> {
+        let sources = sources_of(args);
+        let raw = Raw::new(machine, sources[0], bytes)?;
+        let parts = match sources.len() {
+            1 => None,
+            _ => Some(raw.parts(&sources, page_bytes)?),
+        };
         Ok(Self {
-            raw: Raw::new(machine, source_of(args), bytes)?,
+            raw,
+            parts,
+            sources: sources.len(),
             page_bytes,
             sparse: args.sparse.unwrap_or(u64::MAX),
             fetch: HashMap::new(),
+            fetch_parts: HashMap::new(),
             both: HashMap::new(),
         })
     }
@@ -439,22 +479,12 @@ impl<'a> Ceilings<'a> {
     /// The row with its ceiling: reading alone, or reading while as many pages as in the row flow back.
     fn beside(&mut self, row: Row, work: Work, stats: &Stats, repeat: u32) -> Result<Row, CliError> {
         let random = work.pattern != Pattern::Sequential;
-        let alone = match self.fetch.get(&random) {
-            Some(runs) => runs.clone(),
-            None => {
-                let pages = self.raw.pages(self.page_bytes, random)?;
-                let pages = match self.sparse.min(pages.count) {
-                    count if count < pages.count => {
-                        let order = shuffled(pages.count, 7);
-                        self.raw.ordered(self.page_bytes, &order[..count as usize])?
-                    }
-                    _ => pages,
-                };
-                let runs = millions(&self.raw.fetch(&pages, repeat)?);
-                self.fetch.insert(random, runs.clone());
-                runs
-            }
-        };
+        let alone = self.reads(random, repeat)?;
+        if let Some(runs) = self.reads_of_parts(random, repeat)? {
+            let ceiling = format!("bare page reads from {} GPUs", self.sources);
+            let row = row.and("bare reads from one M pages/s", alone.median());
+            return Ok(row.ceiling(&ceiling, &runs));
+        }
         let back = (stats.pages_written_back + stats.victims_copied) as f64 / stats.pages_fetched.max(1) as f64;
         let percent = (back * 100.0).round() as u32;
         if percent == 0 {
@@ -473,6 +503,38 @@ impl<'a> Ceilings<'a> {
         Ok(row
             .ceiling("bare page reads and writes together", &both)
             .and("of bare reads %", of_reads * 100.0))
+    }
+
+    /// Millions of pages a second from one home.
+    fn reads(&mut self, random: bool, repeat: u32) -> Result<Runs, CliError> {
+        if let Some(runs) = self.fetch.get(&random) {
+            return Ok(runs.clone());
+        }
+        let runs = millions(&self.raw.fetch(&self.pages(random)?, repeat)?);
+        self.fetch.insert(random, runs.clone());
+        Ok(runs)
+    }
+
+    /// Millions of pages a second from several sources in turn, where there are several.
+    fn reads_of_parts(&mut self, random: bool, repeat: u32) -> Result<Option<Runs>, CliError> {
+        let Some(parts) = &self.parts else {
+            return Ok(None);
+        };
+        let runs = match self.fetch_parts.get(&random) {
+            Some(runs) => runs.clone(),
+            None => millions(&self.raw.fetch_parts(parts, &self.pages(random)?, repeat)?),
+        };
+        self.fetch_parts.insert(random, runs.clone());
+        Ok(Some(runs))
+    }
+
+    fn pages(&self, random: bool) -> Result<Pages, CliError> {
+        let pages = self.raw.pages(self.page_bytes, random)?;
+        if self.sparse >= pages.count {
+            return Ok(pages);
+        }
+        let order = shuffled(pages.count, 7);
+        self.raw.ordered(self.page_bytes, &order[..self.sparse as usize])
     }
 }
 

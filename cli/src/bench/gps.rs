@@ -24,7 +24,7 @@ pub struct GpsArgs {
     pub machine: MachineArgs,
 
     /// The GPUs of one virtual memory, instead of those that there are: sim,sim or cuda:0,cuda:1.
-    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers"])]
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',', num_args = 1, conflicts_with_all = ["gpu", "workers", "beside"])]
     pub gpus: Vec<Gpu>,
 
     /// How many of the GPUs have a part of the work, with commas between: 1 to 16. Without it: all that --gpus names, else 2, 4, 8 and 16

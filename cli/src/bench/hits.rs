@@ -174,6 +174,7 @@ impl<'a> Hits<'a> {
                     .with("data", size(self.words * 4))
                     .with("access", access)
                     .verified(self.count(walk), "words in a sum");
+                let row = machine::beside(row, &self.args.machine);
                 if access == "raw pointer" {
                     row
                 } else {

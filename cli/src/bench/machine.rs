@@ -16,7 +16,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::args::MachineArgs;
 use crate::bench::args::{HomeArg, Share};
 use crate::bench::door::{Door, kernel_driver};
-use crate::bench::report::Facts;
+use crate::bench::report::{Facts, Row};
 use crate::error::CliError;
 
 /// Longest that one launch may run; a kernel that takes longer does not get on.
@@ -112,6 +112,14 @@ pub fn at_home<T: bytemuck::Pod>(region: RegionBuilder<T>, home: HomeArg) -> Reg
     match home {
         HomeArg::Host => region,
         HomeArg::Gpu(ordinal) => region.home_on_gpu(ordinal),
+    }
+}
+
+/// The row with how many further GPUs the virtual memory has.
+pub fn beside(row: Row, args: &MachineArgs) -> Row {
+    match args.beside.len() {
+        0 => row,
+        count => row.with("GPUs beside", count),
     }
 }
 

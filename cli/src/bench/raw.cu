@@ -28,6 +28,18 @@ __global__ void copy_pages(u64 home, u64 frames, const u32* order, u64 count, u6
     if (lane_id() == 0) add_tally(tally, kDone, done);
 }
 
+// As `copy_pages`, of memory in several parts: page p is page p / part_count of part p % part_count.
+__global__ void copy_parts(const u64* parts, u32 part_count, u64 frames, const u32* order, u64 count, u64 page_words,
+                           u32 back, u64* tally) {
+    u64 done = 0;
+    for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
+        u64 page = parts[order[n] % part_count] + order[n] / part_count * page_words * 8;
+        u64 slot = frames + n * page_words * 8;
+        copy_page(back ? slot : page, back ? page : slot, page_words);
+    }
+    if (lane_id() == 0) add_tally(tally, kDone, done);
+}
+
 // Warps with an even number bring the first `reads` pages of the order, those with an odd number write the pages from
 // `split` on back.
 __global__ void copy_both(u64 home, u64 frames, const u32* order, u64 reads, u64 split, u64 writes, u64 page_words,

@@ -8,10 +8,11 @@ use crate::bench::report::Runs;
 use crate::error::CliError;
 
 const SOURCE: &str = include_str!("raw.cu");
-const KERNELS: [&str; 10] = [
+const KERNELS: [&str; 11] = [
     "fill_pattern",
     "clear_words",
     "copy_pages",
+    "copy_parts",
     "copy_both",
     "check_pages",
     "check_words",
@@ -317,6 +318,60 @@ impl<'a> Raw<'a> {
         }
         times.sort_by(f64::total_cmp);
         Ok(times)
+    }
+}
+
+/// The same pages in the memory of several neighbours, page by page in turn.
+pub struct Parts {
+    /// Held for the kernels alone.
+    _memory: Vec<RawMemory>,
+    addresses: Buffer<u64>,
+    count: u32,
+}
+
+impl Raw<'_> {
+    /// The pages with those neighbours. What frames hold is lost.
+    pub fn parts(&self, homes: &[HomeArg], page_bytes: u64) -> Result<Parts, CliError> {
+        let each = self.bytes.div_ceil(page_bytes).div_ceil(homes.len() as u64) * page_bytes;
+        let memory: Result<Vec<_>, _> = homes.iter().map(|&home| self.machine.memory(home, each)).collect();
+        let memory = memory?;
+        let addresses: Vec<u64> = memory.iter().map(RawMemory::addr).collect();
+        let parts = Parts {
+            addresses: self.machine.upload(&addresses)?,
+            count: homes.len() as u32,
+            _memory: memory,
+        };
+        self.fill(self.frames.addr())?;
+        self.copy_parts(&parts, &self.pages(page_bytes, false)?, true)?;
+        Ok(parts)
+    }
+
+    /// Pages a second from several neighbours into frames, once for each run. Every word is verified.
+    pub fn fetch_parts(&self, parts: &Parts, pages: &Pages, runs: u32) -> Result<Runs, CliError> {
+        let once = |_| {
+            self.clear_frames()?;
+            let seconds = self.copy_parts(parts, pages, false)?;
+            self.check(self.frames.addr(), pages, 0, pages.count, true)?;
+            Ok(pages.count as f64 / seconds)
+        };
+        Ok(Runs((0..runs).map(once).collect::<Result<_, CliError>>()?))
+    }
+
+    /// Copies pages to frames or back; the seconds that it took.
+    fn copy_parts(&self, parts: &Parts, pages: &Pages, back: bool) -> Result<f64, CliError> {
+        let (config, _) = self.machine.many_warps();
+        let args = (
+            &parts.addresses,
+            parts.count,
+            self.frames.addr(),
+            &pages.order,
+            pages.count,
+            pages.words,
+            u32::from(back),
+            self.tally.arg(),
+        );
+        let (seconds, _) = self.tally.run(&self.kernel("copy_parts")?, config, args, pages.count)?;
+        Ok(seconds)
     }
 }
 

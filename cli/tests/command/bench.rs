@@ -109,6 +109,35 @@ fn spans_that_have_no_frames_are_left_out_with_the_reason() {
 }
 
 #[test]
+fn faults_from_three_neighbours_beside_bare_reads_from_the_same() {
+    let loans = "--borrow 1:16MiB --borrow 2:16MiB --borrow 3:16MiB";
+    let common = "faults --transport direct --data 1MiB --frames-share 1/4 --repeat 1";
+    for homes in ["", "--home gpu:1,gpu:2,gpu:3", "--home gpu:3,gpu:1"] {
+        let report = report(&format!("{common} {loans} {homes}"));
+        let rows = rows(&report);
+        assert_eq!(rows.len(), 2, "a[i] and spans");
+        for row in rows {
+            assert_eq!(row["ceiling_name"], "bare page reads from 3 GPUs", "{row}");
+            assert!(row["more"]["bare reads from one M pages/s"].as_f64().unwrap() > 0.0);
+            assert_eq!(row["verified"], 256, "{row}");
+        }
+    }
+}
+
+#[test]
+fn one_gpu_with_others_in_its_virtual_memory() {
+    for (arguments, count) in [
+        ("faults --transport direct --data 1MiB --access warp", "3"),
+        ("hits --data 256KiB --page-size 4KiB", "15"),
+    ] {
+        let others = vec!["sim"; count.parse().unwrap()].join(",");
+        for row in rows(&report(&format!("{arguments} --repeat 1 --beside {others}"))) {
+            assert_eq!(parameter(&row, "GPUs beside"), count, "{row}");
+        }
+    }
+}
+
+#[test]
 fn latency_by_lanes_and_crowds() {
     let report = report("latency --faults 32 --lanes 1,8,32 --crowd 4 --page-size 4KiB,64KiB --repeat 1");
     let rows = rows(&report);
@@ -456,6 +485,14 @@ fn options_that_do_not_fit_are_refused() {
         (
             "faults --gpu sim --lanes-apart --writes 50",
             "lanes with a page each only read",
+        ),
+        (
+            "faults --gpu sim --transport direct --home gpu:1,gpu:2,gpu:3,gpu:4",
+            "it is host, or one to 3 neighbours gpu:N",
+        ),
+        (
+            "faults --gpu sim --transport direct --home gpu:1,gpu:2 --writes 50",
+            "several homes are read by warps and spans",
         ),
         ("hits --gpu sim --data 4KiB", "hits take one page of 64 KiB to 16 GiB"),
         ("limits --gpu sim --data 4KiB --page-size 4KiB", "two pages of 4 KiB"),

@@ -283,6 +283,7 @@ pub const FILES: &[File] = &[
             plain("fill_pattern", 16),
             plain("clear_words", 16),
             plain("copy_pages", 72),
+            plain("copy_parts", 72),
             plain("copy_both", 72),
             plain("check_pages", 48),
             plain("time_pages", 72),
@@ -331,6 +332,8 @@ pub const FILES: &[File] = &[
             capped("touch_spans<false>", 128, 0, 1000, 0),
             capped("touch_spans<true>", 128, 0, 450, 0),
             capped("touch_lanes", 128, 0, 1000, 0),
+            capped("touch_homes_warps", 128, 0, 400, 0),
+            capped("touch_homes_spans", 128, 0, 1000, 0),
         ],
     },
     File {

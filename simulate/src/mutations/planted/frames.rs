@@ -89,7 +89,7 @@ pub(super) static ALL: [Mutation; 8] = [
         "who ends a change waits for those who work on it",
         &[plant(
             RESIZE,
-            "    while (ld_relaxed_gpu(&pool->helpers) && !aborted()) sleep_ns(64);\n",
+            "    while (ld_relaxed_gpu(&pool->helpers) && !aborted(vm)) sleep_ns(64);\n",
             "",
         )],
         ResizeDirect,

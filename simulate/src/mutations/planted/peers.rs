@@ -82,7 +82,7 @@ pub(super) static ALL: [Mutation; 12] = [
             CLOCK,
             "        u64 seen = ld_relaxed_gpu(word);\n        if (!is_resident(seen)",
             "        u64 seen = ld_relaxed_gpu(word);\n        \
-             while (is_resident(seen) && frame_of(seen) == frame && pins_of(seen) && !aborted()) {\n            \
+             while (is_resident(seen) && frame_of(seen) == frame && pins_of(seen) && !aborted(vm)) {\n            \
              sleep_ns(100);\n            seen = ld_relaxed_gpu(word);\n        }\n        if (!is_resident(seen)",
         )],
         Workload::Spans,

@@ -203,7 +203,7 @@ pub(super) static ALL: [Mutation; 22] = [
         &[plant(
             FAULT,
             "    u32 direct = kNoFrame;\n    if (frames == 0) {\n        if (!may_wait) return grant;",
-            "    u32 direct = kNoFrame;\n    Wait hold(vm->wait_limit_ns);\n    \
+            "    u32 direct = kNoFrame;\n    Wait hold(vm);\n    \
              while (pooled && frames && frames < want && hold.again()) {\n        \
              turn_clock(vm, kClockWindow, 1, nullptr, 0);\n        reap_all(vm, kClockWindow);\n        \
              frames += pool_reserve(vm, want - frames);\n    }\n    \
