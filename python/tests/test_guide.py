@@ -23,6 +23,6 @@ def test_there_are_some() -> None:
     assert len(list(programs())) >= 3
 
 
-@pytest.mark.parametrize("place, program", programs())
+@pytest.mark.parametrize("place, program", list(programs()))
 def test_program(place: str, program: str) -> None:
     exec(compile(program, place, "exec"), {})
