@@ -130,8 +130,3 @@ pub use vm::{Vm, VmGpu};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct ReadmeIsTested;
-
-/// So is the program of the guide to ports.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/PORTING.md")]
-pub struct PortingIsTested;

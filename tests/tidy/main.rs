@@ -5,6 +5,8 @@ mod limits;
 
 use std::path::{Path, PathBuf};
 
+use pulldown_cmark::{Event, Parser, Tag};
+
 /// Every text file of the repository that people write, by its path from the root.
 fn files() -> Vec<(PathBuf, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -186,12 +188,25 @@ fn tests_that_can_be_repeated_say_how() {
     );
 }
 
+/// Where the guide, which is read elsewhere as well, finds the documents beside it.
+const REPOSITORY: &str = "https://github.com/gpuvm/gpuvm/blob/main/";
+
 /// The targets of a Markdown text's links, without those to other hosts.
-fn links(text: &str) -> impl Iterator<Item = &str> {
-    text.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
-        .filter(|target| !target.contains("://"))
+fn links(text: &str) -> impl Iterator<Item = String> {
+    let targets = Parser::new(text).filter_map(|event| match event {
+        Event::Start(Tag::Link { dest_url, .. }) => Some(dest_url.to_string()),
+        _ => None,
+    });
+    targets.filter(|target| !target.contains("://") || target.starts_with(REPOSITORY))
+}
+
+/// The file that a link of the document `from` leads to, both by their paths from the root.
+fn linked(from: &Path, file: &str) -> PathBuf {
+    match (file, file.strip_prefix(REPOSITORY)) {
+        ("", _) => from.to_owned(),
+        (_, Some(file)) => file.into(),
+        (_, None) => from.parent().expect("in a folder").join(file),
+    }
 }
 
 /// A heading's anchor as GitHub makes it.
@@ -217,11 +232,8 @@ fn links_of_documents_lead_somewhere() {
     for (path, text) in &documents {
         for target in links(text) {
             looked_at += 1;
-            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-            let to = match file {
-                "" => root.join(path),
-                _ => root.join(path).parent().expect("in a folder").join(file),
-            };
+            let (file, heading) = target.split_once('#').unwrap_or((&target, ""));
+            let to = root.join(linked(path, file));
             let found = match heading {
                 "" => to.exists(),
                 _ => std::fs::read_to_string(&to).is_ok_and(|text| has_anchor(&text, heading)),
@@ -234,9 +246,15 @@ fn links_of_documents_lead_somewhere() {
     report("a relative link names a file, and its anchor a heading", broken);
     assert!(looked_at > 20, "only {looked_at} links were found");
     assert_eq!(
-        links("[a](b.md#c), [d](https://e.org) and [f](#g)").collect::<Vec<_>>(),
+        links("[a](b.md#c), [d](https://e.org) and [f](#g), `[h](i)`").collect::<Vec<_>>(),
         ["b.md#c", "#g"]
     );
+    let here = format!("{REPOSITORY}docs/b.md#c");
+    assert_eq!(links(&format!("[a]({here})")).collect::<Vec<_>>(), [here.as_str()]);
+    let from = Path::new("docs/guide/src/a.md");
+    assert_eq!(linked(from, ""), from);
+    assert_eq!(linked(from, "b.md"), Path::new("docs/guide/src/b.md"));
+    assert_eq!(linked(from, here.trim_end_matches("#c")), Path::new("docs/b.md"));
     assert_eq!(anchor("## 10. Two `homes`, each page"), "10-two-homes-each-page");
     assert!(has_anchor("# One\ntext\n## A b", "a-b") && !has_anchor("text a-b", "a-b"));
 }

@@ -1,17 +1,20 @@
-//! What the repository's own commands do: installs the C library, so that tests can, too.
+//! What the repository's own commands do: installs the C library, so that tests can, too; packs the crates that are published.
 
 mod link;
+mod package;
 
 use std::{
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
 };
 
 pub use link::symbols;
+pub use package::{Packed, install_command, package};
 
-/// What cannot be installed, and why.
+/// What could not be done, and why.
 #[derive(Debug, thiserror::Error)]
-pub enum InstallError {
+pub enum TaskError {
     /// A file or a folder.
     #[error("cannot {doing} {}", path.display())]
     File {
@@ -45,16 +48,22 @@ pub enum InstallError {
     /// A build without the library.
     #[error("cargo built gpuvm-capi and named no static library; run cargo clean -p gpuvm-capi and try again")]
     NoLibrary,
+    /// An answer of cargo that is none.
+    #[error("cannot understand what cargo metadata answered")]
+    Metadata(#[source] serde_json::Error),
+    /// Packages that nobody could build or find.
+    #[error("packages are incomplete:\n  {}", .0.join("\n  "))]
+    Incomplete(Vec<String>),
 }
 
 /// Says what was done with a path when it failed.
 trait Doing<T> {
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, InstallError>;
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, TaskError>;
 }
 
 impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: &'static str, path: &Path) -> Result<T, InstallError> {
-        self.map_err(|source| InstallError::File {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, TaskError> {
+        self.map_err(|source| TaskError::File {
             doing,
             path: path.to_owned(),
             source,
@@ -70,12 +79,17 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The cargo that runs this, or the one on the path.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// Installs the C library below `prefix`: `lib/libgpuvm.so`, which is linked from the static library `archive` of gpuvm-capi, the headers, and
 /// what CMake and pkg-config read. All of it may be moved together afterwards.
 ///
 /// # Errors
-/// [`InstallError`].
-pub fn install(archive: &Path, prefix: &Path) -> Result<(), InstallError> {
+/// [`TaskError`].
+pub fn install(archive: &Path, prefix: &Path) -> Result<(), TaskError> {
     let root = root();
     let (lib, include) = (prefix.join("lib"), prefix.join("include"));
     make_dir(&lib)?;
@@ -105,12 +119,12 @@ pub fn install(archive: &Path, prefix: &Path) -> Result<(), InstallError> {
     Ok(())
 }
 
-fn make_dir(path: &Path) -> Result<(), InstallError> {
+fn make_dir(path: &Path) -> Result<(), TaskError> {
     fs::create_dir_all(path).doing("make", path)
 }
 
 /// A link in the place of what was there.
-fn link_to(path: &Path, target: &str) -> Result<(), InstallError> {
+fn link_to(path: &Path, target: &str) -> Result<(), TaskError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).doing("replace", path),
         _ => std::os::unix::fs::symlink(target, path).doing("link", path),
@@ -118,7 +132,7 @@ fn link_to(path: &Path, target: &str) -> Result<(), InstallError> {
 }
 
 /// Copies all files of a folder and of those in it.
-fn copy_all(from: &Path, to: &Path) -> Result<(), InstallError> {
+fn copy_all(from: &Path, to: &Path) -> Result<(), TaskError> {
     make_dir(to)?;
     for entry in fs::read_dir(from).doing("read", from)? {
         let entry = entry.doing("read", from)?;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::{Doing, InstallError, VERSION};
+use crate::{Doing, TaskError, VERSION};
 
 /// Libraries of the system that Rust's standard library and the bindings use.
 const LIBRARIES: [&str; 6] = ["-lgcc_s", "-lpthread", "-ldl", "-lrt", "-lm", "-lc"];
@@ -20,7 +20,7 @@ pub fn symbols(script: &str) -> Vec<&str> {
 }
 
 /// Links the static library to a shared one.
-pub fn shared_library(archive: &Path, script: &Path, to: &Path) -> Result<(), InstallError> {
+pub fn shared_library(archive: &Path, script: &Path, to: &Path) -> Result<(), TaskError> {
     let text = fs::read_to_string(script).doing("read", script)?;
     let mut cc = Command::new("cc");
     cc.arg("-shared").arg("-o").arg(to);
@@ -39,14 +39,14 @@ pub fn shared_library(archive: &Path, script: &Path, to: &Path) -> Result<(), In
         "-Wl,--strip-debug",
     ]);
     cc.arg(archive).args(LIBRARIES);
-    let output = cc.output().map_err(|source| InstallError::Program {
+    let output = cc.output().map_err(|source| TaskError::Program {
         program: "cc",
         package: "gcc",
         source,
     })?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(InstallError::Failed {
+        false => Err(TaskError::Failed {
             program: "cc",
             output: String::from_utf8_lossy(&output.stderr).into_owned(),
         }),

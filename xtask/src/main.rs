@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use xtask::InstallError;
+use xtask::TaskError;
 
 /// Commands of the repository.
 #[derive(Parser)]
@@ -26,12 +26,17 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
+    /// Packs the crates that are published, as `cargo publish` would, and checks that each package is complete
+    Package {
+        /// Installs the command gpuvm from the packages alone and runs it, which builds everything: minutes
+        #[arg(long)]
+        install: bool,
+    },
 }
 
 /// Builds gpuvm-capi and finds its static library.
-fn build(release: bool) -> Result<PathBuf, InstallError> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
+fn build(release: bool) -> Result<PathBuf, TaskError> {
+    let mut build = Command::new(xtask::cargo());
     build.args([
         "build",
         "--locked",
@@ -42,14 +47,14 @@ fn build(release: bool) -> Result<PathBuf, InstallError> {
     ]);
     build.args(release.then_some("--release"));
     let output = build.current_dir(xtask::root()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|source| InstallError::Program {
+    let output = output.map_err(|source| TaskError::Program {
         program: "cargo",
         package: "cargo",
         source,
     })?;
     if !output.status.success() {
         let output = "see above".into();
-        return Err(InstallError::Failed {
+        return Err(TaskError::Failed {
             program: "cargo",
             output,
         });
@@ -65,16 +70,35 @@ fn build(release: bool) -> Result<PathBuf, InstallError> {
             .find(|file| file.ends_with(".a"))
             .map(PathBuf::from)
     });
-    archive.ok_or(InstallError::NoLibrary)
+    archive.ok_or(TaskError::NoLibrary)
+}
+
+/// Packs, says what is in the packages, and installs the command from them where that is asked for.
+fn package(install: bool) -> Result<(), TaskError> {
+    let packages = xtask::package()?;
+    for package in &packages {
+        println!(
+            "{}: {} files, {} KiB packed",
+            package.name,
+            package.files,
+            package.bytes >> 10
+        );
+    }
+    if install {
+        print!("{}", xtask::install_command(&packages)?);
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
-    let Task::Install { prefix, release } = Args::parse().command;
-    match build(release).and_then(|archive| xtask::install(&archive, &prefix)) {
-        Ok(()) => {
-            println!("installed gpuvm {} in {}", xtask::VERSION, prefix.display());
-            ExitCode::SUCCESS
-        }
+    let done = match Args::parse().command {
+        Task::Install { prefix, release } => build(release)
+            .and_then(|archive| xtask::install(&archive, &prefix))
+            .map(|()| println!("installed gpuvm {} in {}", xtask::VERSION, prefix.display())),
+        Task::Package { install } => package(install),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", gpuvm_nic::with_causes(&error));
             ExitCode::FAILURE

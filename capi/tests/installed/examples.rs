@@ -140,13 +140,14 @@ fn a_program_of_another_version_is_told_so() {
 }
 
 #[test]
-fn the_program_of_the_page_for_users_runs() {
+fn the_programs_of_the_guide_run() {
     let prefix = Prefix::new();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/C.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once("```cpp\n").expect("a program in C++");
-    let (program, _) = rest.split_once("```").expect("its end");
-    let source = prefix.scratch().join("page.cpp");
-    std::fs::write(&source, program).unwrap();
-    ran(&mut bounded(prefix.compile(&source, &[])));
+    let blocks = gpuvm_guide::blocks("cpp");
+    assert!(!blocks.is_empty(), "the guide has no program in C++");
+    for block in blocks {
+        let source = prefix.scratch().join("guide.cpp");
+        std::fs::write(&source, block.text).unwrap();
+        println!("{}", block.place);
+        ran(&mut bounded(prefix.compile(&source, &[])));
+    }
 }

@@ -7,6 +7,7 @@ mod convert;
 mod doctor;
 mod elastic;
 mod gps;
+mod guide;
 mod profile;
 mod refusals;
 mod resize;

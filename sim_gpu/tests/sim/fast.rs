@@ -225,7 +225,7 @@ __global__ void ring(unsigned long long* doorbell) {
         &bed.kernel("ring"),
         &LaunchConfig::linear(1, 32),
         &[&arg],
-        1000,
+        0,
         callback,
     );
     launch
