@@ -91,11 +91,15 @@ fn each_of_them_has_its_own_fault_and_its_own_end() {
     let bad = world.launch("past_the_end", DeviceCode::ALL, &uses).unwrap();
     let good = world.launch("add", DeviceCode::ALL, &uses).unwrap();
     let endless = world.launch("endless", DeviceCode::ALL, &uses).unwrap();
-    assert!(refused(bad.sync()).contains("kernel `past_the_end`: element 20003"));
-    good.sync().unwrap();
-    assert!(!endless.is_done());
+    let (faulted, added, spinning) = (bad.sync(), good.sync(), !endless.is_done());
     endless.abort();
-    assert!(refused(endless.sync()).contains("kernel `endless` was stopped"));
+    let stopped = endless.sync();
+    let told = refused(faulted);
+    assert!(told.contains("kernel `past_the_end`") && told.contains("20003"), "{told}");
+    added.unwrap();
+    assert!(spinning);
+    let told = refused(stopped);
+    assert!(told.contains("kernel `endless` was stopped"), "{told}");
     assert_eq!(to.to_vec().unwrap(), (0..N as u32).collect::<Vec<_>>());
 }
 
