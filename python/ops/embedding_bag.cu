@@ -6,7 +6,7 @@ template <class T>
 __global__ void __launch_bounds__(128, 4)
     embedding_bag(in<T> table, const long long* ids, const long long* starts, T* out, unsigned long long width,
                   unsigned long long bags, unsigned mean) {
-    for (u64 bag = warp(); bag < bags && !__any_sync(kWholeWarp, stopped()); bag += warps()) {
+    for (u64 bag = warp(); bag < bags && !__any_sync(kWholeWarp, stopped(table)); bag += warps()) {
         i64 begin = starts[bag], end = starts[bag + 1];
         T scale = mean && end > begin ? T(end - begin) : T(1);
         auto add = [&](const auto& table) {

@@ -8,7 +8,7 @@ template <class T>
 __global__ void __launch_bounds__(128, 4)
     distances(in<T> vectors, const T* queries, T* distances, unsigned long long width, unsigned long long first,
               unsigned long long count, unsigned long long query_count) {
-    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped()); at += warps()) {
+    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped(vectors)); at += warps()) {
         u64 begin = (first + at) * width;
         auto measure = [&](const auto& vectors) {
             auto part = hold(vectors, begin, width);

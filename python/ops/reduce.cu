@@ -7,7 +7,7 @@ constexpr u64 kElements = 1024;
 template <class T, class Use>
 __device__ void each(const in<T>& a, u64 count, Use use) {
     auto walk = [&](const auto& a) {
-        for (u64 begin = warp() * kElements; begin < count && !__any_sync(kWholeWarp, stopped());
+        for (u64 begin = warp() * kElements; begin < count && !__any_sync(kWholeWarp, stopped(a));
              begin += warps() * kElements)
             share(a, begin, least(kElements, count - begin), [&](u64, T value) { use(value); });
     };

@@ -4,7 +4,7 @@
 template <class T, class I>
 __global__ void __launch_bounds__(128, 4)
     spmv(const long long* starts, in<I> columns, in<T> values, const T* x, T* y, unsigned long long rows) {
-    for (u64 row = warp(); row < rows && !__any_sync(kWholeWarp, stopped()); row += warps()) {
+    for (u64 row = warp(); row < rows && !__any_sync(kWholeWarp, stopped(values)); row += warps()) {
         u64 begin = static_cast<u64>(starts[row]), end = static_cast<u64>(starts[row + 1]);
         T sum = 0;
         auto multiply = [&](const auto& columns, const auto& values) {

@@ -6,7 +6,7 @@
 template <class T>
 __global__ void __launch_bounds__(128, 4)
     take(in<T> table, const long long* ids, T* out, unsigned long long width, unsigned long long count) {
-    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped()); at += warps()) {
+    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped(table)); at += warps()) {
         u64 first = static_cast<u64>(ids[at]) * width, to = at * width;
         auto copy = [&](const auto& table) {
             share(table, first, width, [&](u64 i, T value) { out[to + (i - first)] = value; });
@@ -27,7 +27,7 @@ __device__ inline void add(long long* to, long long value) {
 template <class T>
 __global__ void __launch_bounds__(128, 4) scatter_add(inout<T> table, const long long* ids, const T* values,
                                                       unsigned long long width, unsigned long long count) {
-    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped()); at += warps()) {
+    for (u64 at = warp(); at < count && !__any_sync(kWholeWarp, stopped(table)); at += warps()) {
         u64 first = static_cast<u64>(ids[at]) * width, from = at * width;
         for (u64 done = 0; done < width;) {
             auto part = table.pin(first + done);
