@@ -26,6 +26,7 @@ use crate::{
     node::Node,
     plan::{Settings, TransportKind},
     queues::Queues,
+    timeline::{GpuTimeline, Span},
 };
 
 mod bring_up;
@@ -139,6 +140,8 @@ pub(crate) struct PagedGpu {
     stream: Arc<dyn Stream>,
     state: Mutex<GpuState>,
     lost: OnceLock<Lost>,
+    /// None where nobody asked for one.
+    timeline: Option<Arc<GpuTimeline>>,
     peers: Arc<Mutex<Peers>>,
     transport: TransportKind,
     settings: Arc<Settings>,
@@ -313,6 +316,17 @@ impl PagedGpu {
         }
     }
 
+    /// Something that the host begins to do here, until it is dropped: for the timeline, and for tools that watch the process.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, label: impl FnOnce() -> String) -> Span {
+        Span::new(self.timeline.as_ref(), label)
+    }
+
+    /// None where nobody asked for one.
+    pub fn timeline(&self) -> Option<&Arc<GpuTimeline>> {
+        self.timeline.as_ref()
+    }
+
     /// What the device library counted.
     pub fn meters(&self) -> &Meters {
         &self.meters
@@ -400,6 +414,9 @@ impl Drop for PagedGpu {
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
             launch.settle();
+        }
+        if let Some(timeline) = &self.timeline {
+            timeline.end();
         }
     }
 }

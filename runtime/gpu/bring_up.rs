@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, VmDesc};
 use gpuvm_nic::Nic;
 use parking_lot::Mutex;
@@ -29,6 +29,7 @@ use crate::{
     plan::{QueuePlan, Settings},
     queues::{QueueShape, Queues, StepKeeper, start_keeper},
     tenancy,
+    timeline::{GpuTimeline, Sheet},
 };
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
@@ -47,6 +48,7 @@ impl PagedGpu {
         plan: &QueuePlan,
         machines: Machines,
         local_homes: &[Arc<LocalHome>],
+        sheet: Option<&Arc<Sheet>>,
     ) -> Result<Arc<Self>> {
         let Machines { gpu, nics, nodes } = machines;
         let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
@@ -69,6 +71,9 @@ impl PagedGpu {
         let victims = Victims::new(&*gpu, transport, settings)?;
         let mirrors = Mirrors::new(&*gpu, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
+        let timeline = settings.timeline.as_ref().zip(sheet);
+        let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
+        let timeline = timeline.transpose()?;
         let gpu = Arc::new(Self {
             place,
             threads: Mutex::default(),
@@ -83,8 +88,8 @@ impl PagedGpu {
             regions,
             meters,
             launch_states: StatePool::new(),
-            desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
-            support: Support::compile(&*gpu, &options)?,
+            desc: place_description(&*gpu, desc, timeline.as_deref()).doing(doing)?,
+            support: Support::compile(&*gpu, &options, timeline.is_some())?,
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
             state: Mutex::new(GpuState {
                 views: vec![None; settings.regions_max as usize],
@@ -95,6 +100,7 @@ impl PagedGpu {
                 retired: Vec::new(),
             }),
             lost: OnceLock::new(),
+            timeline,
             peers: Arc::default(),
             transport,
             settings: Arc::clone(settings),
@@ -107,6 +113,7 @@ impl PagedGpu {
         gpu.lend_frames(member.as_deref());
         gpu.keep_all()?;
         gpu.check_version()?;
+        gpu.begin_timeline()?;
         Ok(gpu)
     }
 
@@ -176,6 +183,23 @@ fn bring_up_queues(
     };
     let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;
     Ok(Some(Arc::new(queues)))
+}
+
+/// The description where lanes find it, and behind it that of the timeline, where there is one.
+fn place_description(
+    gpu: &dyn Gpu,
+    desc: VmDesc,
+    timeline: Option<&GpuTimeline>,
+) -> Result<DeviceArray<VmDesc>, GpuError> {
+    let Some(timeline) = timeline else {
+        return DeviceArray::from_slice(gpu, &[desc]);
+    };
+    const { assert!(size_of::<layout::TimelineDesc>() <= size_of::<VmDesc>()) };
+    let both = DeviceArray::zeroed(gpu, 2)?;
+    both.write(gpu, 0, &[desc])?;
+    let behind = both.addr() + size_of::<VmDesc>() as u64;
+    gpu.write(behind, bytemuck::bytes_of(&timeline.describe()))?;
+    Ok(both)
 }
 
 /// All of it for lanes.

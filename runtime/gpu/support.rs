@@ -23,13 +23,15 @@ pub(super) struct Support {
     pub pass_on: Arc<dyn Kernel>,
     pub bring_copy: Arc<dyn Kernel>,
     pub change_frames: Arc<dyn Kernel>,
+    /// None where there is no timeline.
+    pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
 }
 
 impl Support {
-    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions) -> Result<Self> {
+    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions, has_timeline: bool) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
         let names = [
             "gpuvm_version",
@@ -43,9 +45,11 @@ impl Support {
             "gpuvm_pass_on",
             "gpuvm_bring_copy",
             "gpuvm_change_frames",
+            "gpuvm_clock",
         ];
+        let there = &names[..names.len() - usize::from(!has_timeline)];
         let module = gpu
-            .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
+            .compile(&Source::new("gpuvm_support.cu", SOURCE), there, options)
             .doing(doing)?;
         let kernel = |name| module.kernel(name).doing(doing);
         Ok(Self {
@@ -60,6 +64,7 @@ impl Support {
             pass_on: kernel(names[8])?,
             bring_copy: kernel(names[9])?,
             change_frames: kernel(names[10])?,
+            clock: has_timeline.then(|| kernel(names[11])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })
@@ -80,8 +85,28 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
         (settings.guarded, "GPUVM_GUARDED"),
         (victims, "GPUVM_VICTIMS"),
         (settings.frame_capacity.is_some(), "GPUVM_RESIZABLE"),
+        (settings.timeline.is_some(), "GPUVM_TIMELINE"),
     ];
     let asked = asked.into_iter().filter(|(asked, _)| *asked);
     options.defines.extend(asked.map(|(_, name)| (name.to_owned(), None)));
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Vm, timeline::Timeline};
+
+    #[test]
+    fn kernels_get_what_was_asked_for_and_nothing_else() {
+        let names = |settings: &Settings| -> Vec<String> {
+            let made = options(TransportKind::Direct, settings, &CompileOptions::default());
+            assert!(made.include_dirs.is_empty() && made.headers.is_empty());
+            made.defines.into_iter().map(|(name, _)| name).collect()
+        };
+        let mut settings = Vm::builder().settings().clone();
+        assert_eq!(names(&settings), ["GPUVM_DIRECT_ONLY"]);
+        settings.timeline = Some(Timeline::to("timeline.json"));
+        assert_eq!(names(&settings), ["GPUVM_DIRECT_ONLY", "GPUVM_TIMELINE"]);
+    }
 }

@@ -55,6 +55,25 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
     publish(word, 0, frame, 0);
 }
 
+#if defined(GPUVM_TIMELINE)
+// What `timeline_fault` notes of other misses.
+GPUVM_NOINLINE void timeline_quick(const layout::VmDesc* vm, u64 id, u32 frame, u64 started, u32 claimed, u32 arrived,
+                                   u32 lanes, bool well) {
+    if (!timeline_draws(vm, started)) return;
+    layout::TimelineEvent event{};
+    event.page = id;
+    event.took = timeline_since(started);
+    event.claimed = event.posted = claimed;
+    event.arrived = arrived;
+    event.kind = layout::TIMELINE_FAULT;
+    event.well = well;
+    event.frame = frame;
+    event.queue = kNoQueue;
+    event.lanes = lanes;
+    timeline_put(vm, event);
+}
+#endif
+
 // The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
@@ -83,6 +102,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch fetch;
     u32 frame = kNoFrame, phase = 0, low = 0;
     i64 available = 0;
+    GPUVM_TIMELINE_ONLY(u32 claimed_after = 0;)
     u64* histogram = nullptr;
     Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
@@ -93,6 +113,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         // All this while the page is on its way.
         bool claimed = try_claim(word, seen);
         available = claimed ? pool_reserve_one(&view) : 0;
+        GPUVM_TIMELINE_ONLY(claimed_after = timeline_since(started);)
         if (available) {
             frame = pool_take(&view, pool_tickets(&view, 1));
             low = view.frames_low;
@@ -114,6 +135,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
+    GPUVM_TIMELINE_ONLY(u32 arrived_after = timeline_since(started);)
     bool lent = !kVictims || !leads || was_there(vm, victim, mirrored);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
@@ -129,6 +151,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if (!together) Fetch::emptied();
         end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);
+        GPUVM_TIMELINE_ONLY(timeline_quick(vm, id, frame, started, claimed_after, arrived_after, lanes, lent);)
         if (available <= low) refill(vm, 1, available, id);
     }
     __syncwarp(group);
