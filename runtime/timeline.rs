@@ -51,7 +51,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A timeline in the file at `path`, which is written anew; `%p` in it becomes the number of this process. Virtual memories of one
+    /// A timeline in the file at `path`, new or in the place of an earlier timeline; `%p` in it becomes the number of this process. Virtual memories of one
     /// process that name one file share it.
     pub fn to(path: impl Into<PathBuf>) -> Self {
         Self {

@@ -21,6 +21,10 @@ const GATHERED: usize = 256 << 10;
 /// Of the most bytes, so many are kept for what is said at the end.
 const RESERVE: u64 = 16 << 10;
 
+/// How an array begins, and how a timeline does.
+const START: &str = "[\n";
+const BEGINS: &[u8; 26] = b"[\n{\"name\":\"gpuvm_timeline\"";
+
 /// An event in Chrome's format. Times are in microseconds since the sheet began.
 #[derive(Serialize, Default)]
 pub(super) struct Event<'a> {
@@ -65,10 +69,15 @@ impl Sheet {
     /// The file at `path`, of `most` bytes at most, begun anew by the first of this process that asks for it.
     ///
     /// # Errors
-    /// A file that cannot be written, or that another process writes.
+    /// A file that cannot be written, that another process writes, or that is there and no timeline.
     pub fn open(path: &Path, most: u64) -> io::Result<Arc<Self>> {
         let mut sheets = SHEETS.lock();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
         // After it is there.
         let path = path.canonicalize()?;
         if let Some(sheet) = sheets.iter().find(|sheet| sheet.path == path) {
@@ -85,6 +94,7 @@ impl Sheet {
             ),
             error => error.into(),
         })?;
+        refuse_others(&file)?;
         file.set_len(0)?;
         let sheet = Arc::new(Self {
             path,
@@ -93,7 +103,7 @@ impl Sheet {
                 file,
                 written: 0,
                 most: most.saturating_sub(RESERVE),
-                gathered: "[\n".to_owned(),
+                gathered: START.to_owned(),
                 omitted: 0,
                 failed: false,
                 next_process: 1,
@@ -138,7 +148,7 @@ impl Sheet {
             inner.omitted += 1;
             return;
         }
-        if inner.gathered != "[\n" {
+        if inner.gathered != START {
             inner.gathered.push_str(",\n");
         }
         inner.gathered.push_str(&text);
@@ -161,6 +171,20 @@ impl Sheet {
         if let Err(error) = inner.write() {
             tracing::warn!(%error, "the timeline {} ends here: it cannot be written", self.path.display());
         }
+    }
+}
+
+/// An earlier timeline is written anew. Anything else may be somebody's data.
+fn refuse_others(file: &File) -> io::Result<()> {
+    let mut begins = [0; BEGINS.len()];
+    let length = file.metadata()?.len().min(BEGINS.len() as u64) as usize;
+    file.read_exact_at(&mut begins[..length], 0)?;
+    match length == 0 || begins == *BEGINS {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it is there and no timeline; remove it, or name another file",
+        )),
     }
 }
 

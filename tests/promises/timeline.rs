@@ -90,7 +90,10 @@ fn every_launch_and_with_one_in_one_every_fault_is_there_in_its_order() {
         assert_eq!(fetched as u64, stats.pages_fetched);
         let launches = slices(&events, "kernel `write_by`");
         // A slice ends when the host has learnt that its launch has.
-        let (first, last) = (launches[0]["args"]["enqueued_us"].as_f64().unwrap(), span(launches[2]).1);
+        let (first, last) = (
+            launches[0]["args"]["enqueued_us"].as_f64().unwrap(),
+            span(launches[2]).1,
+        );
         let slack = end["clock_uncertain_us"].as_f64().unwrap() + 1.0;
         for fault in faults {
             let (start, end) = span(fault);
@@ -98,7 +101,10 @@ fn every_launch_and_with_one_in_one_every_fault_is_there_in_its_order() {
             let (claimed, posted, arrived) = (step("claimed_us"), step("posted_us"), step("arrived_us"));
             assert!(0.0 <= claimed && claimed <= posted && posted <= arrived, "{fault}");
             assert!(arrived <= end - start + 0.01, "{fault}");
-            assert!(first - slack <= start && end <= last + slack, "{fault} in {first} to {last}, {end}");
+            assert!(
+                first - slack <= start && end <= last + slack,
+                "{fault} in {first} to {last}, {end}"
+            );
             assert_eq!(fault["args"]["region"], "data");
             assert_eq!(fault["args"]["came"], true);
             assert!(fault["args"]["page"].as_u64().unwrap() < 64);
@@ -178,7 +184,10 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
     let refusal = simulated(FRAMES).timeline(nowhere.as_path()).build();
     assert!(matches!(&refusal, Err(Error::Timeline { path, .. }) if *path == nowhere));
     assert!(refused(refusal).contains("folder.json"));
+    let precious = folder.path().join("graph.mtx");
+    std::fs::write(&precious, "[\n").unwrap();
     for (wrong, says) in [
+        (Timeline::to(&precious), "no timeline"),
         (Timeline::to(&full).one_in(0), "1 at least"),
         (Timeline::to(&full).ring_events(0), "2^24"),
         (Timeline::to(&full).file_bytes(1), "64 KiB"),
@@ -187,6 +196,13 @@ fn a_file_that_is_full_or_cannot_be_written_harms_nothing() {
         let message = refused(simulated(FRAMES).timeline(wrong).build());
         assert!(message.contains(says), "{message}");
     }
+    assert_eq!(std::fs::read(&precious).unwrap(), b"[\n");
+    // By another open file, as another process has it.
+    let taken = folder.path().join("taken.json");
+    let other = std::fs::File::create(&taken).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let message = refused(simulated(FRAMES).timeline(Timeline::to(&taken)).build());
+    assert!(message.contains("another process"), "{message}");
 }
 
 #[test]

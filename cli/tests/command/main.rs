@@ -17,3 +17,4 @@ mod sharing;
 mod shell;
 mod simulate;
 mod tenants;
+mod timeline;
