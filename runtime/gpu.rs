@@ -387,6 +387,18 @@ impl PagedGpu {
 }
 
 impl GpuState {
+    /// With places for so many regions.
+    fn new(regions_max: u32) -> Self {
+        Self {
+            views: vec![None; regions_max as usize],
+            in_flight: Vec::new(),
+            needs_recovery: false,
+            poisoned: None,
+            errors: FailedPages::default(),
+            retired: Vec::new(),
+        }
+    }
+
     /// The regions that have not ended.
     fn live(&self) -> impl Iterator<Item = Arc<RegionView>> {
         let views = self.views.iter().flatten().filter_map(Weak::upgrade);

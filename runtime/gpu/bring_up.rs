@@ -8,7 +8,7 @@ use gpuvm_nic::Nic;
 use parking_lot::Mutex;
 
 use super::{
-    CatchingUp, FailedPages, GpuState, Machines, PagedGpu,
+    CatchingUp, GpuState, Machines, PagedGpu,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
     mirrors::Mirrors,
@@ -91,14 +91,7 @@ impl PagedGpu {
             desc: place_description(&*gpu, desc, timeline.as_deref()).doing(doing)?,
             support: Support::compile(&*gpu, &options, timeline.is_some())?,
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
-            state: Mutex::new(GpuState {
-                views: vec![None; settings.regions_max as usize],
-                in_flight: Vec::new(),
-                needs_recovery: false,
-                poisoned: None,
-                errors: FailedPages::default(),
-                retired: Vec::new(),
-            }),
+            state: Mutex::new(GpuState::new(settings.regions_max)),
             lost: OnceLock::new(),
             timeline,
             peers: Arc::default(),

@@ -89,8 +89,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Quick result{0, false};
     Victim victim = one_of(named...);
     u64 started = ticks();
-    // Looked up while the page is on its way.
-    const layout::VmDesc view = pool_view(vm);
+    const layout::VmDesc view = pool_view(vm);  // looked up while the page is on its way
     static_assert(kAbsent == 0, "the state of an absent page adds nothing to a mask of lanes");
     u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
     u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
@@ -110,8 +109,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if constexpr (kVictims) home = nearest(vm, id, victim, home, page_shift, &mirrored);
         fetch.begin(home, bytes);
         phase = fetch.phase();
-        // All this while the page is on its way.
-        bool claimed = try_claim(word, seen);
+        bool claimed = try_claim(word, seen);  // while the page is on its way, as all of this
         available = claimed ? pool_reserve_one(&view) : 0;
         GPUVM_TIMELINE_ONLY(claimed_after = timeline_since(started);)
         if (available) {
@@ -146,8 +144,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     if (leads) {
         if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
-        // Whoever waits for the buffer need not wait for the frame.
-        fetch.release();
+        fetch.release();  // whoever waits for the buffer need not wait for the frame
         if (!together) Fetch::emptied();
         end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);

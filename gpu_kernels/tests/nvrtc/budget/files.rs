@@ -43,20 +43,6 @@ pub const FILES: &[File] = &[
             paged("gpuvm_change_frames", 80, 128),
         ],
     },
-    // The kernels of a virtual memory with a timeline.
-    File {
-        path: "runtime/gpu/support.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
-        kernels: &[
-            plain("gpuvm_clock", 8),
-            // Up to 16 more than without.
-            paged("gpuvm_flush", 64, 120),
-            paged("gpuvm_release", 80, 136),
-            paged("gpuvm_reap", 64, 72),
-            paged("gpuvm_catch_up", 8, 8),
-            paged("gpuvm_change_frames", 80, 128),
-        ],
-    },
     File {
         path: "examples/vector_add.cu",
         defines: &[],
@@ -119,21 +105,6 @@ pub const FILES: &[File] = &[
         path: "workloads/src/apps/vector_add.cu",
         defines: &[("GPUVM_RESIZABLE", "1")],
         kernels: &[capped("vector_add", 128, 128, 400, 1060)],
-    },
-    // With a timeline: each step of a fault notes its time.
-    File {
-        path: "workloads/src/apps/vector_add.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
-        kernels: &[capped("vector_add", 128, 128, 440, 1280)],
-    },
-    File {
-        path: "cli/src/bench/faults.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
-        kernels: &[
-            paged("touch_warps<false>", 192, 184),
-            paged("touch_warps<true>", 192, 184),
-            paged("touch_lanes", 208, 192),
-        ],
     },
     File {
         path: "cli/src/bench/tenants.cu",
