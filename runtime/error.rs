@@ -357,6 +357,15 @@ pub enum Error {
         #[source]
         source: std::collections::TryReserveError,
     },
+    /// The file of a timeline ([`crate::Timeline`]), before anything runs.
+    #[error("the timeline {} cannot be written", path.display())]
+    Timeline {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file of the caller's.
     #[error("cannot read {}", path.display())]
     File {

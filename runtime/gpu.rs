@@ -10,7 +10,7 @@ use std::{
 };
 
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
-use gpuvm_layouts::VmDesc;
+use gpuvm_layouts::{TimelineDesc, VmDesc};
 use gpuvm_nic::{Nic, SoftNic};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -26,6 +26,7 @@ use crate::{
     node::Node,
     plan::{Settings, TransportKind},
     queues::Queues,
+    timeline::{GpuTimeline, Span},
 };
 
 mod bring_up;
@@ -135,10 +136,14 @@ pub(crate) struct PagedGpu {
     meters: Meters,
     launch_states: Arc<StatePool>,
     desc: DeviceArray<VmDesc>,
+    /// Where lanes find the timeline's ring.
+    _timeline_desc: Option<DeviceArray<TimelineDesc>>,
     support: Support,
     stream: Arc<dyn Stream>,
     state: Mutex<GpuState>,
     lost: OnceLock<Lost>,
+    /// None where nobody asked for one.
+    timeline: Option<Arc<GpuTimeline>>,
     peers: Arc<Mutex<Peers>>,
     transport: TransportKind,
     settings: Arc<Settings>,
@@ -318,6 +323,17 @@ impl PagedGpu {
         }
     }
 
+    /// Something that the host begins to do here, until it is dropped: for the timeline, and for tools that watch the process.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, label: impl FnOnce() -> String) -> Span {
+        Span::new(self.timeline.as_ref(), label)
+    }
+
+    /// None where nobody asked for one.
+    pub fn timeline(&self) -> Option<&Arc<GpuTimeline>> {
+        self.timeline.as_ref()
+    }
+
     /// What the device library counted.
     pub fn meters(&self) -> &Meters {
         &self.meters
@@ -378,6 +394,18 @@ impl PagedGpu {
 }
 
 impl GpuState {
+    /// With places for so many regions.
+    fn new(regions_max: u32) -> Self {
+        Self {
+            views: vec![None; regions_max as usize],
+            in_flight: Vec::new(),
+            needs_recovery: false,
+            poisoned: None,
+            errors: FailedPages::default(),
+            retired: Vec::new(),
+        }
+    }
+
     /// The regions that have not ended.
     fn live(&self) -> impl Iterator<Item = Arc<RegionView>> {
         let views = self.views.iter().flatten().filter_map(Weak::upgrade);
@@ -405,6 +433,9 @@ impl Drop for PagedGpu {
         let in_flight = std::mem::take(&mut self.lock().in_flight);
         for launch in in_flight {
             launch.settle();
+        }
+        if let Some(timeline) = &self.timeline {
+            timeline.end();
         }
     }
 }

@@ -108,6 +108,7 @@ impl Kernel {
         let given: Vec<Given> = args.iter().map(Arg::give).collect();
         self.check(&given)?;
         let label = format!("kernel `{}`", self.info().name);
+        let _span = self.gpu.span(|| format!("launch of {label}"));
         let placed = args.iter().map(|argument| argument.place_on(&self.gpu));
         let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
         let mut named = Named::default();

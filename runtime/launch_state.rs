@@ -19,6 +19,8 @@ const CHUNK: u64 = 64;
 /// Launches come often and allocations are slow: states that are kept for the next launch.
 pub(crate) struct StatePool {
     vm: VmDesc,
+    /// Address of the `TimelineDesc`, 0 for none.
+    timeline: u64,
     /// Each with whether it is as [`Place::initial`] says.
     free: Mutex<Vec<(Place, bool)>>,
 }
@@ -49,10 +51,11 @@ impl Place {
         self.chunk.told.word(self.number as usize)
     }
 
-    /// What the state is before a launch over `vm`.
-    fn initial(&self, vm: VmDesc) -> LaunchState {
+    /// What a state of the pool is before a launch.
+    fn initial(&self, pool: &StatePool) -> LaunchState {
         LaunchState {
-            vm,
+            vm: pool.vm,
+            timeline: pool.timeline,
             told: self.chunk.told.device_addr() + 4 * self.number,
             ..LaunchState::zeroed()
         }
@@ -60,10 +63,10 @@ impl Place {
 }
 
 impl StatePool {
-    /// Of launches over `vm`.
-    pub fn new(vm: VmDesc) -> Arc<Self> {
+    /// Of launches over `vm`, with the timeline described at that address, if it is not 0.
+    pub fn new(vm: VmDesc, timeline: u64) -> Arc<Self> {
         let free = Mutex::default();
-        Arc::new(Self { vm, free })
+        Arc::new(Self { vm, timeline, free })
     }
 
     /// The state of a launch to come: `continues` says whether faults end only what met them.
@@ -84,7 +87,7 @@ impl StatePool {
         if continues || !clean {
             let state = LaunchState {
                 continues: continues.into(),
-                ..slot.place.initial(self.vm)
+                ..slot.place.initial(self)
             };
             gpu.write(slot.stop_addr(), &bytemuck::bytes_of(&state)[CHANGED..])?;
             // Relaxed: no launch has it yet.
@@ -103,7 +106,7 @@ impl StatePool {
             chunk: Arc::clone(&chunk),
             number,
         };
-        let states: Vec<LaunchState> = (0..CHUNK).map(|number| place(number).initial(self.vm)).collect();
+        let states: Vec<LaunchState> = (0..CHUNK).map(|number| place(number).initial(self)).collect();
         chunk.states.write(gpu, 0, &states)?;
         let others = (1..CHUNK).rev().map(|number| (place(number), true));
         self.free.lock().extend(others);
@@ -172,7 +175,7 @@ impl StateSlot {
 
 impl Drop for StateSlot {
     fn drop(&mut self) {
-        let initial = self.place.initial(self.pool.vm);
+        let initial = self.place.initial(&self.pool);
         let as_before = |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&initial);
         let clean = *self.untouched.get_mut() || self.last.get().is_some_and(as_before);
         let clean = clean && !self.continues && !*self.aborted.get_mut();
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn a_state_is_zero_when_it_is_taken_whatever_happened_to_it_before() {
         let gpu = SimGpu::builder().memory_bytes(4 << 20).workers(1).build().unwrap();
-        let pool = StatePool::new(VmDesc::zeroed());
+        let pool = StatePool::new(VmDesc::zeroed(), 0);
         let word = |slot: &StateSlot, at: u64| {
             let mut word = [0; 4];
             gpu.read(slot.vm_addr() + at, &mut word).unwrap();

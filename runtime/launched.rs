@@ -43,7 +43,15 @@ impl Launch {
 
     /// Waits at most `timeout`; nothing when it runs still.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<LaunchReport>> {
-        let outcome = self.in_flight.wait(timeout)?;
+        let outcome = {
+            // A look takes no time.
+            let waits = timeout != Some(Duration::ZERO);
+            let _span = waits.then(|| self.gpu.span(|| format!("wait for {}", self.in_flight.label)));
+            self.in_flight.wait(timeout)?
+        };
+        if let Some(timeline) = self.gpu.timeline() {
+            timeline.look();
+        }
         let result = self.gpu.or_lost(self.gpu.outcome_of(&self.in_flight, outcome));
         // Never waits: another thread may hold the state for as long as a launch runs.
         self.gpu.try_prune();

@@ -80,6 +80,7 @@ mod mapped;
 pub mod metrics;
 mod mover;
 mod node;
+mod nvtx;
 mod pages;
 mod plan;
 mod precompiled;
@@ -91,6 +92,7 @@ mod settings;
 mod shared;
 mod stats;
 mod tenancy;
+mod timeline;
 mod vm;
 
 pub use args::{Arg, KernelArg, KernelArgs, Value};
@@ -124,6 +126,7 @@ pub use settings::{
 };
 pub use stats::Stats;
 pub use tenancy::Tenancy;
+pub use timeline::Timeline;
 pub use vm::{Vm, VmGpu};
 
 /// The README's program is compiled and run as a test.

@@ -11,6 +11,7 @@ use gpuvm_layouts as layout;
 use crate::{
     error::{Error, Result},
     tenancy::Tenancy,
+    timeline::Timeline,
 };
 
 pub use kind::TransportKind;
@@ -85,6 +86,7 @@ pub(crate) struct Settings {
     pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
+    pub timeline: Option<Timeline>,
 }
 
 impl Settings {

@@ -18,6 +18,7 @@ use crate::{
     home::Home,
     launch::Naming,
     pages::Pages,
+    timeline::Span,
 };
 
 mod advice;
@@ -316,6 +317,12 @@ impl RegionInner {
             offset_mask: (1 << page_shift) - 1,
             frame_scale: 1 << (page_shift - layout::FRAME_SHIFT),
         }
+    }
+
+    /// Something that the host begins to do with the region, until it is dropped.
+    #[must_use = "it ends when it is dropped"]
+    pub fn span(&self, what: &str) -> Span {
+        self.own.gpu.span(|| format!("{what} of region `{}`", self.name))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Naming> {

@@ -23,6 +23,7 @@ use crate::{
     scope::Scope,
     shared::Shared,
     stats::Stats,
+    timeline::Sheet,
 };
 
 mod frames;
@@ -41,13 +42,17 @@ pub struct Vm {
 
 impl Vm {
     /// Brings up a virtual memory over GPUs that were opened.
-    pub(crate) fn bring_up(settings: Settings, opened: Vec<(QueuePlan, Machines)>) -> Result<Self> {
+    pub(crate) fn bring_up(
+        settings: Settings,
+        opened: Vec<(QueuePlan, Machines)>,
+        sheet: Option<&Arc<Sheet>>,
+    ) -> Result<Self> {
         metrics::serve_as_asked()?;
         let host_homes = opened.iter().map(|(plan, _)| plan.host_homes).max().unwrap_or(1);
         let shared = Arc::new(Shared::new(settings, host_homes));
         let gpus = (0..).zip(opened).map(|(place, (plan, machines))| {
             let homes = shared.host_homes_of(&plan);
-            let gpu = PagedGpu::bring_up(place, shared.settings(), &plan, machines, homes)?;
+            let gpu = PagedGpu::bring_up(place, shared.settings(), &plan, machines, homes, sheet)?;
             catch_up::start(&gpu, shared.regions())?;
             let regions = Arc::clone(shared.regions());
             let elastics = Elastics::new(Arc::clone(gpu.device()), Arc::clone(gpu.handles()));
@@ -242,6 +247,7 @@ impl VmGpu {
     fn give_back(&self, to: Option<u32>, bytes: u64) -> Result<u64> {
         let gpu = self.paged();
         let Some(victims) = gpu.victims() else { return Ok(0) };
+        let _span = gpu.span(|| format!("giving back {bytes} borrowed bytes"));
         let mut back = gpu.or_lost(victims.take_back(&**gpu.device(), to, bytes, gpu.settings().wait_limit))?;
         if let (true, Some(mirrors)) = (back < bytes, gpu.mirrors()) {
             back += gpu.or_lost(mirrors.give_back(&**gpu.device(), to))?;
@@ -314,6 +320,7 @@ impl VmGpu {
     /// # Errors
     /// [`Error::HostMemory`], [`Error::Gpu`]. None is paused then that was not, unless memory could not be unmapped: then all are.
     pub fn pause(&self, tag: &str) -> Result<u64> {
+        let _span = self.paged().span(|| format!("pause of `{tag}`"));
         self.paged().or_lost(self.elastics.pause(tag))
     }
 
@@ -322,6 +329,7 @@ impl VmGpu {
     /// # Errors
     /// [`Error::OutOfHandles`] when GPU memory is short, [`Error::Gpu`]. All of them are paused still then, and nothing is lost.
     pub fn resume(&self, tag: &str) -> Result<u64> {
+        let _span = self.paged().span(|| format!("resume of `{tag}`"));
         self.paged().or_lost(self.elastics.resume(tag))
     }
 

@@ -182,7 +182,7 @@ fn of_runtime(error: &Error) -> gpuvm_code {
         Error::Nic { .. } => gpuvm_code::Nic,
         Error::Node { .. } => gpuvm_code::Node,
         Error::Region { .. } => gpuvm_code::Region,
-        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } => gpuvm_code::File,
+        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } | Error::Timeline { .. } => gpuvm_code::File,
         Error::Overlap { .. } => gpuvm_code::Overlap,
         Error::OutOfRange { .. } => gpuvm_code::OutOfRange,
         Error::PartOfAnElement { .. } => gpuvm_code::PartOfAnElement,

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use clap::Args;
 use gpuvm::{
-    Error, Gpu, MemoryNodes, Mlx5, QueueMaking, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Transport,
-    Vm, VmBuilder,
+    Error, Gpu, MemoryNodes, Mlx5, QueueMaking, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Timeline,
+    Transport, Vm, VmBuilder,
 };
 
 use crate::error::CliError;
@@ -88,6 +88,15 @@ pub struct MachineArgs {
     /// Further GPUs of the virtual memory, which run no kernels: sim,sim or cuda:1,cuda:2. They show what it costs to have them.
     #[arg(long, value_name = "GPU,..", value_delimiter = ',', num_args = 1)]
     pub beside: Vec<Gpu>,
+
+    /// Write a timeline to this file, for ui.perfetto.dev: each launch, what the host does, and single faults with their steps, evictions,
+    /// write-backs and doorbells. An earlier timeline there is replaced, and nothing else; %p becomes the process's number.
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+
+    /// With --timeline: one of so many faults, evictions, write-backs and doorbells is in it. Without it: 64.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "timeline")]
+    pub timeline_one_in: Option<u32>,
 }
 
 const PACKETS: &str = "Packets of a ConnectX device";
@@ -175,6 +184,13 @@ impl MachineArgs {
             builder = builder.borrow_from(loan.gpu, loan.loan);
         }
         builder = builder.second_path(self.second_path.unwrap_or(0));
+        if let Some(path) = &self.timeline {
+            let mut timeline = Timeline::to(path);
+            if let Some(events) = self.timeline_one_in {
+                timeline = timeline.one_in(events);
+            }
+            builder = builder.timeline(timeline);
+        }
         let gpus = std::iter::once(self.gpu(seed)?).chain(self.beside.iter().cloned());
         Ok(builder.gpus(gpus).transport(self.transport()?))
     }

@@ -289,8 +289,7 @@ fn streams_with_their_own_states_run_beside_each_other() {
         .expect("live memory");
     let word = other.device_addr();
     let args: &[&[u8]] = &[&out.addr().to_ne_bytes(), &word.to_ne_bytes()];
-    run(stream, &spin, &config, args, word)
-    .expect("it ends");
+    run(stream, &spin, &config, args, word).expect("it ends");
     assert_eq!(words(&gpu, out, 1), [1100]);
 }
 

@@ -73,9 +73,16 @@ fn kernels_take_the_registers_that_they_take_under_nvrtc() {
             let theirs = by_nvcc.iter().find(|(name, _)| *name == kernel.lowered);
             let (_, theirs) = theirs.unwrap_or_else(|| panic!("{} is not in {by_nvcc:?}", kernel.lowered));
             let ours = kernel.usage.expect("ptxas was asked").registers;
-            println!("{} with features {features}: {theirs} registers under nvcc, {ours} under NVRTC", kernel.name);
+            println!(
+                "{} with features {features}: {theirs} registers under nvcc, {ours} under NVRTC",
+                kernel.name
+            );
             // One in a hundred, and one for small kernels.
-            assert!(theirs.abs_diff(ours) <= 1 + ours / 100, "{}: {theirs}, not {ours}", kernel.name);
+            assert!(
+                theirs.abs_diff(ours) <= 1 + ours / 100,
+                "{}: {theirs}, not {ours}",
+                kernel.name
+            );
         }
     }
 }
@@ -98,7 +105,10 @@ fn files_with_different_features_make_one_program() {
     };
     let main = "unsigned features_of_one();\nint main() { return features_of_one() == 1 && features_of_two() == 2 ? 0 : 1; }\n";
     let one = write("one.cu", "#define GPUVM_FEATURES 1\n".to_owned() + &kernel("one"));
-    let two = write("two.cu", "#define GPUVM_FEATURES 2\n".to_owned() + &kernel("two") + main);
+    let two = write(
+        "two.cu",
+        "#define GPUVM_FEATURES 2\n".to_owned() + &kernel("two") + main,
+    );
     // Whole programs, and device code that is linked by itself.
     for way in ["-rdc=false", "-rdc=true"] {
         let program = scratch.path().join("program");

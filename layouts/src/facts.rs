@@ -45,6 +45,7 @@ pub fn layout_facts() -> impl Iterator<Item = &'static LayoutFact> {
         crate::pool::FACTS,
         crate::launch::FACTS,
         crate::broadcast::FACTS,
+        crate::timeline::FACTS,
     ]
     .into_iter()
     .flatten()

@@ -107,8 +107,10 @@ pub struct LaunchState {
     pub pad: u32,
     /// Address of 32 bits in host memory: 1 once the first fault is told. The host need not read the rest where it is 0.
     pub told: u64,
+    /// Address of the [`TimelineDesc`](crate::TimelineDesc); 0 without a timeline.
+    pub timeline: u64,
     /// Unused, to the end of the line.
-    pub reserved: [u32; 26],
+    pub reserved: [u32; 24],
     /// The first fault.
     pub fault: FaultRecord,
 }
@@ -119,5 +121,5 @@ shared_layout! {
         vendor_syndrome: 52, block: 56, thread: 64, multiprocessor: 68, frames_pinned: 72, frames_written_back: 76,
         frames_fetching: 80, frames_free: 84, reserved: 88,
     }
-    LaunchState: 384 { vm: 0, abort: 128, later_faults: 132, continues: 136, pad: 140, told: 144, reserved: 152, fault: 256, }
+    LaunchState: 384 { vm: 0, abort: 128, later_faults: 132, continues: 136, pad: 140, told: 144, timeline: 152, reserved: 160, fault: 256, }
 }

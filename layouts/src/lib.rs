@@ -16,6 +16,7 @@ mod launch;
 mod page_word;
 mod pool;
 mod queue;
+mod timeline;
 mod vm;
 
 pub use broadcast::*;
@@ -24,6 +25,7 @@ pub use launch::*;
 pub use page_word::*;
 pub use pool::*;
 pub use queue::*;
+pub use timeline::*;
 pub use vm::*;
 
 /// Version of all layouts in this crate. The device library is compiled with its own copy and the

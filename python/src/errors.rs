@@ -91,7 +91,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Node { .. } => "NodeError",
         Error::Region { .. } | Error::PartOfAnElement { .. } => "RegionError",
         Error::Overlap { .. } => "OverlapError",
-        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } => "FileError",
+        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } | Error::Timeline { .. } => "FileError",
         Error::OutOfRange { .. } => "OutOfRangeError",
         Error::Arguments { .. } | Error::OtherGpu { .. } => "ArgumentError",
         Error::BeyondMax { .. } => "BeyondMaxError",

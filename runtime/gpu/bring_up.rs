@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpuvm_gpu::Gpu;
+use gpuvm_gpu::{Gpu, GpuError};
 use gpuvm_layouts::{self as layout, VmDesc};
 use gpuvm_nic::Nic;
 use parking_lot::Mutex;
 
 use super::{
-    CatchingUp, FailedPages, GpuState, Machines, PagedGpu,
+    CatchingUp, GpuState, Machines, PagedGpu,
     machines::connect,
     meters::{COUNTER_SHARDS, Meters},
     mirrors::Mirrors,
@@ -29,6 +29,7 @@ use crate::{
     plan::{QueuePlan, Settings},
     queues::{QueueShape, Queues, StepKeeper, start_keeper},
     tenancy,
+    timeline::{GpuTimeline, Sheet},
 };
 
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
@@ -47,6 +48,7 @@ impl PagedGpu {
         plan: &QueuePlan,
         machines: Machines,
         local_homes: &[Arc<LocalHome>],
+        sheet: Option<&Arc<Sheet>>,
     ) -> Result<Arc<Self>> {
         let Machines { gpu, nics, nodes } = machines;
         let nodes: Vec<_> = nodes.into_iter().map(|session| Arc::new(Node::new(session))).collect();
@@ -69,6 +71,13 @@ impl PagedGpu {
         let victims = Victims::new(&*gpu, transport, settings)?;
         let mirrors = Mirrors::new(&*gpu, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
+        let timeline = settings.timeline.as_ref().zip(sheet);
+        let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
+        let timeline = timeline.transpose()?;
+        let timeline_desc = timeline
+            .as_ref()
+            .map(|timeline| DeviceArray::from_slice(&*gpu, &[timeline.describe()]));
+        let timeline_desc = timeline_desc.transpose().doing(doing)?;
         let gpu = Arc::new(Self {
             place,
             threads: Mutex::default(),
@@ -82,19 +91,14 @@ impl PagedGpu {
             mirrors,
             regions,
             meters,
-            launch_states: StatePool::new(desc),
+            launch_states: StatePool::new(desc, timeline_desc.as_ref().map_or(0, DeviceArray::addr)),
             desc: DeviceArray::from_slice(&*gpu, &[desc]).doing(doing)?,
-            support: Support::compile(&*gpu, &options)?,
+            _timeline_desc: timeline_desc,
+            support: Support::compile(&*gpu, &options, timeline.is_some())?,
             stream: gpu.stream().doing(|| "creating the default stream".into())?,
-            state: Mutex::new(GpuState {
-                views: vec![None; settings.regions_max as usize],
-                in_flight: Vec::new(),
-                needs_recovery: false,
-                poisoned: None,
-                errors: FailedPages::default(),
-                retired: Vec::new(),
-            }),
+            state: Mutex::new(GpuState::new(settings.regions_max)),
             lost: OnceLock::new(),
+            timeline,
             peers: Arc::default(),
             transport,
             settings: Arc::clone(settings),
@@ -107,6 +111,7 @@ impl PagedGpu {
         gpu.lend_frames(member.as_deref());
         gpu.keep_all()?;
         gpu.check_version()?;
+        gpu.begin_timeline()?;
         Ok(gpu)
     }
 

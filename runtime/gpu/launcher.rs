@@ -12,6 +12,7 @@ use crate::{
     fault::Fault,
     launch::{InFlight, LaunchConfig, LaunchKind, Memory, Naming, stop_peers},
     launch_state::StateSlot,
+    timeline::LaunchSpan,
 };
 
 /// The memory that a launch names: what must live until it has ended, and its regions' names for reports.
@@ -132,7 +133,12 @@ impl PagedGpu {
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), label.clone());
-        let on_done = Box::new(move |outcome: &LaunchOutcome| stop_peers(&peers, &own, &name, outcome));
+        // The stream's address stands for it: it is not followed.
+        let span = LaunchSpan::new(self.timeline.as_ref(), Arc::as_ptr(stream).cast::<()>() as usize, label);
+        let on_done = Box::new(move |outcome: &LaunchOutcome| {
+            span.end(&name, outcome);
+            stop_peers(&peers, &own, &name, outcome);
+        });
         let (vm, stop) = (in_flight.state.vm_addr(), in_flight.state.stop_addr());
         let launch = match job {
             Job::Kernel(kernel, args) => {
@@ -194,6 +200,7 @@ impl PagedGpu {
             continues: true,
             ..Named::default()
         };
+        let _span = self.span(|| label.to_owned());
         let in_flight = self.enqueue(stream, Job::Kernel(kernel, Box::new(args)), &config, named, label);
         let in_flight = self.or_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));

@@ -81,6 +81,7 @@ impl PagedGpu {
                 reason: format!("it must be from {least} bytes, one unit, to the frame capacity, {most} bytes"),
             });
         }
+        let _span = self.span(|| format!("resize of frames to {bytes} bytes"));
         let begun = Instant::now();
         let mut returning = self.changing.lock();
         self.stop_returning(units, &mut returning)?;

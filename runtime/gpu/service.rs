@@ -1,6 +1,6 @@
 //! What the runtime's own kernels do on a GPU, and the places of regions that they need for it.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use gpuvm_layouts::{self as layout, RegionDesc, StripeDesc};
 
@@ -10,6 +10,9 @@ use crate::{
     error::{Doing, Error, Result},
     launch::LaunchConfig,
 };
+
+/// The GPU's clock is compared so often with the host's, and the closest look counts.
+const CLOCK_LOOKS: u32 = 8;
 
 /// A number as a kernel's argument.
 pub(super) fn arg<T: bytemuck::Pod>(value: T) -> Vec<u8> {
@@ -45,6 +48,23 @@ impl PagedGpu {
             });
         }
         Ok(())
+    }
+
+    /// Compares the clocks of GPU and host for the timeline, and begins it.
+    pub(super) fn begin_timeline(&self) -> Result<()> {
+        let (Some(timeline), Some(clock)) = (&self.timeline, &self.support.clock) else {
+            return Ok(());
+        };
+        let doing = || "comparing the GPU's clock with the host's".to_owned();
+        let out = DeviceArray::<u64>::zeroed(&*self.device, 1).doing(doing)?;
+        for _ in 0..CLOCK_LOOKS {
+            let before = Instant::now();
+            let (support, args) = (&self.support, |_| vec![arg(out.addr())]);
+            self.run(&support.stream, clock, self.service_config(1), args, None, &doing())?;
+            let after = Instant::now();
+            timeline.align(before, after, out.read(&*self.device, 0, 1).doing(doing)?[0]);
+        }
+        timeline.begin(!self.capabilities().deterministic)
     }
 
     /// Writes the dirty pages of a region home.
@@ -156,6 +176,9 @@ impl PagedGpu {
         };
         view.set_id(id as u32);
         let desc = describe()?;
+        if let Some(timeline) = &self.timeline {
+            timeline.name_region(id as u32, view.name());
+        }
         self.regions
             .write(&*self.device, id as u32, desc)
             .doing(|| format!("describing region `{}`", view.name()))?;

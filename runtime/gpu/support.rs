@@ -24,13 +24,15 @@ pub(super) struct Support {
     pub pass_on: Arc<dyn Kernel>,
     pub bring_copy: Arc<dyn Kernel>,
     pub change_frames: Arc<dyn Kernel>,
+    /// None where there is no timeline.
+    pub clock: Option<Arc<dyn Kernel>>,
     pub stream: Arc<dyn Stream>,
     /// Of what goes on beside everything else.
     pub background: Arc<dyn Stream>,
 }
 
 impl Support {
-    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions) -> Result<Self> {
+    pub fn compile(gpu: &dyn Gpu, options: &CompileOptions, has_timeline: bool) -> Result<Self> {
         let doing = || "compiling the runtime's own kernels".to_owned();
         let names = [
             "gpuvm_version",
@@ -44,9 +46,11 @@ impl Support {
             "gpuvm_pass_on",
             "gpuvm_bring_copy",
             "gpuvm_change_frames",
+            "gpuvm_clock",
         ];
+        let there = &names[..names.len() - usize::from(!has_timeline)];
         let module = gpu
-            .compile(&Source::new("gpuvm_support.cu", SOURCE), &names, options)
+            .compile(&Source::new("gpuvm_support.cu", SOURCE), there, options)
             .doing(doing)?;
         let kernel = |name| module.kernel(name).doing(doing);
         Ok(Self {
@@ -61,6 +65,7 @@ impl Support {
             pass_on: kernel(names[8])?,
             bring_copy: kernel(names[9])?,
             change_frames: kernel(names[10])?,
+            clock: has_timeline.then(|| kernel(names[11])).transpose()?,
             stream: gpu.stream().doing(doing)?,
             background: gpu.stream().doing(doing)?,
         })
@@ -72,6 +77,9 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
     let mut options = options.clone();
     let features = features(transport, settings).to_string();
     options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
+    if settings.timeline.is_some() {
+        options.defines.push(("GPUVM_TIMELINE".to_owned(), None));
+    }
     options
 }
 
@@ -92,4 +100,26 @@ pub(crate) fn features(transport: TransportKind, settings: &Settings) -> u32 {
         .filter(|(asked, _)| *asked)
         .map(|(_, feature)| feature)
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Vm, timeline::Timeline};
+
+    #[test]
+    fn kernels_get_what_was_asked_for_and_nothing_else() {
+        let names = |settings: &Settings| -> Vec<String> {
+            let made = options(TransportKind::Direct, settings, &CompileOptions::default());
+            assert!(made.include_dirs.is_empty() && made.headers.is_empty());
+            made.defines
+                .into_iter()
+                .map(|(name, value)| name + value.as_deref().unwrap_or_default())
+                .collect()
+        };
+        let mut settings = Vm::builder().settings().clone();
+        assert_eq!(names(&settings), ["GPUVM_FEATURES1"]);
+        settings.timeline = Some(Timeline::to("timeline.json"));
+        assert_eq!(names(&settings), ["GPUVM_FEATURES1", "GPUVM_TIMELINE"]);
+    }
 }

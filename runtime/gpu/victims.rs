@@ -492,6 +492,7 @@ mod tests {
             support_options: CompileOptions::default(),
             precompiled: None,
             tenancy: crate::Tenancy::none(),
+            timeline: None,
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();
         let limit = Duration::from_millis(5);

@@ -105,6 +105,7 @@ impl<E> Region<E> {
     /// # Errors
     /// [`Error::Gpu`](crate::Error::Gpu), [`Error::GpuLost`](crate::Error::GpuLost): then what was advised before holds.
     pub fn advise(&self, advice: Advice) -> Result<bool> {
+        let _span = self.inner.span(&format!("{advice:?} advised"));
         let advised = self.inner.advise(advice);
         self.inner.own.gpu.or_lost(advised)
     }
@@ -123,6 +124,7 @@ impl<E> Region<E> {
     /// [`Error::Fault`](crate::Error::Fault) naming a page that could not be dropped.
     pub fn discard(&self, range: Range<u64>) -> Result<()> {
         let inner = &self.inner;
+        let _span = inner.span("discard");
         inner.check_range(&range)?;
         let bytes = inner.element.bytes() as u64;
         let pages = inner.pages.within(&(range.start * bytes..range.end * bytes));

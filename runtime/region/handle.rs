@@ -68,6 +68,7 @@ impl<E> Region<E> {
     /// [`Error::Fault`] naming the first page that could not be written; it stays dirty in GPU memory and a later
     /// flush tries again.
     pub fn flush(&self) -> Result<()> {
+        let _span = self.inner.span("wait and flush");
         let mut launches = self.inner.quiesce();
         self.inner.flush_quiet(&mut launches)?;
         self.inner.sync()
@@ -93,6 +94,7 @@ impl<E> Region<E> {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn evict(&self) -> Result<()> {
+        let _span = self.inner.span("eviction of all");
         self.inner.release_pages(&mut self.inner.quiesce(), false)
     }
 
@@ -137,6 +139,7 @@ impl<E> Region<E> {
     /// Copies the bytes of elements from `first` on into `out`, after a flush.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         self.inner.check_range(&self.elements_of(first, out.len())?)?;
+        let _span = self.inner.span("read");
         let mut launches = self.inner.quiesce();
         self.inner.flush_quiet(&mut launches)?;
         self.copy(first, out)
@@ -159,6 +162,7 @@ impl<E> Region<E> {
                 reason: "it is read-only".into(),
             });
         }
+        let _span = self.inner.span("write");
         let mut launches = self.inner.quiesce();
         self.inner.release_pages(&mut launches, false)?;
         let offset = first * self.inner.element.bytes() as u64;

@@ -39,6 +39,7 @@ use crate::{
     gpu::{Machines, TransportNics},
     plan::{Loan, Precompiled, QueuePlan, Settings, refuse},
     tenancy::Tenancy,
+    timeline::Timeline,
     vm::Vm,
 };
 
@@ -92,6 +93,7 @@ impl Default for VmBuilder {
                 support_options: CompileOptions::default(),
                 precompiled: None,
                 tenancy: Tenancy::default(),
+                timeline: None,
             },
         }
     }
@@ -199,6 +201,22 @@ impl VmBuilder {
         self
     }
 
+    /// Has this virtual memory write a [`Timeline`], of which a path alone is one, too: each launch, single faults with their steps, evictions,
+    /// write-backs, doorbells and what the host does, for Perfetto. Its kernels are compiled to note what they do. Default:
+    /// [`Timeline::of_environment`].
+    ///
+    /// ```
+    /// use gpuvm::{Timeline, Vm};
+    /// # let folder = std::env::temp_dir().join("%p.timeline.json");
+    /// # fn main() -> Result<(), gpuvm::Error> {
+    /// let vm = Vm::builder().timeline(Timeline::to(folder).one_in(16)).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn timeline(mut self, timeline: impl Into<Timeline>) -> Self {
+        self.settings.timeline = Some(timeline.into());
+        self
+    }
+
     /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.settings.page_size = bytes;
@@ -222,8 +240,8 @@ impl VmBuilder {
 
     /// Where a simulated GPU runs the kernels: puts each module that is compiled, the runtime's own among them, into this folder, for
     /// [`precompiled`](Self::precompiled). What a module is compiled with depends on the transport, on
-    /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity) and a
-    /// [`borrow_from`](Self::borrow_from).
+    /// [`guarded_regions`](Self::guarded_regions), and on whether there is a [`frame_capacity`](Self::frame_capacity), a
+    /// [`borrow_from`](Self::borrow_from) and a [`timeline`](Self::timeline).
     pub fn precompile_into(mut self, dir: impl Into<PathBuf>) -> Self {
         self.settings.precompiled = Some(Precompiled::Into(dir.into()));
         self
@@ -255,6 +273,12 @@ impl VmBuilder {
         self
     }
 
+    /// What was asked for of any GPU and transport.
+    #[cfg(test)]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The GPUs that were asked for.
     pub fn gpus_asked(&self) -> &[Gpu] {
         &self.gpus
@@ -273,16 +297,22 @@ impl VmBuilder {
     /// short or no C++ compiler is there, [`Error::Nic`](crate::Error::Nic), [`Error::Node`](crate::Error::Node).
     /// Where other processes share the GPU, [`Error::Terms`](crate::Error::Terms) for a variable that means nothing, and
     /// [`Error::Tenants`](crate::Error::Tenants) when they keep the memory that frames need.
-    pub fn build(self) -> Result<Vm> {
+    /// [`Error::Timeline`](crate::Error::Timeline) for a timeline's file that cannot be written.
+    pub fn build(mut self) -> Result<Vm> {
         self.settings.check()?;
         self.transport.check()?;
+        if self.settings.timeline.is_none() {
+            self.settings.timeline = Timeline::of_environment()?;
+        }
+        // Before anything takes long.
+        let sheet = self.settings.timeline.as_ref().map(Timeline::open).transpose()?;
         if self.gpus.is_empty() {
             return refuse("GPUs", "an empty list".into(), "a Vm has one at least");
         }
         let opened = self.gpus.iter().map(|gpu| self.open(gpu)).collect::<Result<Vec<_>>>()?;
         let mut settings = self.settings;
         settings.guarded |= opened.iter().any(|(plan, _)| plan.host_homes > 1);
-        Vm::bring_up(settings, opened)
+        Vm::bring_up(settings, opened, sheet.as_ref())
     }
 
     /// Opens one of the GPUs, and what moves its pages.

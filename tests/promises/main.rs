@@ -53,6 +53,7 @@ mod shared_regions;
 mod short_memory;
 mod stores_in_place;
 mod tenants;
+mod timeline;
 mod two_gpus;
 mod untyped;
 mod victims;

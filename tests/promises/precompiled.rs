@@ -95,7 +95,10 @@ fn each_of_them_has_its_own_fault_and_its_own_end() {
     endless.abort();
     let stopped = endless.sync();
     let told = refused(faulted);
-    assert!(told.contains("kernel `past_the_end`") && told.contains("20003"), "{told}");
+    assert!(
+        told.contains("kernel `past_the_end`") && told.contains("20003"),
+        "{told}"
+    );
     added.unwrap();
     assert!(spinning);
     let told = refused(stopped);

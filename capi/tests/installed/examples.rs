@@ -53,7 +53,10 @@ fn a_program_with_kernels_of_its_own_is_built_by_cmake() {
     configured.arg("-DCMAKE_CUDA_FLAGS=-Werror all-warnings -Xcompiler=-Wall,-Werror");
     ran(&mut configured);
     let build = prefix.scratch().join("build");
-    ran(Command::new("cmake").arg("--build").arg(&build).args(["--target", "scale"]));
+    ran(Command::new("cmake")
+        .arg("--build")
+        .arg(&build)
+        .args(["--target", "scale"]));
     // The GPU that any machine has is the simulated one, which has no kernels of programs.
     let mut program = bounded(build.join("scale"));
     let ended = output(program.env("CUDA_VISIBLE_DEVICES", ""));

@@ -18,3 +18,4 @@ mod sharing;
 mod shell;
 mod simulate;
 mod tenants;
+mod timeline;

@@ -241,6 +241,27 @@ constexpr const unsigned int FILLS_MAX = (1 << 10);
 /// Ring entries a queue pair may have, so that slot plus one fits the token.
 constexpr const unsigned int RING_ENTRIES_MAX = (1 << 15);
 
+/// A demand fetch: from the miss, which ended at `at_ns` and took `took` ticks.
+constexpr const unsigned int TIMELINE_FAULT = 1;
+
+/// A page left its frame.
+constexpr const unsigned int TIMELINE_EVICTION = 2;
+
+/// The write-back of a page was posted to a queue pair.
+constexpr const unsigned int TIMELINE_WRITE_POSTED = 3;
+
+/// A page is written home. `took` is not 0 where a lane wrote it there itself.
+constexpr const unsigned int TIMELINE_WRITTEN = 4;
+
+/// A fetch that nobody waits for was posted to a queue pair.
+constexpr const unsigned int TIMELINE_PREFETCH_POSTED = 5;
+
+/// It has come.
+constexpr const unsigned int TIMELINE_PREFETCHED = 6;
+
+/// A doorbell was rung, for all requests up to `page`.
+constexpr const unsigned int TIMELINE_DOORBELL = 7;
+
 /// Smallest page: 4 KiB.
 constexpr const unsigned long long PAGE_BYTES_MIN = (4ULL << 10ULL);
 
@@ -1063,6 +1084,62 @@ struct BroadcastCounters {
     unsigned long long reserved[13];
 };
 
+/// One event, in a ring of them.
+struct alignas(64) TimelineEvent {
+    /// One plus the event's number, once the rest is written.
+    unsigned long long number;
+    /// The page, as in the table of frames.
+    unsigned long long page;
+    /// When it ended, by the GPU's global timer, in nanoseconds.
+    unsigned long long at_ns;
+    /// How long it took, in the device's ticks.
+    unsigned int took;
+    /// Of a fault, in ticks from its beginning: when the page was claimed.
+    unsigned int claimed;
+    /// When a frame was there, and the request posted and the doorbell rung, or the copy under way.
+    unsigned int posted;
+    /// When the page's bytes were there.
+    unsigned int arrived;
+    /// `TIMELINE_*`.
+    unsigned int kind;
+    /// Of a fault: 1 when the page came, else 0.
+    unsigned int well;
+    /// The page's frame.
+    unsigned int frame;
+    /// The queue pair; all ones where lanes copy.
+    unsigned int queue;
+    /// The multiprocessor, and the warp's place there in the low 8 bits.
+    unsigned int place;
+    /// Of a fault: lanes that missed the page together.
+    unsigned int lanes;
+};
+
+/// What changes of a ring of events.
+struct alignas(64) TimelineState {
+    /// Events that were begun.
+    unsigned long long head;
+    /// Those that the host has read. The host alone writes it.
+    unsigned long long tail;
+    /// Events for which the ring had no room.
+    unsigned long long dropped;
+    /// Unused, to the end of the line.
+    unsigned long long reserved[5];
+};
+
+/// The timeline of a GPU. It follows the [`crate::VmDesc`] in memory, where there is one.
+struct alignas(64) TimelineDesc {
+    /// Address of the [`TimelineState`].
+    unsigned long long state;
+    /// Address of the [`TimelineEvent`]s.
+    unsigned long long events;
+    /// How many there are, less one: a power of two of them.
+    unsigned int mask;
+    /// Of 2^32 draws, those up to this one are noted.
+    unsigned int threshold;
+    /// Unused, to the end of the line.
+    unsigned long long reserved[5];
+};
+
 }  // namespace layout
 }  // namespace gpuvm
 
@@ -1087,6 +1164,9 @@ static_assert(sizeof(FaultRecord) == 128, "size of FaultRecord");
 static_assert(sizeof(LaunchState) == 384, "size of LaunchState");
 static_assert(sizeof(BroadcastDesc) == 112, "size of BroadcastDesc");
 static_assert(sizeof(BroadcastCounters) == 256, "size of BroadcastCounters");
+static_assert(sizeof(TimelineEvent) == 64, "size of TimelineEvent");
+static_assert(sizeof(TimelineState) == 64, "size of TimelineState");
+static_assert(sizeof(TimelineDesc) == 64, "size of TimelineDesc");
 #if !defined(__CUDACC_RTC__)  // NVRTC has no offsetof
 static_assert(__builtin_offsetof(QueueDesc, kind) == 0, "offset of QueueDesc::kind");
 static_assert(__builtin_offsetof(QueueDesc, number) == 4, "offset of QueueDesc::number");
@@ -1328,6 +1408,28 @@ static_assert(__builtin_offsetof(BroadcastCounters, lines) == 8, "offset of Broa
 static_assert(__builtin_offsetof(BroadcastCounters, bytes) == 16, "offset of BroadcastCounters::bytes");
 static_assert(__builtin_offsetof(BroadcastCounters, passed_on) == 144, "offset of BroadcastCounters::passed_on");
 static_assert(__builtin_offsetof(BroadcastCounters, reserved) == 152, "offset of BroadcastCounters::reserved");
+static_assert(__builtin_offsetof(TimelineEvent, number) == 0, "offset of TimelineEvent::number");
+static_assert(__builtin_offsetof(TimelineEvent, page) == 8, "offset of TimelineEvent::page");
+static_assert(__builtin_offsetof(TimelineEvent, at_ns) == 16, "offset of TimelineEvent::at_ns");
+static_assert(__builtin_offsetof(TimelineEvent, took) == 24, "offset of TimelineEvent::took");
+static_assert(__builtin_offsetof(TimelineEvent, claimed) == 28, "offset of TimelineEvent::claimed");
+static_assert(__builtin_offsetof(TimelineEvent, posted) == 32, "offset of TimelineEvent::posted");
+static_assert(__builtin_offsetof(TimelineEvent, arrived) == 36, "offset of TimelineEvent::arrived");
+static_assert(__builtin_offsetof(TimelineEvent, kind) == 40, "offset of TimelineEvent::kind");
+static_assert(__builtin_offsetof(TimelineEvent, well) == 44, "offset of TimelineEvent::well");
+static_assert(__builtin_offsetof(TimelineEvent, frame) == 48, "offset of TimelineEvent::frame");
+static_assert(__builtin_offsetof(TimelineEvent, queue) == 52, "offset of TimelineEvent::queue");
+static_assert(__builtin_offsetof(TimelineEvent, place) == 56, "offset of TimelineEvent::place");
+static_assert(__builtin_offsetof(TimelineEvent, lanes) == 60, "offset of TimelineEvent::lanes");
+static_assert(__builtin_offsetof(TimelineState, head) == 0, "offset of TimelineState::head");
+static_assert(__builtin_offsetof(TimelineState, tail) == 8, "offset of TimelineState::tail");
+static_assert(__builtin_offsetof(TimelineState, dropped) == 16, "offset of TimelineState::dropped");
+static_assert(__builtin_offsetof(TimelineState, reserved) == 24, "offset of TimelineState::reserved");
+static_assert(__builtin_offsetof(TimelineDesc, state) == 0, "offset of TimelineDesc::state");
+static_assert(__builtin_offsetof(TimelineDesc, events) == 8, "offset of TimelineDesc::events");
+static_assert(__builtin_offsetof(TimelineDesc, mask) == 16, "offset of TimelineDesc::mask");
+static_assert(__builtin_offsetof(TimelineDesc, threshold) == 20, "offset of TimelineDesc::threshold");
+static_assert(__builtin_offsetof(TimelineDesc, reserved) == 24, "offset of TimelineDesc::reserved");
 #endif
 }  // namespace layout
 }  // namespace gpuvm

@@ -9,11 +9,13 @@
 //! and before stores could go to its home.
 
 mod files;
+mod timeline;
 
 use std::fmt;
 
 use files::TESTS_ALONE;
 pub use files::{ALL, BORROWING, FILES, GUARDED, SIMULATED_ALONE};
+pub use timeline::TIMELINE;
 
 /// A file, compiled once a form and compute capability.
 pub struct File {

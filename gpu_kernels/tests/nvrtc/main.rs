@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use budget::{ALL, BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE};
+use budget::{ALL, BORROWING, FILES, File, GUARDED, Limit, SIMULATED_ALONE, TIMELINE};
 use gpuvm_gpu::cuda::{Architecture, compile_to_cubin, presence};
 use gpuvm_gpu::{CompileOptions, GpuError, Source};
 use gpuvm_layouts as layout;
@@ -174,7 +174,7 @@ fn every_kernel_compiles_for_nvidia_gpus_within_its_budget() {
         return;
     }
     let mut jobs = Vec::new();
-    for file in FILES {
+    for file in FILES.iter().chain(TIMELINE) {
         for (form, architectures) in FORMS {
             // What has no paged data is the same in both forms, and no NIC leads to a neighbour GPU's memory.
             let paged = file.kernels.iter().any(|kernel| !kernel.is_plain);

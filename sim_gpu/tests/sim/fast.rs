@@ -221,13 +221,9 @@ __global__ void ring(unsigned long long* doorbell) {
     let callback = Box::new(move |outcome: &gpuvm_gpu::LaunchOutcome| {
         flag.store(1 + u64::from(outcome.is_ok()), Ordering::SeqCst)
     });
-    let launch = bed.stream.launch(
-        &bed.kernel("ring"),
-        &LaunchConfig::linear(1, 32),
-        &[&arg],
-        0,
-        callback,
-    );
+    let launch = bed
+        .stream
+        .launch(&bed.kernel("ring"), &LaunchConfig::linear(1, 32), &[&arg], 0, callback);
     launch
         .expect("a launch")
         .wait(Some(LIMIT))

@@ -27,6 +27,11 @@ struct Miss {
     u32 parts;       // the round's winners, if they are several parts by what their pages need; else 0
     bool first;      // waits if none of the parts gets anything
     Ahead ahead;     // what is to be fetched ahead
+#if defined(GPUVM_TIMELINE)
+    // In ticks from `started`.
+    u32 claimed, posted, arrived;
+    bool on_way = false;  // a request of the round is posted
+#endif
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
     GPUVM_DEVICE const layout::VmDesc* vm() const { return vm_of(array); }
@@ -50,6 +55,37 @@ constexpr u32 kRoundRetry = 0;
 constexpr u32 kRoundHeld = 1;  // the page is resident, with one pin for this lane
 constexpr u32 kRoundOurs = 2;  // its frame is filled and only this group knows: `publish_ours` publishes it
 constexpr u32 kRoundFailed = 3;
+
+#if defined(GPUVM_TIMELINE)
+// A demand fetch is over: `well`, its page came.
+GPUVM_NOINLINE void timeline_fault(const Miss* miss, u32 queue, bool well) {
+    if (!timeline_draws(miss->vm(), miss->started)) return;
+    layout::TimelineEvent event{};
+    event.page = miss->id();
+    event.took = timeline_since(miss->started);
+    event.claimed = miss->claimed;
+    event.posted = miss->posted;
+    event.arrived = miss->arrived;
+    event.kind = layout::TIMELINE_FAULT;
+    event.well = well;
+    event.frame = miss->frame;
+    event.queue = queue;
+    event.lanes = __popc(miss->group);
+    timeline_put(miss->vm(), event);
+}
+// The lane's request is posted, and its doorbell rung.
+GPUVM_DEVICE void timeline_on_way(Miss* miss) {
+    miss->posted = timeline_since(miss->started);
+    miss->on_way = true;
+}
+// After a lane's round over queue pairs: of a fetch that it posted.
+GPUVM_DEVICE void timeline_round(Miss* miss, u32 outcome) {
+    if (miss->transport() != Transport::kQueued || !miss->on_way) return;
+    miss->arrived = timeline_since(miss->started);
+    timeline_fault(miss, miss->token, outcome == kRoundHeld || outcome == kRoundOurs);
+    miss->on_way = false;
+}
+#endif
 
 // What a leader finds at its page's word.
 constexpr u32 kFollower = 0;
@@ -200,6 +236,7 @@ GPUVM_DEVICE void go_on_after(Miss* miss, u32 taken) {
 GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
+    GPUVM_TIMELINE_ONLY(miss->claimed = timeline_since(miss->started);)
     u64 id = replica_to_fetch(vm, miss->id());
     if (!id) return fail_claim(miss);
     u32 got = wait_for_frame_of(miss);
@@ -219,6 +256,7 @@ GPUVM_DEVICE u32 fetch_alone(Miss* miss, u32 pins) {
     commit(q, index, 1);
     ring(q);
     count(&counters(vm)->faults, 1);
+    GPUVM_TIMELINE_ONLY(timeline_on_way(miss);)
     go_on_after(miss, 1);
     miss->frame = got;
     miss->token = queue;
@@ -279,6 +317,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
     const layout::VmDesc* vm = miss->vm();
     u64* word = miss->word();
     u64 id = replica_to_fetch(vm, miss->id());
+    GPUVM_TIMELINE_ONLY(miss->claimed = timeline_since(miss->started);)
     // Lanes whose frames come from elsewhere are a part as well; those with a page that cannot be had, too.
     u64 part = id ? stripe_of(vm, id)->queue_first << 1 | (miss->pooled() ? 0 : 1) : ~0ull;
     if (miss->parts) won = __match_any_sync(won, part);
@@ -315,6 +354,7 @@ GPUVM_NOINLINE u32 fetch_batch(Miss* miss, u32 pins, u32 won, bool may_wait) {
         ring(q);
         count(&counters(vm)->faults, grant.count);
     }
+    GPUVM_TIMELINE_ONLY(timeline_on_way(miss);)
     go_on_after(miss, lane_id() == poster ? grant.count : 0);
     miss->frame = got;
     miss->token = grant.queue;
@@ -375,6 +415,7 @@ GPUVM_NOINLINE void account_for(const Miss* miss) {
     const layout::VmDesc* vm = miss->vm();
     count_latency(latencies(vm), ticks() - miss->started);
     count(&counters(vm)->faults, 1);
+    GPUVM_TIMELINE_ONLY(timeline_fault(miss, kNoQueue, true);)
     count_fetched(vm, miss->source().bytes);
     if (!miss->pooled()) return;
     spend_on_fetch(counters(vm), miss->word(), miss->page, miss->array.page_shift);
@@ -426,6 +467,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
         }
         miss->frame = frame;
         miss->token = 0;
+        GPUVM_TIMELINE_ONLY(miss->claimed = miss->posted = timeline_since(miss->started);)
         if (late)
             miss->token = fill_page(vm, word, miss->id(), from, miss->frame_address(), source.bytes);
         else
@@ -434,6 +476,7 @@ GPUVM_NOINLINE u32 open_directly(Miss* miss, u32 pins, bool keep, bool may_wait)
             fetch.begin(source.home, source.bytes);
             fetch.finish(miss->frame_address());
         }
+        GPUVM_TIMELINE_ONLY(miss->arrived = timeline_since(miss->started);)
         if (victim.victims) keep_or_give(victim, frame);
         if (!keep) return kWon;
         if (miss->pooled()) st_relaxed_gpu(page_in_frame(vm, frame), miss->id());
@@ -525,6 +568,7 @@ GPUVM_NOINLINE u32 acquire_round(Miss* miss, bool keep) {
     else
         outcome = kRoundFailed;
     bool waited = busy;
+    GPUVM_TIMELINE_ONLY(timeline_round(miss, outcome);)
     if constexpr (kQueued)
         if (busy && miss->transport() == Transport::kQueued) go_on_after(miss, 0);
     outcome = end_round(miss, leads, lanes, busy, outcome);

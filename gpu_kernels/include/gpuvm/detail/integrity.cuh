@@ -30,6 +30,7 @@ GPUVM_DEVICE void publish_fetched(const layout::VmDesc* vm, u64 id, u32 frame, u
     const layout::RegionDesc* region = region_of(vm, id);
     u64* word = word_of(vm, id);
     count_fetched(vm, source_of(vm, id).bytes);
+    GPUVM_TIMELINE_ONLY(if (token) timeline_prefetched(vm, id, frame);)
     if (is_pooled(region)) st_relaxed_gpu(page_in_frame(vm, frame), at_replica(id, 0));
     if (is_replicated(region) && is_to_be_mended(vm, id))
         publish_dirty(word, token, frame, pins);

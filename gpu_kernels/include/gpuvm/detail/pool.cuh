@@ -4,6 +4,7 @@
 
 #include "platform.cuh"
 #include "region.cuh"
+#include "timeline.cuh"
 
 namespace gpuvm {
 namespace detail {
@@ -96,6 +97,7 @@ GPUVM_DEVICE u64* page_in_frame(const layout::VmDesc* vm, u32 frame) {
 // After an eviction: the frame has no page, and whoever waits for a frame sees that frames do turn over.
 GPUVM_DEVICE void frame_left(const layout::VmDesc* vm, u32 frame) {
     count(&counters(vm)->evictions, 1);
+    GPUVM_TIMELINE_ONLY(timeline_eviction(vm, ld_relaxed_gpu(page_in_frame(vm, frame)), frame);)
     st_relaxed_gpu(page_in_frame(vm, frame), u64{0});
     atom_add_relaxed_gpu(&pool_of(vm)->turnover, 1ull);
 }

@@ -87,6 +87,7 @@ GPUVM_DEVICE void write_slot(const Queue& q, u64 index, u32 kind, u64 id, u32 fr
                           source.stripe->rkey, frame_key(vm, q.desc, source.stripe, frame), source.bytes});
     st_relaxed_gpu(&record->page_id, id);
     st_relaxed_gpu_v4(&record->frame, frame, kind, pins, token);
+    GPUVM_TIMELINE_ONLY(timeline_posted(vm, id, frame, kind, token, q.number);)
     // Release: whoever reads POSTED reads this record.
     st_release_gpu(&record->state, record_state(index, layout::RECORD_POSTED));
 }
@@ -113,6 +114,7 @@ GPUVM_NOINLINE void ring(const Queue& q) {
             announce(q.desc, written);
             st_relaxed_gpu(&s->posted, written);
             count(&counters(q.vm)->doorbells, 1);
+            GPUVM_TIMELINE_ONLY(timeline_doorbell(q.vm, q.number, written);)
         }
         // Release: record, register and `posted` before the next ringer's.
         st_release_gpu(&s->ringer, 0u);

@@ -54,6 +54,25 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
     publish(word, 0, frame, 0);
 }
 
+#if defined(GPUVM_TIMELINE)
+// What `timeline_fault` notes of other misses.
+GPUVM_NOINLINE void timeline_quick(const layout::VmDesc* vm, u64 id, u32 frame, u64 started, u32 claimed, u32 arrived,
+                                   u32 lanes, bool well) {
+    if (!timeline_draws(vm, started)) return;
+    layout::TimelineEvent event{};
+    event.page = id;
+    event.took = timeline_since(started);
+    event.claimed = event.posted = claimed;
+    event.arrived = arrived;
+    event.kind = layout::TIMELINE_FAULT;
+    event.well = well;
+    event.frame = frame;
+    event.queue = kNoQueue;
+    event.lanes = lanes;
+    timeline_put(vm, event);
+}
+#endif
+
 // The commonest miss in one go and in registers: the lanes that are here miss one page, which goes through the staging
 // buffer in one piece, is absent still, and finds a frame in the pool. They read their elements from the buffer while
 // the frame is written. Anything else is left to `acquire_round`.
@@ -69,8 +88,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Quick result{0, false};
     Victim victim = one_of(named...);
     u64 started = ticks();
-    // Looked up while the page is on its way.
-    const layout::VmDesc view = pool_view(vm);
+    const layout::VmDesc view = pool_view(vm);  // looked up while the page is on its way
     static_assert(kAbsent == 0, "the state of an absent page adds nothing to a mask of lanes");
     u32 group = __activemask() | static_cast<u32>(seen & layout::STATE_MASK);
     u32 rank = __popc(group & ((1u << lane_id()) - 1)), leader = __ffs(group) - 1;
@@ -82,6 +100,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch fetch;
     u32 frame = kNoFrame, phase = 0, low = 0;
     i64 available = 0;
+    GPUVM_TIMELINE_ONLY(u32 claimed_after = 0;)
     u64* histogram = nullptr;
     Mirrored mirrored{nullptr, 0, 0};
     if (leads) {
@@ -89,9 +108,9 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
         if constexpr (kVictims) home = nearest(vm, id, victim, home, page_shift, &mirrored);
         fetch.begin(home, bytes);
         phase = fetch.phase();
-        // All this while the page is on its way.
-        bool claimed = try_claim(word, seen);
+        bool claimed = try_claim(word, seen);  // while the page is on its way, as all of this
         available = claimed ? pool_reserve_one(&view) : 0;
+        GPUVM_TIMELINE_ONLY(claimed_after = timeline_since(started);)
         if (available) {
             frame = pool_take(&view, pool_tickets(&view, 1));
             low = static_cast<u32>(low_water(&view));
@@ -113,6 +132,7 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     Fetch::wait(buffer, found & 1);
     // The arrival comes before every lane's loads, also where the leader alone can wait for it.
     __syncwarp(group);
+    GPUVM_TIMELINE_ONLY(u32 arrived_after = timeline_since(started);)
     bool lent = !kVictims || !leads || was_there(vm, victim, mirrored);
     const unsigned char* staged = Fetch::staged(buffer);
     result.bits = *reinterpret_cast<const B*>(staged + offset);
@@ -123,11 +143,11 @@ GPUVM_NOINLINE Quick read_quickly(const layout::VmDesc* vm, u64* word, u64 seen,
     __syncwarp(group);
     if (leads) {
         if (!together) fetch.empty(frames + (static_cast<u64>(frame) << page_shift));
-        // Whoever waits for the buffer need not wait for the frame.
-        fetch.release();
+        fetch.release();  // whoever waits for the buffer need not wait for the frame
         if (!together) Fetch::emptied();
         end_quickly(&view, word, frame, victim, lent);
         count_latency(histogram, ticks() - started);
+        GPUVM_TIMELINE_ONLY(timeline_quick(vm, id, frame, started, claimed_after, arrived_after, lanes, lent);)
         if (available <= low) refill(vm, 1, available, id);
     }
     __syncwarp(group);

@@ -33,6 +33,7 @@ GPUVM_DEVICE void end_back_off(const layout::RegionDesc* region) {
 // Writes a page home whose write-back mark is ours, and takes the mark away.
 GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word, u32 frame) {
     Source source = source_of(vm, id);
+    GPUVM_TIMELINE_ONLY(u64 begun = ticks();)
     drop_kept(region_of(vm, id), frame);
     copy_to_home(source.home, frame_address(vm, region_of(vm, id), frame), source.bytes);
     // Its release carries the home's bytes to who fetches the page next. To the host, or whoever the home belongs to,
@@ -40,6 +41,7 @@ GPUVM_DEVICE void write_back_direct(const layout::VmDesc* vm, u64 id, u64* word,
     // all other pages, made write-backs to a neighbour GPU take half as long again.
     write_back_done(word);
     count_written_back(vm, source.bytes);
+    GPUVM_TIMELINE_ONLY(timeline_written(vm, id, frame, timeline_since(begun));)
 }
 
 // Ends the write-back of a page: clean, or dirty again. One that was cleaned for its frame leaves it now.
@@ -51,6 +53,7 @@ GPUVM_DEVICE void end_write_back(const layout::VmDesc* vm, u64 id, u32 frame, bo
     }
     end_back_off(region_of(vm, id));
     count_written_back(vm, source_of(vm, id).bytes);
+    GPUVM_TIMELINE_ONLY(timeline_written(vm, id, frame, 0);)
     write_back_done(word);
     if (release_frame && try_leave(vm, word, frame)) pool_give(vm, frame);
 }
