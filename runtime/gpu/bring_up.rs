@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpuvm_gpu::{Gpu, GpuError};
+use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, VmDesc};
 use gpuvm_nic::Nic;
 use parking_lot::Mutex;

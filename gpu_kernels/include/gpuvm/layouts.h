@@ -1023,8 +1023,10 @@ struct alignas(128) LaunchState {
     unsigned int pad;
     /// Address of 32 bits in host memory: 1 once the first fault is told. The host need not read the rest where it is 0.
     unsigned long long told;
+    /// Address of the [`TimelineDesc`](crate::TimelineDesc); 0 without a timeline.
+    unsigned long long timeline;
     /// Unused, to the end of the line.
-    unsigned int reserved[26];
+    unsigned int reserved[24];
     /// The first fault.
     FaultRecord fault;
 };
@@ -1384,7 +1386,8 @@ static_assert(__builtin_offsetof(LaunchState, later_faults) == 132, "offset of L
 static_assert(__builtin_offsetof(LaunchState, continues) == 136, "offset of LaunchState::continues");
 static_assert(__builtin_offsetof(LaunchState, pad) == 140, "offset of LaunchState::pad");
 static_assert(__builtin_offsetof(LaunchState, told) == 144, "offset of LaunchState::told");
-static_assert(__builtin_offsetof(LaunchState, reserved) == 152, "offset of LaunchState::reserved");
+static_assert(__builtin_offsetof(LaunchState, timeline) == 152, "offset of LaunchState::timeline");
+static_assert(__builtin_offsetof(LaunchState, reserved) == 160, "offset of LaunchState::reserved");
 static_assert(__builtin_offsetof(LaunchState, fault) == 256, "offset of LaunchState::fault");
 static_assert(__builtin_offsetof(BroadcastDesc, own) == 0, "offset of BroadcastDesc::own");
 static_assert(__builtin_offsetof(BroadcastDesc, length) == 8, "offset of BroadcastDesc::length");
