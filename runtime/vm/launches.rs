@@ -13,7 +13,7 @@ impl VmGpu {
     /// context, as CUDA's runtime, cudarc, CuPy and PyTorch make them; 0, 1 and 2 are CUDA's default streams.
     ///
     /// # Errors
-    /// [`Error::Gpu`] for a stream of another context, and on the simulated GPU.
+    /// [`crate::Error::Gpu`] for a stream of another context, and on the simulated GPU.
     ///
     /// # Safety
     /// It is live, and stays so until launches on it have ended and the handle was dropped.
@@ -29,7 +29,7 @@ impl VmGpu {
     /// default one.
     ///
     /// # Errors
-    /// As [`Kernel::launch`]; [`Error::DeviceCode`] for a kernel that does not fit; [`Error::Gpu`] with what `enqueue` says. Nothing runs any
+    /// As [`crate::Kernel::launch`]; [`crate::Error::DeviceCode`] for a kernel that does not fit; [`crate::Error::Gpu`] with what `enqueue` says. Nothing runs any
     /// more after an error.
     ///
     /// # Safety

@@ -52,16 +52,18 @@ struct Reads {
     }
 };
 
-// The number of the first of so many next reads, for all lanes of the warp; past every trace's end after a fault. Warps
-// take them in order: what is under way is close together in the trace, however few warps are resident.
-template <class T>
-static __device__ __forceinline__ bool has_failed(const T*) {
+// Whether the launch has met a fault. Plain memory knows none.
+template <class Data>
+static __device__ __forceinline__ bool has_failed(const Data&) {
     return false;
 }
 template <class T>
 static __device__ __forceinline__ bool has_failed(const gpuvm::array<T>& data) {
     return data.failed();
 }
+
+// The number of the first of so many next reads, for all lanes of the warp; past every trace's end after a fault. Warps
+// take them in order: what is under way is close together in the trace, however few warps are resident.
 template <class Data>
 static __device__ __forceinline__ u64 take(const Data& data, u64* tally, u32 reads) {
     u64 first = ~0ull;
@@ -151,7 +153,7 @@ template <bool Plain, bool Scattered>
 __global__ void store_once(gpuvm::array<u64> array, u64 count, u32 bits, u64 round, u64* tally) {
     constexpr u32 run = Scattered ? 32 : kRun;
     u64 done = 0, words = array.size(), *home = home_of(array);
-    for (u64 first = take(data, tally, run); first < count; first = take(data, tally, run)) {
+    for (u64 first = take(array, tally, run); first < count; first = take(array, tally, run)) {
         for (u64 n = first + lane_id(); n < first + run && n < count; n += 32, ++done) {
             u64 word = Scattered ? in_random_order(n, words, bits) : n, value = pattern(word) + round;
             if constexpr (Plain)

@@ -192,7 +192,7 @@ pub const FILES: &[File] = &[
         path: "workloads/src/apps/sort.cu",
         defines: &[],
         kernels: &[
-            capped("exchange", 128, 128, 330, 720),
+            capped("exchange", 128, 128, 350, 750),
             plain("count_digits", 24),
             plain("add_counts", 64),
             plain("place_keys", 32),
