@@ -213,10 +213,10 @@ mod tests {
         assert_eq!((slot.vm_addr(), word(&slot, claim)), (addr, 0));
         assert!(slot.fault(&gpu, true).unwrap().is_none());
         slot.abort(&gpu).unwrap();
-        assert_eq!(word(&slot, 0), 1);
+        assert_eq!(word(&slot, CHANGED as u64), 1);
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();
-        assert_eq!((slot.vm_addr(), word(&slot, 0)), (addr, 0));
+        assert_eq!((slot.vm_addr(), word(&slot, CHANGED as u64)), (addr, 0));
         gpu.write(addr + claim, &1u32.to_ne_bytes()).unwrap();
         drop(slot);
         let slot = pool.take(&gpu, false).unwrap();

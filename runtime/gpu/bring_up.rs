@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use gpuvm_gpu::Gpu;
-use gpuvm_layouts::{self as layout, VmDesc};
+use gpuvm_layouts::{self as layout, TimelineDesc, VmDesc};
 use gpuvm_nic::Nic;
 use parking_lot::Mutex;
 
@@ -74,10 +74,7 @@ impl PagedGpu {
         let timeline = settings.timeline.as_ref().zip(sheet);
         let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
         let timeline = timeline.transpose()?;
-        let timeline_desc = timeline
-            .as_ref()
-            .map(|timeline| DeviceArray::from_slice(&*gpu, &[timeline.describe()]));
-        let timeline_desc = timeline_desc.transpose().doing(doing)?;
+        let timeline_desc = place_timeline(&*gpu, timeline.as_deref())?;
         let gpu = Arc::new(Self {
             place,
             threads: Mutex::default(),
@@ -181,6 +178,12 @@ fn bring_up_queues(
     };
     let queues = Queues::create(gpu, nics, arena, homes, shape, frames)?;
     Ok(Some(Arc::new(queues)))
+}
+
+/// The timeline's description where lanes find it; none without one.
+fn place_timeline(gpu: &dyn Gpu, timeline: Option<&GpuTimeline>) -> Result<Option<DeviceArray<TimelineDesc>>> {
+    let placed = timeline.map(|timeline| DeviceArray::from_slice(gpu, &[timeline.describe()]));
+    placed.transpose().doing(|| "allocating the timeline".to_owned())
 }
 
 /// All of it for lanes.
