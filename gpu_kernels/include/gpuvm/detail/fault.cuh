@@ -28,9 +28,8 @@ struct Miss {
     bool first;      // waits if none of the parts gets anything
     Ahead ahead;     // what is to be fetched ahead
 #if defined(GPUVM_TIMELINE)
-    // In ticks from `started`.
-    u32 claimed, posted, arrived;
-    bool on_way = false;  // a request of the round is posted
+    u32 claimed, posted, arrived;  // in ticks from `started`
+    bool on_way = false;           // a request of the round is posted
 #endif
 
     GPUVM_DEVICE Miss(const layout::ArrayDesc& of, u64 number) : array(of), page(number), started(ticks()) {}
