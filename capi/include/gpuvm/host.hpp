@@ -470,8 +470,8 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         return Stream(stream);
     }
 
-    // A stream that the program made, a cudaStream_t of the GPU's primary context, for launches in its order. It is live
-    // until the handle is gone and they have ended.
+    // A stream that the program made, a cudaStream_t of the GPU's primary context, for launches in its order. It is
+    // live until the handle is gone and they have ended.
     Stream borrow(void* cuda_stream, std::uint32_t gpu = 0) const {
         gpuvm_stream stream{};
         check(gpuvm_stream_borrow(raw(), gpu, cuda_stream, &stream));
