@@ -207,8 +207,8 @@ impl VmBuilder {
     ///
     /// ```
     /// use gpuvm::{Timeline, Vm};
-    /// # let folder = std::env::temp_dir().join("%p.timeline.json");
     /// # fn main() -> Result<(), gpuvm::Error> {
+    /// # let folder = std::env::temp_dir().join("%p.timeline.json");
     /// let vm = Vm::builder().timeline(Timeline::to(folder).one_in(16)).build()?;
     /// # Ok(()) }
     /// ```
