@@ -1,4 +1,4 @@
-//! Launches of kernels that were compiled with the program, by nvcc or clang: the caller enqueues them, and has what their arrays are.
+//! Launches of kernels that were compiled with the program, by nvcc: the caller enqueues them, and has what their arrays are.
 
 use std::sync::Arc;
 

@@ -12,6 +12,8 @@ impl VmGpu {
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's primary
     /// context, as CUDA's runtime, cudarc, CuPy and PyTorch make them; 0, 1 and 2 are CUDA's default streams.
     ///
+    /// A launch runs behind what the stream had before, and who waits for the launch waits for that too: its deadline counts from its start.
+    ///
     /// # Errors
     /// [`crate::Error::Gpu`] for a stream of another context, and on the simulated GPU.
     ///

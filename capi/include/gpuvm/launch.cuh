@@ -1,4 +1,4 @@
-// Launches of kernels that nvcc or clang compile into the program, over regions of gpuvm. docs/C.md is the page for
+// Launches of kernels that nvcc compiles into the program, over regions of gpuvm. docs/C.md is the page for
 // users.
 //
 //   __global__ void scale(gpuvm::array<float> a, float by);
@@ -11,7 +11,7 @@
 //       scale<<<64, 256, 0, stream>>>(a, 2.0f);
 //   }, gpuvm::host::writes(paged)).sync();
 //
-// What the device library of a program serves is chosen by GPUVM_FEATURES, the same in each of its files that launches:
+// What the device library serves in a file of the program is chosen by GPUVM_FEATURES where that file is compiled:
 // GPUVM_FEATURES=1 is for pages that lanes copy themselves alone, which saves registers. Without it all is served.
 #pragma once
 
@@ -33,8 +33,12 @@ struct place {
     std::uint32_t gpu;
 };
 
-// What this file was compiled with.
-inline gpuvm_device_code device_code() { return {layout::LAYOUT_VERSION, gpuvm::detail::kFeatures}; }
+// What the file that calls it was compiled with. Features are in the names of this and of the launches below, so that
+// the linker takes none of them for that of another file.
+template <unsigned Features = gpuvm::detail::kFeatures>
+gpuvm_device_code device_code() {
+    return {layout::LAYOUT_VERSION, Features};
+}
 
 // Throws unless a call of CUDA's runtime went well.
 inline void check_cuda(const char* what, cudaError_t error) {
@@ -134,14 +138,14 @@ struct enqueuing {
     }
 };
 
-template <class Enqueue, class... Args>
+template <unsigned Features, class Enqueue, class... Args>
 Launch launch_by(const place& at, const config& shape, const char* name, Enqueue& enqueue,
                  const std::tuple<Args...>& args) {
     gpuvm_use uses[sizeof...(Args) + 1];
     gpuvm_use* end = uses;
     std::apply([&](const Args&... all) { (add_use(all, end), ...); }, args);
     enqueuing<Enqueue, Args...> context{enqueue, args, nullptr};
-    const gpuvm_device_code code = device_code();
+    const gpuvm_device_code code = device_code<Features>();
     gpuvm_launch launch{};
     const gpuvm_code outcome =
         gpuvm_launch_by(at.vm.raw(), at.gpu, name, &code, &shape, uses, static_cast<std::uint64_t>(end - uses),
@@ -191,18 +195,18 @@ auto writes(const Elastic<T>& elastic) {
 // A launch of what `enqueue(stream, what the kernel has of each of `memory`...)` puts on the stream: kernels that use
 // those, and whatever else. It calls nothing of gpuvm. What it throws is thrown on, after whatever it had enqueued has
 // ended; so is an error that cudaGetLastError() has then. `shape` is that of the kernels, and `name` for messages.
-template <class Enqueue, class... Memory>
+template <unsigned Features = gpuvm::detail::kFeatures, class Enqueue, class... Memory>
 Launch launch_by(const place& at, const config& shape, const char* name, Enqueue&& enqueue, const Memory&... memory) {
     auto and_look = [&](cudaStream_t stream, const auto&... views) {
         enqueue(stream, views...);
         check_cuda(name, cudaGetLastError());
     };
-    return detail::launch_by(at, shape, name, and_look, std::tuple<Memory...>(memory...));
+    return detail::launch_by<Features>(at, shape, name, and_look, std::tuple<Memory...>(memory...));
 }
 
 // A launch of a kernel that is compiled into the program. Regions are given for a gpuvm::array, Broadcasts for a
 // gpuvm::broadcast, Buffers and Elastics for a pointer; all else is the kernel's as it is.
-template <class... Params, class... Args>
+template <unsigned Features = gpuvm::detail::kFeatures, class... Params, class... Args>
 Launch launch(const place& at, const config& shape, void (*kernel)(Params...), const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter of the kernel");
     const void* function = reinterpret_cast<const void*>(kernel);
@@ -216,7 +220,7 @@ Launch launch(const place& at, const config& shape, void (*kernel)(Params...), c
         const dim3 block(shape.block[0], side(shape.block[1]), side(shape.block[2]));
         check_cuda(name, cudaLaunchKernel(function, grid, block, all, shape.dynamic_shared_bytes, stream));
     };
-    return detail::launch_by(at, shape, name, enqueue, std::tuple{detail::param<Params>::of(args)...});
+    return detail::launch_by<Features>(at, shape, name, enqueue, std::tuple{detail::param<Params>::of(args)...});
 }
 
 }  // namespace gpuvm::host

@@ -92,34 +92,26 @@ static __device__ __forceinline__ paged array_of(u64 page, u32 homes, const page
     return place == 0 ? a : place == 1 ? b : c;
 }
 
-// Reads as `touch_warps` does. Of two arrays the third is not used.
-__global__ void TOUCH_BOUNDS touch_homes_warps(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
-                                               u64 page_words, u64* tally) {
+// Reads as `touch_warps` does, or as `touch_spans`. Of two arrays the third is not used.
+template <bool Spans>
+__global__ void TOUCH_BOUNDS touch_homes(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
+                                         u64 page_words, u64* tally) {
     u64 done = 0, wrong = 0;
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
         if (done % 64 == 63 && a.failed()) break;
         u64 page = order[n], word = word_of(page, page_words, lane_id());
         paged data = array_of(page, homes, a, b, c);
-        wrong += data[page / homes * page_words + word % page_words] != pattern(word);
-    }
-    if (lane_id() == 0) add_tally(tally, kDone, done);
-    add_tally(tally, kWrong, wrong);
-}
-
-// Reads as `touch_spans` does.
-__global__ void TOUCH_BOUNDS touch_homes_spans(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
-                                               u64 page_words, u64* tally) {
-    u64 done = 0, wrong = 0;
-    for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
-        if (done % 64 == 63 && a.failed()) break;
-        u64 page = order[n], word = word_of(page, page_words, lane_id());
-        paged data = array_of(page, homes, a, b, c);
-        auto span = data.pin(page / homes * page_words);
-        if (!span) {
-            ++wrong;
-            break;
+        u64 first = page / homes * page_words, offset = word % page_words;
+        if constexpr (Spans) {
+            auto span = data.pin(first);
+            if (!span) {
+                ++wrong;
+                break;
+            }
+            wrong += span[offset] != pattern(word);
+        } else {
+            wrong += data[first + offset] != pattern(word);
         }
-        wrong += span[word % page_words] != pattern(word);
     }
     if (lane_id() == 0) add_tally(tally, kDone, done);
     add_tally(tally, kWrong, wrong);

@@ -24,7 +24,7 @@ const KERNELS: [&str; 5] = [
     "touch_lanes",
 ];
 /// Where the pages live with several neighbours.
-const KERNELS_OF_HOMES: [&str; 2] = ["touch_homes_warps", "touch_homes_spans"];
+const KERNELS_OF_HOMES: [&str; 2] = ["touch_homes<false>", "touch_homes<true>"];
 /// An entry of the order: the page is written.
 const WRITTEN: u32 = 1 << 31;
 
@@ -232,8 +232,8 @@ impl<'a> Faults<'a> {
 
     fn kernel(&self, access: Access, write: bool) -> Result<Kernel, CliError> {
         let name = match (access, write) {
-            (Access::Warp, _) if self.args.home.len() > 1 => "touch_homes_warps",
-            (Access::Span, _) if self.args.home.len() > 1 => "touch_homes_spans",
+            (Access::Warp, _) if self.args.home.len() > 1 => "touch_homes<false>",
+            (Access::Span, _) if self.args.home.len() > 1 => "touch_homes<true>",
             (Access::Warp, false) => "touch_warps<false>",
             (Access::Warp, true) => "touch_warps<true>",
             (Access::Span, false) => "touch_spans<false>",

@@ -332,8 +332,8 @@ pub const FILES: &[File] = &[
             capped("touch_spans<false>", 128, 0, 1000, 0),
             capped("touch_spans<true>", 128, 0, 450, 0),
             capped("touch_lanes", 128, 0, 1000, 0),
-            capped("touch_homes_warps", 128, 0, 400, 0),
-            capped("touch_homes_spans", 128, 0, 1000, 0),
+            capped("touch_homes<false>", 128, 0, 400, 0),
+            capped("touch_homes<true>", 128, 0, 1000, 0),
         ],
     },
     File {
