@@ -358,7 +358,7 @@ pub enum Error {
         source: std::collections::TryReserveError,
     },
     /// The file of a timeline ([`crate::Timeline`]), before anything runs.
-    #[error("the timeline {} cannot be written", path.display())]
+    #[error("the timeline {} cannot be written: name a file in a folder that is there and may be written", path.display())]
     Timeline {
         /// The file.
         path: PathBuf,

@@ -81,8 +81,8 @@ pub enum CliError {
         /// The graph as given.
         graph: String,
     },
-    /// A GPU or a transport that cannot be used.
-    #[error("the GPU or the transport that was asked for cannot be used")]
+    /// A GPU, a transport or a setting that cannot be used.
+    #[error("the GPU, the transport or a setting that was asked for cannot be used")]
     BackEnd(#[source] gpuvm::Error),
     /// Less memory than a page.
     #[error("--memory {bytes} bytes is less than one page of {page_bytes} bytes")]

@@ -76,7 +76,7 @@ fn back_ends_that_are_not_there_are_named() {
         // The graph does not exist either: the machines are looked at first.
         let err = refusal(&[], arguments, 1);
         let start = format!(
-            "error: the GPU or the transport that was asked for cannot be used\n  caused by: {name} is not available: "
+            "error: the GPU, the transport or a setting that was asked for cannot be used\n  caused by: {name} is not available: "
         );
         assert!(err.starts_with(&start), "{err}");
     }
