@@ -85,14 +85,9 @@ __global__ void TOUCH_BOUNDS touch_lanes(gpuvm::array<const u64> data, const u32
     add_tally(tally, kWrong, wrong);
 }
 
-// The pages of several arrays in turn: page p is page p / homes of array p % homes.
+// Reads as `touch_warps` does, or as `touch_spans`, the pages of several arrays in turn: page p is page p / homes of
+// array p % homes. Of two arrays the third is not used.
 using paged = gpuvm::array<const u64>;
-static __device__ __forceinline__ paged array_of(u64 page, u32 homes, const paged& a, const paged& b, const paged& c) {
-    u64 place = page % homes;
-    return place == 0 ? a : place == 1 ? b : c;
-}
-
-// Reads as `touch_warps` does, or as `touch_spans`. Of two arrays the third is not used.
 template <bool Spans>
 __global__ void TOUCH_BOUNDS touch_homes(paged a, paged b, paged c, u32 homes, const u32* order, u64 count,
                                          u64 page_words, u64* tally) {
@@ -100,7 +95,8 @@ __global__ void TOUCH_BOUNDS touch_homes(paged a, paged b, paged c, u32 homes, c
     for (u64 n = warp_id(); n < count; n += warp_count(), ++done) {
         if (done % 64 == 63 && a.failed()) break;
         u64 page = order[n], word = word_of(page, page_words, lane_id());
-        paged data = array_of(page, homes, a, b, c);
+        u64 place = page % homes;
+        paged data = place == 0 ? a : place == 1 ? b : c;
         u64 first = page / homes * page_words, offset = word % page_words;
         if constexpr (Spans) {
             auto span = data.pin(first);
