@@ -44,7 +44,7 @@ pub(super) static ALL: [Mutation; 21] = [
             "st_relaxed_gpu(&fill->head, generation | (layout::FILL_END - chunks));",
         )],
         Workload::LargePages,
-        335,
+        364,
         NOT_COPIED,
     ),
     broken(
@@ -108,7 +108,7 @@ pub(super) static ALL: [Mutation; 21] = [
             ),
         ],
         Workload::LargePages,
-        267,
+        271,
         &[
             "its home differ from byte",
             "instead of",
@@ -126,7 +126,7 @@ pub(super) static ALL: [Mutation; 21] = [
             "atom_cas_acq_rel_gpu(&fill->taken, 0u, 1u) <= 1)",
         )],
         Workload::LargePages,
-        10,
+        202,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(

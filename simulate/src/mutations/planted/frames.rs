@@ -15,7 +15,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "if (let_leave(vm, id, word, seen, rung, true) == kLeft || pins_of(seen)) withdraw(vm, frame);",
         )],
         ResizeDirect,
-        0,
+        15,
         SEEN,
     ),
     broken(
@@ -28,7 +28,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "    if (!id) withdraw(vm, frame);\n    if (!(id & layout::PAGE_ID_TAKEN_BIT)) return;\n    u64* word",
         )],
         ResizeDirect,
-        17,
+        75,
         SEEN,
     ),
     broken(
@@ -67,7 +67,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "if (let_leave(vm, id, word, seen, rung, true) != kStays) withdraw(vm, frame);",
         )],
         Resize,
-        0,
+        14,
         SEEN,
     ),
     broken(
@@ -80,7 +80,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "",
         )],
         ResizeDirect,
-        1,
+        0,
         SEEN,
     ),
     broken(
@@ -93,7 +93,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "",
         )],
         ResizeDirect,
-        12,
+        146,
         SEEN,
     ),
     broken(
@@ -106,7 +106,7 @@ pub(super) static ALL: [Mutation; 8] = [
             "    u64 at = ld_relaxed_gpu(&pool_of(vm)->change_hand);\n    atom_add_relaxed_gpu(&pool_of(vm)->change_hand, static_cast<u64>(window));\n    if (at",
         )],
         ResizeDirect,
-        14,
+        15,
         SEEN,
     ),
 ];

@@ -68,7 +68,7 @@ pub(super) static ALL: [Mutation; 6] = [
                 "return layout::OUTCOME_FLUSHED;",
             )],
             Workload::Replicas,
-            134,
+            245,
             // The end of a region whose flush has failed drops what is dirty.
             &["did not complete", "did not end within", "a dirty page was evicted"],
         ),

@@ -28,7 +28,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "st_relaxed_gpu(word, next);\n    return true;",
         )],
         Workload::LinearInPlace,
-        263,
+        86,
         &[
             "without a claim",
             "left the count of reads",
@@ -72,7 +72,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return has_no_frame(first);",
         )],
         Workload::Rising,
-        22,
+        44,
         NOT_RISEN,
     ),
     broken(
@@ -98,7 +98,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !((first ^ second)",
         )],
         Workload::Rising,
-        23,
+        75,
         NOT_RISEN,
     ),
     broken(
@@ -151,7 +151,7 @@ pub(super) static ALL: [Mutation; 12] = [
             "return !(old & layout::REFERENCED_BIT)",
         )],
         Workload::StoresInPlace,
-        1,
+        2,
         &["no order of its operations", "its home differ from byte"],
     ),
     broken(
@@ -181,7 +181,7 @@ pub(super) static ALL: [Mutation; 12] = [
             ),
         ],
         Workload::StoresInPlace,
-        10,
+        24,
         &["no order of its operations", "its home differ from byte"],
     ),
 ];

@@ -26,7 +26,7 @@ pub(super) static ALL: [Mutation; 22] = [
             ),
         ],
         Workload::Prefetch,
-        379,
+        80,
         &[
             "changed pins or version of its page",
             "a page without a frame was made dirty",
@@ -122,7 +122,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "if (!never_evicted(array)) unpin(words_of(array) + place.page, 1);",
         )],
         Workload::Spans,
-        34,
+        42,
         &["what cursors read", "its home differ from byte"],
     ),
     broken(
@@ -157,7 +157,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        112,
+        3,
         &["no order of its operations explains"],
     ),
     broken(
@@ -173,7 +173,7 @@ pub(super) static ALL: [Mutation; 22] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        112,
+        141,
         &["no order of its operations explains"],
     ),
     broken(
@@ -211,7 +211,7 @@ pub(super) static ALL: [Mutation; 22] = [
              if (frames == 0) {\n        if (!may_wait) return grant;",
         )],
         Workload::Random,
-        121,
+        87,
         STUCK,
     ),
     under(
@@ -241,7 +241,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "            use(reinterpret_cast<T*>(frame_at(array, old) + place.offset));",
         )],
         Workload::Counters,
-        1,
+        2,
         &["its home differ from byte"],
     ),
     under(
@@ -267,7 +267,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "        if (seen & layout::WRITE_BACK_BIT) return true;\n        if (false) {\n",
         )],
         Workload::Flush,
-        863,
+        101,
         &["after a flush that began when"],
     ),
     broken(
@@ -280,7 +280,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "        if (GPUVM_LIKELY(true)) {",
         )],
         Workload::Counters,
-        123,
+        27,
         &["a page without a frame was made dirty", "pins are out of balance"],
     ),
     broken(
@@ -293,7 +293,7 @@ pub(super) static ALL: [Mutation; 22] = [
             "return;",
         )],
         Workload::Random,
-        15,
+        23,
         STUCK,
     ),
     broken(

@@ -35,7 +35,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        15,
+        30,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -51,7 +51,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        16,
+        18,
         LATE,
     ),
     broken(
@@ -71,7 +71,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        99,
+        384,
         LATE,
     ),
     broken(
@@ -80,7 +80,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
         &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
         RUN,
-        2841,
+        1524,
         LATE,
     ),
     broken(
@@ -106,7 +106,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);",
         )],
         RUN,
-        249,
+        251,
         LATE,
     ),
     broken(
@@ -119,7 +119,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (!lent) return 0;\n",
         )],
         RUN,
-        33,
+        34,
         &["has writers long after its loan has ended"],
     ),
     broken(
@@ -232,7 +232,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "",
         )],
         RUN,
-        15,
+        27,
         &["went to the pool and keeps"],
     ),
     broken(
@@ -254,7 +254,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "if (slot) give_slot(victims, slot - 1);",
         )],
         RUN,
-        22,
+        27,
         &["became free while frame"],
     ),
     broken(
@@ -267,7 +267,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n",
         )],
         RUN,
-        23,
+        27,
         &[
             "its slot",
             "where page",
@@ -300,7 +300,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n",
         )],
         RUN,
-        9,
+        13,
         TWICE,
     ),
     broken(
@@ -313,7 +313,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (state_of(seen) != kAbsent) return false;\n",
         )],
         RUN,
-        499,
+        379,
         TWICE,
     ),
     broken(
@@ -335,7 +335,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "a reader's look at the entry comes after its copy",
         &[plant(MIRROR, "    Fetch::end_reads();\n", "")],
         Workload::Mirror,
-        663,
+        701,
         NOT_ITS_BYTES,
     ),
     broken(
@@ -348,7 +348,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "(ld_relaxed_sys(mirrored.entry) ^ mirrored.copy) < 4096;",
         )],
         Workload::Mirror,
-        145,
+        10,
         NOT_ITS_BYTES,
     ),
 ];

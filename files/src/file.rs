@@ -1,0 +1,275 @@
+//! A file behind the tier, as its users hold it.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use crate::{
+    FileError, Storage,
+    tier::{Got, How, Shared},
+};
+
+/// A file that is open, whoever uses it.
+pub(crate) struct Opened {
+    /// Distinguishes it in the tier.
+    pub id: u32,
+    pub path: PathBuf,
+    pub storage: Arc<dyn Storage>,
+    pub writable: bool,
+    /// Bytes when it was opened.
+    pub length: u64,
+    pub identity: (u64, u64),
+}
+
+impl Opened {
+    /// Whether it is as long as it was, and has its name.
+    pub fn check(&self) -> Result<(), FileError> {
+        let look = self.storage.look().map_err(|source| FileError::Sync {
+            path: self.path.clone(),
+            source: Arc::new(source),
+        })?;
+        if look.length < self.length {
+            return Err(FileError::Shrank {
+                path: self.path.clone(),
+                before: self.length,
+                now: look.length,
+            });
+        }
+        match look.deleted {
+            true => Err(FileError::Deleted {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// One piece of a block in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Address in this process.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The slot that holds it.
+    pub(crate) slot: u32,
+}
+
+/// A file behind a [`Tier`](crate::Tier). Clones are the same file.
+#[derive(Clone)]
+pub struct File {
+    pub(crate) tier: Arc<Shared>,
+    pub(crate) opened: Arc<Opened>,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.opened.path)
+            .field("length", &self.opened.length)
+            .finish()
+    }
+}
+
+impl File {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.opened.path
+    }
+
+    /// Bytes when it was opened. It keeps this length: what is behind is not reached.
+    pub fn length(&self) -> u64 {
+        self.opened.length
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.opened.writable
+    }
+
+    /// Device and number: two names of one file have the same.
+    pub fn identity(&self) -> (u64, u64) {
+        self.opened.identity
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<Range<u64>, FileError> {
+        let length = self.opened.length;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= length => Ok(offset..end),
+            end => Err(FileError::OutOfBounds {
+                path: self.opened.path.clone(),
+                offset,
+                end: end.unwrap_or(u64::MAX),
+                length,
+            }),
+        }
+    }
+
+    /// Begins to read the blocks of `bytes` bytes at `offset` that are not in memory, since they will be asked for. False where there is
+    /// no room for that now. It never waits.
+    pub fn expect(&self, offset: u64, bytes: u64) -> bool {
+        match self.check(offset, bytes) {
+            Ok(span) => self.tier.expect(&self.opened, span),
+            Err(_) => true,
+        }
+    }
+
+    /// Appends the memory that holds `bytes` bytes at `offset` to `pieces`, in order, and keeps it there until it is
+    /// [released](Self::release). Where it is not in memory yet, reading begins and `pieces` is as it was. It never waits; [`Tier::poll`]
+    /// is what lets reads end.
+    ///
+    /// [`Tier::poll`]: crate::Tier::poll
+    ///
+    /// # Errors
+    /// [`FileError::Read`] and [`FileError::Shrank`], once for a read that failed: the next call reads again. [`FileError::Write`] where
+    /// memory is full of blocks that cannot be written. [`FileError::OutOfBounds`], [`FileError::ReadOnly`].
+    pub fn acquire(&self, offset: u64, bytes: u64, how: How, pieces: &mut Vec<Piece>) -> Result<Got, FileError> {
+        let span = self.check(offset, bytes)?;
+        if how == How::Write && !self.opened.writable {
+            return Err(FileError::ReadOnly {
+                path: self.opened.path.clone(),
+            });
+        }
+        self.tier.acquire(&self.opened, span, how, pieces)
+    }
+
+    /// Lets go of what [`acquire`](Self::acquire) gave, with the same `how`.
+    pub fn release(&self, pieces: &[Piece], how: How) {
+        self.tier.release(pieces, how);
+    }
+
+    /// Copies bytes out. Waits for the file.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), FileError> {
+        let mut done = 0;
+        self.in_chunks(offset, out.len() as u64, How::Read, |piece| {
+            let part = &mut out[done..done + piece.bytes as usize];
+            let from = std::ptr::with_exposed_provenance::<u8>(piece.address as usize);
+            // SAFETY: the piece is acquired, so its memory is a slot's and stays; who writes the same bytes meanwhile by way of a NIC
+            // leaves either content, as for memory that devices share.
+            unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
+            done += part.len();
+        })
+    }
+
+    /// Copies bytes in. They are in memory then; [`sync`](Self::sync) has them stored. Waits for the file where blocks are written in part.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
+        let mut done = 0;
+        self.in_chunks(offset, data.len() as u64, How::Write, |piece| {
+            let part = &data[done..done + piece.bytes as usize];
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(piece.address as usize);
+            // SAFETY: the piece is acquired for writing, so its memory is a slot's and stays; as in `read`.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+            done += part.len();
+        })
+    }
+
+    fn in_chunks(&self, offset: u64, bytes: u64, how: How, mut act: impl FnMut(&Piece)) -> Result<(), FileError> {
+        let end = self.check(offset, bytes)?.end;
+        let chunk = self.tier.chunk_bytes();
+        let (mut from, mut pieces) = (offset, Vec::new());
+        while from < end {
+            let next = (from - from % chunk + chunk).min(end);
+            if next < end {
+                self.expect(next, (end - next).min(chunk));
+            }
+            let mut pause = Pause::default();
+            while self.acquire(from, next - from, how, &mut pieces)? == Got::Wait {
+                if !self.tier.poll() {
+                    pause.once();
+                }
+            }
+            pieces.iter().for_each(&mut act);
+            self.release(&pieces, how);
+            pieces.clear();
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Writes what is in memory alone, and has the system store it. After `Ok`, everything that was released before this call survives the
+    /// loss of power. After an error what was stored by earlier calls does; each block of the device holds what it held then or something
+    /// that was written since, and what could not be written is in memory still.
+    ///
+    /// # Errors
+    /// [`FileError::Write`], [`FileError::Sync`], [`FileError::Shrank`] and [`FileError::Deleted`].
+    pub fn sync(&self) -> Result<(), FileError> {
+        if !self.opened.writable {
+            return Ok(());
+        }
+        self.opened.check()?;
+        let mut pause = Pause::default();
+        self.tier.retry_writes(&self.opened);
+        while !self.tier.write_some_of(&self.opened)? {
+            if !self.tier.poll() {
+                pause.once();
+            }
+        }
+        self.opened.storage.sync().map_err(|source| FileError::Sync {
+            path: self.opened.path.clone(),
+            source: Arc::new(source),
+        })
+    }
+}
+
+/// Shorter waits first.
+#[derive(Default)]
+struct Pause {
+    turns: u32,
+}
+
+impl Pause {
+    fn once(&mut self) {
+        self.turns += 1;
+        match self.turns {
+            ..20 => std::thread::yield_now(),
+            20..200 => std::thread::sleep(Duration::from_micros(20)),
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+}
+
+/// The files of a tier that are open.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    files: Vec<Weak<Opened>>,
+    next: u32,
+}
+
+impl OpenFiles {
+    /// The file that is open already under this identity in the same way, else the new one.
+    pub fn enter(
+        &mut self,
+        storage: Arc<dyn Storage>,
+        path: PathBuf,
+        writable: bool,
+        look: crate::Look,
+    ) -> Arc<Opened> {
+        self.files.retain(|file| file.strong_count() > 0);
+        let same = |file: &Arc<Opened>| {
+            file.identity == look.identity && file.writable == writable && file.length == look.length
+        };
+        if let Some(file) = self.files.iter().filter_map(Weak::upgrade).find(same) {
+            return file;
+        }
+        let file = Arc::new(Opened {
+            id: self.next,
+            path,
+            storage,
+            writable,
+            length: look.length,
+            identity: look.identity,
+        });
+        self.next += 1;
+        self.files.push(Arc::downgrade(&file));
+        file
+    }
+}

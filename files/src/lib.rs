@@ -1,0 +1,51 @@
+//! Host memory as a tier before files that are larger than it.
+//!
+//! A [`Tier`] has a budget of memory in slots of one size, and brings blocks of files into them: by io_uring and O_DIRECT where those are
+//! to be had, many at a time, neighbours together. Which block leaves when a slot is needed is decided by how often it was asked for
+//! (S3-FIFO), so a scan of a file displaces little. A block that is written stays in memory until its slot is wanted or its file is
+//! [synced](File::sync).
+//!
+//! Whoever serves many requests at a time, as a NIC in software does, asks without waiting: [`File::expect`] what will be needed,
+//! [`File::acquire`] what is needed now, [`Tier::poll`] between. Others read and write, and wait.
+//!
+//! ```
+//! use gpuvm_files::{Tier, TierOptions};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("numbers");
+//! std::fs::write(&path, vec![7u8; 1 << 20])?;
+//! // A quarter of the file fits.
+//! let tier = Tier::new(256 << 10, TierOptions::default())?;
+//! let file = tier.open(&path, true)?;
+//! let mut part = [0; 100];
+//! file.read(500_000, &mut part)?;
+//! assert_eq!(part, [7; 100]);
+//! file.write(500_010, &[8])?;
+//! file.sync()?;
+//! assert_eq!(std::fs::read(&path)?[500_010], 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What survives a loss of power
+//!
+//! After [`File::sync`] has returned `Ok`, all that was written before it. Of what was written since, any block may be stored or not,
+//! as old or as new contents. While a sync fails, the blocks that could not be written are kept in memory, and what earlier syncs
+//! stored is as safe as before, block by block.
+
+mod engine;
+mod error;
+mod file;
+mod order;
+mod rules;
+mod slots;
+mod storage;
+mod tier;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::Engine;
+pub use error::FileError;
+pub use file::{File, Piece};
+pub use storage::{Look, Storage};
+pub use tier::{Got, How, Tier, TierOptions, TierStats};

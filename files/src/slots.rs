@@ -1,0 +1,691 @@
+//! Slots, the blocks in them, and what may happen to a block when.
+//!
+//! | state | how it comes | who may reach the memory |
+//! |---|---|---|
+//! | free | at first; its block left, or could not be read | nobody |
+//! | loading | a request asks for an absent block | the read |
+//! | ready | the read has ended; a request writes all of an absent block | who acquired it, and a write to the file |
+//!
+//! A ready block may be dirty, and it may be on its way to the file, both at once. A block leaves when it is ready and clean, nobody
+//! acquired it, and nothing writes it. The rules that matter, of each of which the tests run a broken form ([`Rule`]):
+//!
+//! 1. A block that is acquired stays.
+//! 2. A dirty block stays until its write has succeeded.
+//! 3. A block is dirty from when it is acquired for writing, not from its release: who is told that a NIC wrote it may sync before the NIC
+//!    lets go of it.
+//! 4. A block that is acquired for writing while the file's write reads it is dirty still when that write has ended.
+//! 5. A block that is written whole without having been read is nobody else's before its release.
+//! 6. A block that could not be read is read again for the next request.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    sync::Arc,
+    time::Instant,
+};
+
+use crate::{
+    FileError, Got, How, Piece, TierStats,
+    engine::{Done, Engines, Op, Span},
+    file::Opened,
+    order::Order,
+    rules::{Rule, holds},
+    tier::RETRY_AFTER,
+};
+
+/// Most bytes and blocks of one read or write.
+const JOINED_BYTES: u64 = 1 << 20;
+const JOINED_BLOCKS: usize = 256;
+/// Blocks are written without being asked for once one in so many slots is dirty.
+const DIRTY_SHARE: usize = 4;
+/// Failed reads that are remembered.
+const FAILED_MOST: usize = 4096;
+
+/// A block of a file: the file's number, and the block's.
+pub(crate) type Key = (u32, u64);
+
+/// The slots' memory.
+pub(crate) struct Memory {
+    pub base: u64,
+    pub block: u64,
+    /// Dropped last: engines wait for the kernel first.
+    #[allow(dead_code, reason = "it is kept for its drop")]
+    pub keeper: Box<dyn Send + Sync>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Loading,
+    Ready,
+}
+
+/// A slot.
+struct Slot {
+    key: Key,
+    phase: Phase,
+    readers: u32,
+    writers: u32,
+    dirty: bool,
+    /// A write to the file is under way.
+    writing: bool,
+    /// It was dirtied since that write began.
+    again: bool,
+    /// It was never read, and its writer has not released it.
+    blank: bool,
+    /// Loaded for a request that has not come yet: it stays until so many loads have begun.
+    wanted_until: u64,
+}
+
+const EMPTY: Slot = Slot {
+    key: (0, 0),
+    phase: Phase::Free,
+    readers: 0,
+    writers: 0,
+    dirty: false,
+    writing: false,
+    again: false,
+    blank: false,
+    wanted_until: 0,
+};
+
+/// A file with dirty blocks, which is kept open for them.
+struct DirtyFile {
+    file: Arc<Opened>,
+    blocks: u64,
+    /// Why the last write failed, and when.
+    failed: Option<(FileError, Instant)>,
+    /// A write of several blocks failed: each is written by itself, so that one that cannot be keeps no other back.
+    alone: bool,
+}
+
+/// A load that has no operation yet.
+struct ToLoad {
+    key: Key,
+    slot: u32,
+    file: Arc<Opened>,
+    /// A read of it with its neighbours failed.
+    alone: bool,
+}
+
+/// All slots of a tier.
+pub(crate) struct Slots {
+    // Dropped before the memory: they wait for what is under way.
+    engines: Engines,
+    slots: Vec<Slot>,
+    places: HashMap<Key, u32>,
+    order: Order<Key>,
+    free: Vec<u32>,
+    /// Loads that have no operation yet.
+    to_load: Vec<ToLoad>,
+    /// Slots in the order in which they became dirty; some are clean again.
+    dirtied: VecDeque<u32>,
+    dirty_files: HashMap<u32, DirtyFile>,
+    failed: HashMap<Key, FileError>,
+    done: Vec<Done>,
+    /// Loads begun.
+    loads: u64,
+    /// Slots that load or were loaded for requests to come.
+    ahead: usize,
+    stats: TierStats,
+    memory: Memory,
+}
+
+impl Slots {
+    pub fn new(memory: Memory, count: u32, engines: Engines) -> Self {
+        Self {
+            engines,
+            slots: (0..count).map(|_| EMPTY).collect(),
+            places: HashMap::with_capacity(count as usize),
+            order: Order::new(count as usize),
+            free: (0..count).rev().collect(),
+            to_load: Vec::new(),
+            dirtied: VecDeque::new(),
+            dirty_files: HashMap::new(),
+            failed: HashMap::new(),
+            done: Vec::new(),
+            loads: 0,
+            ahead: 0,
+            stats: TierStats::default(),
+            memory,
+        }
+    }
+
+    pub fn stats(&self) -> TierStats {
+        let dirty = self.dirty_files.values().map(|file| file.blocks).sum();
+        TierStats { dirty, ..self.stats }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.engines.under_way() > 0 || !self.to_load.is_empty()
+    }
+
+    /// The blocks that hold a span.
+    fn blocks(&self, span: &Range<u64>) -> Range<u64> {
+        match span.is_empty() {
+            true => 0..0,
+            false => span.start / self.memory.block..(span.end - 1) / self.memory.block + 1,
+        }
+    }
+
+    /// The bytes of a block that its file has.
+    fn bytes_of(&self, file: &Opened, block: u64) -> u64 {
+        (file.length - block * self.memory.block).min(self.memory.block)
+    }
+
+    /// The part of a block that lies in the span: its offset in the block, and its length.
+    fn part(&self, span: &Range<u64>, block: u64) -> (u64, u64) {
+        let first = block * self.memory.block;
+        let from = span.start.max(first);
+        (from - first, span.end.min(first + self.memory.block) - from)
+    }
+
+    fn address(&self, slot: u32) -> u64 {
+        self.memory.base + u64::from(slot) * self.memory.block
+    }
+
+    /// See [`File::expect`](crate::File::expect).
+    pub fn expect(&mut self, file: &Arc<Opened>, span: Range<u64>) -> bool {
+        for block in self.blocks(&span) {
+            let key = (file.id, block);
+            if self.places.contains_key(&key) || self.failed.contains_key(&key) {
+                continue;
+            }
+            if self.ahead >= self.slots.len() / 2 {
+                return false;
+            }
+            let Some(slot) = self.take_slot(false) else {
+                return false;
+            };
+            self.load(file, key, slot);
+        }
+        true
+    }
+
+    /// See [`File::acquire`](crate::File::acquire).
+    pub fn acquire(
+        &mut self,
+        file: &Arc<Opened>,
+        span: Range<u64>,
+        how: How,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<Got, FileError> {
+        let blocks = self.blocks(&span);
+        let mut waits = false;
+        for block in blocks.clone() {
+            let key = (file.id, block);
+            if let Some(failure) = self.failed.get(&key).cloned() {
+                if holds(Rule::ReadAgain) {
+                    self.failed.remove(&key);
+                }
+                return Err(failure);
+            }
+            if let Some(slot) = self.places.get(&key) {
+                let slot = &self.slots[*slot as usize];
+                waits |= slot.phase == Phase::Loading || slot.blank && holds(Rule::BlankIsPrivate);
+            } else if !self.is_whole(file, &span, block, how) {
+                waits = true;
+                match self.take_slot(true) {
+                    Some(slot) => self.load(file, key, slot),
+                    None => self.check_stuck()?,
+                }
+            }
+        }
+        if waits {
+            return Ok(Got::Wait);
+        }
+        // Those that are there first: a slot for another one may not be theirs.
+        for block in blocks.clone() {
+            if let Some(slot) = self.places.get(&(file.id, block)) {
+                self.hold(*slot, file, how);
+            }
+        }
+        let mut lacks = false;
+        for block in blocks.clone() {
+            let key = (file.id, block);
+            if lacks || self.places.contains_key(&key) {
+                continue;
+            }
+            match self.take_slot(true) {
+                Some(slot) => {
+                    self.blank(key, slot);
+                    self.hold(slot, file, how);
+                }
+                None => lacks = true,
+            }
+        }
+        let before = pieces.len();
+        for block in blocks {
+            if let Some(&slot) = self.places.get(&(file.id, block)) {
+                let (offset, bytes) = self.part(&span, block);
+                pieces.push(Piece {
+                    address: self.address(slot) + offset,
+                    bytes,
+                    slot,
+                });
+            }
+        }
+        if lacks {
+            let held = pieces.split_off(before);
+            self.let_go(&held, how, false);
+            self.check_stuck()?;
+            return Ok(Got::Wait);
+        }
+        self.stats.served += (pieces.len() - before) as u64;
+        Ok(Got::Ready)
+    }
+
+    /// Whether a request writes all that the file has of the block.
+    fn is_whole(&self, file: &Opened, span: &Range<u64>, block: u64, how: How) -> bool {
+        let (offset, bytes) = self.part(span, block);
+        how == How::Write && offset == 0 && bytes == self.bytes_of(file, block)
+    }
+
+    /// Counts a user of a ready block.
+    fn hold(&mut self, slot: u32, file: &Arc<Opened>, how: How) {
+        let held = &mut self.slots[slot as usize];
+        if held.wanted_until > 0 {
+            held.wanted_until = 0;
+            self.ahead -= 1;
+        } else {
+            self.order.touch(slot);
+        }
+        match how {
+            How::Read => held.readers += 1,
+            How::Write => {
+                held.writers += 1;
+                held.again |= held.writing;
+                if !std::mem::replace(&mut held.dirty, true) {
+                    self.dirtied.push_back(slot);
+                    let entry = self.dirty_files.entry(file.id);
+                    let file = Arc::clone(file);
+                    entry
+                        .or_insert(DirtyFile {
+                            file,
+                            blocks: 0,
+                            failed: None,
+                            alone: false,
+                        })
+                        .blocks += 1;
+                }
+            }
+        }
+    }
+
+    /// See [`File::release`](crate::File::release).
+    pub fn release(&mut self, pieces: &[Piece], how: How) {
+        self.let_go(pieces, how, true);
+    }
+
+    /// `written`: the writers did write.
+    fn let_go(&mut self, pieces: &[Piece], how: How, written: bool) {
+        for piece in pieces {
+            let slot = &mut self.slots[piece.slot as usize];
+            match how {
+                How::Read => slot.readers -= 1,
+                How::Write => {
+                    slot.writers -= 1;
+                    slot.again |= slot.writing;
+                    if slot.blank && written {
+                        slot.blank = false;
+                    } else if slot.blank {
+                        self.cleaned(piece.slot);
+                        self.empty(piece.slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An absent block's slot, without the file's contents.
+    fn blank(&mut self, key: Key, slot: u32) {
+        self.slots[slot as usize] = Slot {
+            key,
+            phase: Phase::Ready,
+            blank: true,
+            ..EMPTY
+        };
+        self.places.insert(key, slot);
+        self.order.enter(slot, key);
+    }
+
+    fn load(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
+        self.loads += 1;
+        self.ahead += 1;
+        let wanted_until = self.loads + self.slots.len() as u64;
+        self.slots[slot as usize] = Slot {
+            key,
+            phase: Phase::Loading,
+            wanted_until,
+            ..EMPTY
+        };
+        self.places.insert(key, slot);
+        self.order.enter(slot, key);
+        self.to_load.push(ToLoad {
+            key,
+            slot,
+            file: Arc::clone(file),
+            alone: false,
+        });
+    }
+
+    /// A slot for another block: a free one, or one whose block may leave. `urgent`: what was loaded ahead may go for it.
+    fn take_slot(&mut self, urgent: bool) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let (slots, loads) = (&self.slots, self.loads);
+        let leaves = |slot: u32, ahead: bool| {
+            let slot = &slots[slot as usize];
+            let unused = slot.readers == 0 || !holds(Rule::AcquiredStays);
+            let idle = slot.phase == Phase::Ready && unused && slot.writers == 0 && !slot.dirty && !slot.writing;
+            idle && (ahead || slot.wanted_until <= loads)
+        };
+        let key_of = |slot: u32| slots[slot as usize].key;
+        let mut victim = self.order.victim(|slot| leaves(slot, false), key_of);
+        if victim.is_none() && urgent {
+            victim = self.order.victim(|slot| leaves(slot, true), key_of);
+        }
+        let Some(victim) = victim else {
+            self.write_oldest(usize::MAX);
+            return None;
+        };
+        let left = std::mem::replace(&mut self.slots[victim as usize], EMPTY);
+        self.ahead -= usize::from(left.wanted_until > 0);
+        self.places.remove(&left.key);
+        self.stats.evicted += 1;
+        Some(victim)
+    }
+
+    /// Why no slot will ever be free, if that is so.
+    fn check_stuck(&mut self) -> Result<(), FileError> {
+        let dirty: u64 = self.dirty_files.values().map(|file| file.blocks).sum();
+        let failed = self.dirty_files.values().find_map(|file| file.failed.as_ref());
+        match failed {
+            Some((failure, _)) if dirty as usize >= self.slots.len() / 2 => Err(failure.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the block out of a slot that nobody uses.
+    fn empty(&mut self, slot: u32) {
+        let left = std::mem::replace(&mut self.slots[slot as usize], EMPTY);
+        self.ahead -= usize::from(left.wanted_until > 0);
+        self.places.remove(&left.key);
+        self.order.forget(slot);
+        self.free.push(slot);
+    }
+
+    /// A block is clean.
+    fn cleaned(&mut self, slot: u32) {
+        let slot = &mut self.slots[slot as usize];
+        slot.dirty = false;
+        if let Some(file) = self.dirty_files.get_mut(&slot.key.0) {
+            file.blocks -= 1;
+            if file.blocks == 0 {
+                self.dirty_files.remove(&slot.key.0);
+            }
+        }
+    }
+
+    /// See [`Tier::poll`](crate::Tier::poll).
+    pub fn poll(&mut self) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.engines.reap(&mut done);
+        let any = !done.is_empty();
+        for (op, result) in done.drain(..) {
+            match op.write {
+                true => self.written(op, result),
+                false => self.loaded(op, result),
+            }
+        }
+        self.done = done;
+        let dirty: u64 = self.dirty_files.values().map(|file| file.blocks).sum();
+        let limit = self.slots.len() / DIRTY_SHARE;
+        if dirty as usize > limit {
+            self.write_oldest(dirty as usize - limit);
+        }
+        self.begin_loads();
+        self.engines.start_all();
+        any
+    }
+
+    /// Gives waiting loads an operation each, neighbours one together.
+    fn begin_loads(&mut self) {
+        if self.to_load.is_empty() || self.engines.room() == 0 {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.to_load);
+        waiting.sort_unstable_by_key(|load| load.key);
+        let mut rest = waiting.into_iter().peekable();
+        while self.engines.room() > 0
+            && let Some(ToLoad { key, slot, file, alone }) = rest.next()
+        {
+            let mut run = vec![(key.1, slot)];
+            let most = if alone { 1 } else { self.blocks_joined() };
+            let follows = |next: &ToLoad, blocks: usize| next.key == (key.0, key.1 + blocks as u64) && !next.alone;
+            while run.len() < most
+                && let Some(next) = rest.next_if(|next| follows(next, run.len()))
+            {
+                run.push((next.key.1, next.slot));
+            }
+            self.begin(file, false, &run);
+        }
+        self.to_load.extend(rest);
+    }
+
+    fn blocks_joined(&self) -> usize {
+        JOINED_BLOCKS.min((JOINED_BYTES / self.memory.block) as usize).max(1)
+    }
+
+    /// Begins a read or write of neighbouring blocks.
+    fn begin(&mut self, file: Arc<Opened>, write: bool, run: &[(u64, u32)]) {
+        let span = |&(block, slot): &(u64, u32)| Span {
+            address: self.address(slot),
+            bytes: self.bytes_of(&file, block),
+        };
+        let op = Op {
+            write,
+            offset: run[0].0 * self.memory.block,
+            slots: run.iter().map(|(_, slot)| *slot).collect(),
+            spans: run.iter().map(span).collect(),
+            file,
+        };
+        match write {
+            true => self.stats.writes += 1,
+            false => self.stats.reads += 1,
+        }
+        self.engines.begin(op);
+    }
+
+    fn loaded(&mut self, op: Op, result: std::io::Result<u64>) {
+        if result.is_err() && op.slots.len() > 1 {
+            // One of them may be the cause.
+            for slot in op.slots {
+                let key = self.slots[slot as usize].key;
+                self.to_load.push(ToLoad {
+                    key,
+                    slot,
+                    file: Arc::clone(&op.file),
+                    alone: true,
+                });
+            }
+            return;
+        }
+        let mut left = match &result {
+            Ok(bytes) => *bytes,
+            Err(_) => 0,
+        };
+        self.stats.read_bytes += left;
+        let mut offset = op.offset;
+        let mut failure = None;
+        for (&slot, span) in op.slots.iter().zip(&op.spans) {
+            if left >= span.bytes {
+                left -= span.bytes;
+                self.stats.loaded += 1;
+                self.slots[slot as usize].phase = Phase::Ready;
+            } else {
+                let path = op.file.path.clone();
+                let why = failure.get_or_insert_with(|| match &result {
+                    Ok(bytes) => FileError::Shrank {
+                        path,
+                        before: op.file.length,
+                        now: op.offset + bytes,
+                    },
+                    Err(error) => {
+                        let source = Arc::new(copy_of(error));
+                        FileError::Read {
+                            path,
+                            offset,
+                            bytes: span.bytes,
+                            source,
+                        }
+                    }
+                });
+                if self.failed.len() >= FAILED_MOST {
+                    self.failed.clear();
+                }
+                self.failed.insert(self.slots[slot as usize].key, why.clone());
+                self.empty(slot);
+            }
+            offset += span.bytes;
+        }
+        self.stats.failures += u64::from(failure.is_some());
+    }
+
+    fn written(&mut self, op: Op, result: std::io::Result<u64>) {
+        let bytes = op.bytes();
+        let failure = match result {
+            Ok(moved) if moved == bytes => None,
+            Ok(moved) => Some(std::io::Error::new(
+                std::io::ErrorKind::WriteZero,
+                format!("{moved} of {bytes} bytes were taken"),
+            )),
+            Err(error) => Some(error),
+        };
+        for &slot in &op.slots {
+            let held = &mut self.slots[slot as usize];
+            held.writing = false;
+            let again = std::mem::take(&mut held.again) && holds(Rule::DirtiedAgain);
+            let stays = again || held.writers > 0 || failure.is_some() && holds(Rule::DirtyStays);
+            match stays {
+                true => self.dirtied.push_back(slot),
+                false => self.cleaned(slot),
+            }
+        }
+        let failed = failure.map(|source| {
+            let (path, offset) = (op.file.path.clone(), op.offset);
+            FileError::Write {
+                path,
+                offset,
+                bytes,
+                source: Arc::new(source),
+            }
+        });
+        match failed {
+            None => self.stats.written_bytes += bytes,
+            Some(_) => self.stats.failures += 1,
+        }
+        if let Some(file) = self.dirty_files.get_mut(&op.file.id) {
+            file.alone |= failed.is_some();
+            file.failed = failed.map(|failure| (failure, Instant::now()));
+        }
+    }
+
+    /// Has the file's blocks written at once that could not be.
+    pub fn retry_writes(&mut self, file: &Opened) {
+        if let Some(file) = self.dirty_files.get_mut(&file.id) {
+            file.failed = None;
+        }
+    }
+
+    /// Begins to write so many dirty blocks, the oldest first, of files that do not fail.
+    fn write_oldest(&mut self, most: usize) {
+        let (mut chosen, mut later) = (Vec::new(), Vec::new());
+        let most = most.min(self.engines.room() * self.blocks_joined());
+        while chosen.len() < most
+            && let Some(slot) = self.dirtied.pop_front()
+        {
+            let held = &self.slots[slot as usize];
+            if !held.dirty || held.writing {
+                continue;
+            }
+            let waits = self.dirty_files.get(&held.key.0).and_then(|file| file.failed.as_ref());
+            match held.writers > 0 || waits.is_some_and(|(_, when)| when.elapsed() < RETRY_AFTER) {
+                true => later.push(slot),
+                false => chosen.push(slot),
+            }
+        }
+        self.dirtied.extend(later);
+        self.write(chosen);
+    }
+
+    /// Begins to write slots; those for which no operation is left stay dirty.
+    fn write(&mut self, mut chosen: Vec<u32>) {
+        chosen.sort_unstable_by_key(|slot| self.slots[*slot as usize].key);
+        chosen.dedup();
+        let mut rest = chosen.into_iter().peekable();
+        while self.engines.room() > 0
+            && let Some(slot) = rest.next()
+        {
+            let key = self.slots[slot as usize].key;
+            let Some(dirty) = self.dirty_files.get(&key.0) else {
+                continue;
+            };
+            let (file, most) = (
+                Arc::clone(&dirty.file),
+                if dirty.alone { 1 } else { self.blocks_joined() },
+            );
+            let mut run = vec![(key.1, slot)];
+            while run.len() < most
+                && let Some(next) =
+                    rest.next_if(|next| self.slots[*next as usize].key == (key.0, key.1 + run.len() as u64))
+            {
+                run.push((key.1 + run.len() as u64, next));
+            }
+            for (_, slot) in &run {
+                self.slots[*slot as usize].writing = true;
+            }
+            self.begin(file, true, &run);
+        }
+        self.dirtied.extend(rest);
+    }
+
+    /// Begins to write dirty blocks of a file. Whether it has none.
+    pub fn write_some_of(&mut self, file: &Arc<Opened>) -> Result<bool, FileError> {
+        let Some(dirty) = self.dirty_files.get(&file.id) else {
+            return Ok(true);
+        };
+        if let Some((failure, _)) = &dirty.failed {
+            // Those under way end first: nothing is written behind an error.
+            let under_way = self.slots.iter().any(|slot| slot.writing && slot.key.0 == file.id);
+            return if under_way { Ok(false) } else { Err(failure.clone()) };
+        }
+        let most = self.engines.room() * self.blocks_joined();
+        let (slots, mut chosen) = (&self.slots, Vec::new());
+        self.dirtied.retain(|slot| {
+            let held = &slots[*slot as usize];
+            let waits = held.dirty && !held.writing;
+            let begins = waits && held.key.0 == file.id && held.writers == 0 && chosen.len() < most;
+            if begins {
+                chosen.push(*slot);
+            }
+            waits && !begins
+        });
+        self.write(chosen);
+        self.engines.start_all();
+        if !holds(Rule::DirtyWhileHeld) {
+            let waits = |slot: &Slot| slot.key.0 == file.id && slot.dirty && slot.writers == 0;
+            return Ok(!self.slots.iter().any(waits));
+        }
+        Ok(false)
+    }
+}
+
+/// An error that says the same.
+fn copy_of(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(code) => std::io::Error::from_raw_os_error(code),
+        None => std::io::Error::new(error.kind(), error.to_string()),
+    }
+}
