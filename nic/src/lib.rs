@@ -21,6 +21,7 @@
 #![deny(missing_docs)]
 
 mod attributes;
+mod backing;
 mod causes;
 #[cfg(target_os = "linux")]
 pub mod devices;
@@ -41,6 +42,7 @@ pub mod wire;
 mod write_combining;
 
 pub use attributes::{AddressAttributes, QueueAttributes};
+pub use backing::{Acquired, Backing, Piece};
 pub use causes::with_causes;
 pub use doorbell_proxy::{DoorbellProxy, ProxySlot, Wake};
 pub use error::NicError;

@@ -2,8 +2,9 @@
 
 use core::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use crate::{NicError, QueueAttributes, QueuePair, QueuePairState, QueueRings};
+use crate::{Backing, NicError, QueueAttributes, QueuePair, QueuePairState, QueueRings};
 
 /// What may be done with registered memory. Reading it locally is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -146,6 +147,19 @@ pub trait Nic: Send + Sync {
         bytes: u64,
         iova: u64,
         access: Access,
+    ) -> Result<MemoryKey, NicError>;
+
+    /// Makes `bytes` addresses from `addr` on known to the NIC that are no memory: what requests name there is asked of `backing`, which
+    /// brings it into memory for as long as a request needs it. The addresses are the caller's, and nobody else's memory lies there.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); a NIC that reads memory alone.
+    fn register_backed(
+        &self,
+        addr: u64,
+        bytes: u64,
+        access: Access,
+        backing: Arc<dyn Backing>,
     ) -> Result<MemoryKey, NicError>;
 
     /// Forgets a key. Waits (bounded) for work in flight on the memory; requests that name the key later fail with an

@@ -48,8 +48,8 @@ use crate::attributes::{Peer, Repeats};
 use crate::wire::mlx5::QUEUE_BLOCKS_MAX;
 use crate::write_combining::{flush_write_combining, order_before_register};
 use crate::{
-    Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes, QueueFormat,
-    QueuePair, QueuePairState, QueueRings, Wake,
+    Access, AddressAttributes, Backing, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, QueueAttributes,
+    QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
 };
 
 /// Bytes of a page of doorbell registers.
@@ -324,6 +324,19 @@ impl Nic for Mlx5Nic {
         let made = unsafe { sys::ibv_reg_dmabuf_mr(domain, offset, bytes as usize, iova, fd.as_raw_fd(), flags) };
         let doing = format!("registering {bytes} bytes of a dma-buf as {iova:#x}");
         self.keep_region(made, "ibv_reg_dmabuf_mr", doing)
+    }
+
+    fn register_backed(
+        &self,
+        _addr: u64,
+        _bytes: u64,
+        _access: Access,
+        _backing: Arc<dyn Backing>,
+    ) -> Result<MemoryKey, NicError> {
+        Err(NicError::Unsupported {
+            nic: "mlx5",
+            what: "serve addresses that are no memory: files are the software NIC's",
+        })
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {

@@ -26,8 +26,8 @@ use uverbs::Uverbs;
 use crate::attributes::{Peer, Repeats, psn};
 use crate::devices::Machine;
 use crate::{
-    Access, AddressAttributes, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot, QueueAttributes,
-    QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
+    Access, AddressAttributes, Backing, DoorbellProxy, MemoryKey, Nic, NicCapabilities, NicError, ProxySlot,
+    QueueAttributes, QueueFormat, QueuePair, QueuePairState, QueueRings, Wake,
 };
 
 /// Bytes of a request with one segment.
@@ -324,6 +324,19 @@ impl Nic for RxeNic {
         Err(NicError::Unsupported {
             nic: "SoftRoCE",
             what: "be given a doorbell proxy: it has one already",
+        })
+    }
+
+    fn register_backed(
+        &self,
+        _addr: u64,
+        _bytes: u64,
+        _access: Access,
+        _backing: Arc<dyn Backing>,
+    ) -> Result<MemoryKey, NicError> {
+        Err(NicError::Unsupported {
+            nic: "SoftRoCE",
+            what: "serve addresses that are no memory: files are the software NIC's",
         })
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::backed::each_span;
 use super::copy::{Ahead, copy_ahead};
 use super::memory::{MemoryTable, Side};
 use super::queue_pair::QueuePairShared;
 use super::report::ViolationKind;
 use super::vendor;
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, Operation, Segment, Segments, Syndrome, WorkRequest};
-use crate::{Access, Move};
+use crate::{Access, Move, Piece};
 
 /// Why a request failed: the syndrome, and this NIC's detail of it (see [`vendor`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,8 @@ fn fail<T>(syndrome: Syndrome, vendor: u8) -> Result<T, Failure> {
     Err(Failure { syndrome, vendor })
 }
 
-/// Executes `request` against `responder` and returns the bytes moved. `ahead` is a hint at the request after it.
+/// Executes `request` against `responder` and returns the bytes moved. `ahead` is a hint at the request after it. `far` is where the far side
+/// is in memory, if its addresses are none.
 ///
 /// # Safety
 /// The caller holds the lock of the engine that serves the request's queue pair, from before this call until after
@@ -47,6 +49,7 @@ pub(super) unsafe fn execute(
     memory: &MemoryTable,
     responder: Option<&QueuePairShared>,
     ahead: Option<Ahead>,
+    far: Option<&[Piece]>,
 ) -> Result<u64, Failure> {
     let (remote, rkey, reads) = match request.operation {
         Operation::Nop => return Ok(0),
@@ -59,13 +62,16 @@ pub(super) unsafe fn execute(
     if !responder.is_some_and(QueuePairShared::answers) {
         return fail(Syndrome::TransportRetryExceeded, vendor::NO_RESPONDER);
     }
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match reads {
-            true => read(request.segments, memory, remote, rkey, ahead),
-            false => write(request.segments, memory, remote, rkey, ahead),
-        }
-    }
+    let total = match reads {
+        true => check_read(request.segments, memory, remote, rkey)?,
+        false => check_write(request.segments, memory, remote, rkey)?,
+    };
+    each_span(request.segments, remote, far, |near, far, bytes| {
+        let (to, from) = if reads { (near, far) } else { (far, near) };
+        // SAFETY: both spans were allowed above, under the lock that the caller holds; pieces are kept by the caller.
+        unsafe { copy_ahead(to, from, bytes, ahead) };
+    });
+    Ok(total)
 }
 
 /// Checks the local data and returns its length in bytes.
@@ -118,6 +124,7 @@ pub(super) fn plan(
     request: &WorkRequest<'_>,
     memory: &MemoryTable,
     responder: Option<&QueuePairShared>,
+    far: Option<&[Piece]>,
     moves: &mut Vec<Move>,
 ) -> Result<u64, Failure> {
     let (remote, rkey, reads) = match request.operation {
@@ -135,71 +142,10 @@ pub(super) fn plan(
         true => check_read(request.segments, memory, remote, rkey)?,
         false => check_write(request.segments, memory, remote, rkey)?,
     };
-    let mut far = remote;
-    for segment in request.segments.iter() {
-        let bytes = segment.len_bytes();
-        match segment {
-            // Refused by the checks.
-            Segment::Inline(_) => {}
-            Segment::Data { .. } if bytes == 0 => {}
-            Segment::Data { address: near, .. } => moves.push(match reads {
-                true => Move {
-                    to: near,
-                    from: far,
-                    bytes,
-                },
-                false => Move {
-                    to: far,
-                    from: near,
-                    bytes,
-                },
-            }),
-        }
-        far += bytes;
-    }
-    Ok(total)
-}
-
-/// # Safety
-/// See [`execute`].
-#[inline]
-unsafe fn read(
-    segments: Segments<'_>,
-    memory: &MemoryTable,
-    remote: u64,
-    rkey: u32,
-    ahead: Option<Ahead>,
-) -> Result<u64, Failure> {
-    let total = check_read(segments, memory, remote, rkey)?;
-    let mut from = remote;
-    for segment in segments.iter() {
-        if let Segment::Data { address, .. } = segment {
-            // SAFETY: both spans were allowed above, under the lock that the caller holds.
-            unsafe { copy_ahead(address, from, segment.len_bytes(), ahead) };
-        }
-        from += segment.len_bytes();
-    }
-    Ok(total)
-}
-
-/// # Safety
-/// See [`execute`].
-unsafe fn write(
-    segments: Segments<'_>,
-    memory: &MemoryTable,
-    remote: u64,
-    rkey: u32,
-    ahead: Option<Ahead>,
-) -> Result<u64, Failure> {
-    let total = check_write(segments, memory, remote, rkey)?;
-    let mut to = remote;
-    for segment in segments.iter() {
-        if let Segment::Data { address, .. } = segment {
-            // SAFETY: both spans were allowed above, under the lock that the caller holds.
-            unsafe { copy_ahead(to, address, segment.len_bytes(), ahead) };
-        }
-        to += segment.len_bytes();
-    }
+    each_span(request.segments, remote, far, |near, far, bytes| {
+        let (to, from) = if reads { (near, far) } else { (far, near) };
+        moves.push(Move { to, from, bytes });
+    });
     Ok(total)
 }
 
@@ -207,28 +153,23 @@ unsafe fn write(
 ///
 /// # Safety
 /// As for [`execute`], which has just executed the request.
-pub(super) unsafe fn flip(request: &WorkRequest<'_>, bit: u64) {
+pub(super) unsafe fn flip(request: &WorkRequest<'_>, bit: u64, far: Option<&[Piece]>) {
     let bytes = request.segments.len_bytes();
+    let (remote, reads) = match request.operation {
+        Operation::Write { remote, .. } => (remote, false),
+        Operation::Read { remote, .. } => (remote, true),
+        _ => return,
+    };
     if bytes == 0 {
         return;
     }
-    let mut offset = bit / 8 % bytes;
-    let mut target = None;
-    match request.operation {
-        Operation::Write { remote, .. } => target = Some(remote + offset),
-        Operation::Read { .. } => {
-            for segment in request.segments.iter() {
-                match segment {
-                    Segment::Data { address, .. } if offset < segment.len_bytes() => {
-                        target = Some(address + offset);
-                        break;
-                    }
-                    _ => offset = offset.saturating_sub(segment.len_bytes()),
-                }
-            }
+    let (mut left, mut target) = (bit / 8 % bytes, None);
+    each_span(request.segments, remote, far, |near, far, bytes| {
+        if target.is_none() && left < bytes {
+            target = Some(if reads { near } else { far } + left);
         }
-        _ => {}
-    }
+        left = left.saturating_sub(bytes);
+    });
     if let Some(address) = target {
         // SAFETY: the byte lies in a span that was allowed to the request, under the lock that the caller holds.
         let byte = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(address as usize) };

@@ -4,12 +4,13 @@
 //! paired with the acquire load of a lookup) and is given to a new key only after every engine has been seen at rest
 //! since its old key was cleared, so a lookup never mixes two registrations.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
-use crate::{Access, MemoryKey, NicError};
+use crate::{Access, Backing, MemoryKey, NicError};
 
 /// Most registrations at one time.
 pub(super) const REGIONS_MAX: u32 = 16_384;
@@ -44,6 +45,10 @@ struct Free {
 pub(super) struct MemoryTable {
     slots: Box<[Slot]>,
     free: Mutex<Free>,
+    /// By slot: what serves addresses that are no memory.
+    backings: RwLock<HashMap<u32, Arc<dyn Backing>>>,
+    /// How many there are.
+    backed: AtomicU32,
 }
 
 impl MemoryTable {
@@ -54,11 +59,19 @@ impl MemoryTable {
                 used: VecDeque::new(),
                 fresh: 0,
             }),
+            backings: RwLock::default(),
+            backed: AtomicU32::new(0),
         }
     }
 
-    /// Publishes a span under a new key.
-    pub fn insert(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
+    /// Publishes a span under a new key; of addresses that are no memory, with what serves them.
+    pub fn insert(
+        &self,
+        addr: u64,
+        bytes: u64,
+        access: Access,
+        backing: Option<Arc<dyn Backing>>,
+    ) -> Result<MemoryKey, NicError> {
         check(addr, bytes, access)?;
         let index = {
             let mut free = self.free.lock();
@@ -72,6 +85,11 @@ impl MemoryTable {
                 })?
             }
         };
+        if let Some(backing) = backing {
+            self.backings.write().insert(index, backing);
+            // Relaxed: whoever sees the key below sees it.
+            self.backed.fetch_add(1, Ordering::Relaxed);
+        }
         let slot = &self.slots[index as usize];
         // Relaxed: the slot is ours until its key is published below. The old generation is left in `access`.
         let generation = (slot.access.load(Ordering::Relaxed) >> 24).wrapping_add(1) & 0x7f;
@@ -110,7 +128,24 @@ impl MemoryTable {
 
     /// Gives the slot back. Every engine must have been seen at rest since [`clear`](Self::clear).
     pub fn release(&self, index: u32) {
+        if self.backings.write().remove(&index).is_some() {
+            // Relaxed: a hint, at its next use at the latest.
+            self.backed.fetch_sub(1, Ordering::Relaxed);
+        }
         self.free.lock().used.push_back(index);
+    }
+
+    /// Whether any address is served by a [`Backing`].
+    #[inline]
+    pub fn is_backed(&self) -> bool {
+        // Relaxed: see `insert`.
+        self.backed.load(Ordering::Relaxed) > 0
+    }
+
+    /// What serves the addresses of a remote key that [`allows`](Self::allows) an access, if they are no memory.
+    pub fn backing(&self, rkey: u32) -> Option<Arc<dyn Backing>> {
+        let index = (rkey >> 8).wrapping_sub(INDEX_FIRST);
+        self.backings.read().get(&index).map(Arc::clone)
     }
 
     /// Whether `key`, named by `side`, allows `access` to the `bytes` bytes at `addr`. To be asked, and the answer

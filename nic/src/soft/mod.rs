@@ -29,6 +29,7 @@
 //! # Ok::<(), gpuvm_nic::NicError>(())
 //! ```
 
+mod backed;
 mod builder;
 mod clock;
 mod completion_queue;
@@ -69,8 +70,8 @@ pub use report::{SoftNicStats, Violation, ViolationKind};
 
 use crate::wire::mlx5::{MESSAGE_BYTES_MAX, QUEUE_BLOCKS_MAX};
 use crate::{
-    Access, MemoryKey, Nic, NicCapabilities, NicError, Pages, QueueAttributes, QueueMemory, QueuePair, QueuePairState,
-    QueueRings,
+    Access, Backing, MemoryKey, Nic, NicCapabilities, NicError, Pages, QueueAttributes, QueueMemory, QueuePair,
+    QueuePairState, QueueRings,
 };
 
 /// What errors call it.
@@ -358,7 +359,7 @@ impl Nic for SoftNic {
     }
 
     unsafe fn register(&self, addr: u64, bytes: u64, access: Access) -> Result<MemoryKey, NicError> {
-        self.shared.memory.insert(addr, bytes, access)
+        self.shared.memory.insert(addr, bytes, access, None)
     }
 
     fn register_dma_buf(&self, _: BorrowedFd<'_>, _: u64, _: u64, _: u64, _: Access) -> Result<MemoryKey, NicError> {
@@ -366,6 +367,16 @@ impl Nic for SoftNic {
             nic: NAME,
             what: "register a dma-buf: its engines reach memory of this process alone",
         })
+    }
+
+    fn register_backed(
+        &self,
+        addr: u64,
+        bytes: u64,
+        access: Access,
+        backing: Arc<dyn Backing>,
+    ) -> Result<MemoryKey, NicError> {
+        self.shared.memory.insert(addr, bytes, access, Some(backing))
     }
 
     fn deregister(&self, key: MemoryKey) -> Result<(), NicError> {

@@ -4,8 +4,10 @@
 //! looked, up to a limit; its completions are staged beside it and follow its data in the lane's order. Completions of
 //! one queue pair so arrive in order within a direction, and in any order between the two.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::backed::Kept;
 use super::completion_queue::{INVALID, bytes_of, word};
 use super::engine::Context;
 use super::queue_pair::QueuePairEngine;
@@ -46,6 +48,8 @@ pub(super) struct Lane {
     pub data: Vec<Move>,
     then: Vec<Move>,
     items: Vec<Taken>,
+    /// What keeps far sides in memory, by batch: until it has arrived.
+    kept: VecDeque<(u64, Kept)>,
     bytes: u64,
     started: u64,
     completed: u64,
@@ -62,6 +66,8 @@ pub(super) struct Taken {
     pub completion: Option<(Completion, u64, bool)>,
     /// It counts as executed once it is under way.
     pub executed: bool,
+    /// What keeps its far side in memory.
+    pub kept: Option<Kept>,
 }
 
 impl Lane {
@@ -72,6 +78,7 @@ impl Lane {
             data: Vec::with_capacity(2 * BATCH_REQUESTS),
             then: Vec::with_capacity(BATCH_REQUESTS),
             items: Vec::with_capacity(BATCH_REQUESTS),
+            kept: VecDeque::new(),
             bytes: 0,
             started: 0,
             completed: 0,
@@ -129,11 +136,15 @@ impl Lane {
         match self.moves.completed() {
             Ok(completed) => {
                 self.completed = completed.min(self.started);
+                while self.kept.front().is_some_and(|(batch, _)| *batch <= self.completed) {
+                    self.kept.pop_front();
+                }
                 Ok(self.completed != before)
             }
             Err(error) => {
                 // Nothing of them moves any more.
                 self.started = self.completed;
+                self.kept.clear();
                 Err(error)
             }
         }
@@ -197,6 +208,9 @@ impl Moving {
             match unsafe { lane.moves.submit(&lane.data, &lane.then) } {
                 Ok(()) => {
                     lane.started += 1;
+                    let batch = lane.started;
+                    let kept = lane.items.iter_mut().filter_map(|item| item.kept.take());
+                    lane.kept.extend(kept.map(|kept| (batch, kept)));
                     for item in lane.items.iter().filter(|item| item.executed) {
                         context.counters.executed(item.opcode, item.bytes);
                     }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::backed::{Far, is_backed};
 use super::completion_queue::word;
+use super::copy::Ahead;
 use super::engine::Context;
 use super::execute::{Failure, execute, flip};
 use super::faults::Fault;
@@ -17,6 +19,7 @@ use crate::wire::mlx5::{
 };
 use crate::{QueueMemory, QueuePairState};
 
+mod ahead;
 mod landing;
 mod moving;
 mod order;
@@ -85,6 +88,10 @@ pub(super) struct QueuePairEngine {
     adrift: Vec<Adrift>,
     /// A doorbell is overlooked until then; 0: none is.
     doorbell_held_ns: u64,
+    /// What is behind requests before this block was told of them.
+    expected: u64,
+    /// The far side of the oldest request in flight, once it was asked for.
+    front: Option<Far>,
 }
 
 impl QueuePairEngine {
@@ -106,6 +113,8 @@ impl QueuePairEngine {
             order: Order::default(),
             adrift: Vec::new(),
             doorbell_held_ns: 0,
+            expected: 0,
+            front: None,
         };
         queue_pair.reset();
         queue_pair
@@ -118,7 +127,7 @@ impl QueuePairEngine {
         self.under_way = UnderWay::default();
         self.order = Order::default();
         self.adrift.clear();
-        self.doorbell_held_ns = 0;
+        (self.doorbell_held_ns, self.expected, self.front) = (0, 0, None);
         self.responder = None;
         self.in_flight.end(self.reads_in_flight.into());
         (
@@ -157,6 +166,9 @@ impl QueuePairEngine {
         if let Some(front) = self.pending.front()
             && (front.due_ns <= context.now_ns() || self.shared.state() == QueuePairState::Error)
         {
+            if self.front_waits(context) {
+                return Step::Until(context.now_ns());
+            }
             return Step::Did(self.retire(context));
         }
         if self.head == self.target && !self.look_at_doorbell(context) {
@@ -206,13 +218,21 @@ impl QueuePairEngine {
         };
         self.check_head(context, blocks, true);
         if self.pending.is_empty() && !context.shaped() && !context.faults.armed() {
+            let far = self.far_side(context, &request);
+            if let Far::Waits = far {
+                return Step::Until(context.now_ns());
+            }
             self.head += blocks as u64;
-            let ahead = self.peek();
-            // SAFETY: the engine's lock is held: `self` lives behind it.
-            let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), ahead) };
+            let outcome = self.execute(context, &request, self.peek(), &far, None);
+            // Before anybody is told of the completion.
+            drop(far);
             self.completed_up_to(self.head);
             self.complete(context, &request, index, outcome, false);
             return Step::Did(outcome.unwrap_or(0));
+        }
+        if context.memory.is_backed() {
+            // It may come after the request was started, and before it is due.
+            self.look_ahead(context);
         }
         let waits_for_data = request.operation.is_read_or_atomic();
         if self.reads_in_flight > 0
@@ -265,7 +285,8 @@ impl QueuePairEngine {
             _ => None,
         };
         // What is to flip has to have moved: it goes in one piece.
-        let in_pieces = verdict.pieces > 0 && failure.is_none() && flip.is_none();
+        let whole = flip.is_some() || is_backed(request, context.memory);
+        let in_pieces = verdict.pieces > 0 && failure.is_none() && !whole;
         Pending {
             bytes: bytes.to_vec(),
             index: request.index,
@@ -336,6 +357,7 @@ impl QueuePairEngine {
         let Some(pending) = self.pending.pop_front() else {
             return 0;
         };
+        let far = self.front.take().unwrap_or(Far::Memory);
         if pending.waits_for_data {
             self.reads_in_flight -= 1;
             self.in_flight.end(1);
@@ -363,14 +385,34 @@ impl QueuePairEngine {
                 return 0;
             }
         };
-        // SAFETY: the engine's lock is held: `self` lives behind it.
-        let outcome = unsafe { execute(&request, context.memory, self.responder.as_deref(), None) };
-        if let (Some(bit), Ok(_)) = (pending.flip, outcome) {
-            // SAFETY: as above: the request was just allowed to write there.
-            unsafe { flip(&request, bit) };
-        }
+        let outcome = self.execute(context, &request, None, &far, pending.flip);
+        drop(far);
         self.complete(context, &request, pending.index, outcome, pending.lose_completion);
         outcome.unwrap_or(0)
+    }
+
+    /// Executes a request now, and turns a bit of what it has moved over if that was planted.
+    #[inline]
+    fn execute(
+        &self,
+        context: &Context<'_>,
+        request: &WorkRequest<'_>,
+        ahead: Option<Ahead>,
+        far: &Far,
+        bit: Option<u64>,
+    ) -> Result<u64, Failure> {
+        let pieces = match far {
+            Far::Failed(failure) => return Err(*failure),
+            Far::Kept(kept) => Some(kept.pieces()),
+            Far::Memory | Far::Waits => None,
+        };
+        // SAFETY: the engine's lock is held: `self` lives behind it.
+        let outcome = unsafe { execute(request, context.memory, self.responder.as_deref(), ahead, pieces) };
+        if let (Some(bit), Ok(_)) = (bit, outcome) {
+            // SAFETY: as above: the request was just allowed to write there.
+            unsafe { flip(request, bit, pieces) };
+        }
+        outcome
     }
 
     #[inline]

@@ -20,5 +20,7 @@ pub const REMOTE_KEY: u8 = 0x21;
 pub const NO_RESPONDER: u8 = 0x22;
 /// The mover failed; see [`SoftNic::mover_failure`](super::SoftNic::mover_failure).
 pub const MOVER: u8 = 0x30;
+/// What is behind the remote addresses cannot be had, or not be written; its [`Backing`](crate::Backing) knows why.
+pub const BACKING: u8 = 0x31;
 /// Planted by [`SoftNic::inject`](super::SoftNic::inject).
 pub const INJECTED: u8 = 0xf0;

@@ -12,6 +12,7 @@ mod mlx5dv_layouts;
 #[cfg(target_os = "linux")]
 mod rxe;
 mod rxe_header;
+mod soft_backed;
 mod soft_engines;
 mod soft_errors;
 mod soft_fault_mix;

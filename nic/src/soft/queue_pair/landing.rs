@@ -75,7 +75,7 @@ impl QueuePairEngine {
             return 0;
         };
         let mut moves = Vec::new();
-        let outcome = plan(&request, context.memory, self.responder.as_deref(), &mut moves);
+        let outcome = plan(&request, context.memory, self.responder.as_deref(), None, &mut moves);
         if outcome.is_ok() && !scattered.pieces.is_empty() {
             if scattered.adrift_ns == 0 {
                 // SAFETY: planned just now, under the lock of the engine that `self` lives behind.
@@ -105,7 +105,7 @@ impl QueuePairEngine {
     fn land(&self, context: &Context<'_>, bytes: &[u8], pieces: &[(u64, u64)]) -> u64 {
         let mut moves = Vec::new();
         let planned: Result<u64, Failure> = match WorkRequest::parse(bytes) {
-            Ok(request) => plan(&request, context.memory, self.responder.as_deref(), &mut moves),
+            Ok(request) => plan(&request, context.memory, self.responder.as_deref(), None, &mut moves),
             Err(_) => return 0,
         };
         match planned {

@@ -1,5 +1,6 @@
 //! A queue pair whose data a mover moves.
 
+use super::super::backed::{Far, Kept};
 use super::super::completion_queue::Entry;
 use super::super::engine::Context;
 use super::super::execute::{Failure, plan};
@@ -101,16 +102,33 @@ impl QueuePairEngine {
         if self.under_way.not_before_ns > context.now_ns() {
             return Step::Until(self.under_way.not_before_ns);
         }
+        let far = self.far_side(context, &request);
+        if let Far::Waits = far {
+            return Step::Until(context.now_ns());
+        }
         self.head += blocks as u64;
         let lane = moving.lane(way);
         let collected = lane.data.len();
         let opcode = request.operation.opcode();
-        let outcome = match fault {
-            Some(Fault::Fail(syndrome)) => Err(Failure {
+        let (kept, refused) = match far {
+            Far::Kept(kept) => (Some(kept), None),
+            Far::Failed(failure) => (None, Some(failure)),
+            Far::Memory | Far::Waits => (None, None),
+        };
+        let pieces = kept.as_ref().map(Kept::pieces);
+        let outcome = match (fault, refused) {
+            (Some(Fault::Fail(syndrome)), _) => Err(Failure {
                 syndrome,
                 vendor: vendor::INJECTED,
             }),
-            _ => plan(&request, context.memory, self.responder.as_deref(), &mut lane.data),
+            (_, Some(failure)) => Err(failure),
+            _ => plan(
+                &request,
+                context.memory,
+                self.responder.as_deref(),
+                pieces,
+                &mut lane.data,
+            ),
         };
         let bytes = match outcome {
             Ok(bytes) => bytes,
@@ -130,6 +148,7 @@ impl QueuePairEngine {
             bytes,
             completion,
             executed: true,
+            kept,
         });
         Step::Did(bytes)
     }
@@ -223,6 +242,7 @@ impl QueuePairEngine {
             bytes: 0,
             completion,
             executed: false,
+            kept: None,
         });
     }
 
