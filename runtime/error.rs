@@ -226,6 +226,24 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// The file behind a region cannot be read or written, or the memory before it is short. What was written stays in memory.
+    #[error("the file behind region `{region}`")]
+    FileHome {
+        /// The region's name.
+        region: String,
+        /// What happened.
+        #[source]
+        source: gpuvm_files::FileError,
+    },
+    /// The memory before files cannot be had.
+    #[error("the memory before files, {bytes} bytes")]
+    FileMemory {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// Why not.
+        #[source]
+        source: gpuvm_files::FileError,
+    },
     /// A region has ended, and its memory may still be written or read: what lent memory may not take back.
     #[error(
         "region `{region}` has ended, but the NIC or the GPU may still reach its memory; leave memory that was lent to it as it is until the \

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpuvm_files::Tier;
 use gpuvm_gpu::{Capabilities, Gpu, GpuError, Source, Stream};
 use gpuvm_layouts::{TimelineDesc, VmDesc};
 use gpuvm_nic::{Nic, SoftNic};
@@ -132,6 +133,8 @@ pub(crate) struct PagedGpu {
     victims: Option<Victims>,
     /// None where no second path leads to homes.
     mirrors: Option<Mirrors>,
+    /// Host memory before files; none where they are mapped.
+    tier: Option<Tier>,
     regions: RegionTable,
     meters: Meters,
     launch_states: Arc<StatePool>,
@@ -193,6 +196,11 @@ impl PagedGpu {
 
     pub fn transport(&self) -> TransportKind {
         self.transport
+    }
+
+    /// Host memory before files; none where they are mapped.
+    pub fn tier(&self) -> Option<&Tier> {
+        self.tier.as_ref()
     }
 
     /// None where lanes copy the pages themselves.

@@ -1,7 +1,7 @@
 //! Where a region's pages live: memory of this host or a file there, of a neighbour GPU, or of memory nodes across the network.
 //! Another kind of home is another implementation of [`Home`], and nothing else.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytemuck::Zeroable;
 use gpuvm_gpu::{Gpu, GpuError, HostRegistration};
@@ -17,10 +17,12 @@ use crate::{
 };
 
 mod host;
+mod in_file;
 mod neighbour;
 mod striped;
 
 pub(crate) use host::{FileMap, HostPages, InHost};
+pub(crate) use in_file::InFile;
 pub(crate) use neighbour::AtNeighbour;
 pub(crate) use striped::{AtNodes, NodeMemory};
 
@@ -87,6 +89,9 @@ pub(crate) trait Home: Send + Sync {
     /// This host's memory, if that is what it is.
     fn host_memory(&self) -> Option<&HostPages>;
 
+    /// The bytes of a file that it is, if it is that.
+    fn file_span(&self) -> Option<FileSpan>;
+
     /// The memory of nodes, which goes with their sessions, if that is what it is.
     fn at_nodes(&self) -> Option<&AtNodes>;
 
@@ -98,6 +103,20 @@ pub(crate) trait Home: Send + Sync {
 
     /// Gives memory of other machines and GPUs back. Nobody reaches it any more.
     fn give_back(&self);
+}
+
+/// Bytes of a file.
+pub(crate) struct FileSpan {
+    /// Device and number of the file, which its names share.
+    pub identity: (u64, u64),
+    pub bytes: Range<u64>,
+}
+
+impl FileSpan {
+    pub fn meets(&self, other: &Self) -> bool {
+        let (mine, theirs) = (&self.bytes, &other.bytes);
+        self.identity == other.identity && mine.start < theirs.end && theirs.start < mine.end
+    }
 }
 
 /// One of a region's homes, and how the region's GPU reaches it.
@@ -196,6 +215,26 @@ fn stripe(home: u64, rkey: u32, reached: &Reached, own_frames: Option<&FrameMemo
         queue_count: reached.count,
         flags: 0,
     }
+}
+
+/// The stripes of a home that software NICs reach here at address `home`, over queue pairs for place `place` of this host.
+fn stripes_of_this_host(
+    home: u64,
+    place: usize,
+    ways: &Ways<'_>,
+    reach: &Reach,
+    own_frames: Option<&FrameMemory>,
+) -> Vec<Vec<StripeDesc>> {
+    let (Reach::Nics(keys, _), Some(queues)) = (reach, ways.queues) else {
+        return unmoved(home);
+    };
+    let keys = keys.lock();
+    let with_key = keys.iter().zip(queues.of_host(place));
+    vec![
+        with_key
+            .map(|(key, reached)| stripe(home, key.rkey, &reached, own_frames))
+            .collect(),
+    ]
 }
 
 /// The only stripe of a home whose queue pairs nobody looks at: it has no page, or none that a NIC moves.

@@ -104,6 +104,7 @@ pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind};
 pub use frames::FrameAccess;
 pub use gpu::{ReadCosts, Resized};
+pub use gpuvm_files::{FileError, Look, Storage, TierStats};
 pub use gpuvm_gpu::{Capabilities, CompileOptions, GpuError, KernelInfo, LaunchReport, ParamInfo, ParamKind};
 pub use gpuvm_memory_node::NodeError;
 pub use gpuvm_nic::mlx5::QueueMaking;

@@ -86,6 +86,8 @@ pub(crate) struct Settings {
     pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
+    /// Bytes of host memory before files.
+    pub file_memory: Option<u64>,
     pub timeline: Option<Timeline>,
 }
 

@@ -184,12 +184,16 @@ impl RegionInner {
         std::ptr::eq(Arc::as_ptr(&self.own.gpu), gpu)
     }
 
-    /// Whether both lie over the same host memory, or map the same file, and one may be written.
+    /// Whether both lie over the same host memory, or the same bytes of a file, and one may be written.
     fn clashes_with(&self, other: &Self) -> bool {
-        let (Some(mine), Some(theirs)) = (self.home().host_memory(), other.home().host_memory()) else {
+        if other.has_ended() || (self.read_only && other.read_only) {
             return false;
-        };
-        !(mine.is_apart_from(theirs) || other.has_ended() || (self.read_only && other.read_only))
+        }
+        let (mine, theirs) = (self.home(), other.home());
+        let one_memory = mine.host_memory().zip(theirs.host_memory());
+        let one_file = mine.file_span().zip(theirs.file_span());
+        one_memory.is_some_and(|(mine, theirs)| !mine.is_apart_from(theirs))
+            || one_file.is_some_and(|(mine, theirs)| mine.meets(&theirs))
     }
 
     /// Its home; of two the first.

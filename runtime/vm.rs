@@ -3,6 +3,7 @@
 use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use bytemuck::Pod;
+use gpuvm_files::{Tier, TierStats};
 use gpuvm_gpu::{CompileOptions, Gpu, Source};
 use gpuvm_nic::{NicCapabilities, SoftNic};
 
@@ -458,6 +459,11 @@ impl VmGpu {
     /// [`Error::Gpu`].
     pub fn stats(&self) -> Result<Stats> {
         self.paged().or_lost(Stats::read(self.paged()))
+    }
+
+    /// What the memory before files did since the virtual memory began; none without [`file_memory`](crate::VmBuilder::file_memory).
+    pub fn file_stats(&self) -> Option<TierStats> {
+        self.paged().tier().map(Tier::stats)
     }
 
     /// Begins a profile of the regions that there are: a host thread reads their page tables, with rests of `interval` between, until

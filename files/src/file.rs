@@ -54,8 +54,8 @@ pub struct Piece {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The slot that holds it.
-    pub(crate) slot: u32,
+    /// The slot that holds it: for [`File::release`].
+    pub slot: u32,
 }
 
 /// A file behind a [`Tier`](crate::Tier). Clones are the same file.
@@ -78,6 +78,11 @@ impl File {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.opened.path
+    }
+
+    /// The tier before it.
+    pub fn tier(&self) -> crate::Tier {
+        crate::Tier(Arc::clone(&self.tier))
     }
 
     /// Bytes when it was opened. It keeps this length: what is behind is not reached.

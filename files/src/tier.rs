@@ -126,7 +126,7 @@ pub(crate) struct Shared {
 
 /// A budget of host memory before files. Clones are the same tier.
 #[derive(Clone)]
-pub struct Tier(Arc<Shared>);
+pub struct Tier(pub(crate) Arc<Shared>);
 
 impl std::fmt::Debug for Tier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use gpuvm_files::{Engine, Tier, TierOptions};
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, TimelineDesc, VmDesc};
 use gpuvm_nic::Nic;
@@ -35,6 +36,29 @@ use crate::{
 /// A request without a completion for this share of the wait limit is given up and made again, so that its waiters live to see
 /// it, even when it is lost again.
 const PATIENCE_SHARE: u32 = 8;
+
+/// Host memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
+fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Option<Tier>> {
+    let Some(bytes) = settings.file_memory else {
+        return Ok(None);
+    };
+    let mut options = TierOptions::default().block(settings.page_size);
+    if gpu.capabilities().deterministic {
+        // Its runs repeat, so nothing may depend on when a disk answers.
+        options = options.engine(Engine::Polled(0));
+    }
+    let tier = match nics.iter().any(|nic| nic.capabilities().has_mover) {
+        true => {
+            let memory = gpu.allocate_host(bytes);
+            let memory = memory.doing(|| format!("allocating {bytes} bytes of memory before files"))?;
+            let base = memory.host_ptr();
+            // SAFETY: the memory is pages of the system, valid as long as the keeper lives, and nobody else knows of it.
+            unsafe { Tier::over(base, bytes, Box::new(memory), options) }
+        }
+        false => Tier::new(bytes, options),
+    };
+    tier.map(Some).map_err(|source| Error::FileMemory { bytes, source })
+}
 
 impl PagedGpu {
     /// Brings up the GPU at `place` of a virtual memory, whose homes in this host's memory are `local_homes` where they can be
@@ -70,6 +94,7 @@ impl PagedGpu {
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);
         let victims = Victims::new(&*gpu, transport, settings)?;
         let mirrors = Mirrors::new(&*gpu, settings)?;
+        let tier = bring_up_tier(&gpu, &nics, settings)?;
         let options = support::options(transport, settings, &settings.support_options);
         let timeline = settings.timeline.as_ref().zip(sheet);
         let timeline = timeline.map(|(asked, sheet)| GpuTimeline::new(&gpu, asked, sheet, place));
@@ -86,6 +111,7 @@ impl PagedGpu {
             pool,
             victims,
             mirrors,
+            tier,
             regions,
             meters,
             launch_states: StatePool::new(desc, timeline_desc.as_ref().map_or(0, DeviceArray::addr)),

@@ -14,7 +14,7 @@ use gpuvm_layouts::StripeDesc;
 use gpuvm_nic::Access;
 use parking_lot::Mutex;
 
-use super::{AtNodes, Home, HomeKeys, Reach, Ways, unmoved};
+use super::{AtNodes, FileSpan, Home, HomeKeys, Reach, Ways, unmoved};
 use crate::{
     error::{Doing, Error, Result},
     frames::FrameMemory,
@@ -77,11 +77,6 @@ impl FileMap {
     /// Has the system write to the file what the map holds.
     pub fn sync(&self) -> std::io::Result<()> {
         if self.writable { self.map.flush() } else { Ok(()) }
-    }
-
-    /// Whether both are maps of one file.
-    pub fn is_of_the_file_of(&self, other: &Self) -> bool {
-        self.identity == other.identity
     }
 
     pub fn path(&self) -> &Path {
@@ -168,11 +163,10 @@ impl HostPages {
         }
     }
 
-    /// Whether it shares no byte with `other`, nor a file.
+    /// Whether it shares no byte with `other`.
     pub fn is_apart_from(&self, other: &Self) -> bool {
-        let one_file = matches!((self.file(), other.file()), (Some(a), Some(b)) if a.is_of_the_file_of(b));
         let (mine, theirs) = (self.span(), other.span());
-        let apart = (theirs.end <= mine.start || mine.end <= theirs.start) && !one_file;
+        let apart = theirs.end <= mine.start || mine.end <= theirs.start;
         apart || mine.is_empty() || theirs.is_empty()
     }
 
@@ -259,15 +253,13 @@ impl Home for InHost {
     }
 
     fn stripes(&self, ways: &Ways<'_>, reach: &Reach, own_frames: Option<&FrameMemory>) -> Vec<Vec<StripeDesc>> {
-        let (Reach::Nics(keys, _), Some(queues)) = (reach, ways.queues) else {
-            return unmoved(self.direct_addr(reach));
-        };
-        let keys = keys.lock();
-        let with_key = keys.iter().zip(queues.of_host(self.place.unwrap_or(0)));
-        let stripe = |(key, reached): (gpuvm_nic::MemoryKey, _)| {
-            super::stripe(self.memory.base as u64, key.rkey, &reached, own_frames)
-        };
-        vec![with_key.map(stripe).collect()]
+        match reach {
+            Reach::Nics(..) => {
+                let (home, place) = (self.memory.base as u64, self.place.unwrap_or(0));
+                super::stripes_of_this_host(home, place, ways, reach, own_frames)
+            }
+            Reach::Lanes(_) | Reach::Nobody => unmoved(self.direct_addr(reach)),
+        }
     }
 
     fn direct_addr(&self, reach: &Reach) -> u64 {
@@ -293,6 +285,14 @@ impl Home for InHost {
 
     fn host_memory(&self) -> Option<&HostPages> {
         Some(&self.memory)
+    }
+
+    fn file_span(&self) -> Option<FileSpan> {
+        let map = self.memory.file()?;
+        Some(FileSpan {
+            identity: map.identity,
+            bytes: 0..self.memory.bytes,
+        })
     }
 
     fn at_nodes(&self) -> Option<&AtNodes> {

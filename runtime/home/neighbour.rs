@@ -4,7 +4,7 @@ use gpuvm_gpu::{DeviceMemory, Gpu};
 use gpuvm_layouts::StripeDesc;
 use parking_lot::Mutex;
 
-use super::{AtNodes, Home, HostPages, Reach, Ways, unmoved};
+use super::{AtNodes, FileSpan, Home, HostPages, Reach, Ways, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -80,6 +80,10 @@ impl Home for AtNeighbour {
     }
 
     fn host_memory(&self) -> Option<&HostPages> {
+        None
+    }
+
+    fn file_span(&self) -> Option<FileSpan> {
         None
     }
 

@@ -7,7 +7,7 @@ use gpuvm_layouts::{self as layout, StripeDesc};
 use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
 use parking_lot::Mutex;
 
-use super::{Home, HostPages, Reach, Ways, stripe, unmoved};
+use super::{FileSpan, Home, HostPages, Reach, Ways, stripe, unmoved};
 use crate::{
     error::{Doing, Result},
     frames::FrameMemory,
@@ -289,6 +289,10 @@ impl Home for AtNodes {
     }
 
     fn host_memory(&self) -> Option<&HostPages> {
+        None
+    }
+
+    fn file_span(&self) -> Option<FileSpan> {
         None
     }
 

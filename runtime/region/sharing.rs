@@ -66,6 +66,9 @@ impl RegionInner {
             _ if self.is_at_nodes() => {
                 Some("its pages live at memory nodes, which answer the GPU that asked for the memory")
             }
+            None if self.home().file_span().is_some() => {
+                Some("its pages live in a file, which is read for the GPU alone that opened it")
+            }
             None => Some("its pages live at a neighbour GPU, which the GPU alone reaches that asked for the memory"),
             Some(_) if self.is_replicated() || self.own.guards.checksums != 0 => {
                 Some("its replicas or checksums are kept in the memory of one GPU")

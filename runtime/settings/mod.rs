@@ -93,6 +93,7 @@ impl Default for VmBuilder {
                 support_options: CompileOptions::default(),
                 precompiled: None,
                 tenancy: Tenancy::default(),
+                file_memory: None,
                 timeline: None,
             },
         }
@@ -217,6 +218,15 @@ impl VmBuilder {
         self
     }
 
+    /// Keeps files out of memory but for so many bytes of each GPU's: regions over files ([`RegionBuilder::map_file`](crate::RegionBuilder::map_file),
+    /// [`map_file_mut`](crate::RegionBuilder::map_file_mut)) are then read and written as kernels need them, by io_uring and O_DIRECT where those
+    /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
+    /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
+    pub fn file_memory(mut self, bytes: u64) -> Self {
+        self.settings.file_memory = Some(bytes);
+        self
+    }
+
     /// Page size in bytes, a power of two from 4 KiB to 2 MiB. Default: 4 KiB.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.settings.page_size = bytes;
@@ -323,9 +333,19 @@ impl VmBuilder {
         let chosen = match &self.transport {
             // It is the one that has borrowed memory.
             Transport::Auto(_) if !self.settings.borrowed.is_empty() => Transport::Direct.choose(hardware, false),
+            Transport::Auto(queues) if self.settings.file_memory.is_some() => {
+                Transport::from(Soft::new().queues(*queues)).choose(hardware, false)
+            }
             asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
         };
         chosen.check_beside(gpu, hardware)?;
+        if let (Some(bytes), false) = (self.settings.file_memory, chosen.kind() == TransportKind::Soft) {
+            let reason = format!(
+                "the software NIC serves files: leave the transport {} out",
+                chosen.kind()
+            );
+            return refuse("file memory", format!("{bytes} bytes"), reason);
+        }
         let plan = chosen.queue_plan();
         // Before a simulated GPU, whose start takes longer than a refusal.
         let rxe = chosen.open_rxe(&nodes)?;

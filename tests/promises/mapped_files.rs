@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, small, stepped, words};
+use crate::common::{BASIC, Bench, PAGE, PAGE_WORDS, STEP, compare, refused, small, small_soft, stepped, words};
 use gpuvm::LaunchConfig;
 
-fn bench() -> Bench {
-    Bench::new(small(4), BASIC)
+/// With files that the system keeps in memory, and with files of which a part is in memory.
+fn each(test: impl Fn(Bench)) {
+    test(Bench::new(small(4), BASIC));
+    test(Bench::new(small_soft(4).file_memory(64 * PAGE), BASIC));
 }
 
 fn file_of(words: impl Iterator<Item = u32>) -> tempfile::NamedTempFile {
@@ -25,124 +27,129 @@ fn words_of(path: &Path) -> Vec<u32> {
 
 #[test]
 fn kernels_read_a_file_in_place_and_leave_it_alone() {
-    let bench = bench();
-    let n = 30 * PAGE_WORDS + 5;
-    let values = words(1, n);
-    let file = file_of(values.iter().copied());
-    // No right to write is needed.
-    let mut rights = file.as_file().metadata().unwrap().permissions();
-    rights.set_readonly(true);
-    std::fs::set_permissions(file.path(), rights).unwrap();
-    let a = bench.vm.region::<u32>().name("file").map_file(file.path()).unwrap();
-    assert!(a.is_read_only());
-    let sink = bench.vm.buffer::<u64>(1).unwrap();
-    bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
-    let total: u64 = values.iter().copied().map(u64::from).sum();
-    assert_eq!(sink.to_vec().unwrap(), [total]);
-    compare(&a.to_vec().unwrap(), &values).unwrap();
-    let message = refused(bench.run("fill", LaunchConfig::new(1, 32), (&a, 1u32)));
-    assert!(message.contains("read-only region `file`"), "{message}");
-    a.close().unwrap();
-    assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
-    compare(&words_of(file.path()), &values).unwrap();
+    each(|bench| {
+        let n = 30 * PAGE_WORDS + 5;
+        let values = words(1, n);
+        let file = file_of(values.iter().copied());
+        // No right to write is needed.
+        let mut rights = file.as_file().metadata().unwrap().permissions();
+        rights.set_readonly(true);
+        std::fs::set_permissions(file.path(), rights).unwrap();
+        let a = bench.vm.region::<u32>().name("file").map_file(file.path()).unwrap();
+        assert!(a.is_read_only());
+        let sink = bench.vm.buffer::<u64>(1).unwrap();
+        bench.must("sum", LaunchConfig::new(2, 64), (&a, &sink));
+        let total: u64 = values.iter().copied().map(u64::from).sum();
+        assert_eq!(sink.to_vec().unwrap(), [total]);
+        compare(&a.to_vec().unwrap(), &values).unwrap();
+        let message = refused(bench.run("fill", LaunchConfig::new(1, 32), (&a, 1u32)));
+        assert!(message.contains("read-only region `file`"), "{message}");
+        a.close().unwrap();
+        assert_eq!(bench.vm.stats().unwrap().pages_written_back, 0);
+        compare(&words_of(file.path()), &values).unwrap();
+    });
 }
 
 #[test]
 fn what_kernels_write_is_in_the_file_after_a_flush_and_after_a_drop() {
-    let bench = bench();
-    let n = 30 * PAGE_WORDS + 5;
-    let file = file_of((0..n).map(|_| 7));
-    let map = || bench.vm.region::<u32>().name("file").map_file_mut(file.path()).unwrap();
-    let a = map();
-    bench.must("fill", LaunchConfig::new(2, 64), (&a, STEP));
-    a.flush().unwrap();
-    let expected: Vec<u32> = (STEP..STEP + n as u32).collect();
-    compare(&words_of(file.path()), &expected).unwrap();
-    a.write(3, &[1, 2]).unwrap();
-    drop(a);
-    let mut expected = expected;
-    expected[3..5].copy_from_slice(&[1, 2]);
-    compare(&words_of(file.path()), &expected).unwrap();
-    let a = map();
-    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
-    drop(a);
-    compare(&words_of(file.path()), &stepped(&expected, 1)).unwrap();
-    assert_eq!(
-        std::fs::metadata(file.path()).unwrap().len(),
-        4 * n,
-        "neither longer nor shorter"
-    );
+    each(|bench| {
+        let n = 30 * PAGE_WORDS + 5;
+        let file = file_of((0..n).map(|_| 7));
+        let map = || bench.vm.region::<u32>().name("file").map_file_mut(file.path()).unwrap();
+        let a = map();
+        bench.must("fill", LaunchConfig::new(2, 64), (&a, STEP));
+        a.flush().unwrap();
+        let expected: Vec<u32> = (STEP..STEP + n as u32).collect();
+        compare(&words_of(file.path()), &expected).unwrap();
+        a.write(3, &[1, 2]).unwrap();
+        drop(a);
+        let mut expected = expected;
+        expected[3..5].copy_from_slice(&[1, 2]);
+        compare(&words_of(file.path()), &expected).unwrap();
+        let a = map();
+        bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
+        drop(a);
+        compare(&words_of(file.path()), &stepped(&expected, 1)).unwrap();
+        assert_eq!(
+            std::fs::metadata(file.path()).unwrap().len(),
+            4 * n,
+            "neither longer nor shorter"
+        );
+    });
 }
 
 #[test]
 fn bytes_to_the_files_exact_end() {
-    let bench = bench();
-    let n = 3 * PAGE + 1;
-    let file = crate::common::file_to_map();
-    std::fs::write(file.path(), vec![0xee; n as usize]).unwrap();
-    let a = bench.vm.region::<u8>().map_file_mut(file.path()).unwrap();
-    let places = bench.vm.buffer::<u64>(3).unwrap();
-    places.write(&[0, PAGE, n - 1]).unwrap();
-    bench.must("store", LaunchConfig::new(1, 32), (&a, &places, 3u32, 1u8));
-    a.close().unwrap();
-    let found = std::fs::read(file.path()).unwrap();
-    let expected: Vec<u8> = (0..n)
-        .map(|i| match i {
-            0 => 1,
-            PAGE => 2,
-            last if last == n - 1 => 3,
-            _ => 0xee,
-        })
-        .collect();
-    compare(&found, &expected).unwrap();
+    each(|bench| {
+        let n = 3 * PAGE + 1;
+        let file = crate::common::file_to_map();
+        std::fs::write(file.path(), vec![0xee; n as usize]).unwrap();
+        let a = bench.vm.region::<u8>().map_file_mut(file.path()).unwrap();
+        let places = bench.vm.buffer::<u64>(3).unwrap();
+        places.write(&[0, PAGE, n - 1]).unwrap();
+        bench.must("store", LaunchConfig::new(1, 32), (&a, &places, 3u32, 1u8));
+        a.close().unwrap();
+        let found = std::fs::read(file.path()).unwrap();
+        let expected: Vec<u8> = (0..n)
+            .map(|i| match i {
+                0 => 1,
+                PAGE => 2,
+                last if last == n - 1 => 3,
+                _ => 0xee,
+            })
+            .collect();
+        compare(&found, &expected).unwrap();
+    });
 }
 
 #[test]
 fn a_file_that_cannot_be_mapped_is_named() {
-    let bench = bench();
-    let region = || bench.vm.region::<u32>().name("file");
-    let file = file_of(0..10);
-    let path = file.path().display().to_string();
-    file.as_file().set_len(39).unwrap();
-    for message in [
-        refused(region().map_file(file.path())),
-        refused(region().map_file_mut(file.path())),
-    ] {
-        assert!(message.contains(&path) && message.contains("39 bytes"), "{message}");
-    }
-    for message in [
-        refused(region().map_file("/nonexistent/file")),
-        refused(region().map_file_mut("/nonexistent/file")),
-    ] {
-        assert!(
-            message.contains("`file`") && message.contains("/nonexistent/file") && message.contains("No such file"),
-            "{message}"
-        );
-    }
-    let message = refused(region().read_only().map_file_mut(file.path()));
-    assert!(message.contains("map_file"), "{message}");
-    let message = refused(region().map_file("/dev"));
-    assert!(message.contains("/dev"), "{message}");
-    // Of no element.
-    let empty = crate::common::file_to_map();
-    assert!(region().map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
-    region().map_file_mut(empty.path()).unwrap().flush().unwrap();
+    each(|bench| {
+        let region = || bench.vm.region::<u32>().name("file");
+        let file = file_of(0..10);
+        let path = file.path().display().to_string();
+        file.as_file().set_len(39).unwrap();
+        for message in [
+            refused(region().map_file(file.path())),
+            refused(region().map_file_mut(file.path())),
+        ] {
+            assert!(message.contains(&path) && message.contains("39 bytes"), "{message}");
+        }
+        for message in [
+            refused(region().map_file("/nonexistent/file")),
+            refused(region().map_file_mut("/nonexistent/file")),
+        ] {
+            assert!(
+                message.contains("`file`") && message.contains("/nonexistent/file") && message.contains("No such file"),
+                "{message}"
+            );
+        }
+        let message = refused(region().read_only().map_file_mut(file.path()));
+        assert!(message.contains("map_file"), "{message}");
+        let message = refused(region().map_file("/dev"));
+        assert!(message.contains("/dev"), "{message}");
+        // Of no element.
+        let empty = crate::common::file_to_map();
+        assert!(region().map_file(empty.path()).unwrap().to_vec().unwrap().is_empty());
+        region().map_file_mut(empty.path()).unwrap().flush().unwrap();
+    });
 }
 
 #[test]
 fn a_file_is_mapped_twice_only_to_be_read() {
-    let bench = bench();
-    let region = |name: &str| bench.vm.region::<u32>().name(name);
-    let file = file_of(0..10);
-    let other_name = file.path().with_extension("link");
-    std::fs::hard_link(file.path(), &other_name).unwrap();
-    let reader = region("one").map_file(file.path()).unwrap();
-    region("two").map_file(&other_name).unwrap();
-    let message = refused(region("three").map_file_mut(&other_name));
-    assert!(message.contains("`three`") && message.contains("`one`"), "{message}");
-    drop(reader);
-    let writer = region("four").map_file_mut(&other_name).unwrap();
-    refused(region("five").map_file(file.path()));
-    drop(writer);
-    std::fs::remove_file(other_name).unwrap();
+    each(|bench| {
+        let region = |name: &str| bench.vm.region::<u32>().name(name);
+        let file = file_of(0..10);
+        let other_name = file.path().with_extension("link");
+        std::fs::hard_link(file.path(), &other_name).unwrap();
+        let reader = region("one").map_file(file.path()).unwrap();
+        region("two").map_file(&other_name).unwrap();
+        let message = refused(region("three").map_file_mut(&other_name));
+        assert!(message.contains("`three`") && message.contains("`one`"), "{message}");
+        drop(reader);
+        let writer = region("four").map_file_mut(&other_name).unwrap();
+        refused(region("five").map_file(file.path()));
+        drop(writer);
+        std::fs::remove_file(other_name).unwrap();
+    });
 }

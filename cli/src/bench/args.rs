@@ -12,6 +12,7 @@ use gpuvm_workloads::graph::GraphSpec;
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
 use crate::bench::gps::GpsArgs;
+use crate::bench::files::FilesArgs;
 use crate::bench::resize::ResizeArgs;
 use crate::bench::tenants::TenantsArgs;
 
@@ -48,7 +49,9 @@ pub enum Bench {
     Resize(ResizeArgs),
     /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
     Tenants(TenantsArgs),
-    /// All of them but elastic, resize and tenants, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// Pages of a file larger than the memory before it, random and in order, beside bare reads of the file by io_uring at the same depth.
+    Files(FilesArgs),
+    /// All of them but elastic, resize, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

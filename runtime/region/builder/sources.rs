@@ -1,14 +1,15 @@
 //! Where a new region's data comes from: a builder's last calls.
 
-use std::{io::Read, path::Path};
+use std::{io::Read, path::Path, sync::Arc};
 
 use bytemuck::Pod;
+use gpuvm_files::{File, FileError, Storage};
 
 use super::{Integrity, Region, RegionBuilder};
 use crate::{
     element::Untyped,
     error::{Error, Result},
-    home::{FileMap, HostPages},
+    home::{FileMap, HostPages, InFile},
     plan::TransportKind,
     region::RawRegion,
 };
@@ -228,7 +229,42 @@ impl<E> RegionBuilder<E> {
         self.mapped(path.as_ref(), true)
     }
 
-    fn mapped(self, path: &Path, writable: bool) -> Result<Region<E>> {
+    /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_memory`](crate::VmBuilder::file_memory): a
+    /// home of the caller's making, which errors call `name`. The region is as long as it says, and kernels may write it unless the builder
+    /// says read-only.
+    ///
+    /// # Errors
+    /// As [`map_file`](Self::map_file); [`Error::Region`] without file memory.
+    pub fn map_storage(self, name: impl AsRef<Path>, storage: Arc<dyn Storage>) -> Result<Region<E>> {
+        let name = name.as_ref();
+        self.check_in_file(name)?;
+        let Some(tier) = self.place.gpu.tier().cloned() else {
+            return Err(
+                self.refused("give the virtual memory file_memory: what storage holds comes by way of it".into())
+            );
+        };
+        let look = storage.look().map_err(|source| self.cannot_read(name, source))?;
+        let this = self.of_bytes(look.length, &name.display().to_string())?;
+        if this.length == 0 {
+            return Err(this.refused(format!("{} is empty", name.display())));
+        }
+        let writable = !this.read_only;
+        this.behind(|| tier.attach(name, storage, writable))
+    }
+
+    /// A region over a file that is behind host memory.
+    fn behind(self, open: impl FnOnce() -> std::result::Result<File, FileError>) -> Result<Region<E>> {
+        let file = open().map_err(|source| Error::FileHome {
+            region: self.label(),
+            source,
+        })?;
+        let home = InFile::new(self.label(), file, 0, self.bytes())?;
+        let checksums = self.unknown_checksums();
+        self.create(vec![Arc::new(home)], checksums, false)
+    }
+
+    /// Whether a region as this one may lie over a file.
+    fn check_in_file(&self, path: &Path) -> Result<()> {
         if self.replicas != 1 {
             let reason = format!("{} is one home; a map has no second one", path.display());
             return Err(Error::Region {
@@ -240,11 +276,16 @@ impl<E> RegionBuilder<E> {
             return Err(Error::Region {
                 region: self.label(),
                 reason: format!(
-                    "the map of {} lies in this host's memory: say at_host and not home_on_gpu",
+                    "{} is reached by this host: say at_host and not home_on_gpu",
                     path.display()
                 ),
             });
         }
+        Ok(())
+    }
+
+    fn mapped(self, path: &Path, writable: bool) -> Result<Region<E>> {
+        self.check_in_file(path)?;
         let (this, file) = self.open(path, writable)?;
         if this.length == 0 {
             // The system maps no empty file.
@@ -252,11 +293,18 @@ impl<E> RegionBuilder<E> {
             let checksums = this.checksums_of(&[]);
             return this.create_in_host(empty, None, checksums, false);
         }
+        if let Some(tier) = this.place.gpu.tier().cloned() {
+            return this.behind(|| tier.open(path, writable));
+        }
         let map = FileMap::of(&file, path, writable).map_err(|source| this.cannot_read(path, source))?;
-        // Nothing is read before a kernel touches it: what a page holds when it is fetched first counts.
-        let unknown = vec![0; this.bytes().div_ceil(this.page_size()) as usize];
-        let checksums = (this.integrity == Integrity::Crc32c).then_some(unknown);
+        let checksums = this.unknown_checksums();
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
+    }
+
+    /// Of pages that nobody reads before a kernel touches them: what a page holds when it is fetched first counts.
+    fn unknown_checksums(&self) -> Option<Vec<u32>> {
+        let pages = self.bytes().div_ceil(self.page_size()) as usize;
+        (self.integrity == Integrity::Crc32c).then(|| vec![0; pages])
     }
 
     /// A region over `memory` of somebody else's, which is as long as was said. `scoped`: a scope sees to its end.

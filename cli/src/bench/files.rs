@@ -1,0 +1,190 @@
+//! Pages of a file larger than the memory before it, beside bare reads of the same file by io_uring at the same depth.
+
+mod bare;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gpuvm::{Buffer, LaunchConfig, Module};
+
+use crate::args::{MachineArgs, parse_bytes};
+use crate::bench::args::OutputArgs;
+use crate::bench::machine::{Machine, Tally, pattern, shuffled, size};
+use crate::bench::report::{Report, Row, Runs, Unit};
+use crate::error::CliError;
+
+/// Files larger than memory.
+#[derive(Debug, Args)]
+pub struct FilesArgs {
+    /// GPU and transport.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Where the file is put, which goes when the run ends: on the disk that is to be measured, with room for --data.
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub dir: PathBuf,
+
+    /// Bytes of the file.
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
+    pub data: u64,
+
+    /// Bytes of host memory before it.
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
+    pub file_memory: u64,
+
+    /// Page sizes.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
+    pub page_size: Vec<u64>,
+
+    /// Pages that are asked for at a time: lanes of the kernel, which have one each, and bare reads. A multiple of 32.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=65536))]
+    pub depth: u32,
+
+    /// Pages that are read in one run. Without it: all of them, 65536 at most.
+    #[arg(long, value_name = "N")]
+    pub pages: Option<u64>,
+
+    /// Repetitions and output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+const SOURCE: &str = include_str!("faults.cu");
+const KERNEL: &str = "touch_lanes";
+/// Pages that a run reads at most unless it is said.
+const PAGES_USUAL: u64 = 65536;
+
+/// Measures.
+pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
+    let file = made(&args.dir, args.data)?;
+    let mut report = None;
+    for &page_bytes in &args.page_size {
+        let bench = Bench::new(args, file.path(), page_bytes)?;
+        let report = report.get_or_insert_with(|| Report::new("files", bench.machine.facts(&args.machine)));
+        for (name, order) in bench.orders() {
+            report.rows.push(bench.row(name, &order)?);
+        }
+    }
+    report.ok_or_else(|| CliError::Options("name a page size".to_owned()))
+}
+
+/// A file that holds the pattern.
+fn made(dir: &Path, bytes: u64) -> Result<tempfile::NamedTempFile, CliError> {
+    let failed = |source| CliError::Output { path: dir.to_owned(), source };
+    let mut file = tempfile::Builder::new()
+        .prefix(".gpuvm-bench-files-")
+        .tempfile_in(dir)
+        .map_err(failed)?;
+    let part = 1 << 20;
+    let mut words = vec![0u64; part];
+    let mut first = 0;
+    while first * 8 < bytes {
+        for (index, word) in (first..).zip(&mut words) {
+            *word = pattern(index);
+        }
+        let here = (bytes - first * 8).min(8 * part as u64);
+        file.write_all(&bytemuck::cast_slice(&words)[..here as usize]).map_err(failed)?;
+        first += part as u64;
+    }
+    file.as_file().sync_all().map_err(failed)?;
+    Ok(file)
+}
+
+struct Bench<'a> {
+    args: &'a FilesArgs,
+    path: &'a Path,
+    machine: Machine,
+    module: Module,
+    tally: Tally,
+    page_bytes: u64,
+    pages: u64,
+    /// Pages of one run.
+    touched: u64,
+}
+
+impl<'a> Bench<'a> {
+    fn new(args: &'a FilesArgs, path: &'a Path, page_bytes: u64) -> Result<Self, CliError> {
+        let pages = args.data / page_bytes.max(1);
+        let touched = args.pages.unwrap_or(PAGES_USUAL).min(pages);
+        if touched == 0 || pages > u64::from(u32::MAX >> 1) {
+            let page = size(page_bytes);
+            return Err(CliError::Options(format!(
+                "the file has {pages} pages of {page}, of which {touched} are read: it must have 1 to 2147483647"
+            )));
+        }
+        // Frames for what is asked for at a time, and some that are kept free.
+        let frames = 4 * u64::from(args.depth);
+        let builder = args
+            .machine
+            .builder(page_bytes, None)?
+            .frame_memory(frames * page_bytes)
+            .file_memory(args.file_memory);
+        let machine = Machine::of(builder, page_bytes)?;
+        Ok(Self {
+            args,
+            path,
+            module: machine.compile("bench/faults.cu", SOURCE, &[KERNEL])?,
+            tally: Tally::new(&machine)?,
+            machine,
+            page_bytes,
+            pages,
+            touched,
+        })
+    }
+
+    /// In which order pages are read.
+    fn orders(&self) -> [(&'static str, Vec<u32>); 2] {
+        let cut = |mut order: Vec<u32>| {
+            order.truncate(self.touched as usize);
+            order
+        };
+        [
+            ("random", cut(shuffled(self.pages, 7))),
+            ("sequential", cut((0..self.pages as u32).collect())),
+        ]
+    }
+
+    fn row(&self, name: &str, order: &[u32]) -> Result<Row, CliError> {
+        let order_there = self.machine.upload(order)?;
+        let rounds = self.machine.upload(&vec![0u32; self.pages as usize])?;
+        let (mut rates, mut bare) = (Vec::new(), Vec::new());
+        let (mut reads, mut bytes) = (0.0, 0.0);
+        // By turns, since the disk is shared with others.
+        for _ in 0..self.args.output.repeat {
+            let before = self.machine.vm.file_stats().unwrap_or_default();
+            rates.push(self.touched as f64 / self.run(&order_there, &rounds)? / 1e6);
+            let after = self.machine.vm.file_stats().unwrap_or_default();
+            reads = (after.reads - before.reads) as f64;
+            bytes = (after.read_bytes - before.read_bytes) as f64;
+            let seconds = bare::read(self.path, order, self.page_bytes, self.args.depth as usize)?;
+            bare.push(self.touched as f64 / seconds / 1e6);
+        }
+        let figure = Runs(rates.clone()).median();
+        Ok(Row::new("files", Unit::MegaPages, rates)
+            .with("page", size(self.page_bytes))
+            .with("data", size(self.args.data))
+            .with("memory", size(self.args.file_memory))
+            .with("order", name)
+            .with("depth", self.args.depth)
+            .with("touched", self.touched)
+            .and("GB/s", figure * self.page_bytes as f64 / 1e3)
+            .and("reads", reads)
+            .and("bytes read of those asked for %", bytes * 100.0 / (self.touched * self.page_bytes) as f64)
+            .ceiling("bare io_uring", &Runs(bare))
+            .verified(self.touched, "pages"))
+    }
+
+    /// Reads the pages once, cold; the seconds that it took.
+    fn run(&self, order: &Buffer<u32>, rounds: &Buffer<u32>) -> Result<f64, CliError> {
+        // Made anew, so that neither frames nor the memory before the file hold any page of it.
+        let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
+        let region = region.map_err(CliError::Bench)?;
+        let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
+        let config = LaunchConfig::new(self.args.depth / 32, 32);
+        let args = (&region, order, self.touched, self.machine.page_words, rounds, 0u32, self.tally.arg());
+        let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
+        region.close().map_err(CliError::Bench)?;
+        Ok(seconds)
+    }
+}
