@@ -217,7 +217,10 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     fn new(depth: usize) -> io::Result<Self> {
-        let ring = IoUring::builder().build((depth as u32).next_power_of_two())?;
+        let entries = (depth as u32).next_power_of_two();
+        // Completions are looked for, so no thread of ours is to be interrupted for one. Kernels before 5.19 do not know it.
+        let built = IoUring::builder().setup_coop_taskrun().build(entries);
+        let ring = built.or_else(|_| IoUring::builder().build(entries))?;
         Ok(Self {
             ring,
             ops: (0..depth).map(|_| None).collect(),

@@ -32,6 +32,7 @@
 //! as old or as new contents. While a sync fails, the blocks that could not be written are kept in memory, and what earlier syncs
 //! stored is as safe as before, block by block.
 
+mod bare;
 mod engine;
 mod error;
 mod file;
@@ -44,6 +45,7 @@ mod tier;
 #[cfg(test)]
 mod tests;
 
+pub use bare::read_bare;
 pub use engine::Engine;
 pub use error::FileError;
 pub use file::{File, Piece};

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Most bytes and blocks of one read or write.
-const JOINED_BYTES: u64 = 1 << 20;
+const JOINED_BYTES: u64 = 64 << 10;
 const JOINED_BLOCKS: usize = 256;
 /// Blocks are written without being asked for once one in so many slots is dirty.
 const DIRTY_SHARE: usize = 4;
@@ -402,7 +402,10 @@ impl Slots {
         let dirty: u64 = self.dirty_files.values().map(|file| file.blocks).sum();
         let failed = self.dirty_files.values().find_map(|file| file.failed.as_ref());
         match failed {
-            Some((failure, _)) if dirty as usize >= self.slots.len() / 2 => Err(failure.clone()),
+            // What failed a while ago is tried again first.
+            Some((failure, when)) if dirty as usize >= self.slots.len() / 2 && when.elapsed() < RETRY_AFTER => {
+                Err(failure.clone())
+            }
             _ => Ok(()),
         }
     }

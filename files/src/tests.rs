@@ -199,6 +199,24 @@ fn a_writer_has_an_absent_block_for_itself() {
 }
 
 #[test]
+fn bare_reads_read_what_is_there() {
+    let (_folder, path) = file_of(64 * BLOCK as usize);
+    let offsets: Vec<u64> = (0..64).rev().map(|block| block * BLOCK).collect();
+    let (mut seen, all) = (0, pattern(64 * BLOCK as usize));
+    let read = crate::read_bare(&path, &offsets, BLOCK as u32, 8, |place, bytes| {
+        assert_eq!(bytes, &all[offsets[place] as usize..][..BLOCK as usize]);
+        seen += 1;
+    });
+    match read {
+        Ok(_) => assert_eq!(seen, 64),
+        // Neither O_DIRECT nor io_uring is everywhere.
+        Err(error) => assert_ne!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}"),
+    }
+    let beyond = crate::read_bare(&path, &[64 * BLOCK], BLOCK as u32, 8, |_, _| panic!("there is nothing"));
+    assert!(beyond.is_err());
+}
+
+#[test]
 fn io_uring_is_used_where_it_may_be() {
     let (_folder, path) = file_of(64 * BLOCK as usize);
     match Tier::new(64 * BLOCK, TierOptions::default().engine(Engine::Ring)) {

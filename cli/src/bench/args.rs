@@ -11,8 +11,8 @@ use gpuvm_workloads::graph::GraphSpec;
 
 use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
-use crate::bench::gps::GpsArgs;
 use crate::bench::files::FilesArgs;
+use crate::bench::gps::GpsArgs;
 use crate::bench::resize::ResizeArgs;
 use crate::bench::tenants::TenantsArgs;
 

@@ -1,7 +1,5 @@
 //! Pages of a file larger than the memory before it, beside bare reads of the same file by io_uring at the same depth.
 
-mod bare;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +69,10 @@ pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
 
 /// A file that holds the pattern.
 fn made(dir: &Path, bytes: u64) -> Result<tempfile::NamedTempFile, CliError> {
-    let failed = |source| CliError::Output { path: dir.to_owned(), source };
+    let failed = |source| CliError::Output {
+        path: dir.to_owned(),
+        source,
+    };
     let mut file = tempfile::Builder::new()
         .prefix(".gpuvm-bench-files-")
         .tempfile_in(dir)
@@ -84,7 +85,8 @@ fn made(dir: &Path, bytes: u64) -> Result<tempfile::NamedTempFile, CliError> {
             *word = pattern(index);
         }
         let here = (bytes - first * 8).min(8 * part as u64);
-        file.write_all(&bytemuck::cast_slice(&words)[..here as usize]).map_err(failed)?;
+        file.write_all(&bytemuck::cast_slice(&words)[..here as usize])
+            .map_err(failed)?;
         first += part as u64;
     }
     file.as_file().sync_all().map_err(failed)?;
@@ -157,8 +159,7 @@ impl<'a> Bench<'a> {
             let after = self.machine.vm.file_stats().unwrap_or_default();
             reads = (after.reads - before.reads) as f64;
             bytes = (after.read_bytes - before.read_bytes) as f64;
-            let seconds = bare::read(self.path, order, self.page_bytes, self.args.depth as usize)?;
-            bare.push(self.touched as f64 / seconds / 1e6);
+            bare.push(self.touched as f64 / self.bare(order)? / 1e6);
         }
         let figure = Runs(rates.clone()).median();
         Ok(Row::new("files", Unit::MegaPages, rates)
@@ -170,9 +171,40 @@ impl<'a> Bench<'a> {
             .with("touched", self.touched)
             .and("GB/s", figure * self.page_bytes as f64 / 1e3)
             .and("reads", reads)
-            .and("bytes read of those asked for %", bytes * 100.0 / (self.touched * self.page_bytes) as f64)
+            .and(
+                "bytes read of those asked for %",
+                bytes * 100.0 / (self.touched * self.page_bytes) as f64,
+            )
             .ceiling("bare io_uring", &Runs(bare))
             .verified(self.touched, "pages"))
+    }
+
+    /// Reads the pages by nothing but io_uring; the seconds that it took.
+    fn bare(&self, order: &[u32]) -> Result<f64, CliError> {
+        let offsets: Vec<u64> = order.iter().map(|page| u64::from(*page) * self.page_bytes).collect();
+        let mut wrong = 0;
+        let took = gpuvm_files::read_bare(
+            self.path,
+            &offsets,
+            self.page_bytes as u32,
+            self.args.depth,
+            |place, page| {
+                let (words, _) = page.as_chunks::<8>();
+                wrong += u64::from(u64::from_ne_bytes(words[0]) != pattern(offsets[place] / 8));
+            },
+        );
+        let took = took.map_err(|source| CliError::Output {
+            path: self.path.to_owned(),
+            source,
+        })?;
+        match wrong {
+            0 => Ok(took.as_secs_f64()),
+            wrong => Err(CliError::WrongData {
+                wrong,
+                of: self.touched,
+                what: "the bare reads".to_owned(),
+            }),
+        }
     }
 
     /// Reads the pages once, cold; the seconds that it took.
@@ -182,7 +214,15 @@ impl<'a> Bench<'a> {
         let region = region.map_err(CliError::Bench)?;
         let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
         let config = LaunchConfig::new(self.args.depth / 32, 32);
-        let args = (&region, order, self.touched, self.machine.page_words, rounds, 0u32, self.tally.arg());
+        let args = (
+            &region,
+            order,
+            self.touched,
+            self.machine.page_words,
+            rounds,
+            0u32,
+            self.tally.arg(),
+        );
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
         region.close().map_err(CliError::Bench)?;
         Ok(seconds)

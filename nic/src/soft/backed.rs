@@ -78,11 +78,7 @@ pub(super) fn gather(request: &WorkRequest<'_>, memory: &MemoryTable, responder:
         return Far::Memory;
     };
     let mut pieces = Vec::with_capacity(2);
-    let mut acquired = backing.acquire(remote, bytes, writes, &mut pieces);
-    if acquired == Acquired::Wait && backing.poll() {
-        acquired = backing.acquire(remote, bytes, writes, &mut pieces);
-    }
-    match acquired {
+    match backing.acquire(remote, bytes, writes, &mut pieces) {
         Acquired::Ready => Far::Kept(Kept {
             backing,
             pieces,

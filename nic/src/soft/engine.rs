@@ -218,7 +218,12 @@ impl Engine {
 
     /// Does up to `units_max` units of work.
     pub fn round(&self, core: &mut Core, shared: &Shared, units_max: u32) -> Round {
-        core.round(&self.context(shared), units_max)
+        let round = core.round(&self.context(shared), units_max);
+        // Once for what all queue pairs wait for, so that a backing begins much together.
+        match shared.memory.poll_backings() {
+            true => Round::Worked,
+            false => round,
+        }
     }
 
     /// The engine's lock, for a caller. Whatever was cleared before is out of the engine's use once it is held.

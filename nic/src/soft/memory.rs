@@ -142,6 +142,16 @@ impl MemoryTable {
         self.backed.load(Ordering::Relaxed) > 0
     }
 
+    /// Lets what serves addresses that are no memory go on. Whether anything came of it.
+    pub fn poll_backings(&self) -> bool {
+        self.is_backed()
+            && self
+                .backings
+                .read()
+                .values()
+                .fold(false, |any, backing| backing.poll() | any)
+    }
+
     /// What serves the addresses of a remote key that [`allows`](Self::allows) an access, if they are no memory.
     pub fn backing(&self, rkey: u32) -> Option<Arc<dyn Backing>> {
         let index = (rkey >> 8).wrapping_sub(INDEX_FIRST);
