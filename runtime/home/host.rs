@@ -49,18 +49,22 @@ pub(crate) enum Owner {
     File(FileMap),
 }
 
-/// A shared map of a whole file.
+/// A shared map of a file's bytes.
 pub(crate) struct FileMap {
     map: memmap2::MmapRaw,
     path: PathBuf,
+    /// Bytes of the file. They may begin within a system page.
+    span: Range<u64>,
     writable: bool,
     /// Device and number of the file, which its names share.
     identity: (u64, u64),
 }
 
 impl FileMap {
-    pub fn of(file: &File, path: &Path, writable: bool) -> std::io::Result<Self> {
-        let options = memmap2::MmapOptions::new();
+    /// Of the file's bytes `span`, which are there, are some, and fit into an address space.
+    pub fn of(file: &File, path: &Path, span: Range<u64>, writable: bool) -> std::io::Result<Self> {
+        let mut options = memmap2::MmapOptions::new();
+        options.offset(span.start).len((span.end - span.start) as usize);
         let map = match writable {
             true => options.map_raw(file)?,
             false => options.map_raw_read_only(file)?,
@@ -69,6 +73,7 @@ impl FileMap {
         Ok(Self {
             map,
             path: path.to_owned(),
+            span,
             writable,
             identity: (about.dev(), about.ino()),
         })
@@ -79,9 +84,10 @@ impl FileMap {
         if self.writable { self.map.flush() } else { Ok(()) }
     }
 
-    /// Whether both are maps of one file.
-    pub fn is_of_the_file_of(&self, other: &Self) -> bool {
-        self.identity == other.identity
+    /// Whether both map a byte of one file.
+    fn shares_bytes_with(&self, other: &Self) -> bool {
+        let (mine, theirs) = (&self.span, &other.span);
+        self.identity == other.identity && mine.start < theirs.end && theirs.start < mine.end
     }
 
     pub fn path(&self) -> &Path {
@@ -168,9 +174,9 @@ impl HostPages {
         }
     }
 
-    /// Whether it shares no byte with `other`, nor a file.
+    /// Whether it shares no byte with `other`, neither of memory nor of a file.
     pub fn is_apart_from(&self, other: &Self) -> bool {
-        let one_file = matches!((self.file(), other.file()), (Some(a), Some(b)) if a.is_of_the_file_of(b));
+        let one_file = matches!((self.file(), other.file()), (Some(a), Some(b)) if a.shares_bytes_with(b));
         let (mine, theirs) = (self.span(), other.span());
         let apart = (theirs.end <= mine.start || mine.end <= theirs.start) && !one_file;
         apart || mine.is_empty() || theirs.is_empty()
