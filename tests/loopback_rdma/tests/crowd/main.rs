@@ -190,7 +190,11 @@ fn bad(address: &str, number: u64, keys: u32) -> Option<&'static str> {
             Some("thief")
         }
         _ => {
+            // With memory, which the node has to take back.
             let raw = by_hand(address, true)?;
+            let (bytes, access) = (PAGE, GrantAccess::ReadWrite);
+            raw.send(&message(2, Body::Grant { bytes, access }));
+            std::thread::sleep(Duration::from_millis(20));
             raw.vanish();
             Some("vanishes")
         }
@@ -269,6 +273,7 @@ fn clients_come_and_go_and_bad_ones_harm_nobody() {
         let metrics = node.metrics();
         assert_eq!((metrics.grants, metrics.granted_bytes, metrics.queue_pairs), (0, 0, 0));
         assert_eq!((metrics.free_bytes, metrics.lost_bytes), (metrics.memory_bytes, 0));
+        assert!(metrics.grants_revoked_total > 0, "{metrics:?}");
         assert!(metrics.goodbyes_total >= 3 * CROWD as u64, "{metrics:?}");
         node.stop();
     });
