@@ -9,6 +9,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -33,6 +34,8 @@ const REST_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Longest pause between tries that fail though no home has returned: each costs all launches a pass of the host.
 const LONGEST: Duration = Duration::from_secs(60);
+/// Memory nodes that are lost and called at the same time, at most.
+pub const NODES_CALLED_AT_ONCE: usize = 32;
 /// Pages that are caught up while launches which name the region wait to begin.
 const SLICE_PAGES: u64 = 4096;
 
@@ -63,13 +66,38 @@ fn nodes_to_call(gpu: &PagedGpu, due: bool) -> Vec<Arc<Node>> {
     lost.map(|(_, node)| Arc::clone(node)).collect()
 }
 
+/// Calls each, so many at once that those which do not answer keep others waiting for a few time limits only. Answers in their order.
+fn at_once<T: Sync, R: Send>(each: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let call = &call;
+    let some_at_once = |some: &[T]| -> Vec<R> {
+        let [rest @ .., last] = some else { return Vec::new() };
+        thread::scope(|scope| {
+            let begin = |one| {
+                thread::Builder::new()
+                    .name("gpuvm-call".into())
+                    .spawn_scoped(scope, move || call(one))
+            };
+            let calls: Vec<_> = rest.iter().map(|one| (one, begin(one))).collect();
+            // One is called by this thread, and so are those for which there is none.
+            let last = call(last);
+            let ended = calls.into_iter().map(|(one, begun)| match begun {
+                Ok(begun) => begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => call(one),
+            });
+            ended.collect::<Vec<_>>().into_iter().chain([last]).collect()
+        })
+    };
+    each.chunks(NODES_CALLED_AT_ONCE).flat_map(some_at_once).collect()
+}
+
 impl Catching<'_> {
     /// On behalf of a caller who waits.
     pub fn catch_up_now(&self, mend: bool) -> Result<()> {
         let mut first = Ok(());
-        for node in nodes_to_call(self.gpu, false) {
-            let called = node.call(&AtomicBool::new(false));
-            keep_first(&mut first, called.doing(|| taking_back(&node)));
+        let nodes = nodes_to_call(self.gpu, false);
+        let never = AtomicBool::new(false);
+        for (node, called) in nodes.iter().zip(at_once(&nodes, |node| node.call(&never))) {
+            keep_first(&mut first, called.doing(|| taking_back(node)));
         }
         keep_first(&mut first, self.catch_up(mend, &|| true));
         first
@@ -314,10 +342,10 @@ impl Turns {
             return false;
         };
         // Nothing of the virtual memory is held meanwhile: its end stops the call.
-        for node in nodes {
-            match node.call(told).doing(|| taking_back(&node)) {
+        for (node, called) in nodes.iter().zip(at_once(&nodes, |node| node.call(told))) {
+            match called.doing(|| taking_back(node)) {
                 Err(_) if told.load(Ordering::Acquire) => return false,
-                Err(error) => say_not_back(&node, &error),
+                Err(error) => say_not_back(node, &error),
                 Ok(()) => {}
             }
         }
@@ -398,4 +426,26 @@ pub(crate) fn start(gpu: &Arc<PagedGpu>, regions: &Arc<Regions>) -> Result<()> {
     });
     gpu.keep(thread.map_err(|source| Error::Thread { source })?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn calls_go_out_together_and_answers_keep_their_order() {
+        let together = Barrier::new(NODES_CALLED_AT_ONCE);
+        let numbers: Vec<usize> = (0..2 * NODES_CALLED_AT_ONCE).collect();
+        // Each waits for as many as are called at once.
+        let answers = at_once(&numbers, |number| {
+            together.wait();
+            number * 3
+        });
+        assert!(answers.iter().enumerate().all(|(at, answer)| *answer == at * 3));
+        assert_eq!(answers.len(), numbers.len());
+        assert_eq!(at_once(&[7], |number| number + 1), [8]);
+        assert!(at_once(&[], |number: &u8| *number).is_empty());
+    }
 }

@@ -98,6 +98,7 @@ mod vm;
 pub use args::{Arg, KernelArg, KernelArgs, Value};
 pub use broadcast::{Broadcast, BroadcastBuilder, RawBroadcast, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
+pub use catch_up::NODES_CALLED_AT_ONCE;
 pub use elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Grown, RawElasticBuffer};
 pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};

@@ -220,7 +220,8 @@ impl VmGpu {
     /// A region of elements `T`. One of the builder's last calls gives it its data, and thereby its length:
     /// [`zeroed`](RegionBuilder::zeroed), [`from_slice`](RegionBuilder::from_slice), [`from_vec`](RegionBuilder::from_vec),
     /// [`from_iter`](RegionBuilder::from_iter), [`from_reader`](RegionBuilder::from_reader), [`from_file`](RegionBuilder::from_file),
-    /// [`map_file`](RegionBuilder::map_file), [`map_file_mut`](RegionBuilder::map_file_mut).
+    /// [`map_file`](RegionBuilder::map_file), [`map_file_mut`](RegionBuilder::map_file_mut),
+    /// [`map_file_span`](RegionBuilder::map_file_span), [`map_file_span_mut`](RegionBuilder::map_file_span_mut).
     pub fn region<T: Pod>(&self) -> RegionBuilder<T> {
         RegionBuilder::new(self.place.clone(), ElementType::of::<T>())
     }

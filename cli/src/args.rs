@@ -177,7 +177,7 @@ pub struct ServeArgs {
     pub client_capacity: Option<u64>,
 
     /// Most clients at once.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(gpuvm_memory_node::limits::CLIENTS_MAX)))]
     pub clients: u32,
 
     /// Serve a file, mapped shared: on tmpfs, hugetlbfs or a DAX device.

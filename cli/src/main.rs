@@ -41,6 +41,7 @@ const PANICKED: u8 = 101;
 /// The command runs on a thread with a stack of its own: the first thread's is as large as `ulimit -s` says.
 fn main() -> ExitCode {
     process_limits::raise_stack();
+    process_limits::raise_files();
     let command = std::thread::Builder::new()
         .name("command".to_owned())
         .stack_size(process_limits::STACK_BYTES)

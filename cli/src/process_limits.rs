@@ -18,6 +18,16 @@ pub fn raise_stack() {
     }
 }
 
+/// Raises the limit of descriptors as far as it may be raised: each memory node takes a few, and nothing here counts them by `select`.
+pub fn raise_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        // Where it is refused, what cannot be opened is said.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
 /// Which limit is the likely cause of what is said to have failed, and what to do about it.
 pub fn hint(said: &str) -> Option<String> {
     let kib = |bytes: u64| bytes / 1024;

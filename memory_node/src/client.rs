@@ -30,6 +30,8 @@ const RECEIVES: u32 = 8;
 const PIECES: usize = 8;
 /// Bytes of a piece: at the usual MTUs several fit into rdma_rxe's window.
 const PIECE_BYTES: usize = 128 << 10;
+/// Bytes of all pieces.
+pub(crate) const STAGING_BYTES: usize = PIECES * PIECE_BYTES;
 /// Messages, probes and pieces in flight.
 const SENDS: u32 = PIECES as u32 + 8;
 /// Ids of requests: receives are their slots, pieces come from `PIECE` on.
@@ -136,7 +138,7 @@ impl NodeClient {
         let completions = CompletionQueue::new(&context, RECEIVES + SENDS)?;
         let queue = VerbsQueue::new(&domain, &completions, SENDS, RECEIVES)?;
         let receives = Buffer::new(&domain, RECEIVES as usize * MESSAGE_BYTES)?;
-        let staging = Buffer::new(&domain, PIECES * PIECE_BYTES)?;
+        let staging = Buffer::new(&domain, STAGING_BYTES)?;
 
         let (control, accept) = NodeClient::shake_hands(&dialling, id, &queue, &events)?;
         let keep_alive = Duration::from_millis(accept.keep_alive_ms.max(10).into()).min(KEEP_ALIVE_MAX);

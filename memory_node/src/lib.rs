@@ -12,6 +12,7 @@
 //! | [`JoinQueue`] | who makes queue pairs by other means than libibverbs, a GPU's for one |
 //! | [`HostQueue`] | who wants an ordinary queue pair: tests, copies by the host |
 //! | [`protocol`] | who wants to know the bytes on the wire |
+//! | [`limits`] | who plans how many nodes and clients there may be |
 //!
 //! libibverbs and librdmacm are loaded at run time. Without them everything compiles and starts, and
 //! [`NodeError::LibraryMissing`] says what to install.
@@ -29,6 +30,7 @@
 mod access;
 mod client;
 mod error;
+pub mod limits;
 mod link;
 mod memory;
 mod metrics;

@@ -194,8 +194,9 @@ fn bring_up_queues(
     if nics.is_empty() {
         return Ok(None);
     }
+    let groups = (homes.0.len().max(1) * nics.len() + homes.1.len()) as u64;
     let shape = QueueShape {
-        count: plan.count(nics, settings.page_size)?,
+        count: plan.count(nics, settings.page_size, groups)?,
         depth: plan.depth,
         flush_reads,
         collapsed: plan.collapsed,

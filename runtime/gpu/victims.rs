@@ -492,6 +492,7 @@ mod tests {
             support_options: CompileOptions::default(),
             precompiled: None,
             tenancy: crate::Tenancy::none(),
+            file_memory: None,
             timeline: None,
         };
         let victims = Victims::new(&gpu, TransportKind::Direct, &settings).unwrap().unwrap();

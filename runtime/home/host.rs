@@ -49,18 +49,22 @@ pub(crate) enum Owner {
     File(FileMap),
 }
 
-/// A shared map of a whole file.
+/// A shared map of a file's bytes.
 pub(crate) struct FileMap {
     map: memmap2::MmapRaw,
     path: PathBuf,
+    /// Bytes of the file. They may begin within a system page.
+    span: Range<u64>,
     writable: bool,
     /// Device and number of the file, which its names share.
     identity: (u64, u64),
 }
 
 impl FileMap {
-    pub fn of(file: &File, path: &Path, writable: bool) -> std::io::Result<Self> {
-        let options = memmap2::MmapOptions::new();
+    /// Of the file's bytes `span`, which are there, are some, and fit into an address space.
+    pub fn of(file: &File, path: &Path, span: Range<u64>, writable: bool) -> std::io::Result<Self> {
+        let mut options = memmap2::MmapOptions::new();
+        options.offset(span.start).len((span.end - span.start) as usize);
         let map = match writable {
             true => options.map_raw(file)?,
             false => options.map_raw_read_only(file)?,
@@ -69,6 +73,7 @@ impl FileMap {
         Ok(Self {
             map,
             path: path.to_owned(),
+            span,
             writable,
             identity: (about.dev(), about.ino()),
         })
@@ -291,7 +296,7 @@ impl Home for InHost {
         let map = self.memory.file()?;
         Some(FileSpan {
             identity: map.identity,
-            bytes: 0..self.memory.bytes,
+            bytes: map.span.clone(),
         })
     }
 

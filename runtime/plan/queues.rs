@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpuvm_layouts as layout;
 use gpuvm_nic::Nic;
 
 use super::refuse;
@@ -9,6 +10,13 @@ use crate::{error::Result, queues::measure};
 
 /// Queue pairs for each home and NIC where their number is neither asked for nor measured.
 pub(crate) const PAIRS: u32 = 8;
+
+/// Queue pairs for each of so many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
+pub(crate) fn fitting(wanted: u32, groups: u64) -> u32 {
+    let room = u64::from(layout::QUEUES_MAX) / groups.max(1);
+    // More groups than queue pairs are refused before.
+    wanted.min(u32::try_from(room).unwrap_or(u32::MAX)).max(1)
+}
 
 /// What a transport's queues are to be like, whichever transport it is.
 #[derive(Debug, Clone, Copy)]
@@ -26,21 +34,20 @@ pub(crate) struct QueuePlan {
 }
 
 impl QueuePlan {
-    /// Queue pairs for each home and NIC.
-    pub fn count(&self, nics: &[Arc<dyn Nic>], page_bytes: u64) -> Result<u32> {
-        match self.pairs {
-            Some(asked) => Ok(asked),
-            None if self.measured => {
-                let measured = nics.iter().map(|nic| Ok(measure(nic, page_bytes)?.queue_pairs));
-                Ok(measured.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(PAIRS))
-            }
-            None => Ok(PAIRS),
+    /// Queue pairs for each of `groups` homes and NICs.
+    pub fn count(&self, nics: &[Arc<dyn Nic>], page_bytes: u64, groups: u64) -> Result<u32> {
+        if let Some(asked) = self.pairs {
+            return Ok(asked);
         }
+        let measured = nics.iter().filter(|_| self.measured);
+        let measured = measured.map(|nic| Ok(measure(nic, page_bytes)?.queue_pairs));
+        let most = measured.collect::<Result<Vec<_>>>()?.into_iter().max();
+        Ok(fitting(most.unwrap_or(PAIRS), groups))
     }
 
     /// Memory of the queue pairs of `homes` homes over one NIC, where nothing is measured.
     pub fn bytes(&self, homes: u64) -> u64 {
-        u64::from(self.pairs.unwrap_or(PAIRS)) * homes * u64::from(self.depth) * 256
+        u64::from(self.pairs.unwrap_or(fitting(PAIRS, homes))) * homes * u64::from(self.depth) * 256
     }
 
     /// Whether the NICs that make rings themselves have room for a queue pair's, with a block more for each request where READs
@@ -58,5 +65,28 @@ impl QueuePlan {
         };
         let reason = format!("{} takes at most {} blocks{why}", able.name, able.sq_entries_max);
         refuse("queue depth", self.depth.to_string(), reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_that_were_not_asked_for_fit() {
+        let all = u64::from(layout::QUEUES_MAX);
+        for groups in [1, 8, 500, 512, 513, 1008, all / 2 + 1, all] {
+            let pairs = fitting(PAIRS, groups);
+            assert!(
+                (1..=PAIRS).contains(&pairs) && u64::from(pairs) * groups <= all,
+                "{groups}: {pairs}"
+            );
+            assert!(
+                pairs == PAIRS || u64::from(pairs + 1) * groups > all,
+                "{groups}: {pairs}"
+            );
+        }
+        assert_eq!(fitting(256, 16), 256);
+        assert_eq!(fitting(256, 64), 64);
     }
 }

@@ -4,7 +4,7 @@ use gpuvm_layouts as layout;
 
 use crate::{
     error::Result,
-    plan::{PAIRS, QueuePlan, refuse},
+    plan::{PAIRS, QueuePlan, fitting, refuse},
 };
 
 /// The queue pairs of a transport that has queues.
@@ -20,13 +20,21 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             pairs: None,
-            depth: 256,
+            depth: Self::DEPTH_BY_DEFAULT,
             host_homes: 1,
         }
     }
 }
 
 impl Queues {
+    /// Requests that a queue pair holds where nobody says.
+    pub const DEPTH_BY_DEFAULT: u32 = 256;
+
+    /// Queue pairs for each of `homes` homes where nobody says and nothing is measured: see [`pairs`](Self::pairs).
+    pub fn pairs_by_default(homes: u64) -> u32 {
+        fitting(PAIRS, homes)
+    }
+
     /// As many as the transport takes, 256 deep.
     pub fn new() -> Self {
         Self::default()
@@ -34,7 +42,7 @@ impl Queues {
 
     /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8; over `mlx5` as many as
     /// keep the link busy, by the latency that is measured at the start and the READs that the device keeps in flight for
-    /// each.
+    /// each. With so many memory nodes that all of these would be more than 4096, the default is as many as fit.
     pub fn pairs(mut self, count: u32) -> Self {
         self.pairs = Some(count);
         self
@@ -60,7 +68,7 @@ impl Queues {
         }
         // One group of them for each of this host's homes and each NIC, and one a node.
         let groups = nics.max(1) as u64 * u64::from(self.host_homes) + nodes as u64;
-        let pairs = self.pairs.unwrap_or(PAIRS);
+        let pairs = self.pairs.unwrap_or(fitting(PAIRS, groups));
         if u64::from(pairs) * groups > u64::from(layout::QUEUES_MAX) {
             let value = format!("{pairs} for each of {groups} homes");
             return refuse("queue pairs", value, "there may be 4096 in all");

@@ -62,12 +62,15 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
+    /// The longest of a step where nobody says.
+    pub const TIMEOUT_BY_DEFAULT: Duration = Duration::from_secs(10);
+
     /// By their addresses, each `host:port`.
     pub fn at(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             addresses: addresses.into_iter().map(Into::into).collect(),
             secret: None,
-            timeout: Duration::from_secs(10),
+            timeout: Self::TIMEOUT_BY_DEFAULT,
         }
     }
 

@@ -5,6 +5,8 @@
 //! of page words, frames, requests and ring indexes with the protocol's rules. [`mutations`] breaks those rules one by one, to
 //! show that the checks see it.
 //!
+//! [`scale`] is no simulation but arithmetic: how large each structure gets with many hosts, and which is too large first.
+//!
 //! ```
 //! use gpuvm_simulate::{Workload, run};
 //!
@@ -23,6 +25,7 @@ pub mod linear;
 pub mod mutations;
 pub mod program;
 pub mod run;
+pub mod scale;
 pub mod trace;
 pub mod watch;
 pub mod words;

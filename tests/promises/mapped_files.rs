@@ -153,3 +153,130 @@ fn a_file_is_mapped_twice_only_to_be_read() {
         std::fs::remove_file(other_name).unwrap();
     });
 }
+
+/// Kernels that read and write spans of a file, at offsets that no system page begins at.
+fn spans_are_read_and_written_where_they_are(bench: &Bench) {
+    let n = 40 * PAGE_WORDS;
+    let values = words(2, n);
+    let file = file_of(values.iter().copied());
+    let total = bench.vm.buffer::<u64>(1).unwrap();
+    let ends = n as usize;
+    for (first, end) in [
+        (0, 7),
+        (1, ends),
+        (1023, 1025),
+        (3 * 1024 + 5, 30 * 1024),
+        (ends - 1, ends),
+    ] {
+        let length = (end - first) as u64;
+        let a = bench.vm.region::<u32>().name("span");
+        let a = a.map_file_span(file.path(), 4 * first as u64, length).unwrap();
+        assert!(a.is_read_only() && a.len() == length);
+        total.write(&[0]).unwrap();
+        bench.must("sum", LaunchConfig::new(2, 64), (&a, &total));
+        let expected: u64 = values[first..end].iter().copied().map(u64::from).sum();
+        assert_eq!(total.to_vec().unwrap(), [expected], "elements {first}..{end}");
+    }
+    // Two that share a system page, each with an end within a page of the GPU.
+    let mut expected = values;
+    let span = |first: usize, end: usize| {
+        let a = bench.vm.region::<u32>().name("span");
+        a.map_file_span_mut(file.path(), 4 * first as u64, (end - first) as u64)
+            .unwrap()
+    };
+    let spans = [(3, 2055), (2055, 9 * 1024 + 1)];
+    let regions = spans.map(|(first, end)| span(first, end));
+    for a in &regions {
+        bench.must("read_then_write", LaunchConfig::new(2, 64), (a, STEP));
+    }
+    for ((first, end), a) in spans.into_iter().zip(regions) {
+        let written = stepped(&expected[first..end], 1);
+        expected[first..end].copy_from_slice(&written);
+        a.flush().unwrap();
+        drop(a);
+    }
+    compare(&words_of(file.path()), &expected).unwrap();
+    // The bytes of an element that no number begins at.
+    let bytes = bench.vm.region::<u8>().map_file_span(file.path(), 4097, 3).unwrap();
+    assert_eq!(bytes.to_vec().unwrap(), expected[1024].to_ne_bytes()[1..]);
+}
+
+#[test]
+fn spans_of_a_file_are_regions() {
+    each(|bench| spans_are_read_and_written_where_they_are(&bench));
+    spans_are_read_and_written_where_they_are(&Bench::new(small(4).transport(gpuvm::Transport::Direct), BASIC));
+}
+
+#[test]
+fn a_span_that_the_file_does_not_have_is_refused() {
+    each(|bench| {
+        let region = || bench.vm.region::<u32>().name("span");
+        let file = file_of(0..10);
+        let path = file.path().display().to_string();
+        for (offset, length) in [
+            (0, 11),
+            (40, 1),
+            (44, 0),
+            (4, u64::MAX / 8),
+            (u64::MAX - 3, 1),
+            (1 << 63, 0),
+        ] {
+            let message = refused(region().map_file_span(file.path(), offset, length));
+            assert!(message.contains("`span`") && message.contains("40 bytes"), "{message}");
+            assert!(
+                message.contains(&path) && message.contains(&offset.to_string()),
+                "{message}"
+            );
+            refused(region().map_file_span_mut(file.path(), offset, length));
+        }
+        let message = refused(region().map_file_span(file.path(), 0, u64::MAX));
+        assert!(message.contains("address space"), "{message}");
+        for offset in [1, 2, 39] {
+            let message = refused(region().map_file_span(file.path(), offset, 1));
+            assert!(
+                message.contains("no multiple of 4") && message.contains("from_reader"),
+                "{message}"
+            );
+        }
+        let message = refused(region().read_only().map_file_span_mut(file.path(), 0, 1));
+        assert!(message.contains("map_file_span"), "{message}");
+        // Of no element, anywhere in the file.
+        for offset in [0, 8, 40] {
+            let none = region().map_file_span_mut(file.path(), offset, 0).unwrap();
+            assert!(none.to_vec().unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn spans_that_share_a_byte_are_only_read() {
+    each(|bench| {
+        let file = file_of(0..10);
+        let read = |name: &str, first: u64, length| {
+            let region = bench.vm.region::<u32>().name(name);
+            region.map_file_span(file.path(), 4 * first, length)
+        };
+        let write = |name: &str, first: u64, length| {
+            let region = bench.vm.region::<u32>().name(name);
+            region.map_file_span_mut(file.path(), 4 * first, length)
+        };
+        let reader = read("reader", 2, 3).unwrap();
+        read("again", 4, 6).unwrap();
+        for (first, length) in [(0, 3), (2, 3), (3, 1), (4, 6), (0, 10)] {
+            let message = refused(write("writer", first, length));
+            assert!(
+                message.contains("`writer`") && message.contains("`reader`"),
+                "{message}"
+            );
+        }
+        let (before, after) = (write("before", 0, 2).unwrap(), write("after", 5, 5).unwrap());
+        refused(read("late", 1, 1));
+        refused(bench.vm.region::<u32>().map_file(file.path()));
+        before.write(1, &[100]).unwrap();
+        after.write(0, &[200]).unwrap();
+        assert_eq!(reader.to_vec().unwrap(), [2, 3, 4]);
+        drop((before, after));
+        read("late", 1, 5).unwrap();
+        assert_eq!(words_of(file.path()), [0, 100, 2, 3, 4, 200, 6, 7, 8, 9]);
+    });
+}

@@ -4,13 +4,20 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use gpuvm_nic::soft::FaultMix;
 use gpuvm_simulate::Workload;
 
-/// A campaign, or one run.
+use super::scale::ScaleArgs;
+
+/// A campaign, or one run; or what is computed rather than run.
 #[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct SimulateArgs {
+    /// What is computed.
+    #[command(subcommand)]
+    pub computed: Option<Computed>,
+
     /// Seeds, from A up to but not including B.
     #[arg(long, value_name = "A..B", conflicts_with = "seed", required_unless_present_any = ["seed", "worker", "mutation"])]
     pub seeds: Option<Seeds>,
@@ -63,6 +70,15 @@ pub struct SimulateArgs {
     /// Answer `WORKLOAD SEED` lines on the standard input: a worker of another such command.
     #[arg(long, hide = true, conflicts_with_all = ["seeds", "seed"])]
     pub worker: bool,
+}
+
+/// What is computed and not run.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Computed {
+    /// Says how large each structure gets with so many hosts, what its limit is, and from which size on it is too large; the worst first.
+    ///
+    /// Sizes and limits are those of the program's own structures. What is assumed is said in docs/SCALE.md.
+    Scale(ScaleArgs),
 }
 
 /// A range of seeds on the command line.

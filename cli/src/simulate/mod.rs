@@ -1,6 +1,7 @@
 //! `gpuvm simulate`: seeds of small workloads on all cores, and the replay of one.
 
 pub mod args;
+mod scale;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -23,7 +24,7 @@ use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
 use crate::output::{self, Output};
-use args::SimulateArgs;
+use args::{Computed, SimulateArgs};
 
 /// Between two lines of progress, where a person watches and where a file does.
 const TOLD_EVERY: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
@@ -70,6 +71,9 @@ impl Interrupt {
 /// # Errors
 /// Workers do not start, or a file cannot be written.
 pub fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
+    if let Some(Computed::Scale(args)) = &args.computed {
+        return scale::run(args).map(|()| ExitCode::SUCCESS);
+    }
     if args.mutation.as_deref() == Some("list") {
         for mutation in mutations::all() {
             say(&format!("{:<28} {}", mutation.name, mutation.rule))?;

@@ -441,3 +441,39 @@ fn every_rule_of_the_lists_has_its_mutation() {
         );
     }
 }
+
+#[test]
+fn what_is_too_large_first_is_computed() {
+    let (status, out, err) = simulate("scale");
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(
+        out.contains("page tables, GPU memory") && out.contains("too large from"),
+        "{out}"
+    );
+    let (status, report) = json("scale --nodes 100 --clients 50 --data 1TiB --page-size 4KiB");
+    assert_eq!(status, 0);
+    assert_eq!(
+        (&report["site"]["nodes"], &report["site"]["clients"]),
+        (&100.into(), &50.into())
+    );
+    let structures = report["structures"].as_array().unwrap();
+    let shares: Vec<f64> = structures.iter().map(|row| row["share"].as_f64().unwrap()).collect();
+    assert!(shares.len() > 10 && shares.is_sorted_by(|a, b| a >= b), "{shares:?}");
+    let tables = structures
+        .iter()
+        .find(|row| row["structure"] == "page tables, GPU memory");
+    assert_eq!(tables.unwrap()["size"], ((1u64 << 40) / 4096 * 8) as f64);
+    for wrong in [
+        "scale --nodes 0",
+        "scale --replicas 3",
+        "scale --page-size 5000",
+        "scale --seed 1",
+        "--seed 1 scale",
+    ] {
+        let (status, out, err) = simulate(wrong);
+        assert!(
+            status == 2 && out.is_empty() && !err.is_empty(),
+            "{wrong}: {status}: {err}"
+        );
+    }
+}

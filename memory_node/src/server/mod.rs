@@ -1,6 +1,7 @@
 //! The memory node: options, start, stop.
 
 mod challenges;
+mod completions;
 mod node;
 mod session;
 mod worker;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use crate::access::Network;
 use crate::error::NodeError;
+use crate::limits::CLIENTS_MAX;
 use crate::memory::{Backing, Mapping};
 use crate::metrics::{Metrics, NodeEvent};
 use crate::pool::{PAGE_BYTES, Pool};
@@ -24,6 +26,13 @@ use crate::verbs::{
 };
 use node::Node;
 use parking_lot::{Mutex, MutexGuard};
+
+pub(crate) use session::COMPLETIONS as SESSION_COMPLETIONS;
+
+/// Events of the connection manager that are handled in one turn.
+pub(crate) const EVENTS_MAX: u32 = 64;
+/// Connection requests that may wait for the node's thread, at least and at most: Linux takes no more (`net.rdma_ucm.max_backlog`).
+const BACKLOG: (u32, u32) = (128, 1024);
 
 /// Called with what happens, on the node's own thread: it must not wait.
 pub type EventSink = Arc<dyn Fn(&NodeEvent) + Send + Sync>;
@@ -43,7 +52,8 @@ pub struct ServeOptions {
     pub secret: Option<String>,
     /// Where clients may come from; empty: from everywhere.
     pub allow: Vec<Network>,
-    /// Most clients at once.
+    /// Most clients at once, up to [`CLIENTS_MAX`]. When there are as many, one that has not said its name for two seconds gives way to the
+    /// next that comes.
     pub clients_max: u32,
     /// Most queue pairs of one client.
     pub queues_per_client_max: u32,
@@ -88,8 +98,8 @@ impl ServeOptions {
         if self.secret.as_ref().is_some_and(String::is_empty) {
             return wrong("secret", "it is empty");
         }
-        if !(1..=1000).contains(&self.clients_max) {
-            return wrong("clients_max", "from 1 to 1000");
+        if !(1..=CLIENTS_MAX).contains(&self.clients_max) {
+            return wrong("clients_max", "from 1 to 65536");
         }
         if !(1..=65_536).contains(&self.queues_per_client_max) {
             return wrong("queues_per_client_max", "from 1 to 65536");
@@ -197,7 +207,8 @@ impl MemoryNode {
         let pool = Pool::new(Mapping::of(&options.memory)?);
         // What no client could get is said now, not to the first one.
         try_to_register(device.as_deref().unwrap_or(&known[0]), &pool)?;
-        listener.listen(128).map_err(|source| NodeError::Listen {
+        let backlog = options.clients_max.clamp(BACKLOG.0, BACKLOG.1);
+        listener.listen(backlog as i32).map_err(|source| NodeError::Listen {
             address: address.to_string(),
             source,
         })?;

@@ -13,22 +13,23 @@ use std::time::{Duration, Instant};
 use accepting::{accept_queue, out_of_resources};
 
 use super::challenges::Challenges;
-use super::session::{Arrived, COMPLETIONS, DataQueue, Session};
+use super::completions::Completions;
+use super::session::{Arrived, DataQueue, Session};
 use super::worker::{self, Done, Job, Lease};
-use super::{ServeOptions, Shared};
+use super::{EVENTS_MAX, ServeOptions, Shared};
 
 use crate::access::{Handshake, Side, random};
 use crate::error::NodeError;
 use crate::metrics::NodeEvent;
 use crate::protocol::{Accept, Body, ConnectRequest, Nonce, ProtocolError, Reason, Reject, VERSION};
-use crate::verbs::{Channel, CompletionQueue, Context, Event, EventKind, Id, VerbsQueue, poll, poll_completions};
+use crate::verbs::{Channel, Event, EventKind, Id, VerbsQueue, poll, poll_completions};
 
 /// A session whose client has not said its name by then is given up.
 const HELLO_MAX: Duration = Duration::from_secs(20);
 /// Clients get this long to take the goodbye of a node that stops.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// Events of the connection manager that are handled in one turn.
-const EVENTS_MAX: u32 = 64;
+/// While there are as many clients as there may be, one that has not said its name for this long gives its place to the next that comes.
+const HELLO_WHEN_FULL: Duration = Duration::from_secs(2);
 
 /// A refusal: the reason and its number.
 type Refused = (Reason, u64);
@@ -42,7 +43,11 @@ pub struct Node {
     ids: HashMap<usize, u64>,
     /// Whose control queue pair it is, by device and number.
     control: HashMap<(String, u32), u64>,
-    devices: HashMap<String, Arc<CompletionQueue>>,
+    /// Whose token it is. Tokens are random, and the table's hash is keyed: how long a look takes tells nothing that helps to guess one.
+    tokens: HashMap<Nonce, u64>,
+    completions: Completions,
+    /// When clients are looked after next.
+    next_look: Instant,
     challenges: Challenges,
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
@@ -76,7 +81,9 @@ impl Node {
             next_session: 1,
             ids: HashMap::new(),
             control: HashMap::new(),
-            devices: HashMap::new(),
+            tokens: HashMap::new(),
+            completions: Completions::default(),
+            next_look: Instant::now(),
             challenges: Challenges::default(),
             jobs: Some(jobs),
             done,
@@ -96,7 +103,12 @@ impl Node {
                 tracing::error!(error = &error as &dyn std::error::Error, "the memory node ends");
                 break;
             }
-            self.look_after_clients();
+            let now = Instant::now();
+            // Not with every message: all clients are looked at.
+            if now >= self.next_look {
+                self.next_look = now + tick;
+                self.look_after_clients(now);
+            }
         }
         self.finish();
     }
@@ -109,7 +121,7 @@ impl Node {
             revents: 0,
         };
         let mut fds = vec![readable(self.shared.waker.fd()), readable(self.channel.fd())];
-        fds.extend(self.devices.values().map(|queue| readable(queue.fd())));
+        fds.extend(self.completions.descriptors().map(readable));
         let limit = if self.more { Duration::ZERO } else { limit };
         self.more = false;
         poll(&mut fds, limit).map_err(|source| NodeError::System {
@@ -239,19 +251,19 @@ impl Node {
         }
     }
 
-    /// The completion queue of a device.
-    fn completions_of(&mut self, device: &str) -> Result<Arc<CompletionQueue>, NodeError> {
-        if let Some(known) = self.devices.get(device) {
-            return Ok(Arc::clone(known));
+    /// Whether there is room for another client. Where there is none, the one that has been silent longest since it came goes.
+    fn make_room(&mut self) -> bool {
+        if self.sessions.len() < self.options.clients_max as usize {
+            return true;
         }
-        let context = Context::open(device)?;
-        // With room for the last completions of sessions that end in the same turn.
-        let entries = (self.options.clients_max + 2 * EVENTS_MAX)
-            .saturating_mul(COMPLETIONS)
-            .min(32_767);
-        let completions = CompletionQueue::new(&context, entries)?;
-        self.devices.insert(device.to_owned(), Arc::clone(&completions));
-        Ok(completions)
+        let nameless = self.sessions.iter().filter(|(_, session)| session.name.is_none());
+        let oldest = nameless.min_by_key(|(_, session)| session.since);
+        let Some((&number, session)) = oldest else { return false };
+        if session.since.elapsed() < HELLO_WHEN_FULL {
+            return false;
+        }
+        self.end_session(number, "it did not say its name, and others wait");
+        true
     }
 
     fn begin_session(
@@ -261,19 +273,18 @@ impl Node {
         event: &Event,
         handshake: Option<Handshake>,
     ) -> Result<(), (Refused, Id)> {
-        if self.sessions.len() >= self.options.clients_max as usize {
+        if !self.make_room() {
             return Err(((Reason::ClientsMax, self.options.clients_max.into()), id));
         }
         let device = id.device().unwrap_or_default();
-        let made = self
-            .completions_of(&device)
-            .and_then(|completions| Ok((completions, random()?)));
-        let (completions, token) = match made {
+        let made = self.completions.seat(&device, self.options.clients_max);
+        let made = made.and_then(|(completions, seat)| Ok((completions, seat, random()?)));
+        let (completions, seat, token) = match made {
             Ok(made) => made,
             Err(error) => return Err((out_of_resources(&error), id)),
         };
         // The identifier goes with a session that fails, and the client sees a reject without words.
-        let session = match Session::new(id, peer, token, &completions, Instant::now()) {
+        let session = match Session::new(id, peer, token, (&completions, seat), Instant::now()) {
             Ok(session) => session,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, %peer, "a session could not be set up");
@@ -310,6 +321,7 @@ impl Node {
         self.next_session += 1;
         self.ids.insert(session.id.key(), number);
         self.control.insert((device, session.number()), number);
+        self.tokens.insert(token, number);
         self.sessions.insert(number, session);
         self.shared.counted().clients += 1;
         Ok(())
@@ -317,26 +329,23 @@ impl Node {
 
     fn add_queue(&mut self, id: Id, peer: SocketAddr, event: &Event, token: &Nonce) -> Result<(), (Refused, Id)> {
         let device = id.device().unwrap_or_default();
-        // A token that was overheard is worth nothing at another address. Tokens are random: comparing them in variable
-        // time tells nothing that helps to guess one within a session's life.
-        let mut sessions = self.sessions.iter_mut();
-        let found = sessions.find(|(_, session)| session.token == *token && session.peer.ip() == peer.ip());
-        let Some((&number, session)) = found else {
+        // A token that was overheard is worth nothing at another address.
+        let number = self.tokens.get(token).copied();
+        let found = number.and_then(|number| Some((number, self.sessions.get_mut(&number)?)));
+        let found = found.filter(|(_, session)| session.peer.ip() == peer.ip());
+        let Some((number, session)) = found else {
             return Err(((Reason::UnknownSession, 0), id));
         };
         let queues_max = self.options.queues_per_client_max;
         if session.queues.len() >= queues_max as usize {
             return Err(((Reason::QueuesMax, queues_max.into()), id));
         }
-        let Some(completions) = self
-            .devices
-            .get(&device)
-            .filter(|_| session.id.device().as_ref() == Some(&device))
-        else {
+        if session.id.device().as_ref() != Some(&device) {
             return Err(((Reason::UnknownSession, 0), id));
-        };
+        }
+        let completions = Arc::clone(&session.completions);
         // The queue pair only answers: nothing is posted to it, and it never completes anything.
-        let queue = VerbsQueue::new(&session.domain, completions, 1, 1);
+        let queue = VerbsQueue::new(&session.domain, &completions, 1, 1);
         let joined = queue.and_then(|queue| {
             accept_queue(&id, &queue, completions.context(), event, &Accept::default(), || Ok(()))?;
             Ok(queue)
@@ -371,12 +380,7 @@ impl Node {
     }
 
     fn read_completions(&mut self) -> Result<(), NodeError> {
-        let queues: Vec<(String, Arc<CompletionQueue>)> = self
-            .devices
-            .iter()
-            .map(|(name, queue)| (name.clone(), Arc::clone(queue)))
-            .collect();
-        for (device, completions) in queues {
+        for (device, completions) in self.completions.all() {
             // Armed before it is emptied: what comes after the last look rings.
             completions.arm()?;
             // A bounded number, as for events.
@@ -426,8 +430,7 @@ impl Node {
     }
 
     /// Probes clients, and gives up those that are gone.
-    fn look_after_clients(&mut self) {
-        let now = Instant::now();
+    fn look_after_clients(&mut self, now: Instant) {
         let dead_after = (self.options.keep_alive * 8).max(Duration::from_secs(4));
         let mut gone = Vec::new();
         for (&number, session) in &mut self.sessions {
@@ -462,8 +465,12 @@ impl Node {
             return;
         };
         session.disconnect();
-        self.ids.retain(|_, owner| *owner != number);
-        self.control.retain(|_, owner| *owner != number);
+        for key in session.queues.keys().chain([&session.id.key()]) {
+            self.ids.remove(key);
+        }
+        let device = session.id.device().unwrap_or_default();
+        self.control.remove(&(device, session.number()));
+        self.tokens.remove(&session.token);
         let bytes = session.grants.values().map(|granted| granted.bytes).sum();
         let grants = session.grants.len() as u64;
         // One that the worker has comes back with its answer.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::completions::Seat;
 use super::worker::Lease;
 use crate::error::NodeError;
 use crate::memory::Buffer;
@@ -100,6 +101,10 @@ pub struct Session {
     pub sends: u32,
     pub is_leaving: bool,
     pub since: Instant,
+    /// Where its completions go.
+    pub completions: Arc<CompletionQueue>,
+    /// Its place there, until its queue pairs are gone.
+    _seat: Seat,
 }
 
 impl Session {
@@ -108,7 +113,7 @@ impl Session {
         id: Id,
         peer: SocketAddr,
         token: Nonce,
-        completions: &Arc<CompletionQueue>,
+        (completions, seat): (&Arc<CompletionQueue>, Seat),
         now: Instant,
     ) -> Result<Session, NodeError> {
         let domain = Domain::new(completions.context())?;
@@ -132,6 +137,8 @@ impl Session {
             sends: 0,
             is_leaving: false,
             since: now,
+            completions: Arc::clone(completions),
+            _seat: seat,
         })
     }
 

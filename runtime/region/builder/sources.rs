@@ -21,6 +21,13 @@ const HUGE_FROM: usize = 64 << 10;
 /// that it shares with other memory is a pinned piece of its own, and one copy would cross from one piece into another.
 const COPIED_BELOW: usize = 2 << 20;
 
+/// The elements of a file that a region lies over.
+#[derive(Clone, Copy)]
+struct SpanAsked {
+    offset_bytes: u64,
+    length: u64,
+}
+
 /// Elements on their way into a region.
 pub(super) enum Data<T> {
     Vec(Vec<T>),
@@ -176,12 +183,12 @@ impl<E> RegionBuilder<E> {
     /// length.
     pub fn from_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
         let path = path.as_ref();
-        let (this, file) = self.open(path, false)?;
+        let (this, file) = self.open(path, false, None)?;
         this.read_from(file, path.display().to_string())
     }
 
-    /// Opens a file, and takes its length.
-    fn open(self, path: &Path, writable: bool) -> Result<(Self, std::fs::File)> {
+    /// Opens a file, and takes its length, or that of the span.
+    fn open(self, path: &Path, writable: bool, span: Option<SpanAsked>) -> Result<(Self, std::fs::File)> {
         let wrap = |source| self.cannot_read(path, source);
         let file = std::fs::OpenOptions::new().read(true).write(writable).open(path);
         let file = file.map_err(wrap)?;
@@ -192,8 +199,34 @@ impl<E> RegionBuilder<E> {
                 path.display()
             )));
         }
-        let this = self.of_bytes(metadata.len(), &path.display().to_string())?;
+        let this = match span {
+            None => self.of_bytes(metadata.len(), &path.display().to_string())?,
+            Some(span) => self.of_span(span, path, metadata.len())?,
+        };
         Ok((this, file))
+    }
+
+    /// With the length of a span, which lies within the file's `bytes` bytes.
+    fn of_span(self, span: SpanAsked, path: &Path, bytes: u64) -> Result<Self> {
+        let SpanAsked { offset_bytes, length } = span;
+        let this = self.of_length(length);
+        this.check()?;
+        let align = this.element.align().max(1) as u64;
+        if !offset_bytes.is_multiple_of(align) {
+            return Err(this.refused(format!(
+                "byte {offset_bytes} of {} is no multiple of {align}, as {} needs: copy it by from_reader",
+                path.display(),
+                this.element.name()
+            )));
+        }
+        match offset_bytes.checked_add(this.bytes()) {
+            Some(end) if end <= bytes => Ok(this),
+            _ => Err(this.refused(format!(
+                "{} has {bytes} bytes; {length} elements of {} bytes from byte {offset_bytes} on go beyond them",
+                path.display(),
+                this.element.bytes()
+            ))),
+        }
     }
 
     fn cannot_read(&self, path: &Path, source: std::io::Error) -> Error {
@@ -211,7 +244,27 @@ impl<E> RegionBuilder<E> {
     /// # Errors
     /// As [`from_file`](Self::from_file); [`Error::Gpu`] when the GPU cannot reach memory that is read-only.
     pub fn map_file(self, path: impl AsRef<Path>) -> Result<Region<E>> {
-        self.read_only().mapped(path.as_ref(), false)
+        self.read_only().mapped(path.as_ref(), false, None)
+    }
+
+    /// `length` elements of a file from byte `offset_bytes` on, in place, as [`map_file`](Self::map_file) maps all of it. The offset is a
+    /// multiple of the element's alignment. Where GPU threads copy the pages themselves, one of 128 bytes is fetched twice as fast as
+    /// others. Regions over one file's spans may overlap if all of them are read-only.
+    ///
+    /// # Errors
+    /// As [`map_file`](Self::map_file); [`Error::Region`] for a span beyond the file's end or one that is not aligned; [`Error::Overlap`].
+    pub fn map_file_span(self, path: impl AsRef<Path>, offset_bytes: u64, length: u64) -> Result<Region<E>> {
+        let span = SpanAsked { offset_bytes, length };
+        self.read_only().mapped(path.as_ref(), false, Some(span))
+    }
+
+    /// A span as by [`map_file_span`](Self::map_file_span), which kernels may write, as by [`map_file_mut`](Self::map_file_mut). The
+    /// bytes around it stay as they are, and other regions may write those.
+    ///
+    /// # Errors
+    /// As [`map_file_span`](Self::map_file_span), and [`Error::Region`] when the builder says read-only.
+    pub fn map_file_span_mut(self, path: impl AsRef<Path>, offset_bytes: u64, length: u64) -> Result<Region<E>> {
+        self.mapped_mut(path.as_ref(), Some(SpanAsked { offset_bytes, length }))
     }
 
     /// The pages of a file, in place, which kernels may write: pages are written back into it, and a [`flush`](Region::flush) has the
@@ -220,13 +273,15 @@ impl<E> RegionBuilder<E> {
     /// # Errors
     /// As [`map_file`](Self::map_file), and [`Error::Region`] when the builder says read-only.
     pub fn map_file_mut(self, path: impl AsRef<Path>) -> Result<Region<E>> {
+        self.mapped_mut(path.as_ref(), None)
+    }
+
+    fn mapped_mut(self, path: &Path, span: Option<SpanAsked>) -> Result<Region<E>> {
         if self.read_only {
-            return Err(Error::Region {
-                region: self.label(),
-                reason: "it is read-only: map it by map_file".into(),
-            });
+            let by = span.map_or("map_file", |_| "map_file_span");
+            return Err(self.refused(format!("it is read-only: map it by {by}")));
         }
-        self.mapped(path.as_ref(), true)
+        self.mapped(path, true, span)
     }
 
     /// Bytes that `storage` reads and writes as kernels need them, as those of a file are with [`VmBuilder::file_memory`](crate::VmBuilder::file_memory): a
@@ -249,16 +304,16 @@ impl<E> RegionBuilder<E> {
             return Err(this.refused(format!("{} is empty", name.display())));
         }
         let writable = !this.read_only;
-        this.behind(|| tier.attach(name, storage, writable))
+        this.behind(0, || tier.attach(name, storage, writable))
     }
 
-    /// A region over a file that is behind host memory.
-    fn behind(self, open: impl FnOnce() -> std::result::Result<File, FileError>) -> Result<Region<E>> {
+    /// A region over a file that is behind host memory, from byte `offset` of it on.
+    fn behind(self, offset: u64, open: impl FnOnce() -> std::result::Result<File, FileError>) -> Result<Region<E>> {
         let file = open().map_err(|source| Error::FileHome {
             region: self.label(),
             source,
         })?;
-        let home = InFile::new(self.label(), file, 0, self.bytes())?;
+        let home = InFile::new(self.label(), file, offset, self.bytes())?;
         let checksums = self.unknown_checksums();
         self.create(vec![Arc::new(home)], checksums, false)
     }
@@ -284,19 +339,21 @@ impl<E> RegionBuilder<E> {
         Ok(())
     }
 
-    fn mapped(self, path: &Path, writable: bool) -> Result<Region<E>> {
+    fn mapped(self, path: &Path, writable: bool, span: Option<SpanAsked>) -> Result<Region<E>> {
         self.check_in_file(path)?;
-        let (this, file) = self.open(path, writable)?;
+        let (this, file) = self.open(path, writable, span)?;
         if this.length == 0 {
             // The system maps no empty file.
             let empty = HostPages::of_vec(Vec::<u8>::new());
             let checksums = this.checksums_of(&[]);
             return this.create_in_host(empty, None, checksums, false);
         }
+        let offset = span.map_or(0, |span| span.offset_bytes);
         if let Some(tier) = this.place.gpu.tier().cloned() {
-            return this.behind(|| tier.open(path, writable));
+            return this.behind(offset, || tier.open(path, writable));
         }
-        let map = FileMap::of(&file, path, writable).map_err(|source| this.cannot_read(path, source))?;
+        let map = FileMap::of(&file, path, offset..offset + this.bytes(), writable)
+            .map_err(|source| this.cannot_read(path, source))?;
         let checksums = this.unknown_checksums();
         this.create_in_host(HostPages::of_file(map), None, checksums, false)
     }

@@ -1,0 +1,99 @@
+//! What can be wrong with a file.
+
+use std::path::PathBuf;
+
+use crate::Dtype;
+
+/// A result with a [`FormatError`].
+pub type Result<T, E = FormatError> = std::result::Result<T, E>;
+
+/// Why elements of a file are no region.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The file could not be opened or read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is none of the kind, or contradicts itself.
+    #[error("{} is no whole {kind} file: {reason}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        kind: &'static str,
+        /// What is wrong with it.
+        reason: String,
+        /// What its format's library says.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// A file of a kind that this crate does not read.
+    #[error("{} is {found}: {mend}", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// No tensor or column of that name, or record batch of that number.
+    #[error("{} has no {what} `{name}`; it has {has}", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// `tensor`, `column` or `record batch`.
+        what: &'static str,
+        /// Its name or number.
+        name: String,
+        /// What there is.
+        has: String,
+    },
+    /// A column whose values are not elements one after another.
+    #[error("column `{column}` of {} is {found}, which is no array of elements in place: {mend}", path.display())]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What it is.
+        found: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// A record batch whose buffers are compressed.
+    #[error(
+        "record batch {batch} of {} is compressed ({codec}), so its columns are not in the file as they are: write the file again without \
+         compression, in Python by pyarrow.feather.write_feather(table, path, compression=\"uncompressed\")",
+        path.display()
+    )]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// The record batch's number, from 0.
+        batch: usize,
+        /// The codec's name.
+        codec: String,
+    },
+    /// A region of another type than the elements'.
+    #[error("`{name}` of {} has elements {dtype}, not {asked}: ask for {}", path.display(), dtype.takes())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The tensor or column.
+        name: String,
+        /// What its elements are.
+        dtype: Dtype,
+        /// The type that was asked for.
+        asked: &'static str,
+    },
+    /// The region could not be made.
+    #[error(transparent)]
+    Region(#[from] gpuvm::Error),
+}

@@ -1,0 +1,28 @@
+"""Writes the files beside it, once: pip install numpy pyarrow safetensors, and python write.py in this folder."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import safetensors.numpy
+
+ROWS = 1000
+numbers = np.arange(ROWS)
+table = pa.table(
+    {
+        "id": pa.array(numbers, pa.int64()),
+        "fare": pa.array([None if i % 4 == 0 else i / 2 for i in range(ROWS)], pa.float32()),
+        "name": pa.array([f"n{i}" for i in range(ROWS)]),
+        "kind": pa.array([["bus", "taxi"][i % 2] for i in range(ROWS)]).dictionary_encode(),
+    }
+)
+pa.feather.write_feather(table, "plain.feather", compression="uncompressed", chunksize=400)
+pa.feather.write_feather(table.select(["id"]), "lz4.feather", compression="lz4")
+safetensors.numpy.save_file(
+    {
+        "weight": numbers.reshape(40, 25).astype(np.float32),
+        "half": np.array([1.0, -2.0], np.float16),
+        "count": np.array(7, np.int32),
+    },
+    "model.safetensors",
+    {"made": "by numpy"},
+)

@@ -1,0 +1,61 @@
+//! Files that pyarrow 26 and safetensors 0.8 wrote from Python, by `tests/data/write.py`.
+
+use gpuvm_formats::{ArrowFile, Dtype, SafeTensors};
+
+use crate::{data, refused, says, sum, vm};
+
+#[test]
+fn feather_of_pyarrow() {
+    let (vm, file) = (vm(), ArrowFile::open(data("plain.feather")).unwrap());
+    assert_eq!(file.columns().collect::<Vec<_>>(), ["id", "fare", "name", "kind"]);
+    let ids = file.column("id").unwrap();
+    assert_eq!(ids.iter().map(|part| part.rows()).collect::<Vec<_>>(), [400, 400, 200]);
+    let ids = ids.iter().map(|part| part.values().region::<i64>(&vm).unwrap());
+    assert_eq!(
+        ids.map(|part| sum::<_, u64>(&vm, "sum_i64", &part)).sum::<u64>(),
+        1000 * 999 / 2
+    );
+    let fares = file.column("fare").unwrap();
+    assert_eq!(fares.iter().map(|part| part.nulls()).sum::<u64>(), 250);
+    let bits = fares[0]
+        .validity()
+        .unwrap()
+        .region::<u8>(&vm)
+        .unwrap()
+        .to_vec()
+        .unwrap();
+    assert_eq!(bits, vec![0xee; 50]);
+    let names = &file.column("name").unwrap()[1];
+    let offsets = names.offsets().unwrap().region::<i32>(&vm).unwrap().to_vec().unwrap();
+    let bytes = names.values().region::<u8>(&vm).unwrap().to_vec().unwrap();
+    let name = |i: usize| &bytes[offsets[i] as usize..offsets[i + 1] as usize];
+    assert_eq!((name(0), name(399)), (&b"n400"[..], &b"n799"[..]));
+    says(&refused(file.column("kind")), &["`kind`", "dictionary_decode"]);
+    let packed = ArrowFile::open(data("lz4.feather")).unwrap();
+    says(
+        &refused(packed.column("id")),
+        &["LZ4_FRAME", "lz4.feather", "compression=\"uncompressed\""],
+    );
+}
+
+#[test]
+fn safetensors_of_numpy() {
+    let (vm, file) = (vm(), SafeTensors::open(data("model.safetensors")).unwrap());
+    assert_eq!(file.notes()["made"], "by numpy");
+    let weight = file.tensor("weight").unwrap();
+    assert_eq!(weight.shape(), [40, 25]);
+    let weight = weight.region::<f32>(&vm).unwrap();
+    assert_eq!(sum::<_, f64>(&vm, "sum_f32", &weight), 1000.0 * 999.0 / 2.0);
+    let half = file.tensor("half").unwrap();
+    assert_eq!(half.dtype(), Dtype::F16);
+    assert_eq!(half.region::<u16>(&vm).unwrap().to_vec().unwrap(), [0x3c00, 0xc000]);
+    assert_eq!(
+        file.tensor("count")
+            .unwrap()
+            .region::<i32>(&vm)
+            .unwrap()
+            .to_vec()
+            .unwrap(),
+        [7]
+    );
+}

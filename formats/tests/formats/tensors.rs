@@ -1,0 +1,170 @@
+//! Tensors of files that the crate `safetensors` wrote.
+
+use gpuvm::Placement;
+use gpuvm_formats::{Dtype, SafeTensors};
+use safetensors::tensor::{Dtype as Stored, TensorView};
+
+use crate::{refused, says, sum, vm, write};
+
+/// A file with a tensor for each entry, as that crate writes it.
+pub fn file_of(tensors: &[(&str, Stored, &[usize], &[u8])], notes: &[(&str, &str)]) -> Vec<u8> {
+    let views = tensors.iter().map(|&(name, dtype, shape, bytes)| {
+        let view = TensorView::new(dtype, shape.to_vec(), bytes);
+        (name, view.unwrap())
+    });
+    let notes = notes.iter().map(|&(a, b)| (a.to_owned(), b.to_owned()));
+    safetensors::serialize(views, Some(notes.collect())).unwrap()
+}
+
+fn floats(count: usize) -> Vec<u8> {
+    (0..count).flat_map(|i| (i as f32).to_le_bytes()).collect()
+}
+
+#[test]
+fn a_kernel_adds_up_a_tensor_where_it_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let (large, small) = (floats(50_000), floats(3));
+    let halves: Vec<u8> = [0x3c00u16, 0xc000].iter().flat_map(|h| h.to_le_bytes()).collect();
+    let bytes = file_of(
+        &[
+            ("large", Stored::F32, &[50, 1000], &large),
+            ("small", Stored::F32, &[3], &small),
+            ("half", Stored::BF16, &[2, 1], &halves),
+            ("flags", Stored::BOOL, &[5], &[1, 0, 1, 1, 0]),
+            ("scalar", Stored::I64, &[], &7i64.to_le_bytes()),
+            ("none", Stored::F64, &[0, 4], &[]),
+            ("complex", Stored::C64, &[1], &[1; 8]),
+            ("fourbits", Stored::F4, &[4], &[0x12, 0x34]),
+        ],
+        &[("format", "pt")],
+    );
+    let path = write(&folder, "model.safetensors", &bytes);
+    let file = SafeTensors::open(&path).unwrap();
+    assert_eq!(file.notes()["format"], "pt");
+    assert_eq!(file.tensors().len(), 8);
+    let vm = vm();
+    let tensor = file.tensor("large").unwrap();
+    assert_eq!((tensor.shape(), tensor.dtype()), (&[50, 1000][..], Dtype::F32));
+    assert_eq!(tensor.elements().bytes(), 200_000);
+    let first = tensor.elements().offset_bytes() as usize;
+    assert_eq!(bytes[first..][..large.len()], large);
+    let region = tensor.region::<f32>(&vm).unwrap();
+    assert!(region.is_read_only());
+    assert_eq!(sum::<_, f64>(&vm, "sum_f32", &region), 50_000.0 * 49_999.0 / 2.0);
+    let in_place = vm.region::<f32>().name("mine").placement(Placement::Auto);
+    let in_place = file.tensor("large").unwrap().map(in_place).unwrap();
+    assert_eq!(in_place.name(), "mine");
+    assert_eq!(sum::<_, f64>(&vm, "sum_f32", &in_place), 50_000.0 * 49_999.0 / 2.0);
+
+    let of = |name: &str| file.tensor(name).unwrap().clone();
+    assert_eq!(
+        of("half").region::<u16>(&vm).unwrap().to_vec().unwrap(),
+        [0x3c00, 0xc000]
+    );
+    assert_eq!(of("half").region::<u8>(&vm).unwrap().to_vec().unwrap(), halves);
+    assert_eq!(
+        of("flags").region::<u8>(&vm).unwrap().to_vec().unwrap(),
+        [1, 0, 1, 1, 0]
+    );
+    assert_eq!(of("scalar").region::<i64>(&vm).unwrap().to_vec().unwrap(), [7]);
+    assert_eq!((of("scalar").shape(), of("scalar").elements().len()), (&[][..], 1));
+    assert!(of("none").region::<f64>(&vm).unwrap().to_vec().unwrap().is_empty());
+    assert_eq!(of("complex").region::<[f32; 2]>(&vm).unwrap().len(), 1);
+    assert_eq!(
+        of("fourbits").region::<u8>(&vm).unwrap().to_vec().unwrap(),
+        [0x12, 0x34]
+    );
+    assert_eq!(of("fourbits").elements().len(), 4);
+}
+
+#[test]
+fn another_type_and_another_name_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = file_of(
+        &[("w", Stored::F16, &[2], &[0; 4]), ("v", Stored::F32, &[1], &[0; 4])],
+        &[],
+    );
+    let path = write(&folder, "model.safetensors", &bytes);
+    let (vm, file) = (vm(), SafeTensors::open(&path).unwrap());
+    let w = file.tensor("w").unwrap();
+    says(
+        &refused(w.region::<f32>(&vm)),
+        &["`w`", "model.safetensors", "F16", "f32", "u16"],
+    );
+    refused(w.region::<i16>(&vm));
+    let v = file.tensor("v").unwrap();
+    says(&refused(v.region::<u32>(&vm)), &["`v`", "F32", "ask for f32"]);
+    says(&refused(file.tensor("x")), &["no tensor `x`", "`w`", "`v`"]);
+    // Cut after it was opened.
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    says(&refused(w.region::<u16>(&vm)), &["`w`", "beyond"]);
+    std::fs::remove_file(&path).unwrap();
+    says(&refused(v.region::<f32>(&vm)), &["`v`", "No such file"]);
+}
+
+/// A file with that header, which claims so many bytes, and `data` bytes after it.
+fn by_header(claimed: u64, header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = claimed.to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(vec![0; data]);
+    bytes
+}
+
+#[test]
+fn headers_that_lie_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |bytes: &[u8]| SafeTensors::open(write(&folder, "bad.safetensors", bytes));
+    let with = |header: &str, data| open(&by_header(header.len() as u64, header, data));
+    for bytes in [&[][..], &[1, 2, 3], &[0; 8]] {
+        says(&refused(open(bytes)), &["bad.safetensors", "no whole safetensors file"]);
+    }
+    for claimed in [3, 1 << 20, 99_000_000, 1 << 40, u64::MAX, u64::MAX - 7] {
+        says(&refused(open(&by_header(claimed, "{}", 0))), &["header"]);
+    }
+    assert!(with("{}", 0).unwrap().tensors().is_empty());
+    for (header, data) in [
+        ("{}", 1),
+        ("[]", 0),
+        ("{", 0),
+        ("\u{0}\u{1}", 0),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 3),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 5),
+        (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#, 8),
+        (r#"{"a":{"dtype":"F32","shape":[1]}}"#, 4),
+        // Two that overlap.
+        (
+            r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#,
+            6,
+        ),
+        (
+            r#"{"a":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}}"#,
+            4,
+        ),
+        (
+            r#"{"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,18446744073709551615]}}"#,
+            4,
+        ),
+    ] {
+        let message = refused(with(header, data));
+        assert!(message.contains("bad.safetensors"), "{header}: {message}");
+    }
+    // Right, but of an odd length, so that the numbers are not aligned.
+    let odd = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}} "#;
+    let odd = &odd[..odd.len() - usize::from(odd.len().is_multiple_of(4))];
+    let file = with(odd, 4).unwrap();
+    let a = file.tensor("a").unwrap();
+    says(
+        &refused(a.region::<f32>(&vm())),
+        &["`a`", "no multiple of 4", "from_reader"],
+    );
+    assert_eq!(a.region::<u8>(&vm()).unwrap().len(), 4);
+    says(&refused(SafeTensors::open(folder.path())), &["regular"]);
+    says(
+        &refused(SafeTensors::open(folder.path().join("none"))),
+        &["No such file"],
+    );
+}
