@@ -132,8 +132,8 @@ fn run(app: &App, ranks: &Mpi) -> Result<(), ClusterError> {
             if loss.is_first_to_know {
                 tell(&loss.to_string());
             }
-            end()
         },
+        || end(),
     )?;
     let vm = common.vm(ranks)?;
     match app {

@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use gpuvm::{Region, SharedRegion};
 use gpuvm_workloads::graph::{Graph, GraphSpec, LoadOptions};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -36,6 +37,37 @@ pub fn graph(ranks: &dyn Ranks, spec: &GraphSpec, options: &LoadOptions) -> Resu
         let spec = GraphSpec::File(path.to_owned());
         Ok(spec.load(options, &mut |_| {})?)
     })
+}
+
+/// A region at memory nodes that all ranks read: rank 0 fills it, and the others attach to what it has shared. All ranks call it, with the
+/// same nodes. A rank that fails leaves the others waiting: whoever calls ends the job.
+///
+/// # Errors
+/// Those of `fill` and `attach`, and of [`Region::share`].
+pub fn at_nodes<T>(
+    ranks: &dyn Ranks,
+    fill: impl FnOnce() -> Result<Region<T>, gpuvm::Error>,
+    attach: impl FnOnce(&SharedRegion) -> Result<Region<T>, gpuvm::Error>,
+) -> Result<Region<T>, gpuvm::Error> {
+    let place = ranks.place();
+    if place.size == 1 {
+        return fill();
+    }
+    if place.rank == 0 {
+        let region = fill()?;
+        ranks.from_first(&region.share()?.to_bytes());
+        // The memory stays with the last rank that has it.
+        ranks.barrier();
+        return Ok(region);
+    }
+    let said = ranks.from_first(&[]);
+    let shared = SharedRegion::from_bytes(&said).ok_or_else(|| gpuvm::Error::Region {
+        region: "of all ranks".to_owned(),
+        reason: "rank 0 has named no shared region: build all ranks of one version".to_owned(),
+    })?;
+    let region = attach(&shared)?;
+    ranks.barrier();
+    Ok(region)
 }
 
 /// The first rank of each host writes data by `write`; then all of them have it by `open`, which gets a path that is good until it returns.

@@ -13,7 +13,9 @@
 //! message (96 bytes): 0 u32 magic  4 u16 version  6 u16 kind  8 u64 request number  16.. body
 //! ```
 
-use std::fmt;
+mod reasons;
+
+pub use reasons::Reason;
 
 /// Version of everything in this file.
 pub const VERSION: u16 = 1;
@@ -71,82 +73,6 @@ pub enum GrantAccess {
     ReadOnly,
     /// Read, write, atomics.
     ReadWrite,
-}
-
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// Why a node refused.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason {
-            $($(#[$doc])* $name,)*
-            /// A code that this version does not know.
-            Unknown(u8),
-        }
-
-        impl Reason {
-            /// Its code on the wire.
-            pub fn code(self) -> u8 {
-                match self {
-                    $(Reason::$name => $code,)*
-                    Reason::Unknown(code) => code,
-                }
-            }
-
-            /// The reason of a code.
-            pub fn from_code(code: u8) -> Reason {
-                match code {
-                    $($code => Reason::$name,)*
-                    code => Reason::Unknown(code),
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// A secret must be proved; the challenge comes with it.
-    SecretNeeded = 1,
-    /// The proof is wrong, or its challenge was used or is too old.
-    WrongSecret = 2,
-    /// The address is not on the allow-list.
-    NotAllowed = 3,
-    /// No room for another client; the detail is how many there may be.
-    ClientsMax = 4,
-    /// Another version of the protocol; the detail is the node's.
-    WrongVersion = 5,
-    /// No session has this token.
-    UnknownSession = 6,
-    /// No room for another queue pair; the detail is how many a client may have.
-    QueuesMax = 7,
-    /// The request cannot be read.
-    Malformed = 8,
-    /// The node is stopping.
-    Stopping = 9,
-    /// The node could not make what the connection needs; the detail is an errno.
-    OutOfResources = 10,
-    /// More than the client may have; the detail is what is left of it in bytes.
-    ClientCapacity = 11,
-    /// No free piece is long enough; the detail is the longest in bytes.
-    PoolFull = 12,
-    /// Too many grants; the detail is how many a client may have.
-    GrantsMax = 13,
-    /// A grant of no bytes.
-    EmptyGrant = 14,
-    /// The grant is not this client's, or was given back.
-    NoSuchGrant = 15,
-    /// Only an unsealed read-only grant can be sealed.
-    NotReadOnly = 16,
-    /// RLIMIT_MEMLOCK of the node; the detail is the limit in bytes.
-    MemoryLocked = 17,
-    /// The node's device did not register the memory; the detail is an errno.
-    RegisterFailed = 18,
-}
-
-impl fmt::Display for Reason {
-    /// As a label of a metric.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{self:?}")
-    }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -391,6 +317,16 @@ pub enum Body {
         /// Its number.
         grant: u64,
     },
+    /// Client: whoever has the key that you give me may read the grant.
+    Share {
+        /// Its number.
+        grant: u64,
+    },
+    /// Client: let me read what is shared by this key.
+    Attach {
+        /// The key.
+        key: Nonce,
+    },
     /// Client: my queue pair leaves.
     Leave {
         /// The number of the client's queue pair.
@@ -407,12 +343,12 @@ pub enum Body {
     Ping,
     /// Either: I leave, on purpose.
     Goodbye,
-    /// Node: done, to all but `Grant` and `Seal`.
+    /// Node: done, to all but `Grant`, `Seal`, `Share` and `Attach`.
     Done {
         /// What the client may still get, in bytes.
         free: u64,
     },
-    /// Node: the grant, to `Grant` and `Seal`.
+    /// Node: the grant, to `Grant`, `Seal` and `Attach`.
     Granted {
         /// Its number.
         grant: u64,
@@ -424,6 +360,11 @@ pub enum Body {
         rkey: u32,
         /// What the client may still get, in bytes.
         free: u64,
+    },
+    /// Node: the key of what is shared, to `Share`.
+    Shared {
+        /// Nobody guesses it.
+        key: Nonce,
     },
     /// Node: no.
     Refused {
@@ -473,6 +414,12 @@ impl Message {
             4 => Body::Seal {
                 grant: u64_at(bytes, 16),
             },
+            9 => Body::Share {
+                grant: u64_at(bytes, 16),
+            },
+            10 => Body::Attach {
+                key: array_at(bytes, 16),
+            },
             5 => Body::Leave {
                 queue: u32_at(bytes, 16),
             },
@@ -491,6 +438,9 @@ impl Message {
                 bytes: u64_at(bytes, 32),
                 rkey: u32_at(bytes, 40),
                 free: u64_at(bytes, 48),
+            },
+            19 => Body::Shared {
+                key: array_at(bytes, 16),
             },
             18 => Body::Refused {
                 reason: Reason::from_code(bytes[16]),
@@ -535,6 +485,14 @@ impl Message {
                 put(16, &grant.to_le_bytes());
                 4
             }
+            Body::Share { grant } => {
+                put(16, &grant.to_le_bytes());
+                9
+            }
+            Body::Attach { key } => {
+                put(16, key);
+                10
+            }
             Body::Leave { queue } => {
                 put(16, &queue.to_le_bytes());
                 5
@@ -563,6 +521,10 @@ impl Message {
                 put(40, &rkey.to_le_bytes());
                 put(48, &free.to_le_bytes());
                 17
+            }
+            Body::Shared { key } => {
+                put(16, key);
+                19
             }
             Body::Refused { reason, detail } => {
                 put(16, &[reason.code()]);

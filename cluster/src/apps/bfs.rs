@@ -8,7 +8,7 @@ use gpuvm_workloads::apps::several;
 use gpuvm_workloads::graph::Csr;
 
 use super::Ran;
-use super::rows::{Rows, parts};
+use super::rows::{On, Rows, parts};
 use crate::{ClusterError, Ranks};
 
 /// The distance of each vertex from `source`, -1 where it is not reached.
@@ -33,7 +33,13 @@ pub fn bfs(vm: &Vm, ranks: &dyn Ranks, csr: &Csr, source: u32, placement: Placem
     let mut failure = Ok(());
     let ran = vm.scope(|scope| {
         let (kernel, config) = several::kernel_of(vm.gpu(0)?, "expand")?;
-        let rows = Rows::new(vm, scope, csr, placement)?;
+        let on = On {
+            vm,
+            ranks,
+            scope,
+            placement,
+        };
+        let rows = Rows::new(on, csr)?;
         let frontier = vm.region::<u32>().name("frontier").zeroed(words as u64)?;
         let found = vm.region::<u32>().name("found").zeroed(words as u64)?;
         let mut next = vec![0u32; words];

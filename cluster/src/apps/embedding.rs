@@ -28,6 +28,14 @@ impl Table {
     /// The shape's, the region's, [`ClusterError::Share`].
     pub fn new(vm: &Vm, ranks: &dyn Ranks, shape: EmbeddingShape, placement: Placement) -> Result<Self, ClusterError> {
         shape.check()?;
+        let region = || vm.region::<[f32; 4]>().name("table").read_only().placement(placement);
+        if !vm.memory_nodes().is_empty() {
+            let quads = 0..shape.rows * (shape.columns / 4);
+            let fill = || region().from_iter(quads.map(|at| shape.quad(at)));
+            let region = shared::at_nodes(ranks, fill, |shared| region().attach(shared));
+            let region = region.map_err(ClusterError::vm("making the table"))?;
+            return Ok(Self { region, shape });
+        }
         let write = |out: &mut dyn Write| {
             write_table(shape, out).map_err(|source| ClusterError::Share {
                 what: "keep the table".to_owned(),
@@ -35,12 +43,7 @@ impl Table {
             })
         };
         let region = shared::on_host(ranks, "the table", write, |path| {
-            let region = vm.region::<[f32; 4]>().name("table").read_only().placement(placement);
-            let region = match vm.memory_nodes().is_empty() {
-                true => region.map_file(path),
-                false => region.from_file(path),
-            };
-            region.map_err(ClusterError::vm("making the table"))
+            region().map_file(path).map_err(ClusterError::vm("making the table"))
         })?;
         Ok(Self { region, shape })
     }

@@ -8,7 +8,7 @@ use gpuvm_workloads::graph::Csr;
 use gpuvm_workloads::graph::reference::DAMPING;
 
 use super::Ran;
-use super::rows::{Rows, parts};
+use super::rows::{On, Rows, parts};
 use crate::{ClusterError, Partitioned, Ranks};
 
 /// The rank of each vertex of an undirected graph after so many iterations.
@@ -46,7 +46,13 @@ pub fn pagerank(
     let mut failure = Ok(());
     let ran = vm.scope(|scope| {
         let (kernel, config) = several::kernel_of(vm.gpu(0)?, "pull")?;
-        let rows = Rows::new(vm, scope, csr, placement)?;
+        let on = On {
+            vm,
+            ranks,
+            scope,
+            placement,
+        };
+        let rows = Rows::new(on, csr)?;
         let contributions = vm.region::<f32>().name("contributions").zeroed(vertices as u64)?;
         let set_up = begun.elapsed();
         ranks.barrier();

@@ -7,6 +7,18 @@ use gpuvm::{Arg, Placement, Region, Scope, ScopedRegion, Vm};
 use gpuvm_workloads::apps::several;
 use gpuvm_workloads::graph::Csr;
 
+use crate::Ranks;
+use crate::shared::at_nodes;
+
+/// Where rows come to.
+#[derive(Clone, Copy)]
+pub struct On<'a, 'scope, 'env> {
+    pub vm: &'a Vm,
+    pub ranks: &'a dyn Ranks,
+    pub scope: &'scope Scope<'scope, 'env>,
+    pub placement: Placement,
+}
+
 /// An array that all ranks read.
 enum Read<'scope, T> {
     /// In this host's memory, where all ranks of the host have it.
@@ -16,18 +28,16 @@ enum Read<'scope, T> {
 }
 
 impl<'scope, T: Pod> Read<'scope, T> {
-    fn new<'env>(
-        vm: &Vm,
-        scope: &'scope Scope<'scope, 'env>,
-        name: &str,
-        values: &'env [T],
-        placement: Placement,
-    ) -> Result<Self, gpuvm::Error> {
-        if vm.memory_nodes().is_empty() {
-            return Ok(Self::Here(scope.read_only_placed(name, values, placement)?));
+    fn new<'env>(on: On<'_, 'scope, 'env>, name: &str, values: &'env [T]) -> Result<Self, gpuvm::Error> {
+        if on.vm.memory_nodes().is_empty() {
+            return Ok(Self::Here(on.scope.read_only_placed(name, values, on.placement)?));
         }
-        let region = vm.region::<T>().name(name).read_only().placement(placement);
-        Ok(Self::AtNodes(region.from_slice(values)?))
+        let region = || on.vm.region::<T>().name(name).read_only().placement(on.placement);
+        Ok(Self::AtNodes(at_nodes(
+            on.ranks,
+            || region().from_slice(values),
+            |shared| region().attach(shared),
+        )?))
     }
 
     fn arg(&self) -> Arg<'_> {
@@ -45,15 +55,10 @@ pub struct Rows<'scope> {
 }
 
 impl<'scope> Rows<'scope> {
-    pub fn new<'env>(
-        vm: &Vm,
-        scope: &'scope Scope<'scope, 'env>,
-        csr: &'env Csr,
-        placement: Placement,
-    ) -> Result<Self, gpuvm::Error> {
+    pub fn new<'env>(on: On<'_, 'scope, 'env>, csr: &'env Csr) -> Result<Self, gpuvm::Error> {
         Ok(Self {
-            offsets: Read::new(vm, scope, "row offsets", csr.offsets(), placement)?,
-            neighbours: Read::new(vm, scope, "neighbours", csr.neighbours(), placement)?,
+            offsets: Read::new(on, "row offsets", csr.offsets())?,
+            neighbours: Read::new(on, "neighbours", csr.neighbours())?,
         })
     }
 

@@ -48,7 +48,7 @@ impl First {
     }
 
     /// Watches until this rank is done, or another is lost.
-    pub fn run(mut self, done: &AtomicBool, on_loss: impl Fn(&Loss)) {
+    pub fn run(mut self, done: &AtomicBool, on_loss: impl FnOnce(&Loss), end: impl FnOnce()) {
         let mut beat = Instant::now();
         loop {
             self.admit();
@@ -65,8 +65,9 @@ impl First {
                     who: self.peers[rank].who.clone(),
                     is_first_to_know: true,
                 };
-                self.tell(&loss);
                 on_loss(&loss);
+                self.tell(&loss);
+                end();
                 return;
             }
             if is_done(done) {

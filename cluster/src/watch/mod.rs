@@ -3,7 +3,7 @@
 //! A launcher sees a rank of its own that dies, though not every one ends the others; none sees a rank that hangs, or a host that lost its
 //! network. So each rank has a thread that watches, over connections of its own beside MPI's: each rank keeps one to rank 0 and sends a sign
 //! of life twice a second, and rank 0 answers with its own. A connection that closes before its rank has said that it is done, and a
-//! silence, are a loss, which rank 0 tells to all. Then [`Watch::start`]'s `on_loss` ends the process, in whatever call of MPI its other
+//! silence, are a loss, which rank 0 tells to its user and to all ranks. Then each rank's process ends, in whatever call of MPI its other
 //! threads wait.
 //!
 //! ```text
@@ -111,8 +111,9 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch: all ranks call it, before anything that may take long. `host`: where the ranks of other hosts find rank 0; without
-    /// it by the name of its host. `silence`: how long a rank may say nothing. `on_loss` is called once, from a thread of the watch, and
-    /// should end the process.
+    /// it by the name of its host. `silence`: how long a rank may say nothing. When a rank is lost, a thread of the watch calls `on_loss`, which
+    /// tells the user, before any other rank hears of it: a launcher ends all ranks when the first has ended. Then it calls `end`, which ends
+    /// the process.
     ///
     /// # Errors
     /// [`ClusterError::Watch`]; no random numbers, no socket.
@@ -120,7 +121,8 @@ impl Watch {
         ranks: &dyn Ranks,
         host: Option<&str>,
         silence: Duration,
-        on_loss: impl Fn(&Loss) + Send + 'static,
+        on_loss: impl FnOnce(&Loss) + Send + 'static,
+        end: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ClusterError> {
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -144,7 +146,7 @@ impl Watch {
             };
             ranks.from_first(&[&token[..], address.as_bytes()].concat());
             let first = first::First::new(listener, token, place.size, silence);
-            Box::new(move || first.run(&stop, on_loss))
+            Box::new(move || first.run(&stop, on_loss, end))
         } else {
             let said = ranks.from_first(&[]);
             let (given, address) = said.split_at_checked(token.len()).unwrap_or_default();
@@ -152,7 +154,12 @@ impl Watch {
             let address = String::from_utf8_lossy(address);
             let other = other::Other::connect(&address, token, place, silence);
             let other = other.map_err(|source| failed(&format!("reach rank 0 at {address}"))(source))?;
-            Box::new(move || other.run(&stop, on_loss))
+            Box::new(move || {
+                if let Some(loss) = other.run(&stop) {
+                    on_loss(&loss);
+                    end();
+                }
+            })
         };
         let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(work);
         Ok(Self {

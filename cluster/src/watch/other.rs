@@ -45,7 +45,7 @@ impl Other {
     }
 
     /// Watches until this rank or rank 0 is done, or a rank is lost.
-    pub fn run(mut self, done: &AtomicBool, on_loss: impl Fn(&Loss)) {
+    pub fn run(mut self, done: &AtomicBool) -> Option<Loss> {
         let (mut beat, mut last) = (Instant::now(), Instant::now());
         let loss = |rank, how, is_first_to_know| Loss {
             rank,
@@ -59,15 +59,15 @@ impl Other {
                 last = Instant::now();
             }
             match said(&self.line.heard) {
-                Said::Done => return,
-                Said::Lost(rank, how) => return on_loss(&loss(rank, how, false)),
+                Said::Done => return None,
+                Said::Lost(rank, how) => return Some(loss(rank, how, false)),
                 Said::Nothing => {}
             }
             let alive = self.line.heard.iter().take_while(|&&byte| byte == ALIVE).count();
             self.line.heard.drain(..alive);
             if is_done(done) {
                 self.line.say(&[DONE]);
-                return;
+                return None;
             }
             let how = match self.line.is_closed {
                 true => Some(How::Closed),
@@ -76,10 +76,7 @@ impl Other {
             if let Some(how) = how {
                 std::thread::sleep(GRACE);
                 // Both may end at one time, and what rank 0 said last be lost with its end.
-                if !is_done(done) {
-                    on_loss(&loss(0, how, true));
-                }
-                return;
+                return (!is_done(done)).then(|| loss(0, how, true));
             }
             if beat.elapsed() >= BEAT {
                 beat = Instant::now();

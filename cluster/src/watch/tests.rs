@@ -28,7 +28,7 @@ fn hub(size: usize) -> Hub {
     let done = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&done);
     let first = First::new(listener, TOKEN, size, SILENCE);
-    let thread = std::thread::spawn(move || first.run(&stop, |loss| tell.send(loss.clone()).unwrap()));
+    let thread = std::thread::spawn(move || first.run(&stop, |loss| tell.send(loss.clone()).unwrap(), || {}));
     Hub {
         address,
         done,
@@ -67,7 +67,11 @@ fn other(hub: SocketAddr, rank: usize, size: usize) -> (Arc<AtomicBool>, Receive
     let (tell, losses) = channel();
     let done = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&done);
-    let thread = std::thread::spawn(move || other.run(&stop, |loss| tell.send(loss.clone()).unwrap()));
+    let thread = std::thread::spawn(move || {
+        if let Some(loss) = other.run(&stop) {
+            tell.send(loss).unwrap();
+        }
+    });
     (done, losses, thread)
 }
 

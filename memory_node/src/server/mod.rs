@@ -3,6 +3,7 @@
 mod challenges;
 mod node;
 mod session;
+mod shares;
 mod worker;
 
 use std::fmt;

@@ -14,6 +14,7 @@ use accepting::{accept_queue, out_of_resources};
 
 use super::challenges::Challenges;
 use super::session::{Arrived, COMPLETIONS, DataQueue, Session};
+use super::shares::Shares;
 use super::worker::{self, Done, Job, Lease};
 use super::{ServeOptions, Shared};
 
@@ -44,6 +45,7 @@ pub struct Node {
     control: HashMap<(String, u32), u64>,
     devices: HashMap<String, Arc<CompletionQueue>>,
     challenges: Challenges,
+    shares: Shares,
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
     worker: Option<JoinHandle<()>>,
@@ -78,6 +80,7 @@ impl Node {
             control: HashMap::new(),
             devices: HashMap::new(),
             challenges: Challenges::default(),
+            shares: Shares::default(),
             jobs: Some(jobs),
             done,
             worker: Some(worker),

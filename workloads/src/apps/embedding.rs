@@ -191,7 +191,6 @@ impl App for Embedding {
         let (kernel, config) = sum_bags(space)?;
         Ok(Box::new(Work {
             app: self,
-            space,
             kernel,
             config,
             table: space.array("table", Use::Read, &self.table)?,
@@ -203,7 +202,6 @@ impl App for Embedding {
 
 struct Work<'a> {
     app: &'a Embedding,
-    space: &'a Space,
     kernel: Kernel,
     config: LaunchConfig,
     table: Array<Quad>,
