@@ -111,11 +111,11 @@ impl Ranks for Mpi {
         most
     }
 
-    fn from_first(&self, said: &[u8]) -> Vec<u8> {
+    fn hear_first(&self, said: &[u8]) -> Vec<u8> {
         from_root(&self.world, said)
     }
 
-    fn from_first_of_host(&self, said: &[u8]) -> Vec<u8> {
+    fn hear_first_of_host(&self, said: &[u8]) -> Vec<u8> {
         from_root(&self.host, said)
     }
 }

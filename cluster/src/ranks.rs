@@ -48,10 +48,10 @@ pub trait Ranks {
     fn most(&self, number: f64) -> f64;
 
     /// What rank 0 says; what others give is not looked at.
-    fn from_first(&self, said: &[u8]) -> Vec<u8>;
+    fn hear_first(&self, said: &[u8]) -> Vec<u8>;
 
     /// What the first rank of this host says; what others give is not looked at.
-    fn from_first_of_host(&self, said: &[u8]) -> Vec<u8>;
+    fn hear_first_of_host(&self, said: &[u8]) -> Vec<u8>;
 }
 
 /// One rank, without MPI.
@@ -90,11 +90,11 @@ impl Ranks for Alone {
         number
     }
 
-    fn from_first(&self, said: &[u8]) -> Vec<u8> {
+    fn hear_first(&self, said: &[u8]) -> Vec<u8> {
         said.to_vec()
     }
 
-    fn from_first_of_host(&self, said: &[u8]) -> Vec<u8> {
+    fn hear_first_of_host(&self, said: &[u8]) -> Vec<u8> {
         said.to_vec()
     }
 }

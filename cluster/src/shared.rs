@@ -2,7 +2,7 @@
 //!
 //! Without memory nodes the ranks of a host map one file. That is the graph's own `.gcsr` file where it has one. Else the first rank of the
 //! host makes memory without a name (`memfd_create`), the others open it through that rank's descriptor, and the system takes it back with
-//! the last rank that has it, however the ranks end.
+//! the last rank that has it, however the ranks end. At memory nodes rank 0 fills a region, and the others attach to it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -55,12 +55,12 @@ pub fn at_nodes<T>(
     }
     if place.rank == 0 {
         let region = fill()?;
-        ranks.from_first(&region.share()?.to_bytes());
+        ranks.hear_first(&region.share()?.to_bytes());
         // The memory stays with the last rank that has it.
         ranks.barrier();
         return Ok(region);
     }
-    let said = ranks.from_first(&[]);
+    let said = ranks.hear_first(&[]);
     let shared = SharedRegion::from_bytes(&said).ok_or_else(|| gpuvm::Error::Region {
         region: "of all ranks".to_owned(),
         reason: "rank 0 has named no shared region: build all ranks of one version".to_owned(),
@@ -96,7 +96,7 @@ pub fn on_host<R>(
         path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
         made = Some(file);
     }
-    let said = ranks.from_first_of_host(path.as_os_str().as_encoded_bytes());
+    let said = ranks.hear_first_of_host(path.as_os_str().as_encoded_bytes());
     let path = String::from_utf8_lossy(&said).into_owned();
     let had = open(Path::new(&path))?;
     // Until all have opened it.

@@ -144,11 +144,11 @@ impl Watch {
                 Some(host) => format!("{host}:{port}"),
                 None => format!("{}:{port}", own_host()),
             };
-            ranks.from_first(&[&token[..], address.as_bytes()].concat());
+            ranks.hear_first(&[&token[..], address.as_bytes()].concat());
             let first = first::First::new(listener, token, place.size, silence);
             Box::new(move || first.run(&stop, on_loss, end))
         } else {
-            let said = ranks.from_first(&[]);
+            let said = ranks.hear_first(&[]);
             let (given, address) = said.split_at_checked(token.len()).unwrap_or_default();
             token.copy_from_slice(given);
             let address = String::from_utf8_lossy(address);

@@ -1,6 +1,7 @@
 //! Ranks that are threads of this process, each with a simulated GPU: what the applications compute, without MPI.
 
 use std::io::Write;
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Barrier, Mutex};
@@ -75,12 +76,12 @@ impl Ranks for Threads<'_> {
             .fold(number, f64::max)
     }
 
-    fn from_first(&self, said: &[u8]) -> Vec<u8> {
+    fn hear_first(&self, said: &[u8]) -> Vec<u8> {
         self.exchange(said).swap_remove(0)
     }
 
-    fn from_first_of_host(&self, said: &[u8]) -> Vec<u8> {
-        self.from_first(said)
+    fn hear_first_of_host(&self, said: &[u8]) -> Vec<u8> {
+        self.hear_first(said)
     }
 }
 
@@ -199,12 +200,12 @@ fn parts_that_do_not_fit_are_refused() {
         made.err().unwrap().to_string()
     };
     assert!(refused(vec![0..1, 1..2]).starts_with("an exchange of parts: 2 parts for 1 ranks"));
-    let odd = Partitioned::<u8>::zeroed(&vm(), &Alone, "bytes", vec![0..8])
+    let odd = Partitioned::<u8>::zeroed(&vm(), &Alone, "bytes", iter::once(0..8).collect())
         .err()
         .unwrap();
     assert!(odd.to_string().contains("elements of 1 bytes are no words"), "{odd}");
     // A part that does not begin at the beginning is found when it is gathered.
-    let array = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", vec![1..3]).unwrap();
+    let array = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", iter::once(1..3).collect()).unwrap();
     let text = array.gather(&Alone).err().unwrap().to_string();
     assert!(text.contains("rank 0 is 1..3, behind one that ends at 0"), "{text}");
     let outside = apps::bfs(&vm(), &Alone, graph().csr(), u32::MAX, Placement::Fetch)
