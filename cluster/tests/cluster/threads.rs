@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Barrier, Mutex};
 
-use gpuvm::{Placement, SimulatedGpu, Vm};
+use gpuvm::{MemoryNodes, Placement, Rdma, SimulatedGpu, Vm};
 use gpuvm_cluster::apps::{self, Ran, Table};
 use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, shared};
 use gpuvm_workloads::apps::EmbeddingShape;
@@ -107,9 +107,13 @@ fn on<R: Send>(size: usize, work: impl Fn(&Vm, &dyn Ranks) -> R + Sync) -> Vec<R
     })
 }
 
-/// Frames for less than the graph.
+/// Frames for less than the graph. `GPUVM_TEST_NODE=HOST:PORT` has regions at that memory node.
 fn vm() -> Vm {
     let vm = Vm::builder().gpu(SimulatedGpu::new().workers(1)).page_size(4096);
+    let vm = match std::env::var("GPUVM_TEST_NODE") {
+        Ok(node) if !node.is_empty() => vm.transport(Rdma::to(MemoryNodes::at([node]))),
+        _ => vm,
+    };
     vm.frame_memory(16 * 4096).build().unwrap()
 }
 
