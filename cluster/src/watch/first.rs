@@ -176,10 +176,10 @@ impl First {
 
 /// The rank that says hello, with its process and host; none where the token is another one.
 fn read_hello(hello: &[u8], token: &Token) -> Option<(usize, (u32, String))> {
-    let (given, rest) = hello
-        .split_at_checked(token.len())
-        .filter(|(given, _)| given == token)?;
-    debug_assert_eq!(given, token);
+    let (given, rest) = hello.split_at_checked(token.len())?;
+    if given != token {
+        return None;
+    }
     let (rank, rest) = rest.split_first_chunk::<4>()?;
     let (process, host) = rest.split_first_chunk::<4>()?;
     let host = host.split(|&byte| byte == 0).next().unwrap_or_default();
