@@ -149,7 +149,7 @@ pub struct Common {
     pub watch_host: Option<String>,
 
     /// How many seconds a rank may be silent before the job ends.
-    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub silence: u64,
 }
 

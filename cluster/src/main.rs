@@ -1,5 +1,9 @@
 //! `gpuvm-mpi`: applications over the ranks that `mpirun` or `srun` starts.
 
+#[cfg_attr(
+    not(feature = "mpi"),
+    expect(dead_code, reason = "a program without MPI reads options and runs nothing")
+)]
 mod args;
 #[cfg(feature = "mpi")]
 mod run;
