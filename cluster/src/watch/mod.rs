@@ -132,8 +132,8 @@ impl Watch {
         let is_one_host = ranks.sum(u64::from(place.of_host != place.size)) == 0;
         let done = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&done);
-        let mut token = Token::default();
         let work: Box<dyn FnOnce() + Send> = if place.rank == 0 {
+            let mut token = Token::default();
             getrandom::fill(&mut token).map_err(|error| failed("draw a token")(io::Error::other(error)))?;
             let listener = TcpListener::bind(if is_one_host { "127.0.0.1:0" } else { "0.0.0.0:0" });
             let listener = listener.map_err(failed("listen"))?;
@@ -149,9 +149,10 @@ impl Watch {
             Box::new(move || first.run(&stop, on_loss, end))
         } else {
             let said = ranks.hear_first(&[]);
-            let (given, address) = said.split_at_checked(token.len()).unwrap_or_default();
-            token.copy_from_slice(given);
-            let address = String::from_utf8_lossy(address);
+            let Some((token, address)) = said.split_first_chunk() else {
+                return Err(failed("hear from rank 0 where it is")(ErrorKind::InvalidData.into()));
+            };
+            let (token, address) = (*token, String::from_utf8_lossy(address));
             let other = other::Other::connect(&address, token, place, silence);
             let other = other.map_err(|source| failed(&format!("reach rank 0 at {address}"))(source))?;
             Box::new(move || {

@@ -109,7 +109,8 @@ fn on<R: Send>(size: usize, work: impl Fn(&Vm, &dyn Ranks) -> R + Sync) -> Vec<R
 
 /// Frames for less than the graph. `GPUVM_TEST_NODE=HOST:PORT` has regions at that memory node.
 fn vm() -> Vm {
-    let vm = Vm::builder().gpu(SimulatedGpu::new().workers(1)).page_size(4096);
+    let gpu = SimulatedGpu::new().workers(1).memory(64 << 20);
+    let vm = Vm::builder().gpu(gpu).page_size(4096);
     let vm = match std::env::var("GPUVM_TEST_NODE") {
         Ok(node) if !node.is_empty() => vm.transport(Rdma::to(MemoryNodes::at([node]))),
         _ => vm,
