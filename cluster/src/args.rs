@@ -160,7 +160,7 @@ pub enum RankGpu {
     Simulated,
     /// An NVIDIA GPU whose ordinal is the rank's number on its host.
     OfRank,
-    /// The same for all.
+    /// One GPU for all ranks, as each of them sees it.
     Given(Gpu),
 }
 

@@ -375,6 +375,28 @@ pub enum Body {
     },
 }
 
+impl Body {
+    /// Its number on the wire.
+    fn kind(&self) -> u16 {
+        match self {
+            Body::Hello(_) => 1,
+            Body::Grant { .. } => 2,
+            Body::Release { .. } => 3,
+            Body::Seal { .. } => 4,
+            Body::Leave { .. } => 5,
+            Body::Ping => 6,
+            Body::Goodbye => 7,
+            Body::Rejoin { .. } => 8,
+            Body::Share { .. } => 9,
+            Body::Attach { .. } => 10,
+            Body::Done { .. } => 16,
+            Body::Granted { .. } => 17,
+            Body::Refused { .. } => 18,
+            Body::Shared { .. } => 19,
+        }
+    }
+}
+
 /// A message of the control connection. An answer has its request's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -459,55 +481,29 @@ impl Message {
         let mut bytes = begin();
         bytes[8..16].copy_from_slice(&self.request.to_le_bytes());
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        let kind: u16 = match &self.body {
+        match &self.body {
             Body::Hello(name) => {
                 // At most NAME_BYTES, which is below 256.
                 put(16, &[name.as_str().len() as u8]);
                 put(17, name.as_str().as_bytes());
-                1
             }
             Body::Grant { bytes, access } => {
+                let access = match access {
+                    GrantAccess::ReadOnly => 1,
+                    GrantAccess::ReadWrite => 2,
+                };
                 put(16, &bytes.to_le_bytes());
-                put(
-                    24,
-                    &[match access {
-                        GrantAccess::ReadOnly => 1,
-                        GrantAccess::ReadWrite => 2,
-                    }],
-                );
-                2
+                put(24, &[access]);
             }
-            Body::Release { grant } => {
-                put(16, &grant.to_le_bytes());
-                3
-            }
-            Body::Seal { grant } => {
-                put(16, &grant.to_le_bytes());
-                4
-            }
-            Body::Share { grant } => {
-                put(16, &grant.to_le_bytes());
-                9
-            }
-            Body::Attach { key } => {
-                put(16, key);
-                10
-            }
-            Body::Leave { queue } => {
-                put(16, &queue.to_le_bytes());
-                5
-            }
+            Body::Release { grant } | Body::Seal { grant } | Body::Share { grant } => put(16, &grant.to_le_bytes()),
+            Body::Attach { key } | Body::Shared { key } => put(16, key),
+            Body::Leave { queue } => put(16, &queue.to_le_bytes()),
             Body::Rejoin { queue, packet } => {
                 put(16, &queue.to_le_bytes());
                 put(20, &(packet & 0xff_ffff).to_le_bytes());
-                8
             }
-            Body::Ping => 6,
-            Body::Goodbye => 7,
-            Body::Done { free } => {
-                put(16, &free.to_le_bytes());
-                16
-            }
+            Body::Ping | Body::Goodbye => {}
+            Body::Done { free } => put(16, &free.to_le_bytes()),
             Body::Granted {
                 grant,
                 address,
@@ -520,19 +516,13 @@ impl Message {
                 put(32, &bytes.to_le_bytes());
                 put(40, &rkey.to_le_bytes());
                 put(48, &free.to_le_bytes());
-                17
-            }
-            Body::Shared { key } => {
-                put(16, key);
-                19
             }
             Body::Refused { reason, detail } => {
                 put(16, &[reason.code()]);
                 put(24, &detail.to_le_bytes());
-                18
             }
-        };
-        put(6, &kind.to_le_bytes());
+        }
+        put(6, &self.body.kind().to_le_bytes());
         bytes
     }
 }

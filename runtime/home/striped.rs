@@ -84,7 +84,7 @@ impl NodeMemory {
         })
     }
 
-    /// The same of what others have filled, sealed and shared: keys of the stripes, in their order.
+    /// Read-only memory for `bytes` bytes that others have filled, sealed and shared, striped as they have it: keys of the stripes, in their order.
     pub fn attached(
         nodes: &[Arc<NodeClient>],
         bytes: u64,

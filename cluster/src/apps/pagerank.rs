@@ -1,5 +1,6 @@
 //! PageRank.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use gpuvm::{Placement, Vm};
@@ -36,10 +37,7 @@ pub fn pagerank(
     let parts = parts(csr, place.size);
     let mine = parts[place.rank].clone();
     let values = Partitioned::<f32>::zeroed(vm, ranks, "ranks", parts.clone())?;
-    let degrees: Vec<f32> = csr.offsets()[mine.start..=mine.end]
-        .windows(2)
-        .map(|ends| (ends[1] - ends[0]).max(1) as f32)
-        .collect();
+    let degrees = degrees(csr, &mine);
     let (base, damping) = ((1.0 - DAMPING as f32) / vertices as f32, DAMPING as f32);
     let mut own = vec![1.0 / vertices as f32; mine.len()];
     let mut all = vec![0.0f32; vertices];
@@ -90,4 +88,10 @@ pub fn pagerank(
         set_up,
         elapsed,
     })
+}
+
+/// What a vertex's rank is divided by, for these vertices: one that has no neighbours gives its rank to none.
+fn degrees(csr: &Csr, vertices: &Range<usize>) -> Vec<f32> {
+    let ends = csr.offsets()[vertices.start..=vertices.end].windows(2);
+    ends.map(|ends| (ends[1] - ends[0]).max(1) as f32).collect()
 }
