@@ -120,7 +120,9 @@ pub use local_home::HostHome;
 pub use plan::Loan;
 pub use precompiled::{DeviceCode, Use};
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
-pub use region::{Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth};
+pub use region::{
+    Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth, SharedRegion,
+};
 pub use scope::{Scope, ScopedRegion};
 pub use settings::{
     CudaGpu, Gpu, MemoryNodes, Mlx5, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft, Transport,

@@ -37,7 +37,7 @@ mod stripes;
 
 pub use advice::Advice;
 use advice::Advised;
-pub use builder::{Integrity, RegionBuilder};
+pub use builder::{Integrity, RegionBuilder, SharedRegion};
 pub use handle::{DirtyPage, RawRegion, Region};
 pub use health::{HomeHealth, RegionHealth};
 pub(crate) use nodes::Moved;

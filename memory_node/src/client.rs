@@ -18,7 +18,7 @@ use crate::memory::Buffer;
 use crate::protocol::{Accept, Body, ConnectRequest, GrantAccess, MESSAGE_BYTES, Message, Name, Proof, Reason};
 use crate::verbs::{Channel, CompletionQueue, Context, Domain, Event, Id, JoinQueue, VerbsQueue, Waker};
 
-pub use grant::Grant;
+pub use grant::{Grant, ShareKey};
 pub use options::ClientOptions;
 use parking_lot::{Condvar, Mutex};
 pub(crate) use service::Inner;

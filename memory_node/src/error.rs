@@ -278,6 +278,11 @@ impl fmt::Display for Refusal {
             Reason::EmptyGrant => write!(out, "a grant has at least one byte"),
             Reason::NoSuchGrant => write!(out, "it has no such grant of this client"),
             Reason::NotReadOnly => write!(out, "the grant was not asked for as read-only, or it is sealed"),
+            Reason::NotSealed => write!(out, "only a read-only grant that was sealed can be shared"),
+            Reason::NotShared => write!(
+                out,
+                "nothing is shared by this key there, or whoever shared it has gone: share it again"
+            ),
             Reason::MemoryLocked => write!(
                 out,
                 "it may lock {detail} bytes of memory only; raise its RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=)"

@@ -17,7 +17,10 @@
 //! libibverbs and librdmacm are loaded at run time. Without them everything compiles and starts, and
 //! [`NodeError::LibraryMissing`] says what to install.
 //!
-//! **What the node protects from.** Each session has a protection domain of its own, so a key of one client is refused to
+//! Clients share memory for reading: one fills and seals a grant and tells the others its [`ShareKey`] ([`Grant::share`]), by which
+//! they get it too, each with a key for RDMA of its own ([`NodeClient::attach`]).
+//!
+//! **What the node protects from.** Each session has a protection domain of its own, so a key for RDMA of one client is refused to
 //! all others. A secret is proved, never sent: the node answers the first connection request by a rejection with a
 //! random challenge, and takes a second one that carries a keyed digest (HMAC-SHA256) over the challenge and both ends'
 //! addresses; a challenge is good for one request, so a recorded one is worth nothing, and the node proves in its answer
@@ -41,7 +44,7 @@ mod server;
 mod verbs;
 
 pub use access::Network;
-pub use client::{ClientOptions, Grant, NodeClient};
+pub use client::{ClientOptions, Grant, NodeClient, ShareKey};
 pub use error::{NodeError, Refusal};
 pub use link::QueueLink;
 pub use memory::Backing;

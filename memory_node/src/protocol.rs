@@ -13,7 +13,9 @@
 //! message (96 bytes): 0 u32 magic  4 u16 version  6 u16 kind  8 u64 request number  16.. body
 //! ```
 
-use std::fmt;
+mod reasons;
+
+pub use reasons::Reason;
 
 /// Version of everything in this file.
 pub const VERSION: u16 = 1;
@@ -71,82 +73,6 @@ pub enum GrantAccess {
     ReadOnly,
     /// Read, write, atomics.
     ReadWrite,
-}
-
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// Why a node refused.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason {
-            $($(#[$doc])* $name,)*
-            /// A code that this version does not know.
-            Unknown(u8),
-        }
-
-        impl Reason {
-            /// Its code on the wire.
-            pub fn code(self) -> u8 {
-                match self {
-                    $(Reason::$name => $code,)*
-                    Reason::Unknown(code) => code,
-                }
-            }
-
-            /// The reason of a code.
-            pub fn from_code(code: u8) -> Reason {
-                match code {
-                    $($code => Reason::$name,)*
-                    code => Reason::Unknown(code),
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// A secret must be proved; the challenge comes with it.
-    SecretNeeded = 1,
-    /// The proof is wrong, or its challenge was used or is too old.
-    WrongSecret = 2,
-    /// The address is not on the allow-list.
-    NotAllowed = 3,
-    /// No room for another client; the detail is how many there may be.
-    ClientsMax = 4,
-    /// Another version of the protocol; the detail is the node's.
-    WrongVersion = 5,
-    /// No session has this token.
-    UnknownSession = 6,
-    /// No room for another queue pair; the detail is how many a client may have.
-    QueuesMax = 7,
-    /// The request cannot be read.
-    Malformed = 8,
-    /// The node is stopping.
-    Stopping = 9,
-    /// The node could not make what the connection needs; the detail is an errno.
-    OutOfResources = 10,
-    /// More than the client may have; the detail is what is left of it in bytes.
-    ClientCapacity = 11,
-    /// No free piece is long enough; the detail is the longest in bytes.
-    PoolFull = 12,
-    /// Too many grants; the detail is how many a client may have.
-    GrantsMax = 13,
-    /// A grant of no bytes.
-    EmptyGrant = 14,
-    /// The grant is not this client's, or was given back.
-    NoSuchGrant = 15,
-    /// Only an unsealed read-only grant can be sealed.
-    NotReadOnly = 16,
-    /// RLIMIT_MEMLOCK of the node; the detail is the limit in bytes.
-    MemoryLocked = 17,
-    /// The node's device did not register the memory; the detail is an errno.
-    RegisterFailed = 18,
-}
-
-impl fmt::Display for Reason {
-    /// As a label of a metric.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{self:?}")
-    }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -391,6 +317,16 @@ pub enum Body {
         /// Its number.
         grant: u64,
     },
+    /// Client: whoever has the key that you give me may read the grant.
+    Share {
+        /// Its number.
+        grant: u64,
+    },
+    /// Client: let me read what is shared by this key.
+    Attach {
+        /// The key.
+        key: Nonce,
+    },
     /// Client: my queue pair leaves.
     Leave {
         /// The number of the client's queue pair.
@@ -407,12 +343,12 @@ pub enum Body {
     Ping,
     /// Either: I leave, on purpose.
     Goodbye,
-    /// Node: done, to all but `Grant` and `Seal`.
+    /// Node: done, to all but `Grant`, `Seal`, `Share` and `Attach`.
     Done {
         /// What the client may still get, in bytes.
         free: u64,
     },
-    /// Node: the grant, to `Grant` and `Seal`.
+    /// Node: the grant, to `Grant`, `Seal` and `Attach`.
     Granted {
         /// Its number.
         grant: u64,
@@ -425,6 +361,11 @@ pub enum Body {
         /// What the client may still get, in bytes.
         free: u64,
     },
+    /// Node: the key of what is shared, to `Share`.
+    Shared {
+        /// Nobody guesses it.
+        key: Nonce,
+    },
     /// Node: no.
     Refused {
         /// Why.
@@ -432,6 +373,28 @@ pub enum Body {
         /// A number that belongs to it.
         detail: u64,
     },
+}
+
+impl Body {
+    /// Its number on the wire.
+    fn kind(&self) -> u16 {
+        match self {
+            Body::Hello(_) => 1,
+            Body::Grant { .. } => 2,
+            Body::Release { .. } => 3,
+            Body::Seal { .. } => 4,
+            Body::Leave { .. } => 5,
+            Body::Ping => 6,
+            Body::Goodbye => 7,
+            Body::Rejoin { .. } => 8,
+            Body::Share { .. } => 9,
+            Body::Attach { .. } => 10,
+            Body::Done { .. } => 16,
+            Body::Granted { .. } => 17,
+            Body::Refused { .. } => 18,
+            Body::Shared { .. } => 19,
+        }
+    }
 }
 
 /// A message of the control connection. An answer has its request's number.
@@ -473,6 +436,12 @@ impl Message {
             4 => Body::Seal {
                 grant: u64_at(bytes, 16),
             },
+            9 => Body::Share {
+                grant: u64_at(bytes, 16),
+            },
+            10 => Body::Attach {
+                key: array_at(bytes, 16),
+            },
             5 => Body::Leave {
                 queue: u32_at(bytes, 16),
             },
@@ -492,6 +461,9 @@ impl Message {
                 rkey: u32_at(bytes, 40),
                 free: u64_at(bytes, 48),
             },
+            19 => Body::Shared {
+                key: array_at(bytes, 16),
+            },
             18 => Body::Refused {
                 reason: Reason::from_code(bytes[16]),
                 detail: u64_at(bytes, 24),
@@ -509,47 +481,29 @@ impl Message {
         let mut bytes = begin();
         bytes[8..16].copy_from_slice(&self.request.to_le_bytes());
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        let kind: u16 = match &self.body {
+        match &self.body {
             Body::Hello(name) => {
                 // At most NAME_BYTES, which is below 256.
                 put(16, &[name.as_str().len() as u8]);
                 put(17, name.as_str().as_bytes());
-                1
             }
             Body::Grant { bytes, access } => {
+                let access = match access {
+                    GrantAccess::ReadOnly => 1,
+                    GrantAccess::ReadWrite => 2,
+                };
                 put(16, &bytes.to_le_bytes());
-                put(
-                    24,
-                    &[match access {
-                        GrantAccess::ReadOnly => 1,
-                        GrantAccess::ReadWrite => 2,
-                    }],
-                );
-                2
+                put(24, &[access]);
             }
-            Body::Release { grant } => {
-                put(16, &grant.to_le_bytes());
-                3
-            }
-            Body::Seal { grant } => {
-                put(16, &grant.to_le_bytes());
-                4
-            }
-            Body::Leave { queue } => {
-                put(16, &queue.to_le_bytes());
-                5
-            }
+            Body::Release { grant } | Body::Seal { grant } | Body::Share { grant } => put(16, &grant.to_le_bytes()),
+            Body::Attach { key } | Body::Shared { key } => put(16, key),
+            Body::Leave { queue } => put(16, &queue.to_le_bytes()),
             Body::Rejoin { queue, packet } => {
                 put(16, &queue.to_le_bytes());
                 put(20, &(packet & 0xff_ffff).to_le_bytes());
-                8
             }
-            Body::Ping => 6,
-            Body::Goodbye => 7,
-            Body::Done { free } => {
-                put(16, &free.to_le_bytes());
-                16
-            }
+            Body::Ping | Body::Goodbye => {}
+            Body::Done { free } => put(16, &free.to_le_bytes()),
             Body::Granted {
                 grant,
                 address,
@@ -562,15 +516,13 @@ impl Message {
                 put(32, &bytes.to_le_bytes());
                 put(40, &rkey.to_le_bytes());
                 put(48, &free.to_le_bytes());
-                17
             }
             Body::Refused { reason, detail } => {
                 put(16, &[reason.code()]);
                 put(24, &detail.to_le_bytes());
-                18
             }
-        };
-        put(6, &kind.to_le_bytes());
+        }
+        put(6, &self.body.kind().to_le_bytes());
         bytes
     }
 }

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, StripeDesc};
-use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError};
+use gpuvm_memory_node::{Grant, GrantAccess, NodeClient, NodeError, ShareKey};
 use parking_lot::Mutex;
 
 use super::{FileSpan, Home, HostPages, Reach, Ways, stripe, unmoved};
@@ -82,6 +82,35 @@ impl NodeMemory {
             grants: grants.collect::<Result<_, _>>()?,
             stripes,
         })
+    }
+
+    /// Read-only memory for `bytes` bytes that others have filled, sealed and shared, striped as they have it: keys of the stripes, in their order.
+    pub fn attached(
+        nodes: &[Arc<NodeClient>],
+        bytes: u64,
+        page_bytes: u64,
+        keys: &[ShareKey],
+    ) -> Result<Self, NodeError> {
+        let (stripes, sizes) = Striping::over(bytes.div_ceil(page_bytes), nodes.len() as u64, page_bytes);
+        let mut grants = Vec::new();
+        for ((node, pages), key) in nodes.iter().zip(sizes).zip(keys) {
+            let grant = node.attach(key)?;
+            let (wanted, granted) = (pages * page_bytes, grant.bytes());
+            if granted < wanted {
+                return Err(NodeError::OutOfBounds {
+                    offset: 0,
+                    bytes: wanted,
+                    granted,
+                });
+            }
+            grants.push(grant);
+        }
+        Ok(Self { grants, stripes })
+    }
+
+    /// The keys by which others read the stripes, which are sealed.
+    pub fn share(&self) -> Result<Vec<ShareKey>, NodeError> {
+        self.grants.iter().map(Grant::share).collect()
     }
 
     /// Bytes of a stripe.

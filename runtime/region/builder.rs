@@ -4,6 +4,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use bytemuck::Pod;
 use gpuvm_gpu::DeviceMemory;
+use gpuvm_memory_node::NodeClient;
 
 use super::{Placement, Plan, Region, RegionInner, RegionPlace, guard::checksum, nodes::Spread};
 use crate::{
@@ -13,8 +14,10 @@ use crate::{
     plan::TransportKind,
 };
 
+mod share;
 mod sources;
 
+pub use share::SharedRegion;
 use sources::Data;
 
 /// A region to be: name and kind first, then the data, which says how long it is.
@@ -287,8 +290,19 @@ impl<E> RegionBuilder<E> {
             NodeMemory::zeroed(nodes, bytes, self.page_size(), self.read_only)
                 .doing(|| format!("getting memory for region `{}`", self.label()))
         };
-        let mut nodes: Vec<_> = self.place.gpu.nodes().iter().map(|node| node.session()).collect();
-        let pages = usize::try_from(bytes.div_ceil(self.page_size())).unwrap_or(usize::MAX);
+        let mut nodes = self.sessions()?;
+        let memory = at(&nodes)?;
+        if self.replicas == 1 {
+            return Ok((memory, None));
+        }
+        nodes.rotate_left(1);
+        Ok((memory, Some(at(&nodes)?)))
+    }
+
+    /// The sessions with the nodes, of which those that hold any of it are there.
+    fn sessions(&self) -> Result<Vec<Arc<NodeClient>>> {
+        let nodes: Vec<_> = self.place.gpu.nodes().iter().map(|node| node.session()).collect();
+        let pages = usize::try_from(self.bytes().div_ceil(self.page_size())).unwrap_or(usize::MAX);
         let spread = Spread {
             stripes: nodes.len().min(pages),
             nodes: nodes.len(),
@@ -303,12 +317,7 @@ impl<E> RegionBuilder<E> {
                 there.doing(|| format!("getting memory for region `{}`", self.label()))?;
             }
         }
-        let memory = at(&nodes)?;
-        if self.replicas == 1 {
-            return Ok((memory, None));
-        }
-        nodes.rotate_left(1);
-        Ok((memory, Some(at(&nodes)?)))
+        Ok(nodes)
     }
 
     fn finish_at_nodes(

@@ -66,6 +66,11 @@ impl RegionInner {
         self.own.homes.get(row)?.home.at_nodes()?.with(ask)
     }
 
+    /// Asks about its memory at nodes; none where it lies elsewhere.
+    pub fn node_memory<R>(&self, ask: impl FnOnce(&mut NodeMemory) -> R) -> Option<R> {
+        self.home().at_nodes()?.with(ask)
+    }
+
     pub fn is_at_nodes(&self) -> bool {
         self.home().at_nodes().is_some()
     }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Adjust, PAGE_WORDS, compare, refused, simulated_gpu, small, with_causes};
-use gpuvm::{Buffer, Integrity, Launch, LaunchConfig, Module, Region, Vm};
+use gpuvm::{Buffer, Integrity, Launch, LaunchConfig, Module, Region, SharedRegion, Vm};
 
 /// Each lane writes its elements lap by lap: element `i` holds `lap * size + i`. What was written for sure is in `ledger`,
 /// which is not paged.
@@ -122,6 +122,49 @@ fn laps_of_two_gpus_are_whole_at_one_home() {
         .sync()
         .unwrap_or_else(|error| panic!("{}", with_causes(&error)));
     compare(&second.to_vec().unwrap(), &after(last(2) - 1, words as u32)).unwrap();
+}
+
+#[test]
+fn a_region_is_read_by_all_that_attach() {
+    let made = || {
+        small(8)
+            .build()
+            .unwrap_or_else(|error| panic!("{}", with_causes(&error)))
+    };
+    let values: Vec<u32> = (0..16 * PAGE_WORDS as u32 - 5).map(|i| i * 3 + 1).collect();
+    let first = made();
+    let filled = first.region::<u32>().name("filled").read_only();
+    let filled = filled.from_slice(&values).unwrap();
+    if first.memory_nodes().is_empty() {
+        let refusal = filled.share().unwrap_err().to_string();
+        assert!(refusal.contains("it lies on this host"), "{refusal}");
+        return;
+    }
+    let shared = filled.share().unwrap();
+    let shared = SharedRegion::from_bytes(&shared.to_bytes()).unwrap();
+    let (second, third) = (made(), made());
+    let attached = [&second, &third].map(|vm| (vm, must(vm.region::<u32>().name("attached").attach(&shared))));
+    // Who filled it leaves, and others have its queue pairs' place.
+    filled.close().unwrap();
+    drop(first);
+    for (vm, region) in &attached {
+        let module = vm.compile("laps.cu", SOURCE, &KERNELS).unwrap();
+        let out = vm.buffer::<u32>(values.len() as u64).unwrap();
+        let launch = module
+            .kernel("gather")
+            .unwrap()
+            .launch(LaunchConfig::new(2, 64), (region, &out));
+        launch.unwrap().sync().unwrap();
+        compare(&out.to_vec().unwrap(), &values).unwrap();
+        compare(&region.to_vec().unwrap(), &values).unwrap();
+        assert!(region.is_read_only());
+    }
+    let other = second.region::<u64>().attach(&shared).err().unwrap().to_string();
+    assert!(other.contains("elements of 4 bytes, and these have 8"), "{other}");
+    drop(attached);
+    let gone = second.region::<u32>().attach(&shared);
+    let gone = with_causes(&gone.err().expect("the memory has gone with its last reader"));
+    assert!(gone.contains("nothing is shared by this key"), "{gone}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Memory at a node, and copies by the host to and from it.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use super::{GRANT_BYTES_PER_SECOND, NodeClient, PIECE, PIECE_BYTES, PIECES, Piece};
 use crate::error::{NodeError, Refusal};
-use crate::protocol::{Body, GrantAccess};
+use crate::protocol::{Body, GrantAccess, NONCE_BYTES};
 use crate::verbs::{CompletionStatus, Request};
 
 /// Host memory that a copy fills or takes.
@@ -138,6 +139,38 @@ impl Grant {
     }
 }
 
+/// Names sealed memory of a node for other clients of that node. It is a secret of those who may read it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ShareKey(pub [u8; NONCE_BYTES]);
+
+impl fmt::Debug for ShareKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever has it reads the memory.
+        out.write_str("ShareKey")
+    }
+}
+
+impl Grant {
+    /// Lets other clients read this grant, which was sealed: those that have the key, by [`NodeClient::attach`]. The memory stays until
+    /// the last of them has left, whoever filled it.
+    ///
+    /// # Errors
+    /// A grant that was not sealed; a session that is over.
+    pub fn share(&self) -> Result<ShareKey, NodeError> {
+        let limit = self.client.inner.options.timeout;
+        let asked = Body::Share { grant: self.number };
+        match self.client.ask(asked, "the key of a grant at the memory node", limit)? {
+            Body::Shared { key } => Ok(ShareKey(key)),
+            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
+                address: self.client.inner.address.clone(),
+                what: "share the grant",
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.client.unexpected(&other)),
+        }
+    }
+}
+
 impl Drop for Grant {
     fn drop(&mut self) {
         let limit = self.client.inner.options.timeout + Duration::from_secs(self.bytes / GRANT_BYTES_PER_SECOND);
@@ -151,6 +184,34 @@ impl Drop for Grant {
 }
 
 impl NodeClient {
+    /// Gets to read what another client of this node has filled, sealed and shared. It is sealed here too.
+    ///
+    /// # Errors
+    /// A key of nothing that is there; too little left for this client; a session that is over.
+    pub fn attach(self: &Arc<Self>, key: &ShareKey) -> Result<Grant, NodeError> {
+        let limit = self.inner.options.timeout + Duration::from_secs(self.inner.capacity / GRANT_BYTES_PER_SECOND);
+        match self.ask(Body::Attach { key: key.0 }, "shared memory of the memory node", limit)? {
+            Body::Granted {
+                grant,
+                address,
+                bytes,
+                rkey,
+                ..
+            } => {
+                let grant = Grant::new(self, grant, address, bytes, rkey, GrantAccess::ReadOnly);
+                // Relaxed: see `Grant::rkey`.
+                grant.sealed.store(true, Ordering::Relaxed);
+                Ok(grant)
+            }
+            Body::Refused { reason, detail } => Err(NodeError::GrantRefused {
+                address: self.inner.address.clone(),
+                what: "let this client read shared memory",
+                refusal: Refusal { reason, detail },
+            }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Moves bytes between a grant and host memory, in pieces, several in flight.
     fn copy(&self, grant: &Grant, offset: u64, mut copy: Copy<'_>) -> Result<(), NodeError> {
         let total = copy.bytes();

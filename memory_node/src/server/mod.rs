@@ -4,6 +4,7 @@ mod challenges;
 mod completions;
 mod node;
 mod session;
+mod shares;
 mod worker;
 
 use std::fmt;

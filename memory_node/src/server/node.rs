@@ -15,6 +15,7 @@ use accepting::{accept_queue, out_of_resources};
 use super::challenges::Challenges;
 use super::completions::Completions;
 use super::session::{Arrived, DataQueue, Session};
+use super::shares::Shares;
 use super::worker::{self, Done, Job, Lease};
 use super::{EVENTS_MAX, ServeOptions, Shared};
 
@@ -49,6 +50,7 @@ pub struct Node {
     /// When clients are looked after next.
     next_look: Instant,
     challenges: Challenges,
+    shares: Shares,
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
     worker: Option<JoinHandle<()>>,
@@ -85,6 +87,7 @@ impl Node {
             completions: Completions::default(),
             next_look: Instant::now(),
             challenges: Challenges::default(),
+            shares: Shares::default(),
             jobs: Some(jobs),
             done,
             worker: Some(worker),

@@ -58,6 +58,8 @@ pub struct Granted {
     pub lease: Option<Lease>,
     pub bytes: u64,
     pub sealable: bool,
+    /// Whether it was filled by this client and sealed.
+    pub is_sealed: bool,
 }
 
 /// What a client is told of a grant.
@@ -215,6 +217,7 @@ impl Session {
             bytes: lease.bytes(),
             lease: Some(lease),
             sealable,
+            is_sealed: false,
         };
         self.grants.insert(grant, granted);
         place

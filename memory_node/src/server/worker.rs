@@ -11,11 +11,11 @@ use crate::pool::Slice;
 use crate::protocol::Reason;
 use crate::verbs::{Domain, Region, RegionAccess};
 
-/// A grant's memory and its keys. Dropping it takes the keys back first, then the memory.
+/// A grant's memory and its keys. Dropping it takes the keys back first, then the memory, unless other leases share it.
 #[derive(Debug)]
 pub struct Lease {
     region: Option<Region>,
-    slice: Option<Slice>,
+    slice: Option<Arc<Slice>>,
     shared: Arc<Shared>,
 }
 
@@ -26,7 +26,8 @@ impl Lease {
             .expect("only a lease that is dropped or failed has none")
     }
 
-    fn slice(&self) -> &Slice {
+    /// Its memory, for another client that may read it.
+    pub fn memory(&self) -> &Arc<Slice> {
         self.slice.as_ref().expect("taken in `drop` alone")
     }
 
@@ -35,15 +36,15 @@ impl Lease {
     }
 
     pub fn address(&self) -> u64 {
-        self.slice().pointer() as u64
+        self.memory().pointer() as u64
     }
 
     pub fn bytes(&self) -> u64 {
-        self.slice().bytes()
+        self.memory().bytes()
     }
 
     fn register(&mut self, domain: &Arc<Domain>, access: RegionAccess) -> Result<(), NodeError> {
-        let slice = self.slice();
+        let slice = self.memory();
         // SAFETY: the slice is released after the region, see `drop`; no reference points into it.
         let region = unsafe { Region::register(domain, slice.pointer(), slice.bytes() as usize, access) }?;
         self.region = Some(region);
@@ -74,6 +75,13 @@ pub enum Job {
         request: u64,
         domain: Arc<Domain>,
         slice: Slice,
+    },
+    /// Makes a key of another client's for what is shared, which allows READ alone.
+    Attach {
+        session: u64,
+        request: u64,
+        domain: Arc<Domain>,
+        slice: Arc<Slice>,
     },
     /// Takes the key that allows WRITE back and makes one that does not.
     Seal {
@@ -143,6 +151,16 @@ pub fn run(jobs: &Receiver<Job>, done: &Sender<Done>, shared: &Arc<Shared>) {
                 request,
                 made: make(&domain, slice, shared),
             }),
+            Job::Attach {
+                session,
+                request,
+                domain,
+                slice,
+            } => Some(Done::Made {
+                session,
+                request,
+                made: lease(&domain, slice, shared, RegionAccess::RemoteRead),
+            }),
             Job::Seal {
                 session,
                 request,
@@ -181,12 +199,22 @@ fn make(domain: &Arc<Domain>, mut slice: Slice, shared: &Arc<Shared>) -> Result<
     if !slice.zero_unless(|| shared.is_stopping()) {
         return Err((Reason::Stopping, 0));
     }
+    lease(domain, Arc::new(slice), shared, RegionAccess::RemoteAll)
+}
+
+/// A lease of memory whose content is the client's to see.
+fn lease(
+    domain: &Arc<Domain>,
+    slice: Arc<Slice>,
+    shared: &Arc<Shared>,
+    access: RegionAccess,
+) -> Result<Lease, Failure> {
     let mut lease = Lease {
         region: None,
         slice: Some(slice),
         shared: Arc::clone(shared),
     };
-    let registered = lease.register(domain, RegionAccess::RemoteAll);
+    let registered = lease.register(domain, access);
     registered.map_err(|error| {
         tracing::warn!(
             error = &error as &dyn std::error::Error,

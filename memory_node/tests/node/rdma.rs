@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gpuvm_memory_node::protocol::Reason;
 use gpuvm_memory_node::{
     ClientOptions, CompletionStatus, Grant, GrantAccess, HostQueue, NodeClient, NodeError, Request, ServeOptions,
+    ShareKey,
 };
 
 use crate::common::{
@@ -300,4 +301,52 @@ fn capacities_are_kept() {
     assert_eq!(refusal(first.connect_queue(&queue)).0, Reason::QueuesMax);
     drop(one);
     first.connect_queue(&queue).unwrap();
+}
+
+#[test]
+fn a_sealed_grant_is_read_by_those_who_have_its_key() {
+    let Some(device) = device() else { return };
+    let (node, address) = node(options(&device));
+    let clients = [client(&address), client(&address), client(&address)];
+    let grant = clients[0].grant(2 * MIB, GrantAccess::ReadOnly).unwrap();
+    let wanted = pattern(3, (2 * MIB) as usize);
+    grant.write(0, &wanted).unwrap();
+    let refused = |shared: Result<(), NodeError>, wanted: Reason| match shared {
+        Err(NodeError::GrantRefused { refusal, .. }) if refusal.reason == wanted => {}
+        other => panic!("{other:?}"),
+    };
+    refused(grant.share().map(drop), Reason::NotSealed);
+    let other = clients[0].grant(4096, GrantAccess::ReadWrite).unwrap();
+    refused(other.share().map(drop), Reason::NotSealed);
+    grant.seal().unwrap();
+    let key = grant.share().unwrap();
+    assert_eq!(grant.share().unwrap(), key);
+    refused(clients[1].attach(&ShareKey([7; 16])).map(drop), Reason::NotShared);
+    let free = node.metrics().free_bytes;
+    let attached = [&clients[1], &clients[2]].map(|client| client.attach(&key).unwrap());
+    assert_eq!(node.metrics().free_bytes, free, "it takes no memory");
+    // Who filled it leaves.
+    drop(grant);
+    assert_eq!(node.metrics().free_bytes, free);
+    for (client, grant) in clients[1..].iter().zip(&attached) {
+        let mut seen = vec![0; wanted.len()];
+        grant.read(0, &mut seen).unwrap();
+        assert!(seen == wanted);
+        assert!(matches!(grant.write(0, &[1]), Err(NodeError::Sealed)));
+        // What is attached is not this client's to hand on.
+        refused(grant.share().map(drop), Reason::NotSealed);
+        let own = joined(client);
+        assert_eq!(status(&own.queue, read_at(grant, MIB), 4096), CompletionStatus::SUCCESS);
+        let refused = joined(client);
+        let written = status(&refused.queue, write_at(grant, 0), 4096);
+        assert_eq!(written, CompletionStatus::REMOTE_ACCESS);
+    }
+    // A key for RDMA is of one client.
+    let foreign = joined(&clients[2]);
+    let read = status(&foreign.queue, read_at(&attached[0], 0), 4096);
+    assert_eq!(read, CompletionStatus::REMOTE_ACCESS);
+    drop(foreign);
+    drop(attached);
+    eventually("the memory comes back", || node.metrics().free_bytes == free + 2 * MIB);
+    refused(clients[1].attach(&key).map(drop), Reason::NotShared);
 }

@@ -79,7 +79,7 @@ impl<E> RegionBuilder<E> {
         Ok(Data::Pages(map))
     }
 
-    fn refused(&self, reason: String) -> Error {
+    pub(super) fn refused(&self, reason: String) -> Error {
         Error::Region {
             region: self.label(),
             reason,

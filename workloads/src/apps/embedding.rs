@@ -4,9 +4,10 @@
 //! Cloud Serving Systems with YCSB, 2010). The k-th popular row lies anywhere, so that popular rows share no pages. Values are small whole
 //! numbers: sums have one result in any order.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
-use gpuvm::{Buffer, Kernel};
+use gpuvm::{Buffer, Kernel, LaunchConfig};
 use rand_chacha::rand_core::Rng;
 use rayon::prelude::*;
 
@@ -51,6 +52,45 @@ impl EmbeddingShape {
         }
     }
 
+    /// Whether there is such a table, and room for it and its ids.
+    ///
+    /// # Errors
+    /// [`AppError::Input`] for a shape past its limits or this machine's memory.
+    pub fn check(&self) -> Result<(), AppError> {
+        if let Some(fault) = self.fault() {
+            let what = format!("an embedding table of {self:?}: {fault}");
+            return Err(AppError::Input { what });
+        }
+        require_memory(4 * (self.rows * self.columns + self.bags * self.bag_ids))
+    }
+
+    /// Four neighbouring columns of the table, counted row by row.
+    pub fn quad(&self, at: u64) -> [f32; 4] {
+        let quads = self.columns / 4;
+        let value = |row: u64, column: u64| ((row * 2_654_435_761 + column * 40_503) >> 13 & 0xff) as f32;
+        [0, 1, 2, 3].map(|k| value(at / quads, at % quads * 4 + k))
+    }
+
+    /// The ids of some bags, which the seed names, one bag after the other. A bag has its own random numbers: neither the number of cores
+    /// matters, nor which other bags are asked for.
+    pub fn ids(&self, seed: u64, bags: Range<u64>) -> Vec<u32> {
+        // Ranks by the inverse of the law's integral, from 1 to `rows` + 1.
+        let rest = 1.0 - EXPONENT;
+        let all = ((self.rows + 1) as f64).powf(rest) - 1.0;
+        let mut ids = vec![0; ((bags.end - bags.start) * self.bag_ids) as usize];
+        let chunks = ids.par_chunks_mut(self.bag_ids as usize).enumerate();
+        chunks.for_each(|(bag, ids)| {
+            let mut random = stream(seed, bags.start + bag as u64);
+            ids.fill_with(|| {
+                let uniform = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+                let rank = (uniform * all + 1.0).powf(rest.recip()) as u64;
+                let rank = rank.clamp(1, self.rows);
+                (u128::from(rank) * u128::from(APART) % u128::from(self.rows)) as u32
+            });
+        });
+        ids
+    }
+
     /// Why there is no such table.
     fn fault(&self) -> Option<&'static str> {
         let quads = (self.columns / 4).checked_mul(self.rows.max(self.bags));
@@ -82,18 +122,12 @@ impl Embedding {
     /// # Errors
     /// [`AppError::Input`] for a shape past its limits or this machine's memory.
     pub fn new(shape: EmbeddingShape, seed: u64) -> Result<Self, AppError> {
-        if let Some(fault) = shape.fault() {
-            let what = format!("an embedding table of {shape:?}: {fault}");
-            return Err(AppError::Input { what });
-        }
-        require_memory(4 * (shape.rows * shape.columns + shape.bags * shape.bag_ids))?;
-        let quads = shape.columns / 4;
-        let value = |row: u64, column: u64| ((row * 2_654_435_761 + column * 40_503) >> 13 & 0xff) as f32;
-        let quad = |at: u64| [0, 1, 2, 3].map(|k| value(at / quads, at % quads * 4 + k));
+        shape.check()?;
+        let quads = 0..shape.rows * (shape.columns / 4);
         Ok(Self {
             shape,
-            table: (0..shape.rows * quads).into_par_iter().map(quad).collect(),
-            ids: popular_ids(shape, seed),
+            table: quads.into_par_iter().map(|at| shape.quad(at)).collect(),
+            ids: shape.ids(seed, 0..shape.bags),
             expected: OnceLock::new(),
         })
     }
@@ -119,23 +153,13 @@ impl Embedding {
     }
 }
 
-/// The ids of all bags. A bag has its own random numbers, so that the number of cores does not matter.
-fn popular_ids(shape: EmbeddingShape, seed: u64) -> Vec<u32> {
-    // Ranks by the inverse of the law's integral, from 1 to `rows` + 1.
-    let rest = 1.0 - EXPONENT;
-    let all = ((shape.rows + 1) as f64).powf(rest) - 1.0;
-    let mut ids = vec![0; (shape.bags * shape.bag_ids) as usize];
-    let bags = ids.par_chunks_mut(shape.bag_ids as usize).enumerate();
-    bags.for_each(|(bag, ids)| {
-        let mut random = stream(seed, bag as u64);
-        ids.fill_with(|| {
-            let uniform = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-            let rank = (uniform * all + 1.0).powf(rest.recip()) as u64;
-            let rank = rank.clamp(1, shape.rows);
-            (u128::from(rank) * u128::from(APART) % u128::from(shape.rows)) as u32
-        });
-    });
-    ids
+/// The kernel `sum_bags` of `embedding.cu`, and the launch that fills the GPU.
+///
+/// # Errors
+/// The compiler's.
+pub fn sum_bags(space: &Space) -> Result<(Kernel, LaunchConfig), AppError> {
+    let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
+    Ok((kernel, space.whole_gpu(BLOCKS, 0)))
 }
 
 impl App for Embedding {
@@ -164,11 +188,11 @@ impl App for Embedding {
                 reason: "a bag's rows lie anywhere in the table".to_owned(),
             });
         }
-        let [kernel] = space.kernels("embedding.cu", include_str!("embedding.cu"), ["sum_bags"], &[])?;
+        let (kernel, config) = sum_bags(space)?;
         Ok(Box::new(Work {
             app: self,
-            space,
             kernel,
+            config,
             table: space.array("table", Use::Read, &self.table)?,
             ids: space.upload(&self.ids)?,
             sums: space.buffer(self.shape.bags * self.shape.columns / 4)?,
@@ -178,8 +202,8 @@ impl App for Embedding {
 
 struct Work<'a> {
     app: &'a Embedding,
-    space: &'a Space,
     kernel: Kernel,
+    config: LaunchConfig,
     table: Array<Quad>,
     ids: Buffer<u32>,
     sums: Buffer<Quad>,
@@ -192,7 +216,7 @@ impl Loaded for Work<'_> {
             columns, bags, bag_ids, ..
         } = self.app.shape;
         let args = (self.table.arg()?, &self.ids, &self.sums, columns / 4, bag_ids, bags);
-        let launched = self.kernel.launch(self.space.whole_gpu(BLOCKS, 0), args);
+        let launched = self.kernel.launch(self.config.clone(), args);
         finish(launched.map_err(AppError::vm(Step::Run))?)
     }
 
@@ -208,12 +232,20 @@ mod tests {
 
     #[test]
     fn few_rows_are_popular() {
-        let ids = popular_ids(EmbeddingShape::of_rows(10_000, 1_000), 5);
+        let ids = EmbeddingShape::of_rows(10_000, 1_000).ids(5, 0..1_000);
         let mut counts = vec![0; 10_000];
         ids.iter().for_each(|id| counts[*id as usize] += 1);
         counts.sort_unstable();
         // The first hundred of 10^4 ranks have (101^0.01 - 1) / (10001^0.01 - 1) = 49 % of the draws.
         let top: usize = counts[9_900..].iter().sum();
         assert!((15_000..17_500).contains(&top), "{top} of 32000");
+    }
+
+    #[test]
+    fn bags_have_the_same_ids_alone() {
+        let shape = EmbeddingShape::of_rows(10_000, 100);
+        let all = shape.ids(5, 0..100);
+        let parts = [0..33, 33..33, 33..100].map(|bags| shape.ids(5, bags));
+        assert_eq!(parts.concat(), all);
     }
 }

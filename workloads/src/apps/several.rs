@@ -165,12 +165,10 @@ fn workers<T>(
     own: impl Fn(&VmGpu, &Range<u32>) -> Result<Region<T>, Error>,
 ) -> Result<Vec<Worker<T>>, Error> {
     let worker = |(gpu, part): (&VmGpu, &Range<u32>)| {
-        let source = include_str!("several.cu");
-        let [kernel] = gpu.kernels("several.cu", source, [kernel], &CompileOptions::default())?;
-        let able = gpu.device().capabilities();
+        let (kernel, config) = kernel_of(gpu, kernel)?;
         Ok(Worker {
             kernel,
-            config: LaunchConfig::new((able.max_resident_lanes / 2 / 128).clamp(1, 1 << 16), 128),
+            config,
             part: part.clone(),
             own: own(gpu, part)?,
         })
@@ -178,8 +176,21 @@ fn workers<T>(
     vm.gpus().iter().zip(parts).map(worker).collect()
 }
 
-/// The vertices in so many parts, each with about as many edges.
-pub(crate) fn parts(csr: &Csr, count: usize) -> Vec<Range<u32>> {
+/// A kernel of `several.cu` for one part of the vertices, and the launch that fills the GPU: `expand` marks the neighbours of a frontier,
+/// `pull` makes ranks of contributions.
+///
+/// # Errors
+/// The compiler's.
+pub fn kernel_of(gpu: &VmGpu, name: &str) -> Result<(Kernel, LaunchConfig), Error> {
+    let source = include_str!("several.cu");
+    let [kernel] = gpu.kernels("several.cu", source, [name], &CompileOptions::default())?;
+    let able = gpu.device().capabilities();
+    let config = LaunchConfig::new((able.max_resident_lanes / 2 / 128).clamp(1, 1 << 16), 128);
+    Ok((kernel, config))
+}
+
+/// The vertices in so many parts, each with about as many edges. Parts may be empty.
+pub fn parts(csr: &Csr, count: usize) -> Vec<Range<u32>> {
     let cut = |part: usize| match part {
         0 => 0,
         _ if part == count => csr.vertices(),

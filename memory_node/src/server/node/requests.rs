@@ -6,7 +6,7 @@ use super::accepting::{begin_anew, out_of_resources};
 use super::{Node, Refused};
 use crate::metrics::NodeEvent;
 use crate::pool::PAGE_BYTES;
-use crate::protocol::{Body, GrantAccess, Message, Reason};
+use crate::protocol::{Body, GrantAccess, Message, Nonce, Reason};
 use crate::server::session::Place;
 use crate::server::worker::{Done, Job};
 
@@ -71,7 +71,12 @@ impl Node {
                 let job = self.seal(number, request, grant);
                 self.begin_job(number, request, job)
             }
-            Body::Hello(_) | Body::Done { .. } | Body::Granted { .. } | Body::Refused { .. } => {
+            Body::Attach { key } => {
+                let job = self.attach(number, request, &key);
+                self.begin_job(number, request, job)
+            }
+            Body::Share { grant } => self.share(number, request, grant),
+            Body::Hello(_) | Body::Done { .. } | Body::Granted { .. } | Body::Shared { .. } | Body::Refused { .. } => {
                 Err("a message that is not a client's".to_owned())
             }
         }
@@ -155,6 +160,53 @@ impl Node {
         })
     }
 
+    /// Tells a client the key of its sealed grant.
+    fn share(&mut self, number: u64, request: u64, grant: u64) -> Result<(), String> {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return Ok(());
+        };
+        let shared = match session.grants.get(&grant) {
+            None => Err((Reason::NoSuchGrant, 0)),
+            Some(granted) => match &granted.lease {
+                Some(lease) if granted.is_sealed => {
+                    let key = self.shares.key_of(lease.memory());
+                    key.map_err(|error| out_of_resources(&error))
+                }
+                _ => Err((Reason::NotSealed, 0)),
+            },
+        };
+        match shared {
+            Ok(key) => session.send(request, Body::Shared { key }),
+            Err((reason, detail)) => {
+                self.shared.count_refusal(reason);
+                session.send(request, Body::Refused { reason, detail })
+            }
+        }
+    }
+
+    /// What is shared takes no memory of the pool, and counts for what the client may have.
+    fn attach(&mut self, number: u64, request: u64, key: &Nonce) -> Result<Job, Refused> {
+        let capacity = self.capacity();
+        let grants_max = self.options.grants_per_client_max;
+        let session = self.sessions.get_mut(&number).ok_or((Reason::UnknownSession, 0))?;
+        if session.grants.len() >= grants_max as usize {
+            return Err((Reason::GrantsMax, grants_max.into()));
+        }
+        let slice = self.shares.memory(key).ok_or((Reason::NotShared, 0))?;
+        let left = session.left_of(capacity);
+        if slice.bytes() > left {
+            return Err((Reason::ClientCapacity, left));
+        }
+        session.granted_bytes += slice.bytes();
+        session.sealable = false;
+        Ok(Job::Attach {
+            session: number,
+            request,
+            domain: Arc::clone(&session.domain),
+            slice,
+        })
+    }
+
     /// Goes on with what the worker has done.
     pub(super) fn handle_done(&mut self, done: Done) {
         let (number, request) = match &done {
@@ -180,7 +232,13 @@ impl Node {
                 {
                     self.shared.uncount_grants(1, lost.bytes);
                 }
-                sealed.map(|lease| Some(session.keep(grant, lease, false)))
+                sealed.map(|lease| {
+                    let place = session.keep(grant, lease, false);
+                    if let Some(granted) = session.grants.get_mut(&grant) {
+                        granted.is_sealed = true;
+                    }
+                    Some(place)
+                })
             }
             Done::Released { .. } => Ok(None),
         };

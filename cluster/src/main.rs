@@ -1,0 +1,54 @@
+//! `gpuvm-mpi`: applications over the ranks that `mpirun` or `srun` starts.
+
+#[cfg_attr(
+    not(feature = "mpi"),
+    expect(dead_code, reason = "a program without MPI reads options and runs nothing")
+)]
+mod args;
+#[cfg(feature = "mpi")]
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+
+/// The exit status of options that cannot be.
+const WRONG_OPTIONS: u8 = 2;
+
+/// What tells a process its rank before MPI does: OpenMPI, MPICH and its kin, Slurm.
+const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => start(&cli),
+        // All ranks have the same options: one tells.
+        Err(refusal) if refusal.use_stderr() && !is_first() => ExitCode::from(WRONG_OPTIONS),
+        Err(answer) if !is_first() && !answer.use_stderr() => ExitCode::SUCCESS,
+        Err(answer) => answer.exit(),
+    }
+}
+
+/// Whether this process has to tell what all would tell.
+fn is_first() -> bool {
+    let rank = RANK_VARIABLES.iter().find_map(|name| std::env::var(name).ok());
+    rank.is_none_or(|rank| rank == "0")
+}
+
+#[cfg(feature = "mpi")]
+fn start(cli: &Cli) -> ExitCode {
+    run::start(cli)
+}
+
+#[cfg(not(feature = "mpi"))]
+fn start(cli: &Cli) -> ExitCode {
+    if is_first() {
+        eprintln!(
+            "error: gpuvm-mpi {} needs MPI, and this program was built without it; install OpenMPI or MPICH (Debian: openmpi-bin libopenmpi-dev) \
+             and build it with: cargo build --release -p gpuvm-cluster --features mpi",
+            cli.app.name()
+        );
+    }
+    ExitCode::from(WRONG_OPTIONS)
+}

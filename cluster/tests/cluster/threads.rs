@@ -1,0 +1,260 @@
+//! Ranks that are threads of this process, each with a simulated GPU: what the applications compute, without MPI.
+
+use std::io::Write;
+use std::iter;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Barrier, Mutex};
+
+use gpuvm::{MemoryNodes, Placement, Rdma, SimulatedGpu, Vm};
+use gpuvm_cluster::apps::{self, Ran, Table};
+use gpuvm_cluster::{Alone, ClusterError, Partitioned, Place, Ranks, shared};
+use gpuvm_workloads::apps::EmbeddingShape;
+use gpuvm_workloads::graph::{Graph, GraphSpec, LoadOptions, reference};
+
+/// What threads exchange.
+struct Board {
+    barrier: Barrier,
+    said: Mutex<Vec<Vec<u8>>>,
+}
+
+/// One of the threads.
+struct Threads<'a> {
+    board: &'a Board,
+    place: Place,
+}
+
+impl Threads<'_> {
+    /// What each rank says.
+    fn exchange(&self, said: &[u8]) -> Vec<Vec<u8>> {
+        self.board.said.lock().unwrap()[self.place.rank] = said.to_vec();
+        self.board.barrier.wait();
+        let heard = self.board.said.lock().unwrap().clone();
+        self.board.barrier.wait();
+        heard
+    }
+}
+
+impl Ranks for Threads<'_> {
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn barrier(&self) {
+        self.board.barrier.wait();
+    }
+
+    fn host_barrier(&self) {
+        self.barrier();
+    }
+
+    fn gather(&self, _: &str, own: &[u32], parts: &[Range<usize>], all: &mut [u32]) -> Result<(), ClusterError> {
+        for (part, said) in parts.iter().zip(self.exchange(bytemuck::cast_slice(own))) {
+            all[part.clone()].copy_from_slice(&bytemuck::pod_collect_to_vec(&said));
+        }
+        Ok(())
+    }
+
+    fn union(&self, _: &str, words: &mut [u32]) -> Result<(), ClusterError> {
+        for said in self.exchange(bytemuck::cast_slice(words)) {
+            let said: Vec<u32> = bytemuck::pod_collect_to_vec(&said);
+            words.iter_mut().zip(said).for_each(|(word, said)| *word |= said);
+        }
+        Ok(())
+    }
+
+    fn sum(&self, number: u64) -> u64 {
+        let said = self.exchange(&number.to_le_bytes());
+        said.into_iter()
+            .map(|said| u64::from_le_bytes(said.try_into().unwrap()))
+            .sum()
+    }
+
+    fn most(&self, number: f64) -> f64 {
+        let said = self.exchange(&number.to_le_bytes()).into_iter();
+        said.map(|said| f64::from_le_bytes(said.try_into().unwrap()))
+            .fold(number, f64::max)
+    }
+
+    fn hear_first(&self, said: &[u8]) -> Vec<u8> {
+        self.exchange(said).swap_remove(0)
+    }
+
+    fn hear_first_of_host(&self, said: &[u8]) -> Vec<u8> {
+        self.hear_first(said)
+    }
+}
+
+/// What each of so many ranks makes of it.
+fn on<R: Send>(size: usize, work: impl Fn(&Vm, &dyn Ranks) -> R + Sync) -> Vec<R> {
+    let board = Board {
+        barrier: Barrier::new(size),
+        said: Mutex::new(vec![Vec::new(); size]),
+    };
+    let (board, work) = (&board, &work);
+    let rank = move |rank| {
+        let place = Place {
+            rank,
+            size,
+            on_host: rank,
+            of_host: size,
+        };
+        work(&vm(), &Threads { board, place })
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..size).map(|n| scope.spawn(move || rank(n))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Frames for less than the graph. `GPUVM_TEST_NODE=HOST:PORT` has regions at that memory node.
+fn vm() -> Vm {
+    let gpu = SimulatedGpu::new().workers(1).memory(64 << 20);
+    let vm = Vm::builder().gpu(gpu).page_size(4096);
+    let vm = match std::env::var("GPUVM_TEST_NODE") {
+        Ok(node) if !node.is_empty() => vm.transport(Rdma::to(MemoryNodes::at([node]))),
+        _ => vm,
+    };
+    vm.frame_memory(16 * 4096).build().unwrap()
+}
+
+fn graph() -> Graph {
+    let spec: GraphSpec = "kron:10".parse().unwrap();
+    spec.load(&LoadOptions::default(), &mut |_| {}).unwrap()
+}
+
+/// The result of so many ranks, which all of them have.
+fn result<T: bytemuck::Pod + Send + PartialEq + std::fmt::Debug>(
+    size: usize,
+    work: impl Fn(&Vm, &dyn Ranks) -> Result<Ran<T>, ClusterError> + Sync,
+) -> Vec<T> {
+    let mut all = on(size, |vm, ranks| work(vm, ranks).unwrap().gather(ranks).unwrap());
+    let last = all.pop().unwrap();
+    assert!(all.iter().all(|other| *other == last), "ranks have different results");
+    last
+}
+
+#[test]
+fn a_search_is_the_processors() {
+    let graph = graph();
+    let csr = graph.csr();
+    let source = csr.first_connected().unwrap();
+    let expected = reference::bfs(csr, source).unwrap();
+    assert!(expected.iter().filter(|distance| **distance > 1).count() > 100);
+    for size in [1, 2, 3, 5] {
+        let found = result(size, |vm, ranks| apps::bfs(vm, ranks, csr, source, Placement::Fetch));
+        apps::compare("distance", &found, &expected).unwrap();
+    }
+}
+
+#[test]
+fn ranks_of_pages_are_the_same_to_the_bit() {
+    let graph = graph();
+    let csr = graph.csr();
+    let alone = apps::pagerank(&vm(), &Alone, csr, 5, Placement::Fetch).unwrap();
+    let expected = reference::pagerank(csr, 5);
+    for (found, expected) in alone.own.iter().zip(expected) {
+        assert!(
+            (f64::from(*found) - expected).abs() < 1e-4 * expected,
+            "{found} is not {expected}"
+        );
+    }
+    for size in [2, 3] {
+        let found = result(size, |vm, ranks| apps::pagerank(vm, ranks, csr, 5, Placement::Fetch));
+        apps::compare("rank", &found, &alone.own).unwrap();
+    }
+}
+
+#[test]
+fn bags_are_the_same_on_all_ranks() {
+    // Fewer bags than ranks for one of them: a part may be empty.
+    for (bags, sizes) in [(37, [1, 2, 3]), (2, [1, 2, 3])] {
+        let shape = EmbeddingShape::of_rows(2000, bags);
+        let sums = |vm: &Vm, ranks: &dyn Ranks| {
+            let table = Table::new(vm, ranks, shape, Placement::Fetch)?;
+            apps::embedding(vm, ranks, &table, 3, Placement::Fetch)
+        };
+        let found = sizes.map(|size| result(size, sums));
+        assert_eq!(found[0].len() as u64, bags * 32);
+        let ids = shape.ids(3, 0..bags);
+        // The first column of the first bag, by the processor.
+        let expected: f32 = ids[..32].iter().map(|&id| shape.quad(u64::from(id) * 32)[0]).sum();
+        assert_eq!(found[0][0][0], expected);
+        assert!(found.iter().all(|other| *other == found[0]));
+    }
+}
+
+#[test]
+fn a_rank_writes_its_part_and_reads_all() {
+    let parts = [0..3, 3..3, 3..10];
+    let all = on(3, |vm, ranks| {
+        let array = Partitioned::<u32>::zeroed(vm, ranks, "parts", parts.to_vec()).unwrap();
+        let own: Vec<u32> = array.range().map(|n| n as u32 * 7).collect();
+        array.region().write(0, &own).unwrap();
+        assert_eq!(array.own().unwrap(), own);
+        array.gather(ranks).unwrap()
+    });
+    let expected: Vec<u32> = (0..10).map(|n| n * 7).collect();
+    assert!(all.iter().all(|found| *found == expected), "{all:?}");
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let refused = |parts: Vec<Range<usize>>| {
+        let made = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", parts);
+        made.err().unwrap().to_string()
+    };
+    assert!(refused(vec![0..1, 1..2]).starts_with("an exchange of parts: 2 parts for 1 ranks"));
+    let odd = Partitioned::<u8>::zeroed(&vm(), &Alone, "bytes", iter::once(0..8).collect())
+        .err()
+        .unwrap();
+    assert!(odd.to_string().contains("elements of 1 bytes are no words"), "{odd}");
+    // A part that does not begin at the beginning is found when it is gathered.
+    let array = Partitioned::<u32>::zeroed(&vm(), &Alone, "parts", iter::once(1..3).collect()).unwrap();
+    let text = array.gather(&Alone).err().unwrap().to_string();
+    assert!(text.contains("rank 0 is 1..3, behind one that ends at 0"), "{text}");
+    let outside = apps::bfs(&vm(), &Alone, graph().csr(), u32::MAX, Placement::Fetch)
+        .err()
+        .unwrap();
+    assert!(outside.to_string().contains("--source"), "{outside}");
+}
+
+#[test]
+fn a_host_has_one_copy_without_a_name() {
+    let found = on(3, |_, ranks| {
+        let write = |out: &mut dyn Write| {
+            assert_eq!(ranks.place().on_host, 0);
+            out.write_all(b"what all have").map_err(|source| ClusterError::Share {
+                what: "keep it".to_owned(),
+                source,
+            })
+        };
+        let open = |path: &std::path::Path| Ok((path.to_owned(), std::fs::read(path).unwrap()));
+        shared::on_host(ranks, "it", write, open).unwrap()
+    });
+    assert!(
+        found
+            .iter()
+            .all(|(path, bytes)| path == &found[0].0 && bytes == b"what all have")
+    );
+    // The system has taken it back.
+    let gone: &PathBuf = &found[0].0;
+    assert!(std::fs::read_link(gone).map_or(true, |to| !to.to_string_lossy().contains("gpuvm-mpi")));
+}
+
+#[test]
+fn a_graph_is_mapped_by_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("graph.gcsr");
+    let mut file = std::fs::File::create(&path).unwrap();
+    graph().write(&mut file, &mut |_| {}).unwrap();
+    let specs: [GraphSpec; 2] = [GraphSpec::File(path), "kron:10".parse().unwrap()];
+    for spec in specs {
+        let found = on(3, |_, ranks| {
+            let graph = shared::graph(ranks, &spec, &LoadOptions::default()).unwrap();
+            (graph.csr().offsets().to_vec(), graph.csr().neighbours().to_vec())
+        });
+        let expected = (graph().csr().offsets().to_vec(), graph().csr().neighbours().to_vec());
+        assert!(found.iter().all(|found| *found == expected));
+    }
+}
