@@ -467,6 +467,19 @@ impl VmGpu {
         self.paged().tier().map(Tier::stats)
     }
 
+    /// Notes from now on which blocks of files are asked for, until [`perfect_file_reads`](Self::perfect_file_reads): 16 bytes each.
+    pub fn record_file_requests(&self) {
+        if let Some(tier) = self.paged().tier() {
+            tier.record();
+        }
+    }
+
+    /// Blocks that a perfect cache in place of the memory before files would have read since
+    /// [`record_file_requests`](Self::record_file_requests): none reads fewer. [`file_stats`](Self::file_stats) says how many were read.
+    pub fn perfect_file_reads(&self) -> Option<u64> {
+        self.paged().tier().and_then(Tier::perfect_reads)
+    }
+
     /// Begins a profile of the regions that there are: a host thread reads their page tables, with rests of `interval` between, until
     /// [`Profiler::finish`]. Kernels run as ever; each sample takes 8 bytes a page over the link to the GPU. Of regions that are read in
     /// place lanes count by page what they read there, which takes 8 bytes a page of GPU memory until the region ends.

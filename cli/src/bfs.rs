@@ -83,6 +83,12 @@ type Compared = Option<Result<(), Mismatch>>;
 impl<'a> Task<'a> {
     fn load(args: &'a BfsArgs, bars: &mut Bars) -> Result<Self, CliError> {
         let graph = load(args, bars)?;
+        if args.file_memory.is_some() && graph.csr().neighbours_in_file().is_none() {
+            let graph = &args.graph;
+            return Err(CliError::Options(format!(
+                "--file-memory is for graphs that lie in a .gcsr file: write one by `gpuvm convert {graph} FILE.gcsr`"
+            )));
+        }
         Ok(Self {
             source: source_vertex(args, &graph)?,
             options: bfs::Options {
@@ -92,6 +98,7 @@ impl<'a> Task<'a> {
                 placement: args.placement,
                 shape: None,
                 profile: None,
+                file_memory: args.file_memory,
             },
             args,
             graph,
@@ -273,6 +280,8 @@ fn report(
         pages_written_back: stats.pages_written_back,
         bytes_fetched: stats.bytes_fetched,
         bytes_in_place: stats.bytes_in_place,
+        file_bytes_read: outcome.file.map(|file| file.bytes),
+        file_bytes_perfect: outcome.file.map(|file| file.perfect_bytes),
         read_costs: outcome.read_costs.map(Into::into),
         admissions: stats.admissions,
         displacements: stats.displacements,

@@ -56,6 +56,12 @@ pub struct BfsReport {
     pub bytes_fetched: u64,
     /// Bytes read in place, at the pages' homes: chunks of 16 bytes, estimated from a sample of the reads.
     pub bytes_in_place: u64,
+    /// Bytes read of the graph's file, with `--file-memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes_read: Option<u64>,
+    /// Bytes that a perfect cache of the same size would have read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes_perfect: Option<u64>,
     /// What reads of the graph at its home cost, where the GPU weighs it.
     pub read_costs: Option<ReadCostsReport>,
     /// Pages of regions with placement `auto` that a fault fetched while no frame was free.
@@ -157,6 +163,14 @@ impl fmt::Display for BfsReport {
         )?;
         if let Some(neighbour) = &self.neighbour {
             writeln!(out, "neighbour  {neighbour}")?;
+        }
+        if let (Some(read), Some(perfect)) = (self.file_bytes_read, self.file_bytes_perfect) {
+            let times = read as f64 / perfect.max(1) as f64;
+            writeln!(
+                out,
+                "file       {} read, {times:.2} times what a perfect cache of that size reads",
+                size(read)
+            )?;
         }
         let verified = match self.verified {
             Some(true) => "the distances equal those of a search on the CPU",

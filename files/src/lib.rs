@@ -37,6 +37,7 @@ mod engine;
 mod error;
 mod file;
 mod order;
+mod perfect;
 mod rules;
 mod slots;
 mod storage;

@@ -128,6 +128,8 @@ pub(crate) struct Slots {
     /// Slots that load or were loaded for requests to come.
     ahead: usize,
     stats: TierStats,
+    /// Blocks in the order in which they were given, where somebody asked for that.
+    asked: Option<Vec<Key>>,
     memory: Memory,
 }
 
@@ -147,6 +149,7 @@ impl Slots {
             loads: 0,
             ahead: 0,
             stats: TierStats::default(),
+            asked: None,
             memory,
         }
     }
@@ -154,6 +157,14 @@ impl Slots {
     pub fn stats(&self) -> TierStats {
         let dirty = self.dirty_files.values().map(|file| file.blocks).sum();
         TierStats { dirty, ..self.stats }
+    }
+
+    pub fn record(&mut self) {
+        self.asked = Some(Vec::new());
+    }
+
+    pub fn recorded(&mut self) -> Option<Vec<Key>> {
+        self.asked.take()
     }
 
     pub fn is_busy(&self) -> bool {
@@ -284,6 +295,9 @@ impl Slots {
     /// Counts a user of a ready block.
     fn hold(&mut self, slot: u32, file: &Arc<Opened>, how: How) {
         let held = &mut self.slots[slot as usize];
+        if let Some(asked) = &mut self.asked {
+            asked.push(held.key);
+        }
         if held.wanted_until > 0 {
             held.wanted_until = 0;
             self.ahead -= 1;

@@ -8,6 +8,7 @@ use crate::{
     Engine, File, FileError, Piece, Storage,
     engine::Engines,
     file::{OpenFiles, Opened},
+    perfect,
     slots::{Memory, Slots},
     storage::{ALIGNMENT, SystemFile},
 };
@@ -240,6 +241,18 @@ impl Tier {
             block: self.0.options.block,
             ..self.0.slots.lock().stats()
         }
+    }
+
+    /// Notes from now on which blocks are asked for, in 16 bytes each, until [`perfect_reads`](Self::perfect_reads).
+    pub fn record(&self) {
+        self.0.slots.lock().record();
+    }
+
+    /// Blocks that a perfect cache of this size would have read for what was asked since [`record`](Self::record), had it known all of that:
+    /// no cache reads fewer. None without a record.
+    pub fn perfect_reads(&self) -> Option<u64> {
+        let asked = self.0.slots.lock().recorded()?;
+        Some(perfect::reads(&asked, self.0.count as usize))
     }
 
     /// What reads and writes: `io_uring`, `threads` or `polled`.

@@ -4,11 +4,13 @@
 //! half a byte for each vertex, and the list of long rows' pieces, at most a byte for 32 edges. `bfs.cu` beside this file
 //! has the kernels.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bytemuck::Pod;
 use gpuvm::{
-    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Profile, Profiler, ReadCosts, Region, Stats,
-    TransportKind, Vm, VmBuilder,
+    Buffer, Capabilities, CompileOptions, Kernel, LaunchConfig, Placement, Profile, Profiler, ReadCosts, Region,
+    RegionBuilder, Stats, TransportKind, Vm, VmBuilder,
 };
 
 use crate::apps::rows;
@@ -98,6 +100,8 @@ pub struct Options {
     pub shape: Option<SearchShape>,
     /// How long to rest between two samples of a profile; `None`: no profile.
     pub profile: Option<Duration>,
+    /// Bytes of host memory before a graph that is read from its file while it is searched; `None`: the file is mapped.
+    pub file_memory: Option<u64>,
 }
 
 /// How far a running search has come.
@@ -134,6 +138,17 @@ pub struct Outcome {
     pub transport: TransportKind,
     /// What the search did with the pages, from the first launch until the distances were home, if that was asked for.
     pub profile: Option<Profile>,
+    /// What was read of the graph's file, with [`Options::file_memory`].
+    pub file: Option<FileReads>,
+}
+
+/// What a search read of the graph's file, from the first launch until the distances were home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileReads {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes that a perfect cache of the same size would have read: one that knows what will be asked for.
+    pub perfect_bytes: u64,
 }
 
 /// A search that could not be run or did not end.
@@ -207,6 +222,8 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         .map(|interval| vm.profile(interval))
         .transpose()
         .map_err(of_profile)?;
+    vm.record_file_requests();
+    let file_before = vm.file_stats();
     let started = Instant::now();
     let ended = levels(vertices, progress, |level| search.level(level))?;
     let elapsed = started.elapsed();
@@ -216,6 +233,10 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
     })?;
     let profile = profiler.map(Profiler::finish).transpose().map_err(of_profile)?;
     let stats = search.stats()?.difference(&before);
+    let file = vm.file_stats().zip(file_before).map(|(after, before)| FileReads {
+        bytes: after.read_bytes - before.read_bytes,
+        perfect_bytes: vm.perfect_file_reads().unwrap_or_default() * after.block,
+    });
     let (levels, [reached, edges, accesses]) = ended;
     let (gpu, transport) = (vm.gpu_name(), vm.transport());
     Ok(Outcome {
@@ -230,6 +251,7 @@ pub fn run(csr: &Csr, source: u32, options: &Options, progress: &mut dyn FnMut(L
         gpu,
         transport,
         profile,
+        file,
     })
 }
 
@@ -281,6 +303,10 @@ pub fn check_placement(placement: Placement, transport: TransportKind) -> Result
 
 fn start(options: &Options) -> gpuvm::Result<Vm> {
     let builder = options.machine.clone().frame_memory(options.frame_bytes);
+    let builder = match options.file_memory {
+        Some(bytes) => builder.file_memory(bytes),
+        None => builder,
+    };
     builder.page_size(options.page_bytes).build()
 }
 
@@ -346,6 +372,19 @@ impl Sets {
     }
 }
 
+/// A region of a part of the graph: of its place in the graph's file where memory is before files, else a copy.
+fn rows_of<T: Pod>(
+    vm: &Vm,
+    region: RegionBuilder<T>,
+    values: &[T],
+    place: Option<(&Path, u64)>,
+) -> gpuvm::Result<Region<T>> {
+    match (vm.file_stats(), place) {
+        (Some(_), Some((path, at))) => region.map_file_span(path, at, values.len() as u64),
+        _ => region.read_only().from_slice(values),
+    }
+}
+
 impl Search {
     fn new(vm: &Vm, csr: &Csr, source: u32, options: &Options) -> gpuvm::Result<Search> {
         let gpu = vm.device().capabilities();
@@ -358,13 +397,18 @@ impl Search {
             vm: vm.clone(),
             rows,
             pieces,
-            offsets: vm.region().name("row offsets").read_only().from_slice(csr.offsets())?,
-            neighbours: vm
-                .region()
-                .name("neighbours")
-                .read_only()
-                .placement(options.placement)
-                .from_slice(csr.neighbours())?,
+            offsets: rows_of(
+                vm,
+                vm.region().name("row offsets"),
+                csr.offsets(),
+                csr.offsets_in_file(),
+            )?,
+            neighbours: rows_of(
+                vm,
+                vm.region().name("neighbours").placement(options.placement),
+                csr.neighbours(),
+                csr.neighbours_in_file(),
+            )?,
             distances: vm.region().name("distances").from_iter(distances)?,
             sets: Sets::new(vm, csr, source)?,
             vertices: csr.vertices(),

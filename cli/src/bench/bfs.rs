@@ -107,6 +107,7 @@ impl Bench<'_> {
             placement,
             shape: None,
             profile: None,
+            file_memory: None,
         };
         let (mut times, mut fetched, mut in_place) = (Vec::new(), 0, 0);
         for _ in 0..self.args.output.repeat {

@@ -4,23 +4,39 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use memmap2::Mmap;
 
 /// A file's bytes, mapped for as long as an array needs them.
-pub(super) type Map = Arc<Mmap>;
+pub(super) type Map = Arc<FileMap>;
+
+/// A file's map, and where the file is.
+pub(super) struct FileMap {
+    bytes: Mmap,
+    path: PathBuf,
+}
+
+impl Deref for FileMap {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// Maps a whole file for reading. The pages are read when they are touched.
-pub(super) fn map(file: &File) -> io::Result<Map> {
+pub(super) fn map(file: &File, path: &Path) -> io::Result<Map> {
     // SAFETY: nothing writes through the map, and it lives as long as a slice of it. Rust also asks that the bytes do not change
     // meanwhile, which no system promises for a file: `GraphSpec::load` asks its callers for it, and programs of this repository give
     // a new file the name instead of writing into the old one, whose bytes the map keeps. If another program writes all the same,
     // elements are no longer those that were checked: slices of the host still check every index, a kernel may be led outside its
     // arrays. If another program cuts the file, a touch of a page that is gone ends the process by SIGBUS, as for every map.
-    let map = unsafe { Mmap::map(file) }?;
-    Ok(Arc::new(map))
+    let bytes = unsafe { Mmap::map(file) }?;
+    let path = path.to_owned();
+    Ok(Arc::new(FileMap { bytes, path }))
 }
 
 /// Elements in a vector, or in a file's map.
@@ -46,6 +62,14 @@ impl<T: Pod> Array<T> {
             at,
             length,
         })
+    }
+
+    /// The file that holds them, and where in it they begin, in bytes.
+    pub(super) fn place(&self) -> Option<(&Path, u64)> {
+        match self {
+            Array::Owned(_) => None,
+            Array::Mapped { map, at, .. } => Some((&map.path, *at as u64)),
+        }
     }
 
     /// The elements as a vector: a copy of those in a map.

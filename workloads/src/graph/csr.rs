@@ -73,6 +73,16 @@ impl Csr {
         &self.neighbours
     }
 
+    /// The file that holds the offsets, and their first byte in it; none where they are in memory of the graph's own.
+    pub fn offsets_in_file(&self) -> Option<(&Path, u64)> {
+        self.offsets.place()
+    }
+
+    /// The file that holds the neighbours, and their first byte in it; none where they are in memory of the graph's own.
+    pub fn neighbours_in_file(&self) -> Option<(&Path, u64)> {
+        self.neighbours.place()
+    }
+
     /// The neighbours of `vertex`; none where there is no such vertex.
     pub fn row(&self, vertex: u32) -> &[u32] {
         let (vertex, offsets) = (vertex as usize, self.offsets());

@@ -218,7 +218,7 @@ impl<'a> Mapped<'a> {
             path: path.to_owned(),
             source,
         };
-        let map = array::map(file).map_err(unmapped)?;
+        let map = array::map(file, path).map_err(unmapped)?;
         let Some(header) = map.get(..HEADER_BYTES) else {
             let what = format!("the file ends within the header of {HEADER_BYTES} bytes; convert the graph again");
             return Err(wrong(map.len(), what));
