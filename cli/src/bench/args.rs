@@ -13,6 +13,7 @@ use crate::args::{MachineArgs, parse_bytes, parse_page_bytes};
 use crate::bench::elastic::ElasticArgs;
 use crate::bench::gps::GpsArgs;
 use crate::bench::resize::ResizeArgs;
+use crate::bench::take::TakeArgs;
 use crate::bench::tenants::TenantsArgs;
 
 /// What is measured.
@@ -46,9 +47,11 @@ pub enum Bench {
     Elastic(ElasticArgs),
     /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
     Resize(ResizeArgs),
+    /// Rows of a large table at random, by the kernel of Python's `gpuvm.ops.take`.
+    Take(TakeArgs),
     /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
     Tenants(TenantsArgs),
-    /// All of them but elastic, resize and tenants, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// All of them but elastic, resize, take and tenants, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

@@ -19,6 +19,7 @@ pub mod plot;
 mod raw;
 pub mod report;
 mod resize;
+mod take;
 mod tenants;
 mod tier;
 mod uvm;
@@ -52,6 +53,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Gps(args) => &args.output,
         Bench::Elastic(args) => &args.output,
         Bench::Resize(args) => &args.output,
+        Bench::Take(args) => &args.output,
         Bench::Tenants(args) if args.as_other => return tenants::be_other(args),
         Bench::Tenants(args) => &args.output,
         Bench::All(args) => return all::run(args),
@@ -83,6 +85,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Gps(args) => gps::measure(args),
         Bench::Elastic(args) => elastic::measure(args),
         Bench::Resize(args) => resize::measure(args),
+        Bench::Take(args) => take::measure(args),
         Bench::Tenants(args) => tenants::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
