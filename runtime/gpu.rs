@@ -246,7 +246,7 @@ impl PagedGpu {
         self.mirrors.as_ref()
     }
 
-    /// What kernels need of the device library: `FEATURE_*`.
+    /// What kernels use of the device library: `FEATURE_*`.
     pub fn features(&self) -> u32 {
         support::features(self.transport, &self.settings)
     }

@@ -28,6 +28,26 @@ impl DeviceCode {
         layout_version: layout::LAYOUT_VERSION,
         features: layout::FEATURES_ALL,
     };
+    /// A feature: pages that lanes copy themselves.
+    pub const DIRECT: u32 = layout::FEATURE_DIRECT;
+    /// A feature: pages that NICs move.
+    pub const QUEUED: u32 = layout::FEATURE_QUEUED;
+    /// A feature: replicas and checksums.
+    pub const GUARDED: u32 = layout::FEATURE_GUARDED;
+    /// A feature: memory borrowed of neighbours.
+    pub const VICTIMS: u32 = layout::FEATURE_VICTIMS;
+    /// A feature: frames whose number changes.
+    pub const RESIZABLE: u32 = layout::FEATURE_RESIZABLE;
+    /// A feature: single faults in a [timeline](crate::Timeline). No launch needs it: without it a timeline has none of the kernel's.
+    pub const TIMELINE: u32 = layout::FEATURE_TIMELINE;
+
+    /// With the headers of this version of gpuvm, and these features: a sum of the constants here, as `GPUVM_FEATURES` is.
+    pub const fn with(features: u32) -> Self {
+        Self {
+            layout_version: layout::LAYOUT_VERSION,
+            features,
+        }
+    }
 
     /// Refuses to run it where it does not fit.
     fn fits(self, kernel: &str, needed: u32) -> Result<()> {
@@ -140,7 +160,8 @@ pub(crate) fn launch(
         None => gpu.stream(),
         Some(stream) => stream.on_or(gpu, what.name)?,
     };
-    what.code.fits(what.name, gpu.features())?;
+    // A timeline has nothing of a kernel that notes nothing.
+    what.code.fits(what.name, gpu.features() & layout::FEATURES_ALL)?;
     let given: Vec<Given> = what.uses.iter().map(|one| one.arg.give()).collect();
     for (position, (one, given)) in (1..).zip(what.uses.iter().zip(&given)) {
         one.check(given, what.name, gpu, position)?;

@@ -620,6 +620,16 @@ typedef struct gpuvm_vm_options {
     const char *sim_precompile_into;
     /// What RDMA devices do.
     struct gpuvm_rdma_options rdma;
+    /// The file of a timeline, which Perfetto opens, or NULL: that of `GPUVM_TRACE`, if it is set. `%p` in it becomes the number of the process.
+    const char *timeline;
+    /// With `timeline`: most bytes of the file. 0: 256 MiB.
+    uint64_t timeline_file_bytes;
+    /// With `timeline`: events that have room in GPU memory before the host has read them. 0: 65,536.
+    uint64_t timeline_ring_events;
+    /// With `timeline`: one of so many faults, evictions and so on is noted. 0: 64. 1: all.
+    uint32_t timeline_one_in;
+    /// 0.
+    uint32_t reserved;
 } gpuvm_vm_options;
 
 /// A GPU of a virtual memory.
@@ -965,6 +975,12 @@ enum gpuvm_code gpuvm_stream_new(struct gpuvm_vm vm,
 
 /// Frees the handle. Launches on the stream go on.
 enum gpuvm_code gpuvm_stream_free(struct gpuvm_stream stream);
+
+/// Stores what kernels of a GPU of the virtual memory use of the device library, no more and no less: a program that compiles kernels while it
+/// runs defines `GPUVM_FEATURES` as its `features`.
+enum gpuvm_code gpuvm_vm_device_code(struct gpuvm_vm vm,
+                                     uint32_t gpu,
+                                     struct gpuvm_device_code *code);
 
 /// A launch of a kernel that gpuvm did not compile, such as one that nvcc compiled into the program. `enqueue` puts it on the stream, is called
 /// once, before this returns, and returns 0, or a number, such as a cudaError_t, when it could not. It gets `context`, the stream as a

@@ -7,7 +7,7 @@ use gpuvm::{DeviceCode, LaunchConfig, Use};
 use crate::{
     calls,
     code::{Failure, Result, gpuvm_code},
-    handles,
+    guard, handles,
     launch::{Kept, Used, gpuvm_arg, gpuvm_launch, gpuvm_launch_options},
     module::gpuvm_stream,
     raw::{self, Out},
@@ -48,6 +48,24 @@ pub(crate) fn check_not_enqueuing() -> Result<()> {
         true => Err(Failure::Enqueuing),
         false => Ok(()),
     }
+}
+
+/// Stores what kernels of a GPU of the virtual memory use of the device library, no more and no less: a program that compiles kernels while it
+/// runs defines `GPUVM_FEATURES` as its `features`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_vm_device_code(vm: gpuvm_vm, gpu: u32, code: *mut gpuvm_device_code) -> gpuvm_code {
+    guard(|| {
+        let place = Out::new("code", code)?;
+        let DeviceCode {
+            layout_version,
+            features,
+        } = on_gpu(vm, gpu, |gpu| Ok(gpu.device_code()))?;
+        place.set(gpuvm_device_code {
+            layout_version,
+            features,
+        });
+        Ok(())
+    })
 }
 
 /// A launch of a kernel that gpuvm did not compile, such as one that nvcc compiled into the program. `enqueue` puts it on the stream, is called

@@ -83,6 +83,8 @@ mod programs {
     pub struct First;
     #[doc = include_str!("src/porting.md")]
     pub struct Porting;
+    #[doc = include_str!("src/libraries.md")]
+    pub struct Libraries;
     #[doc = include_str!("src/choosing.md")]
     pub struct Choosing;
     #[doc = include_str!("src/watching.md")]

@@ -19,8 +19,10 @@ pub const FEATURE_GUARDED: u32 = 4;
 pub const FEATURE_VICTIMS: u32 = 8;
 /// Device code of a program: frames whose number changes.
 pub const FEATURE_RESIZABLE: u32 = 16;
-/// All of these.
+/// All of these: what a virtual memory may need.
 pub const FEATURES_ALL: u32 = 31;
+/// Device code of a program: single faults and what else lanes note in a timeline, where there is one. No virtual memory needs it.
+pub const FEATURE_TIMELINE: u32 = 32;
 
 /// The region is never written: its array type has no stores, and no page of it is ever dirty.
 pub const REGION_READ_ONLY: u32 = 1;

@@ -52,6 +52,8 @@ class Settings(TypedDict):
     workers: Optional[int]
     transport: Optional[str]
     launch_deadline: Optional[float]
+    timeline: Optional[str]
+    timeline_one_in: Optional[int]
     precompiled: Optional[str]
     precompile_into: Optional[str]
 

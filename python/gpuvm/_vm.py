@@ -34,8 +34,12 @@ def _bytes(value: Union[int, str], what: str) -> int:
     return int(value)
 
 
-def _workers(value: int, what: str) -> int:
+def _count(value: int, what: str) -> int:
     return whole(value, what, 1, (1 << 32) - 1)
+
+
+def _file(value: Union[str, os.PathLike[str]], what: str) -> str:
+    return text(os.fspath(value) if isinstance(value, os.PathLike) else value, what)
 
 
 def _shape(value: Lengths, what: str) -> Tuple[int, ...]:
@@ -74,6 +78,9 @@ class Vm:
     ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
+    ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
+    Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.
+
     A context manager: its end is :meth:`close`. It may be used from several threads, and not in a fork of its process.
     """
 
@@ -91,8 +98,12 @@ class Vm:
         frame_minimum: Union[int, str, None] = None,
         frame_priority: int = 0,
         frames_leave_free: Union[int, str, None] = None,
+        timeline: Union[str, os.PathLike[str], None] = None,
+        timeline_one_in: Optional[int] = None,
         _precompile_into: Optional[str] = None,
     ) -> None:
+        if timeline is None and timeline_one_in is not None:
+            raise SettingError(f"timeline_one_in is {timeline_one_in!r}: it is of a timeline; name its file by timeline=")
         here = os.path.join(os.path.dirname(__file__), "precompiled")
         settings: Settings = {
             "memory": _bytes(memory, "memory"),
@@ -103,9 +114,11 @@ class Vm:
             "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
             "gpu": if_given(text, gpu, "gpu"),
             "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
-            "workers": if_given(_workers, workers, "workers"),
+            "workers": if_given(_count, workers, "workers"),
             "transport": if_given(text, transport, "transport"),
             "launch_deadline": if_given(seconds, launch_deadline, "launch_deadline"),
+            "timeline": if_given(_file, timeline, "timeline"),
+            "timeline_one_in": if_given(_count, timeline_one_in, "timeline_one_in"),
             "precompiled": here if _precompile_into is None and os.path.isdir(here) else None,
             "precompile_into": _precompile_into,
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpuvm::{Gpu, Transport, VmBuilder};
+use gpuvm::{Gpu, Timeline, Transport, VmBuilder};
 use pyo3::prelude::*;
 
 use crate::errors::{self, Raised};
@@ -22,6 +22,8 @@ pub struct Settings {
     workers: Option<u32>,
     transport: Option<String>,
     launch_deadline: Option<f64>,
+    timeline: Option<String>,
+    timeline_one_in: Option<u32>,
     precompiled: Option<String>,
     precompile_into: Option<String>,
 }
@@ -60,6 +62,12 @@ impl Settings {
         let builder = with(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
         let builder = with(builder, transport.transpose()?, VmBuilder::transport);
         let builder = with(builder, deadline.transpose()?, VmBuilder::launch_deadline);
+        let builder = with(builder, self.timeline.map(Timeline::to), |builder, timeline| {
+            builder.timeline(match self.timeline_one_in {
+                Some(events) => timeline.one_in(events),
+                None => timeline,
+            })
+        });
         let builder = with(builder, self.precompiled, VmBuilder::precompiled);
         Ok(with(builder, self.precompile_into, VmBuilder::precompile_into))
     }

@@ -111,6 +111,18 @@ def test_memory_that_is_resized_while_it_is_lent(vm):
     source.extend(b"more")
 
 
+def test_things_of_another_kind(vm, kernels):
+    array, launch = vm.zeros(4, name="numbers"), kernels["scale"][1, 32](vm.zeros(4), 2)
+    for other in (launch, vm, kernels["scale"], vm.stream(), np.zeros(4, np.float32), "numbers"):
+        with refused(TypeError, "argument 1"):
+            kernels["scale"][1, 1](other, 2)
+    with refused(TypeError, "argument 2"):
+        kernels["scale"][1, 1](array, array)
+    with refused(TypeError, "argument 1", "buffer"):
+        kernels["scale"][1, 1](vm.buffer(4), 2)
+    launch.sync()
+
+
 def test_two_arrays_over_the_same_memory(vm):
     data = np.zeros(100, np.float32)
     array = vm.array(data, name="one")
@@ -229,6 +241,9 @@ def test_settings_that_cannot_be():
         ({"gpu": "simulated", "workers": 0}, "workers is 0"),
         ({"gpu": "simulated", "workers": "2"}, "workers is '2'"),
         ({"gpu": "simulated", "workers": 2, "transport": "mlx5"}, "."),
+        ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
+        ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is 0"),
+        ({"gpu": "simulated", "timeline_one_in": 2}, "name its file by timeline="),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)

@@ -112,7 +112,7 @@ __global__ void gpuvm_bring_copy(gpuvm::layout::BroadcastDesc array, unsigned lo
         gpuvm::detail::bring_word(array, first + at);
 }
 
-#if defined(GPUVM_TIMELINE)
+#if defined(GPUVM_HAS_TIMELINE)
 // The GPU's global timer, for the host to compare its own clock with.
 __global__ void gpuvm_clock(unsigned long long* now) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *now = gpuvm::detail::time_ns();

@@ -77,13 +77,10 @@ pub(super) fn options(transport: TransportKind, settings: &Settings, options: &C
     let mut options = options.clone();
     let features = features(transport, settings).to_string();
     options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
-    if settings.timeline.is_some() {
-        options.defines.push(("GPUVM_TIMELINE".to_owned(), None));
-    }
     options
 }
 
-/// What kernels of a virtual memory need of the device library: `FEATURE_*`.
+/// What kernels of a virtual memory use of the device library: `FEATURE_*`.
 pub(crate) fn features(transport: TransportKind, settings: &Settings) -> u32 {
     let moved = match transport {
         TransportKind::Direct => layout::FEATURE_DIRECT,
@@ -94,6 +91,7 @@ pub(crate) fn features(transport: TransportKind, settings: &Settings) -> u32 {
         (settings.guarded, layout::FEATURE_GUARDED),
         (!settings.borrowed.is_empty(), layout::FEATURE_VICTIMS),
         (settings.frame_capacity.is_some(), layout::FEATURE_RESIZABLE),
+        (settings.timeline.is_some(), layout::FEATURE_TIMELINE),
     ];
     asked
         .iter()
@@ -120,6 +118,6 @@ mod tests {
         let mut settings = Vm::builder().settings().clone();
         assert_eq!(names(&settings), ["GPUVM_FEATURES1"]);
         settings.timeline = Some(Timeline::to("timeline.json"));
-        assert_eq!(names(&settings), ["GPUVM_FEATURES1", "GPUVM_TIMELINE"]);
+        assert_eq!(names(&settings), ["GPUVM_FEATURES33"]);
     }
 }

@@ -24,9 +24,15 @@ impl VmGpu {
         unsafe { StreamHandle::borrowed(self.paged(), stream) }
     }
 
+    /// What kernels of this GPU use of the device library, no more and no less. A program that compiles kernels itself while it runs
+    /// defines `GPUVM_FEATURES` as its `features`, beside the headers of [`write_headers`](crate::write_headers).
+    pub fn device_code(&self) -> DeviceCode {
+        DeviceCode::with(self.paged().features())
+    }
+
     /// A launch of a kernel that this library did not compile, such as one that nvcc compiled into the program: `enqueue` puts it on the
     /// stream, before this returns. It has the stream as CUDA knows it, if CUDA does, and for each of `uses` the bytes of what the kernel
-    /// takes: a `gpuvm::array`, a `gpuvm::broadcast`, or a pointer, all of this launch alone. `name` is for messages, `code` says what the
+    /// takes: a `gpuvm::array` ([`ArrayDesc`](crate::ArrayDesc)), a `gpuvm::broadcast` ([`BroadcastDesc`](crate::BroadcastDesc)), or a pointer, all of this launch alone. `name` is for messages, `code` says what the
     /// kernel was compiled with, and `config` what shape it has; its dynamic shared memory does not matter. `stream`: none for the GPU's
     /// default one.
     ///

@@ -1,9 +1,12 @@
 //! Kernels that were not compiled by the runtime: their callers enqueue them, and the runtime does for them what it does for its own.
 
 use crate::common::{refused, words};
-use gpuvm::{DeviceCode, Gpu, GpuError, Launch, LaunchConfig, Transport, Use, Vm, VmBuilder, sim::SimGpu};
+use gpuvm::{
+    Arg, DeviceCode, ElementType, Gpu, GpuError, Launch, LaunchConfig, Timeline, Transport, Use, Vm, VmBuilder,
+    sim::SimGpu,
+};
 use gpuvm_gpu::{CompileOptions, Gpu as Device, Kernel, Module, Source};
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 const SOURCE: &str = r"
 #include <gpuvm/gpuvm.cuh>
@@ -31,10 +34,18 @@ struct World {
 
 impl World {
     fn new(transport: Transport, settle: impl FnOnce(VmBuilder) -> VmBuilder) -> Self {
+        Self::compiled_with(&CompileOptions::default(), transport, settle)
+    }
+
+    fn compiled_with(
+        options: &CompileOptions,
+        transport: Transport,
+        settle: impl FnOnce(VmBuilder) -> VmBuilder,
+    ) -> Self {
         let gpu = SimGpu::builder().memory_bytes(64 << 20).workers(2).build();
         let device: Arc<dyn Device> = Arc::new(gpu.unwrap());
         let names = ["add", "past_the_end", "endless"];
-        let module = device.compile(&Source::new("own.cu", SOURCE), &names, &CompileOptions::default());
+        let module = device.compile(&Source::new("own.cu", SOURCE), &names, options);
         let builder = Vm::builder().gpu(Gpu::Device(Arc::clone(&device))).transport(transport);
         let vm = settle(builder.frame_memory(4 * 4096)).build().unwrap();
         Self {
@@ -158,4 +169,103 @@ fn what_does_not_fit_is_refused_and_nothing_runs() {
     ));
     world.launch("add", DeviceCode::ALL, &uses).unwrap().sync().unwrap();
     assert_eq!(to.to_vec().unwrap(), (0..8).collect::<Vec<u32>>());
+}
+
+/// How many slices of the timeline at `path` are faults.
+fn faults_in(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let faults = events
+        .iter()
+        .filter(|event| event["name"] == "fault" && event["ph"] == "X");
+    faults.count() as u64
+}
+
+#[test]
+fn their_faults_are_in_the_timeline_if_they_were_compiled_to_note_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for (transport, moved) in [
+        (Transport::Direct, DeviceCode::DIRECT),
+        (Transport::Soft(gpuvm::Soft::default()), DeviceCode::QUEUED),
+    ] {
+        // Compiled to note them and over a timeline, each without the other.
+        for (notes, drawn) in [(true, true), (true, false), (false, true)] {
+            let path = folder.path().join(format!("{moved}-{notes}-{drawn}.json"));
+            let code = DeviceCode::with(moved | if notes { DeviceCode::TIMELINE } else { 0 });
+            let options = CompileOptions {
+                defines: vec![("GPUVM_FEATURES".into(), Some(code.features.to_string()))],
+                ..CompileOptions::default()
+            };
+            let world = World::compiled_with(&options, transport.clone(), |builder| match drawn {
+                true => builder.timeline(Timeline::to(&path).one_in(1)),
+                false => builder,
+            });
+            let from = world.vm.region::<u32>().read_only().from_iter(0..N as u32).unwrap();
+            let to = world.vm.region::<u32>().zeroed(N).unwrap();
+            let done = world.vm.buffer::<u32>(1).unwrap();
+            let uses = [Use::reads(&from), Use::writes(&to), Use::writes(&done)];
+            world.launch("add", code, &uses).unwrap().sync().unwrap();
+            let served = world.vm.stats().unwrap().faults;
+            assert_eq!(to.to_vec().unwrap(), (0..N as u32).collect::<Vec<_>>());
+            drop((from, to, done, world));
+            assert!(served > 0);
+            match (notes, drawn) {
+                (true, true) => assert_eq!(faults_in(&path), served),
+                (_, true) => assert_eq!(faults_in(&path), 0),
+                _ => assert!(!path.exists()),
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_the_runtime_does_not_know_is_an_argument_beside_regions() {
+    let world = World::new(Transport::Direct, |builder| builder);
+    let from = world.vm.region::<u32>().read_only().from_iter(0..N as u32).unwrap();
+    let to = world.vm.region::<u32>().zeroed(N).unwrap();
+    // Of a library beside gpuvm.
+    let theirs = world.device.allocate(4, 256).unwrap();
+    world.device.write(theirs.addr(), &[0; 4]).unwrap();
+    // SAFETY: the memory outlives the launches, and nobody else uses it.
+    let address = |element| unsafe { Arg::address(element, theirs.addr()) };
+    let add = world.vm.kernel("own.cu", SOURCE, "add").unwrap();
+    let config = LaunchConfig::new(2, 64);
+    let launch = |element| add.launch(config.clone(), (&from, &to, address(element)));
+    launch(ElementType::U32).unwrap().sync().unwrap();
+    let told = refused(launch(ElementType::F64).map(drop));
+    assert!(told.contains("argument 3: a buffer of f64 was given"), "{told}");
+    let told = refused(
+        add.launch(config.clone(), (&from, address(ElementType::U32), &to))
+            .map(drop),
+    );
+    assert!(told.contains("argument 2"), "{told}");
+    // And of a kernel that its caller enqueues.
+    let done = Use::writes(address(ElementType::U32));
+    let uses = [Use::reads(&from), Use::writes(&to), done];
+    world.launch("add", DeviceCode::ALL, &uses).unwrap().sync().unwrap();
+    let mut counted = [0; 4];
+    world.device.read(theirs.addr(), &mut counted).unwrap();
+    assert_eq!(u32::from_ne_bytes(counted), 2 * N as u32);
+    assert_eq!(to.to_vec().unwrap(), (0..N as u32).map(|i| 2 * i).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_kernel_takes_of_a_region_is_an_array_desc() {
+    let world = World::new(Transport::Direct, |builder| builder);
+    let from = world.vm.region::<u32>().read_only().from_iter(0..N as u32).unwrap();
+    let done = world.vm.buffer::<u32>(1).unwrap();
+    let config = LaunchConfig::new(2, 64);
+    let mut seen = None;
+    // SAFETY: nothing is enqueued.
+    let launched = unsafe {
+        let uses = [Use::reads(&from), Use::writes(&done)];
+        let own = ("none", world.vm.device_code());
+        world.vm.launch_by(None, own, &config, &uses, |_, views| {
+            let array: gpuvm::ArrayDesc = bytemuck::pod_read_unaligned(&views[0]);
+            seen = Some((array.length, array.bytes, views[1].len()));
+            Err("nothing to launch".into())
+        })
+    };
+    assert!(refused(launched.map(drop)).contains("nothing to launch"));
+    assert_eq!(seen, Some((N, 4 * N, 8)));
 }

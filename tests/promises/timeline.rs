@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use gpuvm::{Error, LaunchConfig, Timeline, Transport, Vm, VmBuilder};
+use gpuvm::{DeviceCode, Error, LaunchConfig, Timeline, Transport, Vm, VmBuilder};
 use serde_json::Value;
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, STEP, refused, simulated, simulated_gpu, simulated_soft, words};
@@ -284,11 +284,14 @@ fn preprocessed(defines: &[&str]) -> String {
 
 #[test]
 fn a_program_without_a_timeline_has_none_of_its_code() {
-    let plain = preprocessed(&[]);
-    assert!(plain.contains("frame_left") && plain.contains("struct Miss"));
-    for token in ["timeline_", "GPUVM_TIMELINE", "claimed_after", "on_way"] {
-        // Types, numbers and a field of the layouts alone are called by it.
-        assert!(!plain.contains(token), "{token}");
+    for defines in [&[][..], &["-DGPUVM_FEATURES=31"]] {
+        let plain = preprocessed(defines);
+        assert!(plain.contains("frame_left") && plain.contains("struct Miss"));
+        for token in ["timeline_", "GPUVM_TIMELINE", "claimed_after", "on_way"] {
+            // Types, numbers and a field of the layouts alone are called by it.
+            assert!(!plain.contains(token), "{token}");
+        }
     }
-    assert!(preprocessed(&["-DGPUVM_TIMELINE"]).contains("timeline_put(vm, event);"));
+    assert_eq!(DeviceCode::TIMELINE, 32);
+    assert!(preprocessed(&["-DGPUVM_FEATURES=33"]).contains("timeline_put(vm, event);"));
 }

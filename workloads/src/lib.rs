@@ -26,4 +26,5 @@ pub mod gps;
 pub mod graph;
 mod random;
 pub mod table;
+pub mod take;
 pub mod vectors;

@@ -482,6 +482,11 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     gpuvm_gpu_info info(std::uint32_t gpu = 0) const {
         return detail::filled<gpuvm_gpu_info>(gpuvm_vm_gpu_info, raw(), gpu);
     }
+    // What kernels of a GPU use of the device library: the GPUVM_FEATURES of a program that compiles them while it
+    // runs.
+    gpuvm_device_code device_code(std::uint32_t gpu = 0) const {
+        return detail::stored<gpuvm_device_code>(gpuvm_vm_device_code, raw(), gpu);
+    }
     gpuvm_stats stats(std::uint32_t gpu = 0) const { return detail::filled<gpuvm_stats>(gpuvm_vm_stats, raw(), gpu); }
     // Nanoseconds from miss to publication that the share `quantile` (0 to 1) of the demand fetches did not exceed.
     std::uint64_t fault_ns(double quantile, std::uint32_t gpu = 0) const {

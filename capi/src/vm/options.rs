@@ -5,7 +5,7 @@ use std::{ffi::c_char, path::PathBuf};
 use bytemuck::{Pod, Zeroable};
 use gpuvm::{
     Gpu, Loan, MemoryNodes, Mlx5, QueueMaking, Queues, Rdma, RdmaPath, Retransmission, Rxe, SimulatedGpu, Soft,
-    Tenancy, Transport, Vm, VmBuilder, tenants::Terms,
+    Tenancy, Timeline, Transport, Vm, VmBuilder, tenants::Terms,
 };
 
 use crate::{
@@ -159,6 +159,16 @@ pub struct gpuvm_vm_options {
     pub sim_precompile_into: *const c_char,
     /// What RDMA devices do.
     pub rdma: gpuvm_rdma_options,
+    /// The file of a timeline, which Perfetto opens, or NULL: that of `GPUVM_TRACE`, if it is set. `%p` in it becomes the number of the process.
+    pub timeline: *const c_char,
+    /// With `timeline`: most bytes of the file. 0: 256 MiB.
+    pub timeline_file_bytes: u64,
+    /// With `timeline`: events that have room in GPU memory before the host has read them. 0: 65,536.
+    pub timeline_ring_events: u64,
+    /// With `timeline`: one of so many faults, evictions and so on is noted. 0: 64. 1: all.
+    pub timeline_one_in: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 impl Growing for gpuvm_vm_options {
@@ -241,6 +251,10 @@ impl gpuvm_vm_options {
             Some(limit) => builder.launch_deadline(limit),
             None => builder,
         };
+        let builder = match self.timeline()? {
+            Some(timeline) => builder.timeline(timeline),
+            None => builder,
+        };
         let loans = raw::list("loans", self.loans, self.loan_count)?;
         loans
             .iter()
@@ -304,6 +318,29 @@ impl gpuvm_vm_options {
             0 => gpu,
             _ => gpu.seed(self.sim_seed),
         })
+    }
+
+    fn timeline(&self) -> Result<Option<Timeline>> {
+        raw::unused("reserved", self.reserved)?;
+        let numbers = [
+            ("timeline_file_bytes", self.timeline_file_bytes),
+            ("timeline_ring_events", self.timeline_ring_events),
+            ("timeline_one_in", self.timeline_one_in.into()),
+        ];
+        let Some(path) = raw::optional_text("timeline", self.timeline)? else {
+            let Some((what, number)) = numbers.into_iter().find(|(_, number)| *number != 0) else {
+                return Ok(None);
+            };
+            return Err(Failure::value(
+                what,
+                number,
+                "it is of a timeline: name its file in `timeline`",
+            ));
+        };
+        let timeline = Timeline::to(path);
+        let timeline = unless_zero(timeline, self.timeline_file_bytes, Timeline::file_bytes);
+        let timeline = unless_zero(timeline, self.timeline_ring_events, Timeline::ring_events);
+        Ok(Some(unless_zero(timeline, self.timeline_one_in, Timeline::one_in)))
     }
 
     fn queues(&self) -> Queues {

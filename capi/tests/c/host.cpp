@@ -111,6 +111,7 @@ void regions_of_all_kinds() {
     module.kernel("move").launch({1, 64}, points, point{5, 6}, 2.0).sync();
     const auto moved = points.to_vector();
     HOLDS(moved[999].x == 7 && moved[999].y == 10);
+    HOLDS(vm.device_code().features == 2 && vm.device_code().layout_version == GPUVM_LAYOUT_VERSION);
     HOLDS(vm.stats().pages_fetched > 0 && vm.info().frames == 32 && vm.fault_ns(0.5) > 0);
     HOLDS(zeroed.pages() == COUNT * sizeof(unsigned) / 4096 && zeroed.resident_address() == 0);
 }

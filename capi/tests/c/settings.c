@@ -212,6 +212,59 @@ static void callbacks_that_fail(void) {
     teardown(f, 0);
 }
 
+// How often `what` is in a file.
+static uint64_t times(const char* path, const char* what) {
+    FILE* file = fopen(path, "r");
+    HOLDS(file != NULL);
+    static char line[1 << 16];
+    uint64_t found = 0;
+    while (fgets(line, sizeof line, file)) found += strstr(line, what) != NULL;
+    fclose(file);
+    return found;
+}
+
+static void a_timeline(void) {
+    gpuvm_vm vm = {5};
+    gpuvm_vm_options options = {.size = sizeof options, .frame_memory = 128 * 1024, .sim_workers = 1};
+    options.timeline_one_in = 1;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "name its file in `timeline`", gpuvm_vm_new(&options, &vm));
+    options.timeline = "no/such/folder/timeline.json";
+    REFUSED(GPUVM_CODE_FILE, "folder/timeline.json", gpuvm_vm_new(&options, &vm));
+    options.timeline = "timeline.json";
+    options.timeline_ring_events = 1 << 30;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(&options, &vm));
+    options.timeline_ring_events = 1 << 20;
+    options.reserved = 1;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 1", gpuvm_vm_new(&options, &vm));
+    HOLDS(vm.id == 0);
+    options.reserved = 0;
+    OK(gpuvm_vm_new(&options, &vm));
+    gpuvm_region region;
+    OK(gpuvm_region_zeroed(vm, NULL, gpuvm_number(GPUVM_TYPE_U32), COUNT, &region));
+    const char* names[] = {"add"};
+    gpuvm_module module;
+    OK(gpuvm_module_compile(vm, 0, "cases.cu", SOURCE, names, 1, NULL, &module));
+    gpuvm_kernel add = kernel_of(module, "add");
+    gpuvm_arg args[] = {GPUVM_ARG(region), GPUVM_ARG(2u)};
+    gpuvm_launch launch;
+    OK(launch_of(add, args, 2, &launch));
+    OK(gpuvm_launch_sync(launch, NULL));
+    gpuvm_device_code code;
+    OK(gpuvm_vm_device_code(vm, 0, &code));
+    // Pages that NICs move, and a timeline.
+    HOLDS(code.layout_version == GPUVM_LAYOUT_VERSION && code.features == 2 + 32);
+    gpuvm_stats stats = {.size = sizeof stats};
+    OK(gpuvm_vm_stats(vm, 0, &stats));
+    OK(gpuvm_launch_free(launch));
+    OK(gpuvm_kernel_free(add));
+    OK(gpuvm_module_free(module));
+    OK(gpuvm_region_free(region));
+    OK(gpuvm_vm_free(vm));
+    HOLDS(stats.faults > 0 && times("timeline.json", "\"name\":\"fault\"") == stats.faults);
+    HOLDS(times("timeline.json", "kernel `add`") > 0);
+    remove("timeline.json");
+}
+
 static const test_case CASES[] = {
     CASE(sizes_of_pages_and_frames),
     CASE(sizes_of_structures),
@@ -223,6 +276,7 @@ static const test_case CASES[] = {
     CASE(memory_that_is_not_there),
     CASE(writes_to_what_is_read_only_and_lent_twice),
     CASE(callbacks_that_fail),
+    CASE(a_timeline),
 };
 
 int main(int argc, char** argv) { return run_cases(CASES, sizeof CASES / sizeof *CASES, argc, argv); }

@@ -14,6 +14,7 @@ use crate::bench::elastic::ElasticArgs;
 use crate::bench::files::FilesArgs;
 use crate::bench::gps::GpsArgs;
 use crate::bench::resize::ResizeArgs;
+use crate::bench::take::TakeArgs;
 use crate::bench::tenants::TenantsArgs;
 
 /// What is measured.
@@ -47,11 +48,13 @@ pub enum Bench {
     Elastic(ElasticArgs),
     /// Frames that come and go beside a kernel that faults: how soon memory is free, and what the kernel loses meanwhile.
     Resize(ResizeArgs),
+    /// Rows of a large table at random, by the kernel of Python's `gpuvm.ops.take`.
+    Take(TakeArgs),
     /// Two processes on one GPU: how soon one has memory for a while that the other pages with, and what that costs the other.
     Tenants(TenantsArgs),
     /// Pages of a file larger than the memory before it, random and in order, beside bare reads of the file by io_uring at the same depth.
     Files(FilesArgs),
-    /// All of them but elastic, resize, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
+    /// All of them but elastic, resize, take, tenants and files, and apps and gps, which take longer, and tier unless --peer names a neighbour; one file each.
     All(AllArgs),
 }
 

@@ -20,6 +20,7 @@ pub mod plot;
 mod raw;
 pub mod report;
 mod resize;
+mod take;
 mod tenants;
 mod tier;
 mod uvm;
@@ -54,6 +55,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Elastic(args) => &args.output,
         Bench::Resize(args) => &args.output,
         Bench::Files(args) => &args.output,
+        Bench::Take(args) => &args.output,
         Bench::Tenants(args) if args.as_other => return tenants::be_other(args),
         Bench::Tenants(args) => &args.output,
         Bench::All(args) => return all::run(args),
@@ -86,6 +88,7 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Elastic(args) => elastic::measure(args),
         Bench::Resize(args) => resize::measure(args),
         Bench::Files(args) => files::measure(args),
+        Bench::Take(args) => take::measure(args),
         Bench::Tenants(args) => tenants::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }

@@ -17,5 +17,6 @@ mod serve;
 mod sharing;
 mod shell;
 mod simulate;
+mod take;
 mod tenants;
 mod timeline;

@@ -283,8 +283,11 @@ constexpr const unsigned int FEATURE_VICTIMS = 8;
 /// Device code of a program: frames whose number changes.
 constexpr const unsigned int FEATURE_RESIZABLE = 16;
 
-/// All of these.
+/// All of these: what a virtual memory may need.
 constexpr const unsigned int FEATURES_ALL = 31;
+
+/// Device code of a program: single faults and what else lanes note in a timeline, where there is one. No virtual memory needs it.
+constexpr const unsigned int FEATURE_TIMELINE = 32;
 
 /// The region is never written: its array type has no stores, and no page of it is ever dirty.
 constexpr const unsigned int REGION_READ_ONLY = 1;

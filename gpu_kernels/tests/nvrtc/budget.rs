@@ -40,6 +40,11 @@ impl File {
         self.defines.iter().any(|(name, _)| *name == "RESIZABLE")
     }
 
+    /// Whether its kernels note what happens in a timeline.
+    pub fn has_timeline(&self) -> bool {
+        self.defines.iter().any(|(name, _)| *name == "TIMELINE")
+    }
+
     /// Whether its pages have their home at a neighbour GPU: only lanes reach them.
     pub fn is_for_neighbours(&self) -> bool {
         self.defines.iter().any(|(name, _)| *name == "BENCH_NEIGHBOUR")

@@ -87,11 +87,12 @@ fn options(form: Form, file: &File) -> CompileOptions {
         ],
         ..CompileOptions::default()
     };
-    let more = match file.is_resizable() {
-        true => layout::FEATURE_RESIZABLE,
-        false => 0,
-    };
-    let features = (form.features() | more).to_string();
+    let more = [
+        (file.is_resizable(), layout::FEATURE_RESIZABLE),
+        (file.has_timeline(), layout::FEATURE_TIMELINE),
+    ];
+    let more = more.iter().filter(|(has, _)| *has).map(|(_, feature)| feature);
+    let features = more.fold(form.features(), |all, feature| all | feature).to_string();
     options.defines.push(("GPUVM_FEATURES".to_owned(), Some(features)));
     let own = file.defines.iter();
     options

@@ -27,7 +27,7 @@ struct Miss {
     u32 parts;       // the round's winners, if they are several parts by what their pages need; else 0
     bool first;      // waits if none of the parts gets anything
     Ahead ahead;     // what is to be fetched ahead
-#if defined(GPUVM_TIMELINE)
+#if defined(GPUVM_HAS_TIMELINE)
     u32 claimed, posted, arrived;  // in ticks from `started`
     bool on_way = false;           // a request of the round is posted
 #endif
@@ -55,7 +55,7 @@ constexpr u32 kRoundHeld = 1;  // the page is resident, with one pin for this la
 constexpr u32 kRoundOurs = 2;  // its frame is filled and only this group knows: `publish_ours` publishes it
 constexpr u32 kRoundFailed = 3;
 
-#if defined(GPUVM_TIMELINE)
+#if defined(GPUVM_HAS_TIMELINE)
 // A demand fetch is over: `well`, its page came.
 GPUVM_NOINLINE void timeline_fault(const Miss* miss, u32 queue, bool well) {
     if (!timeline_draws(miss->vm(), miss->started)) return;

@@ -54,7 +54,7 @@ GPUVM_DEVICE void end_quickly(const layout::VmDesc* view, u64* word, u32 frame, 
     publish(word, 0, frame, 0);
 }
 
-#if defined(GPUVM_TIMELINE)
+#if defined(GPUVM_HAS_TIMELINE)
 // What `timeline_fault` notes of other misses.
 GPUVM_NOINLINE void timeline_quick(const layout::VmDesc* vm, u64 id, u32 frame, u64 started, u32 claimed, u32 arrived,
                                    u32 lanes, bool well) {

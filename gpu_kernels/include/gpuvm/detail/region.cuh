@@ -3,24 +3,28 @@
 
 #include "page_word.cuh"
 #include "report.cuh"
+#include "timeline.cuh"
 
 namespace gpuvm {
 namespace detail {
 
 // What the device code of a program serves: `layout::FEATURE_*`. All of it, unless the program says less by
-// GPUVM_FEATURES: what a virtual memory does not use costs its kernels registers, though nothing where a page is there.
-// The runtime says it for source text that it compiles, and refuses launches of a program that lacks what is used.
+// GPUVM_FEATURES, a number: what a virtual memory does not use costs its kernels registers, though nothing where a page
+// is there. The runtime says it for source text that it compiles, and refuses launches of a program that lacks what is
+// used.
 #if defined(GPUVM_FEATURES)
 constexpr u32 kFeatures = GPUVM_FEATURES;
 #else
 constexpr u32 kFeatures = layout::FEATURES_ALL;
 #endif
-static_assert(kFeatures & (layout::FEATURE_DIRECT | layout::FEATURE_QUEUED) && !(kFeatures & ~layout::FEATURES_ALL),
+static_assert(kFeatures & (layout::FEATURE_DIRECT | layout::FEATURE_QUEUED) &&
+                  !(kFeatures & ~(layout::FEATURES_ALL | layout::FEATURE_TIMELINE)),
               "GPUVM_FEATURES: one of FEATURE_DIRECT and FEATURE_QUEUED at least, and no unknown one");
 constexpr bool kDirect = (kFeatures & layout::FEATURE_DIRECT) != 0;
 constexpr bool kQueued = (kFeatures & layout::FEATURE_QUEUED) != 0;
 constexpr bool kGuarded = kQueued && kFeatures & layout::FEATURE_GUARDED;
 constexpr bool kVictims = kDirect && kFeatures & layout::FEATURE_VICTIMS;
+static_assert(kTimeline == ((kFeatures & layout::FEATURE_TIMELINE) != 0), "timeline.cuh knows FEATURE_TIMELINE");
 constexpr bool kResizable = (kFeatures & layout::FEATURE_RESIZABLE) != 0;
 
 // `value` divided by `divisor`, whose reciprocal is rounded down: the product is the quotient or one less.

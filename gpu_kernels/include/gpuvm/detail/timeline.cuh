@@ -1,24 +1,34 @@
 // The timeline: what lanes note of single faults, evictions, write-backs, prefetches and doorbells, for the host to
-// draw. Only in programs of a virtual memory that asks for one. In all others its hooks are no text at all.
+// draw. Only in programs whose GPUVM_FEATURES has FEATURE_TIMELINE, and there only in launches over a virtual memory
+// that has a timeline. In all other programs its hooks are no text at all.
 #pragma once
 
 #include "report.cuh"
 
-#if defined(GPUVM_TIMELINE)
+// The preprocessor knows no constants: layout::FEATURE_TIMELINE is 32.
+#if defined(GPUVM_FEATURES)
+#if (GPUVM_FEATURES) & 32
+#define GPUVM_HAS_TIMELINE 1
+#endif
+#endif
+
+#if defined(GPUVM_HAS_TIMELINE)
 #define GPUVM_TIMELINE_ONLY(...) __VA_ARGS__
 
 namespace gpuvm {
 namespace detail {
 
+constexpr bool kTimeline = true;
 constexpr u32 kNoQueue = ~0u;
 
 GPUVM_DEVICE const layout::TimelineDesc* timeline_of(const layout::VmDesc* vm) {
     return reinterpret_cast<const layout::TimelineDesc*>(launch_of(vm)->timeline);
 }
 
-// Draws one event of so many, by a number that differs from event to event.
+// Draws one event of so many, by a number that differs from event to event; none where there is no timeline.
 GPUVM_DEVICE bool timeline_draws(const layout::VmDesc* vm, u64 number) {
-    return static_cast<u32>(number * 0x9e3779b97f4a7c15ull >> 32) <= timeline_of(vm)->threshold;
+    const layout::TimelineDesc* timeline = timeline_of(vm);
+    return timeline && static_cast<u32>(number * 0x9e3779b97f4a7c15ull >> 32) <= timeline->threshold;
 }
 
 // Ticks since `started`, as many as fit.
@@ -103,4 +113,12 @@ GPUVM_DEVICE void timeline_prefetched(const layout::VmDesc* vm, u64 id, u32 fram
 }  // namespace gpuvm
 #else
 #define GPUVM_TIMELINE_ONLY(...)
+
+namespace gpuvm {
+namespace detail {
+
+constexpr bool kTimeline = false;
+
+}  // namespace detail
+}  // namespace gpuvm
 #endif

@@ -49,6 +49,11 @@ pub const FILES: &[File] = &[
         kernels: &[paged("add", 168, 168)],
     },
     File {
+        path: "examples/cudarc.cu",
+        defines: &[],
+        kernels: &[paged("count", 168, 168)],
+    },
+    File {
         path: "examples/spmv.cu",
         defines: &[],
         kernels: &[paged("spmv<double>", 192, 200), paged("spmv<float>", 192, 200)],
@@ -136,7 +141,7 @@ pub const FILES: &[File] = &[
     // The Python package's, each for one type of elements: the others differ in few instructions. Bounds of 4 blocks of 128 threads; what
     // is spilled is the fault path's.
     File {
-        path: "python/ops/take.cu",
+        path: "workloads/src/take.cu",
         defines: &[],
         kernels: &[
             capped("take<float>", 128, 128, 130, 400),

@@ -6,7 +6,7 @@ use super::{File, capped, paged, plain};
 pub const TIMELINE: &[File] = &[
     File {
         path: "runtime/gpu/support.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
+        defines: &[("TIMELINE", "1")],
         kernels: &[
             plain("gpuvm_clock", 8),
             // Up to 16 more than without.
@@ -19,12 +19,12 @@ pub const TIMELINE: &[File] = &[
     },
     File {
         path: "workloads/src/apps/vector_add.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
+        defines: &[("TIMELINE", "1")],
         kernels: &[capped("vector_add", 128, 128, 440, 1280)],
     },
     File {
         path: "cli/src/bench/faults.cu",
-        defines: &[("GPUVM_TIMELINE", "1")],
+        defines: &[("TIMELINE", "1")],
         kernels: &[
             paged("touch_warps<false>", 192, 184),
             paged("touch_warps<true>", 192, 184),
