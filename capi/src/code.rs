@@ -182,7 +182,11 @@ fn of_runtime(error: &Error) -> gpuvm_code {
         Error::Nic { .. } => gpuvm_code::Nic,
         Error::Node { .. } => gpuvm_code::Node,
         Error::Region { .. } => gpuvm_code::Region,
-        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } | Error::Timeline { .. } => gpuvm_code::File,
+        Error::Data { .. }
+        | Error::File { .. }
+        | Error::FileHome { .. }
+        | Error::Sync { .. }
+        | Error::Timeline { .. } => gpuvm_code::File,
         Error::Overlap { .. } => gpuvm_code::Overlap,
         Error::OutOfRange { .. } => gpuvm_code::OutOfRange,
         Error::PartOfAnElement { .. } => gpuvm_code::PartOfAnElement,
@@ -199,9 +203,11 @@ fn of_runtime(error: &Error) -> gpuvm_code {
         Error::LastSubscriber { .. } => gpuvm_code::InvalidValue,
         Error::BeyondMax { .. } => gpuvm_code::BeyondMax,
         Error::Paused { .. } => gpuvm_code::Paused,
-        Error::OutOfHandles { .. } | Error::Tenants { .. } | Error::HostMemory { .. } | Error::Thread { .. } => {
-            gpuvm_code::OutOfMemory
-        }
+        Error::OutOfHandles { .. }
+        | Error::Tenants { .. }
+        | Error::FileMemory { .. }
+        | Error::HostMemory { .. }
+        | Error::Thread { .. } => gpuvm_code::OutOfMemory,
         // Of a later runtime.
         _ => gpuvm_code::Internal,
     }

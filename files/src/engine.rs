@@ -84,6 +84,14 @@ pub enum Engine {
     Polled(u64),
 }
 
+/// Whether this process may use io_uring.
+///
+/// # Errors
+/// The system's reason: a kernel without it, a limit, a container's filter.
+pub fn try_io_uring() -> io::Result<()> {
+    Ring::new(1).map(drop)
+}
+
 /// Engines at work.
 pub(crate) struct Engines {
     ring: Option<Ring>,

@@ -47,7 +47,7 @@ mod tier;
 mod tests;
 
 pub use bare::read_bare;
-pub use engine::Engine;
+pub use engine::{Engine, try_io_uring};
 pub use error::FileError;
 pub use file::{File, Piece};
 pub use storage::{Look, Storage};

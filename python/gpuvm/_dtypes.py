@@ -47,6 +47,7 @@ class Settings(TypedDict):
     frame_minimum: Optional[int]
     frame_priority: int
     frames_leave_free: Optional[int]
+    file_memory: Optional[int]
     gpu: Optional[str]
     gpu_memory: Optional[int]
     workers: Optional[int]

@@ -78,6 +78,9 @@ class Vm:
     ``frame_minimum`` (none: an eighth of ``memory``); and where ``frames_leave_free`` bytes of the GPU's memory are to be free, whoever uses
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
+    ``file_memory``: has files read and written as kernels need them, by way of so many bytes of host memory, instead of mapping them: for
+    files larger than memory. None: files are mapped.
+
     ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
     Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.
 
@@ -98,6 +101,7 @@ class Vm:
         frame_minimum: Union[int, str, None] = None,
         frame_priority: int = 0,
         frames_leave_free: Union[int, str, None] = None,
+        file_memory: Union[int, str, None] = None,
         timeline: Union[str, os.PathLike[str], None] = None,
         timeline_one_in: Optional[int] = None,
         _precompile_into: Optional[str] = None,
@@ -112,6 +116,7 @@ class Vm:
             "frame_minimum": if_given(_bytes, frame_minimum, "frame_minimum"),
             "frame_priority": priority_of(frame_priority, "frame_priority"),
             "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
+            "file_memory": if_given(_bytes, file_memory, "file_memory"),
             "gpu": if_given(text, gpu, "gpu"),
             "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
             "workers": if_given(_count, workers, "workers"),

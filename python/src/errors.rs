@@ -91,7 +91,11 @@ fn class_of(error: &Error) -> &'static str {
         Error::Node { .. } => "NodeError",
         Error::Region { .. } | Error::PartOfAnElement { .. } => "RegionError",
         Error::Overlap { .. } => "OverlapError",
-        Error::Data { .. } | Error::File { .. } | Error::Sync { .. } | Error::Timeline { .. } => "FileError",
+        Error::Data { .. }
+        | Error::File { .. }
+        | Error::FileHome { .. }
+        | Error::Sync { .. }
+        | Error::Timeline { .. } => "FileError",
         Error::OutOfRange { .. } => "OutOfRangeError",
         Error::Arguments { .. } | Error::OtherGpu { .. } => "ArgumentError",
         Error::BeyondMax { .. } => "BeyondMaxError",
@@ -103,7 +107,7 @@ fn class_of(error: &Error) -> &'static str {
         },
         Error::Stopped { .. } => "StoppedError",
         Error::Poisoned { .. } | Error::GpuLost { .. } | Error::WritesLost { .. } => "LostError",
-        Error::Tenants { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
+        Error::Tenants { .. } | Error::FileMemory { .. } | Error::HostMemory { .. } => "OutOfMemoryError",
         _ => "Error",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gpuvm_files::{Engine, Tier, TierOptions};
+use gpuvm_files::{Engine, FileError, Tier, TierOptions};
 use gpuvm_gpu::Gpu;
 use gpuvm_layouts::{self as layout, TimelineDesc, VmDesc};
 use gpuvm_nic::Nic;
@@ -27,7 +27,7 @@ use crate::{
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
-    plan::{QueuePlan, Settings},
+    plan::{QueuePlan, Settings, refuse},
     queues::{QueueShape, Queues, StepKeeper, start_keeper},
     tenancy,
     timeline::{GpuTimeline, Sheet},
@@ -57,7 +57,10 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
         }
         false => Tier::new(bytes, options),
     };
-    tier.map(Some).map_err(|source| Error::FileMemory { bytes, source })
+    tier.map(Some).or_else(|error| match error {
+        FileError::TooSmall { .. } => refuse("file memory", format!("{bytes} bytes"), error.to_string()),
+        source => Err(Error::FileMemory { bytes, source }),
+    })
 }
 
 impl PagedGpu {

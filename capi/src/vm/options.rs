@@ -98,6 +98,9 @@ pub struct gpuvm_vm_options {
     /// Bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver, down to
     /// `frame_minimum`; where more are and pages leave their frames, they grow. With `frame_capacity`. 0: nobody looks.
     pub frames_leave_free: u64,
+    /// Bytes of host memory by way of which files are read and written as kernels need them: for files larger than memory. 0: files are
+    /// mapped.
+    pub file_memory: u64,
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. 0: 4 KiB.
     pub page_size: u64,
     /// Longest wait of a lane in nanoseconds. 0: 10 s.
@@ -224,6 +227,7 @@ impl gpuvm_vm_options {
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
         let builder = unless_zero(builder, self.frame_minimum, VmBuilder::frame_minimum);
         let builder = unless_zero(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
+        let builder = unless_zero(builder, self.file_memory, VmBuilder::file_memory);
         let builder = unless_zero(builder, self.page_size, VmBuilder::page_size);
         let builder = unless_zero(builder, self.regions_max, VmBuilder::regions_max);
         let builder = builder

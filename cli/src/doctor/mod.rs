@@ -1,6 +1,7 @@
 //! `gpuvm doctor`: what this machine has, what is missing, what mends it, and a self-test.
 
 pub mod args;
+mod files;
 mod finding;
 mod gpu;
 mod modes;

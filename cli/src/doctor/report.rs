@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::doctor::finding::{Finding, FindingState};
 use crate::doctor::modes::{ConnectX, Facts, Frames, Mode, Verdict, decide, verdict};
 use crate::doctor::view::View;
-use crate::doctor::{gpu, peers, platform, rdma};
+use crate::doctor::{files, gpu, peers, platform, rdma};
 use gpuvm_gpu::cuda::CAPABILITY_MIN;
 use gpuvm_nic::devices::{DeviceKind, PciMeeting, RdmaDevice};
 
@@ -38,6 +38,7 @@ impl Report {
         findings.push(peers::check(view));
         findings.extend(rdma::checks(view));
         findings.extend(platform::checks(view));
+        findings.extend(files::checks(view));
         let modes = decide(&facts(view));
         let verdict: Verdict = verdict(&modes);
         Self {

@@ -164,6 +164,21 @@ fn a_proprietary_driver_has_no_dma_buf() {
 }
 
 #[test]
+fn io_uring_is_a_right_that_processes_may_lack() {
+    let mut fixture = Fixture::server();
+    fixture.probed.io_uring = Ok(());
+    assert_eq!(of(&fixture.report(), "io_uring").state, FindingState::Ok);
+    fixture.probed.io_uring = Err("Operation not permitted (os error 1)".into());
+    let report = fixture.report();
+    let finding = of(&report, "io_uring");
+    assert_eq!(finding.state, FindingState::Limited);
+    assert!(finding.found.contains("not permitted") && finding.found.contains("threads"));
+    fixture.probed.cufile = Some("/usr/lib/libcufile.so.0".into());
+    let report = fixture.report();
+    assert_eq!(of(&report, "gpudirect_storage").state, FindingState::Unneeded);
+}
+
+#[test]
 fn locked_memory_is_limited() {
     let fixture = Fixture::server();
     fixture.tree.file("proc/self/limits", limits("65536"));

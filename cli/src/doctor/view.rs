@@ -8,6 +8,8 @@ use gpuvm_gpu::cuda::{self, PeerInfo};
 use gpuvm_nic::devices::{DeviceKind, Machine, PciAddress, RdmaDevice, loadable};
 use gpuvm_nic::with_causes;
 
+use crate::doctor::files::CUFILE;
+
 /// The verbs libraries.
 pub const VERBS_LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"];
 
@@ -56,6 +58,10 @@ pub struct Probed {
     pub compiler: Result<String, String>,
     /// [`VERBS_LIBRARIES`] and where they are.
     pub libraries: Vec<(&'static str, Option<PathBuf>)>,
+    /// Why this process cannot use io_uring, if it cannot.
+    pub io_uring: Result<(), String>,
+    /// [`CUFILE`], where it is.
+    pub cufile: Option<PathBuf>,
 }
 
 impl Probed {
@@ -69,6 +75,8 @@ impl Probed {
             nvrtc: cuda::nvrtc_version().map_err(|error| with_causes(&error)),
             compiler: sim::compiler_version().map_err(|error| with_causes(&error)),
             libraries: VERBS_LIBRARIES.map(|name| (name, loadable(name))).into(),
+            io_uring: gpuvm_files::try_io_uring().map_err(|error| error.to_string()),
+            cufile: loadable(CUFILE),
         }
     }
 }

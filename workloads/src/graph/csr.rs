@@ -1,5 +1,7 @@
 //! Compressed sparse rows and their parallel construction.
 
+use std::path::Path;
+
 use rayon::prelude::*;
 
 use super::array::Array;

@@ -37,6 +37,8 @@ impl Fixture {
                 nvrtc: Err("no NVRTC".into()),
                 compiler: Err("no compiler".into()),
                 libraries: VERBS_LIBRARIES.map(|name| (name, None)).into(),
+                io_uring: Err("Operation not permitted (os error 1)".into()),
+                cufile: None,
             },
         }
     }
