@@ -11,6 +11,7 @@
 from . import errors, ops
 from ._core import __version__
 from ._elastic import ElasticBuffer, Grown
+from ._formats import Columns, Part, Tensors, feather, safetensors
 from ._kernel import Kernel, Launch, Module, Stream
 from ._memory import Array, Buffer
 from ._vm import Resized, Vm
@@ -19,16 +20,21 @@ from .errors import Error
 __all__ = [
     "Array",
     "Buffer",
+    "Columns",
     "ElasticBuffer",
     "Error",
     "Grown",
     "Kernel",
     "Launch",
     "Module",
+    "Part",
     "Resized",
     "Stream",
+    "Tensors",
     "Vm",
     "__version__",
     "errors",
+    "feather",
     "ops",
+    "safetensors",
 ]

@@ -279,9 +279,11 @@ class Vm:
         never_evicted: bool = False,
         placement: str = "fetch",
         priority: int = 0,
+        offset: Optional[int] = None,
     ) -> Array:
         """An array over all bytes of a file, in place: nothing is read before a kernel touches it. Where it may be written, a flush has the
-        system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension.
+        system store the file. Nobody may make the file shorter meanwhile. ``shape``: none for one dimension. ``offset``: the array begins
+        at this byte, a multiple of the element's alignment, and ends where its shape does, or where the file does.
         """
         kind = np.dtype(dtype)
         wanted = self._wanted(
@@ -293,11 +295,18 @@ class Vm:
         except OSError:
             # The core says so, by its own error.
             size = 0
+        if offset is not None:
+            if offset < 0:
+                raise RegionError(f"array `{wanted['name']}`: offset {offset} is before the file's beginning")
+            if lengths is None:
+                lengths = (max(size - offset, 0) // kind.itemsize,)
+            core = self._core.file(wanted, os.fspath(path), (offset, math.prod(lengths)))
+            return Array(self, wanted["name"], lengths, kind, core, never_evicted)
         if lengths is not None and size and math.prod(lengths) * kind.itemsize != size:
             raise RegionError(
                 f"{os.fspath(path)} has {size} bytes, and shape {lengths} of {kind} has {math.prod(lengths) * kind.itemsize}"
             )
-        core = self._core.file(wanted, os.fspath(path))
+        core = self._core.file(wanted, os.fspath(path), None)
         return Array(self, wanted["name"], (size // kind.itemsize,) if lengths is None else lengths, kind, core, never_evicted)
 
     def buffer(self, source: Any, dtype: Any = None) -> Buffer:

@@ -42,6 +42,11 @@ pub fn layout(message: String) -> PyErr {
     raise("LayoutError", message)
 }
 
+/// `FileError`.
+pub fn file(message: String) -> PyErr {
+    raise("FileError", message)
+}
+
 /// `SettingError`.
 pub fn setting(message: String) -> PyErr {
     raise("SettingError", message)

@@ -6,6 +6,7 @@ mod buffer;
 mod dlpack;
 mod elastic;
 mod errors;
+mod formats;
 mod kernel;
 mod launch;
 mod memory;
@@ -27,6 +28,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kernel::Kernel>()?;
     module.add_class::<launch::Launch>()?;
     module.add_class::<launch::Stream>()?;
+    module.add_class::<formats::Columns>()?;
+    module.add_function(wrap_pyfunction!(formats::tensors_of, module)?)?;
     module.add_function(wrap_pyfunction!(sources::operation, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -325,12 +325,21 @@ impl Vm {
         })
     }
 
-    /// A region over a file's pages.
-    fn file(&self, py: Python<'_>, wanted: Wanted, path: std::path::PathBuf) -> PyResult<Region> {
+    /// A region over a file's pages, or over so many elements from a byte on.
+    #[pyo3(signature = (wanted, path, span))]
+    fn file(
+        &self,
+        py: Python<'_>,
+        wanted: Wanted,
+        path: std::path::PathBuf,
+        span: Option<(u64, u64)>,
+    ) -> PyResult<Region> {
         let read_only = wanted.read_only;
-        self.region(py, &wanted, None, |builder| match read_only {
-            true => builder.map_file(path),
-            false => builder.map_file_mut(path),
+        self.region(py, &wanted, None, |builder| match (read_only, span) {
+            (true, None) => builder.map_file(path),
+            (false, None) => builder.map_file_mut(path),
+            (true, Some((offset, length))) => builder.map_file_span(path, offset, length),
+            (false, Some((offset, length))) => builder.map_file_span_mut(path, offset, length),
         })
     }
 

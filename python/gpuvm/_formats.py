@@ -1,0 +1,148 @@
+"""Tensors of ``.safetensors`` files and columns of Arrow IPC files as arrays, in place."""
+
+import os
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _core
+from ._memory import Array
+from ._vm import Vm
+
+_Path = Union[str, "os.PathLike[str]"]
+_Place = Tuple[str, int, int, int]
+
+_DTYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "U16": "u2",
+    "U32": "u4",
+    "U64": "u8",
+    "I8": "i1",
+    "I16": "i2",
+    "I32": "i4",
+    "I64": "i8",
+    "F16": "f2",
+    "F32": "f4",
+    "F64": "f8",
+    # NumPy has none.
+    "BF16": "u2",
+}
+
+
+def _array(vm: Vm, path: str, name: str, place: _Place, shape: Optional[Sequence[int]], options: Mapping[str, Any]) -> Array:
+    """An array over a place of a file; of ``shape``, if elements are whole bytes that NumPy knows."""
+    dtype, length, offset, size = place
+    values = re.fullmatch("BYTES([0-9]+)", dtype)
+    if dtype in _DTYPES:
+        kind, lengths = np.dtype(_DTYPES[dtype]), tuple(shape if shape is not None else (length,))
+    elif values and shape is None:
+        kind, lengths = np.dtype("u1"), (length, int(values[1]))
+    else:
+        # Bits, numbers of fewer bits than a byte has, and values that are no numbers: bytes.
+        kind, lengths = np.dtype("u1"), (size,)
+    return vm.map_file(path, kind, lengths, offset=offset, name=name, **options)
+
+
+class Tensors(Mapping[str, Array]):
+    """The tensors of a ``.safetensors`` file by their names. An array is made when it is asked for first.
+
+    ``bfloat16`` is ``uint16`` here, the same bits: NumPy has none, and a kernel takes ``gpuvm::array<const __nv_bfloat16>``.
+    """
+
+    def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
+        self._vm, self._path, self._options = vm, os.fspath(path), options
+        tensors, notes = _core.tensors_of(self._path)
+        self._tensors = {name: (shape, place) for name, shape, place in tensors}
+        self._arrays: Dict[str, Array] = {}
+        #: What the file says of itself.
+        self.notes: Dict[str, str] = dict(notes)
+
+    def __getitem__(self, name: str) -> Array:
+        shape, place = self._tensors[name]
+        found = self._arrays.get(name)
+        if found is None or found.closed:
+            found = _array(self._vm, self._path, name, place, shape, self._options)
+            self._arrays[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors of {self._path}>"
+
+
+class Part:
+    """A column's rows in one record batch."""
+
+    def __init__(self, rows: int, nulls: int, values: Array, validity: Optional[Array], offsets: Optional[Array]) -> None:
+        #: How many rows it has.
+        self.rows: int = rows
+        #: How many of them are null.
+        self.nulls: int = nulls
+        #: The values, one for each row; of booleans 8 in a byte, the lowest bit first; of strings the bytes of all of them.
+        self.values: Array = values
+        #: A bit for each row, 0 for a null; none where the file keeps none.
+        self.validity: Optional[Array] = validity
+        #: Of strings and binary: value ``i`` is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``.
+        self.offsets: Optional[Array] = offsets
+
+    def __repr__(self) -> str:
+        return f"<{self.rows} rows, {self.nulls} of them null, of {self.values!r}>"
+
+
+class Columns(Mapping[str, List[Part]]):
+    """The columns of an Arrow IPC file by their names, each as one part for each record batch. Arrays are made when they are asked for
+    first. What is no array of elements in the file is a :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed,
+    nested or encoded by a dictionary.
+    """
+
+    def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
+        self._vm, self._path, self._options = vm, os.fspath(path), options
+        self._core = _core.Columns(self._path)
+        self._names = list(dict.fromkeys(self._core.names()))
+        self._parts: Dict[str, List[Part]] = {}
+
+    def __getitem__(self, name: str) -> List[Part]:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._parts:
+            self._parts[name] = [self._part(name, part) for part in self._core.parts(name)]
+        return self._parts[name]
+
+    def _part(self, name: str, part: Tuple[int, int, _Place, Optional[_Place], Optional[_Place]]) -> Part:
+        rows, nulls, values, validity, offsets = part
+
+        def array(what: str, place: Optional[_Place]) -> Optional[Array]:
+            return None if place is None else _array(self._vm, self._path, f"{name}.{what}", place, None, self._options)
+
+        own = _array(self._vm, self._path, name, values, None, self._options)
+        return Part(rows, nulls, own, array("validity", validity), array("offsets", offsets))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} columns of {self._path}>"
+
+
+def safetensors(vm: Vm, path: _Path, *, placement: str = "fetch", never_evicted: bool = False, priority: int = 0) -> Tensors:
+    """The tensors of a ``.safetensors`` file as arrays of ``vm``, read-only, in place: nothing is read before a kernel touches it. Nobody
+    may write the file, or make it shorter, while they live. The options are those of :meth:`Vm.map_file`.
+    """
+    return Tensors(vm, path, placement=placement, never_evicted=never_evicted, priority=priority)
+
+
+def feather(vm: Vm, path: _Path, *, placement: str = "fetch", never_evicted: bool = False, priority: int = 0) -> Columns:
+    """The columns of an Arrow IPC file, which is Feather's version 2, as arrays of ``vm``: see :func:`safetensors`. Write it without
+    compression: ``pyarrow.feather.write_feather(table, path, compression="uncompressed")``.
+    """
+    return Columns(vm, path, placement=placement, never_evicted=never_evicted, priority=priority)

@@ -1,0 +1,83 @@
+//! What files of other programs have, and where it lies in them.
+
+use std::{error::Error as _, path::PathBuf};
+
+use gpuvm_formats::{ArrowFile, Column, Elements, FormatError, SafeTensors};
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// Elements in a file: their type's name, how many there are, where they begin, and how many bytes they are.
+type Place = (String, u64, u64, u64);
+
+/// A column's part in a record batch: rows, nulls, values, validity, offsets.
+type Part = (u64, u64, Place, Option<Place>, Option<Place>);
+
+fn place_of(elements: &Elements) -> Place {
+    let dtype = elements.dtype().to_string();
+    (dtype, elements.len(), elements.offset_bytes(), elements.bytes())
+}
+
+fn part_of(column: &Column) -> Part {
+    let (validity, offsets) = (column.validity().map(place_of), column.offsets().map(place_of));
+    (
+        column.rows(),
+        column.nulls(),
+        place_of(column.values()),
+        validity,
+        offsets,
+    )
+}
+
+fn in_full(error: &FormatError) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn raised(error: FormatError) -> PyErr {
+    match error {
+        FormatError::Region(error) => errors::of(error),
+        other => errors::file(in_full(&other)),
+    }
+}
+
+/// The tensors of a `.safetensors` file, in the order of their bytes: name, shape, place; and its notes.
+///
+/// # Errors
+/// `FileError`.
+#[pyfunction]
+#[allow(clippy::type_complexity, reason = "it is Python's lists and tuples")]
+pub fn tensors_of(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<(String, Vec<u64>, Place)>, Vec<(String, String)>)> {
+    let file = py.detach(|| SafeTensors::open(path)).map_err(raised)?;
+    let tensors = file.tensors().iter().map(|tensor| {
+        let place = place_of(tensor.elements());
+        (tensor.name().to_owned(), tensor.shape().to_vec(), place)
+    });
+    let notes = file.notes().iter().map(|(key, value)| (key.clone(), value.clone()));
+    Ok((tensors.collect(), notes.collect()))
+}
+
+/// An Arrow IPC file. Columns are looked up when they are asked for.
+#[pyclass(frozen)]
+pub struct Columns(ArrowFile);
+
+#[pymethods]
+impl Columns {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        py.detach(|| ArrowFile::open(path)).map(Self).map_err(raised)
+    }
+
+    /// The columns' names.
+    fn names(&self) -> Vec<String> {
+        self.0.columns().map(str::to_owned).collect()
+    }
+
+    /// A column's parts, one for each record batch.
+    fn parts(&self, py: Python<'_>, name: &str) -> PyResult<Vec<Part>> {
+        let parts = py.detach(|| self.0.column(name)).map_err(raised)?;
+        Ok(parts.iter().map(part_of).collect())
+    }
+}
