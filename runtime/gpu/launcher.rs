@@ -44,6 +44,7 @@ impl Job<'_> {
 }
 
 /// Frames that a launch's declared spans can hold at once, and by whom.
+#[derive(Default)]
 struct Spans {
     lanes: u64,
     warps: u64,
@@ -94,16 +95,17 @@ impl PagedGpu {
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
             memory.make_coherent(launches, kind(*writes))?;
         }
+        let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
         in_flight.regions = regions;
-        in_flight.span_frames = self.spans(config).frames;
+        in_flight.span_frames = spans.frames;
         in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
         self.make_ready(&mut state)?;
         let in_use = state.in_flight.iter().map(|launch| launch.span_frames);
         let others = in_use.fold(0, u64::saturating_add);
-        self.check_spans(job.name(), config, others)?;
+        self.check_spans(job.name(), config, &spans, others)?;
         self.forget_errors(&mut state, stream)?;
         // Before the first write can be.
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
@@ -156,8 +158,7 @@ impl PagedGpu {
         let _ = flight.launch.set(launch);
         let broken = {
             let mut peers = self.lock_peers();
-            peers.launches.retain(|peer| peer.strong_count() > 0);
-            peers.launches.push(Arc::downgrade(flight));
+            peers.add(flight);
             peers.broken.clone()
         };
         if let Some(reason) = broken {
@@ -251,6 +252,10 @@ impl PagedGpu {
 
     /// What the launch's declared spans can hold at once.
     fn spans(&self, config: &LaunchConfig) -> Spans {
+        if config.lane_spans == 0 && config.warp_spans == 0 {
+            // Asking the GPU copies names, which most launches need not pay.
+            return Spans::default();
+        }
         let capabilities = self.capabilities();
         let volume = |sides: [u32; 3]| sides.into_iter().map(u64::from).fold(1, u64::saturating_mul);
         let (threads, blocks) = (volume(config.shape.block), volume(config.shape.grid));
@@ -275,13 +280,13 @@ impl PagedGpu {
 
     /// With at most S spans in each of H holders, H x S + 1 frames always suffice: a lane that waits for a frame holds
     /// none of the others'. `others` are the frames of the launches in flight.
-    fn check_spans(&self, kernel: &str, config: &LaunchConfig, others: u64) -> Result<()> {
-        let Spans {
+    fn check_spans(&self, kernel: &str, config: &LaunchConfig, spans: &Spans, others: u64) -> Result<()> {
+        let &Spans {
             lanes,
             warps,
             by_lane,
             frames,
-        } = self.spans(config);
+        } = spans;
         let needed = frames.saturating_add(others).saturating_add(1);
         if frames == 0 || needed <= u64::from(self.frame_count()) {
             return Ok(());

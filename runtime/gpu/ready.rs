@@ -32,8 +32,8 @@ impl PagedGpu {
     }
 
     pub(super) fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
-        let (done, running): (Vec<_>, Vec<_>) = state.in_flight.drain(..).partition(|launch| launch.is_done());
-        state.in_flight = running;
+        // In place: most calls find none that has ended, or few.
+        let done: Vec<_> = state.in_flight.extract_if(.., |launch| launch.is_done()).collect();
         for launch in &done {
             if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(&*self.device) {
                 state.needs_recovery = true;

@@ -22,8 +22,21 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Peers {
     pub launches: Vec<Weak<Flight>>,
+    /// So many of them are looked through for those that are gone.
+    crowd: usize,
     /// Why the virtual memory must be mended before anything else runs on that GPU.
     pub broken: Option<String>,
+}
+
+impl Peers {
+    /// One more. Those that are gone are let go of now and then: a look at each for every launch would cost as much as all of them are many.
+    pub fn add(&mut self, flight: &Arc<Flight>) {
+        if self.launches.len() >= self.crowd {
+            self.launches.retain(|peer| peer.strong_count() > 0);
+            self.crowd = 2 * self.launches.len() + 16;
+        }
+        self.launches.push(Arc::downgrade(flight));
+    }
 }
 
 /// What other launches may do to one: stop it. It keeps no memory alive, so that any thread may let go of it last.

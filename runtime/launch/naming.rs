@@ -36,13 +36,18 @@ pub(crate) struct LaunchKind {
 #[derive(Default)]
 pub(crate) struct Naming {
     in_flight: Vec<(LaunchKind, Weak<InFlight>)>,
+    /// So many of them are looked through for those that have ended.
+    crowd: usize,
     pub coherence: Coherence,
 }
 
 impl Naming {
-    /// One more. Those that have ended are forgotten.
+    /// One more. Those that have ended are forgotten now and then.
     pub fn push(&mut self, kind: LaunchKind, launch: &Arc<InFlight>) {
-        self.forget_ended();
+        if self.in_flight.len() >= self.crowd {
+            self.forget_ended();
+            self.crowd = 2 * self.in_flight.len() + 16;
+        }
         self.in_flight.push((kind, Arc::downgrade(launch)));
     }
 

@@ -17,6 +17,9 @@ const PAUSES: [(Duration, Duration); 3] = [
     (Duration::MAX, Duration::from_micros(500)),
 ];
 
+/// How long it goes on looking after the last launch has ended.
+const LINGER: Duration = Duration::from_millis(2);
+
 /// Why launches end when the GPU's handle goes.
 const GONE: &str = "its GPU was dropped";
 
@@ -26,9 +29,17 @@ pub(crate) struct Engine {
     pub(crate) streams: Mutex<Vec<Arc<StreamInner>>>,
     pub(crate) stops: Arc<Stops>,
     last_stream: AtomicU64,
-    /// Counts what may need a look.
-    events: Mutex<u64>,
+    events: Mutex<Events>,
     woken: Condvar,
+}
+
+/// What the thread is told.
+#[derive(Default)]
+struct Events {
+    /// Counts what may need a look.
+    count: u64,
+    /// The thread sleeps until it is woken; else it looks again by itself, soon.
+    asleep: bool,
 }
 
 impl Engine {
@@ -50,10 +61,16 @@ impl Engine {
         self.last_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The thread looks again at once.
+    /// The thread looks again, soon. Waking it takes a call of the system, which a launch need not pay while the thread looks by itself.
     pub(crate) fn wake(&self) {
-        *self.events.lock() += 1;
-        self.woken.notify_all();
+        let asleep = {
+            let mut events = self.events.lock();
+            events.count += 1;
+            events.asleep
+        };
+        if asleep {
+            self.woken.notify_all();
+        }
     }
 
     /// Ends launches until the GPU is shut down and none is left.
@@ -63,7 +80,7 @@ impl Engine {
         let mut active = Instant::now();
         let mut seen = 0;
         loop {
-            let events = *self.events.lock();
+            let events = self.events.lock().count;
             let streams = self.streams.lock().clone();
             let (mut busy, mut progress) = (false, events != seen);
             seen = events;
@@ -90,14 +107,16 @@ impl Engine {
             }
             let quiet = now.saturating_duration_since(active);
             let pause = PAUSES.iter().find(|(until, _)| quiet < *until).map(|(_, pause)| *pause);
-            self.sleep(seen, pause.filter(|_| busy || self.core.in_flight() > 0));
+            // Launches that follow each other soon find it awake.
+            let awake = busy || self.core.in_flight() > 0 || quiet < LINGER;
+            self.sleep(seen, pause.filter(|_| awake));
         }
     }
 
     /// Sleeps for `pause`, without one until there is something to look at.
     fn sleep(&self, seen: u64, pause: Option<Duration>) {
         let mut events = self.events.lock();
-        if *events != seen {
+        if events.count != seen {
             return;
         }
         match pause {
@@ -105,7 +124,11 @@ impl Engine {
             Some(pause) => {
                 self.woken.wait_for(&mut events, pause);
             }
-            None => self.woken.wait(&mut events),
+            None => {
+                events.asleep = true;
+                self.woken.wait(&mut events);
+                events.asleep = false;
+            }
         }
     }
 
