@@ -28,15 +28,12 @@ const OVER_THE_DEVICE: [&str; 13] = [
 ];
 
 /// Those of them that say most about regions at a memory node.
-const AT_A_NODE: [&str; 7] = [
+const AT_A_NODE: [&str; 5] = [
     "promises::memory_node::",
     "promises::flush_and_host_access::",
     "promises::no_lost_write::",
     "promises::prefetch::",
     "node::two_machines::",
-    // Ranks that are threads, each with a session of its own.
-    "cluster::threads::ranks_of_pages",
-    "cluster::threads::bags_are",
 ];
 
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
