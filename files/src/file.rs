@@ -146,6 +146,17 @@ impl File {
         self.tier.release(pieces, how);
     }
 
+    /// As [`Tier::poll`](crate::Tier::poll).
+    pub fn poll(&self) -> bool {
+        self.tier.poll()
+    }
+
+    /// A count that changes when what had to wait may be there: whoever was told [`Got::Wait`] asks again after that. It is to be read before
+    /// asking.
+    pub fn progress(&self) -> u64 {
+        self.tier.progress()
+    }
+
     /// Copies bytes out. Waits for the file.
     ///
     /// # Errors

@@ -4,10 +4,9 @@
 //! scan passes through a tenth of the memory and displaces nothing. A block that comes back shortly after it left goes to the
 //! long queue at once. There a block that was asked for since its last turn stays.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    hash::Hash,
-};
+use std::{collections::VecDeque, hash::Hash};
+
+use rustc_hash::FxHashMap as HashMap;
 
 /// Most that a block's count says.
 const COUNT_MAX: u8 = 3;
@@ -36,7 +35,7 @@ impl<K: Copy + Eq + Hash> Order<K> {
             long: VecDeque::new(),
             counts: vec![0; slots],
             left: VecDeque::new(),
-            last: HashMap::new(),
+            last: HashMap::default(),
             leavings: 0,
             short_most,
             remembered: slots - short_most.min(slots),

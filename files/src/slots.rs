@@ -17,12 +17,9 @@
 //! 5. A block that is written whole without having been read is nobody else's before its release.
 //! 6. A block that could not be read is read again for the next request.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    ops::Range,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
+
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::{
     FileError, Got, How, Piece, TierStats,
@@ -130,6 +127,10 @@ pub(crate) struct Slots {
     stats: TierStats,
     /// Blocks in the order in which they were given, where somebody asked for that.
     asked: Option<Vec<Key>>,
+    /// A request found no slot, and was told to wait.
+    starved: bool,
+    /// What somebody waits for may be there.
+    progressed: bool,
     memory: Memory,
 }
 
@@ -138,18 +139,20 @@ impl Slots {
         Self {
             engines,
             slots: (0..count).map(|_| EMPTY).collect(),
-            places: HashMap::with_capacity(count as usize),
+            places: HashMap::with_capacity_and_hasher(count as usize, Default::default()),
             order: Order::new(count as usize),
             free: (0..count).rev().collect(),
             to_load: Vec::new(),
             dirtied: VecDeque::new(),
-            dirty_files: HashMap::new(),
-            failed: HashMap::new(),
+            dirty_files: HashMap::default(),
+            failed: HashMap::default(),
             done: Vec::new(),
             loads: 0,
             ahead: 0,
             stats: TierStats::default(),
             asked: None,
+            starved: false,
+            progressed: false,
             memory,
         }
     }
@@ -157,6 +160,11 @@ impl Slots {
     pub fn stats(&self) -> TierStats {
         let dirty = self.dirty_files.values().map(|file| file.blocks).sum();
         TierStats { dirty, ..self.stats }
+    }
+
+    /// Whether what somebody waits for may be there, since this was asked last.
+    pub fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.progressed)
     }
 
     pub fn record(&mut self) {
@@ -333,6 +341,8 @@ impl Slots {
 
     /// `written`: the writers did write.
     fn let_go(&mut self, pieces: &[Piece], how: How, written: bool) {
+        // Who waits for a slot may have one of these.
+        self.progressed |= std::mem::take(&mut self.starved);
         for piece in pieces {
             let slot = &mut self.slots[piece.slot as usize];
             match how {
@@ -340,6 +350,7 @@ impl Slots {
                 How::Write => {
                     slot.writers -= 1;
                     slot.again |= slot.writing;
+                    self.progressed |= slot.blank;
                     if slot.blank && written {
                         slot.blank = false;
                     } else if slot.blank {
@@ -401,6 +412,7 @@ impl Slots {
             victim = self.order.victim(|slot| leaves(slot, true), key_of);
         }
         let Some(victim) = victim else {
+            self.starved = true;
             self.write_oldest(usize::MAX);
             return None;
         };
@@ -450,6 +462,7 @@ impl Slots {
         let mut done = std::mem::take(&mut self.done);
         self.engines.reap(&mut done);
         let any = !done.is_empty();
+        self.progressed |= any;
         for (op, result) in done.drain(..) {
             match op.write {
                 true => self.written(op, result),

@@ -1,6 +1,14 @@
 //! The tier: its memory, its settings, and the one lock around its slots.
 
-use std::{ops::Range, path::Path, sync::Arc, time::Duration};
+use std::{
+    ops::Range,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
@@ -123,6 +131,8 @@ pub(crate) struct Shared {
     options: TierOptions,
     count: u64,
     engine: &'static str,
+    /// See [`File::progress`]. Changed with the lock held, read without.
+    progress: AtomicU64,
 }
 
 /// A budget of host memory before files. Clones are the same tier.
@@ -190,6 +200,7 @@ impl Tier {
             options,
             count: slots,
             engine,
+            progress: AtomicU64::new(0),
         })))
     }
 
@@ -272,7 +283,23 @@ impl Shared {
     }
 
     pub fn poll(&self) -> bool {
-        self.slots.lock().poll()
+        self.act(Slots::poll)
+    }
+
+    pub fn progress(&self) -> u64 {
+        // Acquire: who sees a count asks for what had come before it.
+        self.progress.load(Ordering::Acquire)
+    }
+
+    /// Changes the slots, and says so where others may have waited for that.
+    fn act<R>(&self, change: impl FnOnce(&mut Slots) -> R) -> R {
+        let mut slots = self.slots.lock();
+        let result = change(&mut slots);
+        if slots.take_progress() {
+            // Release: pairs with the acquire in `progress`.
+            self.progress.fetch_add(1, Ordering::Release);
+        }
+        result
     }
 
     pub fn expect(&self, file: &Arc<Opened>, span: Range<u64>) -> bool {
@@ -286,11 +313,11 @@ impl Shared {
         how: How,
         pieces: &mut Vec<Piece>,
     ) -> Result<Got, FileError> {
-        self.slots.lock().acquire(file, span, how, pieces)
+        self.act(|slots| slots.acquire(file, span, how, pieces))
     }
 
     pub fn release(&self, pieces: &[Piece], how: How) {
-        self.slots.lock().release(pieces, how);
+        self.act(|slots| slots.release(pieces, how));
     }
 
     pub fn retry_writes(&self, file: &Opened) {

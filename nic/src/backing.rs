@@ -39,4 +39,7 @@ pub trait Backing: Send + Sync {
 
     /// Goes on with what was begun. Whether anything came of it.
     fn poll(&self) -> bool;
+
+    /// A count that changes whenever what had to [wait](Acquired::Wait) may be there: until then nobody asks again.
+    fn progress(&self) -> u64;
 }

@@ -103,7 +103,11 @@ impl Backing for Served {
     }
 
     fn poll(&self) -> bool {
-        self.file.tier().poll()
+        self.file.poll()
+    }
+
+    fn progress(&self) -> u64 {
+        self.file.progress()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests whose far side is no memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::execute::Failure;
 use super::memory::{MemoryTable, Side};
@@ -35,9 +35,25 @@ pub(super) enum Far {
     /// In memory for the time being.
     Kept(Kept),
     /// On its way into memory.
-    Waits,
+    Waits(Waiting),
     /// Not to be had.
     Failed(Failure),
+}
+
+/// What a request waits for, and how far that was when it was asked.
+pub(super) struct Waiting {
+    backing: Weak<dyn Backing>,
+    progress: u64,
+    /// Keys that had been taken back.
+    dead_keys: u64,
+}
+
+impl Waiting {
+    /// Whether asking again would have the same answer.
+    pub fn goes_on(&self, memory: &MemoryTable) -> bool {
+        let same = |backing: Arc<dyn Backing>| backing.progress() == self.progress;
+        memory.dead_keys() == self.dead_keys && self.backing.upgrade().is_some_and(same)
+    }
 }
 
 /// Where a request goes that is no memory: what serves it, address, bytes, and whether they will be written.
@@ -78,13 +94,19 @@ pub(super) fn gather(request: &WorkRequest<'_>, memory: &MemoryTable, responder:
         return Far::Memory;
     };
     let mut pieces = Vec::with_capacity(2);
+    // Before it is asked: what happens meanwhile changes the count.
+    let (progress, dead_keys) = (backing.progress(), memory.dead_keys());
     match backing.acquire(remote, bytes, writes, &mut pieces) {
         Acquired::Ready => Far::Kept(Kept {
             backing,
             pieces,
             writes,
         }),
-        Acquired::Wait => Far::Waits,
+        Acquired::Wait => Far::Waits(Waiting {
+            backing: Arc::downgrade(&backing),
+            progress,
+            dead_keys,
+        }),
         Acquired::Failed => Far::Failed(Failure {
             syndrome: Syndrome::RemoteOperation,
             vendor: vendor::BACKING,

@@ -49,6 +49,7 @@ pub(super) struct MemoryTable {
     backings: RwLock<HashMap<u32, Arc<dyn Backing>>>,
     /// How many there are.
     backed: AtomicU32,
+    dead_keys: AtomicU64,
 }
 
 impl MemoryTable {
@@ -61,6 +62,7 @@ impl MemoryTable {
             }),
             backings: RwLock::default(),
             backed: AtomicU32::new(0),
+            dead_keys: AtomicU64::new(0),
         }
     }
 
@@ -115,6 +117,8 @@ impl MemoryTable {
         if key.lkey == 0 || key.rkey != key.lkey | REMOTE_BIT {
             return Err(unknown);
         }
+        // Relaxed: the engines' locks, as below. Before the key is dead, so that who looks at it afterwards sees the count.
+        self.dead_keys.fetch_add(1, Ordering::Relaxed);
         // Acquire/relaxed: only one of two racing calls finds the key; the engines' locks, which the caller takes
         // next, order the clearing before the memory's release.
         match slot
@@ -140,6 +144,12 @@ impl MemoryTable {
     pub fn is_backed(&self) -> bool {
         // Relaxed: see `insert`.
         self.backed.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many keys were taken back.
+    pub fn dead_keys(&self) -> u64 {
+        // Relaxed: see `clear`.
+        self.dead_keys.load(Ordering::Relaxed)
     }
 
     /// Lets what serves addresses that are no memory go on. Whether anything came of it.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::backed::{Far, is_backed};
+use super::backed::{Far, Waiting, is_backed};
 use super::completion_queue::word;
 use super::copy::Ahead;
 use super::engine::Context;
@@ -92,6 +92,8 @@ pub(super) struct QueuePairEngine {
     expected: u64,
     /// The far side of the oldest request in flight, once it was asked for.
     front: Option<Far>,
+    /// What the next request to be executed waits for.
+    waiting: Option<Waiting>,
 }
 
 impl QueuePairEngine {
@@ -115,6 +117,7 @@ impl QueuePairEngine {
             doorbell_held_ns: 0,
             expected: 0,
             front: None,
+            waiting: None,
         };
         queue_pair.reset();
         queue_pair
@@ -127,7 +130,8 @@ impl QueuePairEngine {
         self.under_way = UnderWay::default();
         self.order = Order::default();
         self.adrift.clear();
-        (self.doorbell_held_ns, self.expected, self.front) = (0, 0, None);
+        (self.doorbell_held_ns, self.expected) = (0, 0);
+        (self.front, self.waiting) = (None, None);
         self.responder = None;
         self.in_flight.end(self.reads_in_flight.into());
         (
@@ -163,11 +167,14 @@ impl QueuePairEngine {
         {
             return Step::Did(bytes);
         }
+        if self.waiting.is_some() && self.shared.state() != QueuePairState::Error && self.still_waits(context) {
+            return Step::Until(0);
+        }
         if let Some(front) = self.pending.front()
             && (front.due_ns <= context.now_ns() || self.shared.state() == QueuePairState::Error)
         {
             if self.front_waits(context) {
-                return Step::Until(context.now_ns());
+                return Step::Until(0);
             }
             return Step::Did(self.retire(context));
         }
@@ -219,8 +226,9 @@ impl QueuePairEngine {
         self.check_head(context, blocks, true);
         if self.pending.is_empty() && !context.shaped() && !context.faults.armed() {
             let far = self.far_side(context, &request);
-            if let Far::Waits = far {
-                return Step::Until(context.now_ns());
+            if let Far::Waits(waiting) = far {
+                self.waiting = Some(waiting);
+                return Step::Until(0);
             }
             self.head += blocks as u64;
             let outcome = self.execute(context, &request, self.peek(), &far, None);
@@ -404,7 +412,7 @@ impl QueuePairEngine {
         let pieces = match far {
             Far::Failed(failure) => return Err(*failure),
             Far::Kept(kept) => Some(kept.pieces()),
-            Far::Memory | Far::Waits => None,
+            Far::Memory | Far::Waits(_) => None,
         };
         // SAFETY: the engine's lock is held: `self` lives behind it.
         let outcome = unsafe { execute(request, context.memory, self.responder.as_deref(), ahead, pieces) };

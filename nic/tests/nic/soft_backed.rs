@@ -31,6 +31,7 @@ struct State {
     broken: Option<u64>,
     kept: i64,
     written: Vec<u64>,
+    progress: u64,
 }
 
 impl Shelf {
@@ -83,8 +84,13 @@ impl Backing for Shelf {
             let asked = std::mem::take(&mut state.asked);
             let any = !asked.is_empty();
             state.there.extend(asked);
+            state.progress += u64::from(any);
             any
         })
+    }
+
+    fn progress(&self) -> u64 {
+        self.with(|state| state.progress)
     }
 }
 

@@ -19,7 +19,23 @@ impl QueuePairEngine {
         // More may have been announced while this one waits.
         self.look_at_doorbell(context);
         self.look_ahead(context);
+        self.waiting = None;
         gather(request, context.memory, self.responder.as_deref())
+    }
+
+    /// Whether the next request was found to wait, and would be again. What was announced meanwhile is told of.
+    #[inline]
+    pub(super) fn still_waits(&mut self, context: &Context<'_>) -> bool {
+        if !self
+            .waiting
+            .as_ref()
+            .is_some_and(|waiting| waiting.goes_on(context.memory))
+        {
+            return false;
+        }
+        self.look_at_doorbell(context);
+        self.look_ahead(context);
+        true
     }
 
     /// Whether the oldest request in flight, which is due, has to wait for its far side.
@@ -34,7 +50,10 @@ impl QueuePairEngine {
             return false;
         };
         match gather(&request, context.memory, self.responder.as_deref()) {
-            Far::Waits => true,
+            Far::Waits(waiting) => {
+                self.waiting = Some(waiting);
+                true
+            }
             far => {
                 self.front = Some(far);
                 false

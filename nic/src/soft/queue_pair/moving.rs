@@ -69,6 +69,9 @@ impl QueuePairEngine {
             self.take_error(place, context, opcode_of(&buffer[..]), index, failure, moving);
             return Step::Did(0);
         }
+        if self.waiting.is_some() && self.still_waits(context) {
+            return Step::Until(0);
+        }
         self.start_moving(place, context, buffer, moving)
     }
 
@@ -103,8 +106,9 @@ impl QueuePairEngine {
             return Step::Until(self.under_way.not_before_ns);
         }
         let far = self.far_side(context, &request);
-        if let Far::Waits = far {
-            return Step::Until(context.now_ns());
+        if let Far::Waits(waiting) = far {
+            self.waiting = Some(waiting);
+            return Step::Until(0);
         }
         self.head += blocks as u64;
         let lane = moving.lane(way);
@@ -113,7 +117,7 @@ impl QueuePairEngine {
         let (kept, refused) = match far {
             Far::Kept(kept) => (Some(kept), None),
             Far::Failed(failure) => (None, Some(failure)),
-            Far::Memory | Far::Waits => (None, None),
+            Far::Memory | Far::Waits(_) => (None, None),
         };
         let pieces = kept.as_ref().map(Kept::pieces);
         let outcome = match (fault, refused) {
