@@ -225,10 +225,8 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     fn new(depth: usize) -> io::Result<Self> {
-        let entries = (depth as u32).next_power_of_two();
-        // Completions are looked for, so no thread of ours is to be interrupted for one. Kernels before 5.19 do not know it.
-        let built = IoUring::builder().setup_coop_taskrun().build(entries);
-        let ring = built.or_else(|_| IoUring::builder().build(entries))?;
+        // Without IORING_SETUP_COOP_TASKRUN: then completions come only when a thread of ours enters the kernel, and who looks for them does not.
+        let ring = IoUring::new((depth as u32).next_power_of_two())?;
         Ok(Self {
             ring,
             ops: (0..depth).map(|_| None).collect(),

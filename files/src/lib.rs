@@ -41,6 +41,7 @@ mod perfect;
 mod rules;
 mod slots;
 mod storage;
+mod streams;
 mod tier;
 
 #[cfg(test)]

@@ -27,12 +27,15 @@ use crate::{
     file::Opened,
     order::Order,
     rules::{Rule, holds},
+    streams::Streams,
     tier::RETRY_AFTER,
 };
 
 /// Most bytes and blocks of one read or write.
 const JOINED_BYTES: u64 = 64 << 10;
 const JOINED_BLOCKS: usize = 256;
+/// Most bytes that are read ahead of one stream.
+const AHEAD_BYTES: u64 = 512 << 10;
 /// Blocks are written without being asked for once one in so many slots is dirty.
 const DIRTY_SHARE: usize = 4;
 /// Failed reads that are remembered.
@@ -127,6 +130,9 @@ pub(crate) struct Slots {
     stats: TierStats,
     /// Blocks in the order in which they were given, where somebody asked for that.
     asked: Option<Vec<Key>>,
+    streams: Streams,
+    /// Blocks that were asked for first, for the streams that they may be of.
+    first_asked: Vec<(Arc<Opened>, u64)>,
     /// A request found no slot, and was told to wait.
     starved: bool,
     /// What somebody waits for may be there.
@@ -151,6 +157,8 @@ impl Slots {
             ahead: 0,
             stats: TierStats::default(),
             asked: None,
+            streams: Streams::default(),
+            first_asked: Vec::new(),
             starved: false,
             progressed: false,
             memory,
@@ -309,6 +317,7 @@ impl Slots {
         if held.wanted_until > 0 {
             held.wanted_until = 0;
             self.ahead -= 1;
+            self.first_asked.push((Arc::clone(file), held.key.1));
         } else {
             self.order.touch(slot);
         }
@@ -475,9 +484,30 @@ impl Slots {
         if dirty as usize > limit {
             self.write_oldest(dirty as usize - limit);
         }
+        self.read_ahead();
         self.begin_loads();
         self.engines.start_all();
         any
+    }
+
+    /// Begins to load what streams will ask for, as far as there is room without displacing what others wait for.
+    fn read_ahead(&mut self) {
+        let window = (AHEAD_BYTES / self.memory.block).clamp(4, self.slots.len() as u64 / 16);
+        for (file, block) in std::mem::take(&mut self.first_asked) {
+            let end = file.length.div_ceil(self.memory.block);
+            for block in self.streams.note(file.id, block, window) {
+                let key = (file.id, block);
+                let known = block >= end || self.places.contains_key(&key) || self.failed.contains_key(&key);
+                if known {
+                    continue;
+                }
+                if self.ahead >= self.slots.len() / 4 {
+                    break;
+                }
+                let Some(slot) = self.take_slot(false) else { break };
+                self.load(&file, key, slot);
+            }
+        }
     }
 
     /// Gives waiting loads an operation each, neighbours one together.

@@ -283,7 +283,9 @@ impl Engine {
             match round {
                 Round::Worked => idle = Idle::default(),
                 Round::Until(due) if due.saturating_sub(shared.clock.now_ns()) < DUE_SOON_NS => {
-                    idle.pause(shared);
+                    if idle.pause(shared) {
+                        std::thread::yield_now();
+                    }
                 }
                 Round::Until(_) | Round::Idle => {
                     if idle.pause(shared) {
