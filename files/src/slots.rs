@@ -492,7 +492,7 @@ impl Slots {
 
     /// Begins to load what streams will ask for, as far as there is room without displacing what others wait for.
     fn read_ahead(&mut self) {
-        let window = (AHEAD_BYTES / self.memory.block).clamp(4, self.slots.len() as u64 / 16);
+        let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
         for (file, block) in std::mem::take(&mut self.first_asked) {
             let end = file.length.div_ceil(self.memory.block);
             for block in self.streams.note(file.id, block, window) {

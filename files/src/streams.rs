@@ -8,8 +8,8 @@ const STREAMS: usize = 16;
 const NEAR: u64 = 1024;
 /// Requests after which a stream is one.
 const SURE_AFTER: u64 = 16;
-/// A stream asks for one block in so many at least of those that it passes.
-const SPARSEST: u64 = 4;
+/// A stream asks for one block in so many at least, of those that it passes.
+const SPARSEST: u64 = 2;
 
 struct Stream {
     file: u32,

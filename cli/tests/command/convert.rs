@@ -68,6 +68,38 @@ fn a_converted_graph_is_searched_as_the_graph_is() {
     }
 }
 
+/// The graph is four times as large as the memory that it is read by way of.
+#[test]
+fn a_graph_is_searched_while_it_is_read_from_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    convert(folder.path(), "kron:14 out.gcsr");
+    let bytes = std::fs::metadata(folder.path().join("out.gcsr")).unwrap().len();
+    let arguments = format!("out.gcsr --file-memory {} --memory 256KiB", bytes / 4);
+    let searched = report(folder.path(), &arguments);
+    assert_eq!(searched["verified"], true);
+    assert_eq!(searched["transport"], "soft");
+    let figure = |key: &str| searched[key].as_u64().unwrap();
+    let (read, perfect) = (figure("file_bytes_read"), figure("file_bytes_perfect"));
+    assert!(perfect > bytes / 4 && read >= perfect, "{searched}");
+    // docs/PERFORMANCE.md has the figure; the order of requests is another one in every run.
+    assert!(read < 3 * perfect, "{searched}");
+    let whole = report(folder.path(), "out.gcsr");
+    assert_eq!(whole["vertices_reached"], searched["vertices_reached"]);
+    assert_eq!(whole.get("file_bytes_read"), None);
+    for (arguments, said) in [
+        ("kron:6 --file-memory 1MiB", "gpuvm convert kron:6"),
+        ("out.gcsr --file-memory 4KiB", "at least 64 blocks"),
+        ("out.gcsr --file-memory 1MiB --transport direct", "software NIC"),
+        ("out.gcsr --file-memory lots", "lots"),
+    ] {
+        let (status, _, err) = finish(bfs(folder.path(), arguments));
+        assert!(
+            status != 0 && err.contains(said) && !err.contains("panicked"),
+            "{arguments}: {err}"
+        );
+    }
+}
+
 #[test]
 fn what_was_written_is_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ mod bench;
 mod convert;
 mod doctor;
 mod elastic;
+mod files;
 mod gps;
 mod guide;
 mod profile;
