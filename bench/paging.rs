@@ -215,6 +215,7 @@ fn search(csr: &Csr, source: u32, share: f64, expected: &[i32]) -> AnyResult<bfs
         placement: gpuvm::Placement::Fetch,
         shape: None,
         profile: None,
+        file_memory: None,
     };
     let outcome = bfs::run(csr, source, &options, &mut |_| {})?;
     reference::compare(expected, &outcome.distances)?;

@@ -96,7 +96,7 @@ mod tests {
         let (all, used) = ahead(&scan);
         assert!(all > 3900 && used > all - 64, "{all}, {used}");
         // Lanes ask in any order within what they hold.
-        let jumbled: Vec<u64> = (0..4096).map(|n| (n & !127) | (n * 37 & 127)).collect();
+        let jumbled: Vec<u64> = (0..4096).map(|n| (n & !127) | ((n * 37) & 127)).collect();
         let (all, used) = ahead(&jumbled);
         assert!(all > 3500 && used * 10 > all * 9 - 1000, "{all}, {used}");
         let random: Vec<u64> = mixed(4000).collect();

@@ -163,7 +163,7 @@ fn a_region_is_read_by_all_that_attach() {
     assert!(other.contains("elements of 4 bytes, and these have 8"), "{other}");
     drop(attached);
     let gone = second.region::<u32>().attach(&shared);
-    let gone = with_causes(&gone.err().expect("the memory has gone with its last reader"));
+    let gone = refused(gone);
     assert!(gone.contains("nothing is shared by this key"), "{gone}");
 }
 

@@ -22,6 +22,7 @@ fn options(frames: u64) -> Options {
         placement: gpuvm::Placement::Fetch,
         shape: None,
         profile: None,
+        file_memory: None,
     }
 }
 
