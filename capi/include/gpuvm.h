@@ -559,6 +559,9 @@ typedef struct gpuvm_vm_options {
     /// Bytes of the GPU's memory that are to be free, whoever uses it: where fewer are, frames give memory to the driver, down to
     /// `frame_minimum`; where more are and pages leave their frames, they grow. With `frame_capacity`. 0: nobody looks.
     uint64_t frames_leave_free;
+    /// Bytes of host memory by way of which files are read and written as kernels need them: for files larger than memory. 0: files are
+    /// mapped.
+    uint64_t file_memory;
     /// Bytes of a page, a power of two from 4 KiB to 2 MiB. 0: 4 KiB.
     uint64_t page_size;
     /// Longest wait of a lane in nanoseconds. 0: 10 s.

@@ -100,6 +100,23 @@ impl BfsReport {
     }
 }
 
+impl BfsReport {
+    /// What came from neighbour GPUs, and what was read of the graph's file.
+    fn write_places(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(neighbour) = &self.neighbour {
+            writeln!(out, "neighbour  {neighbour}")?;
+        }
+        let (Some(read), Some(perfect)) = (self.file_bytes_read, self.file_bytes_perfect) else {
+            return Ok(());
+        };
+        let (size, times) = (ByteSize::b(read).display().iec(), read as f64 / perfect.max(1) as f64);
+        writeln!(
+            out,
+            "file       {size} read, {times:.2} times what a perfect cache of that size reads"
+        )
+    }
+}
+
 impl fmt::Display for BfsReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes: u64| ByteSize::b(bytes).display().iec();
@@ -161,17 +178,7 @@ impl fmt::Display for BfsReport {
             Grouped(self.admissions),
             Grouped(self.displacements)
         )?;
-        if let Some(neighbour) = &self.neighbour {
-            writeln!(out, "neighbour  {neighbour}")?;
-        }
-        if let (Some(read), Some(perfect)) = (self.file_bytes_read, self.file_bytes_perfect) {
-            let times = read as f64 / perfect.max(1) as f64;
-            writeln!(
-                out,
-                "file       {} read, {times:.2} times what a perfect cache of that size reads",
-                size(read)
-            )?;
-        }
+        self.write_places(out)?;
         let verified = match self.verified {
             Some(true) => "the distances equal those of a search on the CPU",
             Some(false) => "the distances are WRONG",

@@ -17,6 +17,9 @@
 //! 5. A block that is written whole without having been read is nobody else's before its release.
 //! 6. A block that could not be read is read again for the next request.
 
+mod loading;
+mod writing;
+
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
 use rustc_hash::FxHashMap as HashMap;
@@ -211,24 +214,6 @@ impl Slots {
         self.memory.base + u64::from(slot) * self.memory.block
     }
 
-    /// See [`File::expect`](crate::File::expect).
-    pub fn expect(&mut self, file: &Arc<Opened>, span: Range<u64>) -> bool {
-        for block in self.blocks(&span) {
-            let key = (file.id, block);
-            if self.places.contains_key(&key) || self.failed.contains_key(&key) {
-                continue;
-            }
-            if self.ahead >= self.slots.len() / 2 {
-                return false;
-            }
-            let Some(slot) = self.take_slot(false) else {
-                return false;
-            };
-            self.load(file, key, slot);
-        }
-        true
-    }
-
     /// See [`File::acquire`](crate::File::acquire).
     pub fn acquire(
         &mut self,
@@ -261,6 +246,18 @@ impl Slots {
         if waits {
             return Ok(Got::Wait);
         }
+        self.hold_all(file, &span, how, pieces)
+    }
+
+    /// Holds the blocks of a span, which are there or are written whole.
+    fn hold_all(
+        &mut self,
+        file: &Arc<Opened>,
+        span: &Range<u64>,
+        how: How,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<Got, FileError> {
+        let blocks = self.blocks(span);
         // Those that are there first: a slot for another one may not be theirs.
         for block in blocks.clone() {
             if let Some(slot) = self.places.get(&(file.id, block)) {
@@ -284,7 +281,7 @@ impl Slots {
         let before = pieces.len();
         for block in blocks {
             if let Some(&slot) = self.places.get(&(file.id, block)) {
-                let (offset, bytes) = self.part(&span, block);
+                let (offset, bytes) = self.part(span, block);
                 pieces.push(Piece {
                     address: self.address(slot) + offset,
                     bytes,
@@ -383,26 +380,6 @@ impl Slots {
         self.order.enter(slot, key);
     }
 
-    fn load(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
-        self.loads += 1;
-        self.ahead += 1;
-        let wanted_until = self.loads + self.slots.len() as u64;
-        self.slots[slot as usize] = Slot {
-            key,
-            phase: Phase::Loading,
-            wanted_until,
-            ..EMPTY
-        };
-        self.places.insert(key, slot);
-        self.order.enter(slot, key);
-        self.to_load.push(ToLoad {
-            key,
-            slot,
-            file: Arc::clone(file),
-            alone: false,
-        });
-    }
-
     /// A slot for another block: a free one, or one whose block may leave. `urgent`: what was loaded ahead may go for it.
     fn take_slot(&mut self, urgent: bool) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
@@ -454,18 +431,6 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// A block is clean.
-    fn cleaned(&mut self, slot: u32) {
-        let slot = &mut self.slots[slot as usize];
-        slot.dirty = false;
-        if let Some(file) = self.dirty_files.get_mut(&slot.key.0) {
-            file.blocks -= 1;
-            if file.blocks == 0 {
-                self.dirty_files.remove(&slot.key.0);
-            }
-        }
-    }
-
     /// See [`Tier::poll`](crate::Tier::poll).
     pub fn poll(&mut self) -> bool {
         let mut done = std::mem::take(&mut self.done);
@@ -490,54 +455,6 @@ impl Slots {
         any
     }
 
-    /// Begins to load what streams will ask for, as far as there is room without displacing what others wait for.
-    fn read_ahead(&mut self) {
-        let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
-        for (file, block) in std::mem::take(&mut self.first_asked) {
-            let end = file.length.div_ceil(self.memory.block);
-            for block in self.streams.note(file.id, block, window) {
-                let key = (file.id, block);
-                let known = block >= end || self.places.contains_key(&key) || self.failed.contains_key(&key);
-                if known {
-                    continue;
-                }
-                if self.ahead >= self.slots.len() / 4 {
-                    break;
-                }
-                let Some(slot) = self.take_slot(false) else { break };
-                self.load(&file, key, slot);
-            }
-        }
-    }
-
-    /// Gives waiting loads an operation each, neighbours one together.
-    fn begin_loads(&mut self) {
-        if self.to_load.is_empty() || self.engines.room() == 0 {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.to_load);
-        waiting.sort_unstable_by_key(|load| load.key);
-        let mut rest = waiting.into_iter().peekable();
-        while self.engines.room() > 0
-            && let Some(ToLoad { key, slot, file, alone }) = rest.next()
-        {
-            let mut run = vec![(key.1, slot)];
-            let most = if alone { 1 } else { self.blocks_joined() };
-            let follows = |next: &ToLoad, blocks: usize| next.key == (key.0, key.1 + blocks as u64) && !next.alone;
-            while run.len() < most
-                && let Some(next) = rest.next_if(|next| follows(next, run.len()))
-            {
-                run.push((next.key.1, next.slot));
-            }
-            self.begin(file, false, &run);
-        }
-        self.to_load.extend(rest);
-    }
-
-    fn blocks_joined(&self) -> usize {
-        JOINED_BLOCKS.min((JOINED_BYTES / self.memory.block) as usize).max(1)
-    }
-
     /// Begins a read or write of neighbouring blocks.
     fn begin(&mut self, file: Arc<Opened>, write: bool, run: &[(u64, u32)]) {
         let span = |&(block, slot): &(u64, u32)| Span {
@@ -556,196 +473,5 @@ impl Slots {
             false => self.stats.reads += 1,
         }
         self.engines.begin(op);
-    }
-
-    fn loaded(&mut self, op: Op, result: std::io::Result<u64>) {
-        if result.is_err() && op.slots.len() > 1 {
-            // One of them may be the cause.
-            for slot in op.slots {
-                let key = self.slots[slot as usize].key;
-                self.to_load.push(ToLoad {
-                    key,
-                    slot,
-                    file: Arc::clone(&op.file),
-                    alone: true,
-                });
-            }
-            return;
-        }
-        let mut left = match &result {
-            Ok(bytes) => *bytes,
-            Err(_) => 0,
-        };
-        self.stats.read_bytes += left;
-        let mut offset = op.offset;
-        let mut failure = None;
-        for (&slot, span) in op.slots.iter().zip(&op.spans) {
-            if left >= span.bytes {
-                left -= span.bytes;
-                self.stats.loaded += 1;
-                self.slots[slot as usize].phase = Phase::Ready;
-            } else {
-                let path = op.file.path.clone();
-                let why = failure.get_or_insert_with(|| match &result {
-                    Ok(bytes) => FileError::Shrank {
-                        path,
-                        before: op.file.length,
-                        now: op.offset + bytes,
-                    },
-                    Err(error) => {
-                        let source = Arc::new(copy_of(error));
-                        FileError::Read {
-                            path,
-                            offset,
-                            bytes: span.bytes,
-                            source,
-                        }
-                    }
-                });
-                if self.failed.len() >= FAILED_MOST {
-                    self.failed.clear();
-                }
-                self.failed.insert(self.slots[slot as usize].key, why.clone());
-                self.empty(slot);
-            }
-            offset += span.bytes;
-        }
-        self.stats.failures += u64::from(failure.is_some());
-    }
-
-    fn written(&mut self, op: Op, result: std::io::Result<u64>) {
-        let bytes = op.bytes();
-        let failure = match result {
-            Ok(moved) if moved == bytes => None,
-            Ok(moved) => Some(std::io::Error::new(
-                std::io::ErrorKind::WriteZero,
-                format!("{moved} of {bytes} bytes were taken"),
-            )),
-            Err(error) => Some(error),
-        };
-        for &slot in &op.slots {
-            let held = &mut self.slots[slot as usize];
-            held.writing = false;
-            let again = std::mem::take(&mut held.again) && holds(Rule::DirtiedAgain);
-            let stays = again || held.writers > 0 || failure.is_some() && holds(Rule::DirtyStays);
-            match stays {
-                true => self.dirtied.push_back(slot),
-                false => self.cleaned(slot),
-            }
-        }
-        let failed = failure.map(|source| {
-            let (path, offset) = (op.file.path.clone(), op.offset);
-            FileError::Write {
-                path,
-                offset,
-                bytes,
-                source: Arc::new(source),
-            }
-        });
-        match failed {
-            None => self.stats.written_bytes += bytes,
-            Some(_) => self.stats.failures += 1,
-        }
-        if let Some(file) = self.dirty_files.get_mut(&op.file.id) {
-            file.alone |= failed.is_some();
-            file.failed = failed.map(|failure| (failure, Instant::now()));
-        }
-    }
-
-    /// Has the file's blocks written at once that could not be.
-    pub fn retry_writes(&mut self, file: &Opened) {
-        if let Some(file) = self.dirty_files.get_mut(&file.id) {
-            file.failed = None;
-        }
-    }
-
-    /// Begins to write so many dirty blocks, the oldest first, of files that do not fail.
-    fn write_oldest(&mut self, most: usize) {
-        let (mut chosen, mut later) = (Vec::new(), Vec::new());
-        let most = most.min(self.engines.room() * self.blocks_joined());
-        while chosen.len() < most
-            && let Some(slot) = self.dirtied.pop_front()
-        {
-            let held = &self.slots[slot as usize];
-            if !held.dirty || held.writing {
-                continue;
-            }
-            let waits = self.dirty_files.get(&held.key.0).and_then(|file| file.failed.as_ref());
-            match held.writers > 0 || waits.is_some_and(|(_, when)| when.elapsed() < RETRY_AFTER) {
-                true => later.push(slot),
-                false => chosen.push(slot),
-            }
-        }
-        self.dirtied.extend(later);
-        self.write(chosen);
-    }
-
-    /// Begins to write slots; those for which no operation is left stay dirty.
-    fn write(&mut self, mut chosen: Vec<u32>) {
-        chosen.sort_unstable_by_key(|slot| self.slots[*slot as usize].key);
-        chosen.dedup();
-        let mut rest = chosen.into_iter().peekable();
-        while self.engines.room() > 0
-            && let Some(slot) = rest.next()
-        {
-            let key = self.slots[slot as usize].key;
-            let Some(dirty) = self.dirty_files.get(&key.0) else {
-                continue;
-            };
-            let (file, most) = (
-                Arc::clone(&dirty.file),
-                if dirty.alone { 1 } else { self.blocks_joined() },
-            );
-            let mut run = vec![(key.1, slot)];
-            while run.len() < most
-                && let Some(next) =
-                    rest.next_if(|next| self.slots[*next as usize].key == (key.0, key.1 + run.len() as u64))
-            {
-                run.push((key.1 + run.len() as u64, next));
-            }
-            for (_, slot) in &run {
-                self.slots[*slot as usize].writing = true;
-            }
-            self.begin(file, true, &run);
-        }
-        self.dirtied.extend(rest);
-    }
-
-    /// Begins to write dirty blocks of a file. Whether it has none.
-    pub fn write_some_of(&mut self, file: &Arc<Opened>) -> Result<bool, FileError> {
-        let Some(dirty) = self.dirty_files.get(&file.id) else {
-            return Ok(true);
-        };
-        if let Some((failure, _)) = &dirty.failed {
-            // Those under way end first: nothing is written behind an error.
-            let under_way = self.slots.iter().any(|slot| slot.writing && slot.key.0 == file.id);
-            return if under_way { Ok(false) } else { Err(failure.clone()) };
-        }
-        let most = self.engines.room() * self.blocks_joined();
-        let (slots, mut chosen) = (&self.slots, Vec::new());
-        self.dirtied.retain(|slot| {
-            let held = &slots[*slot as usize];
-            let waits = held.dirty && !held.writing;
-            let begins = waits && held.key.0 == file.id && held.writers == 0 && chosen.len() < most;
-            if begins {
-                chosen.push(*slot);
-            }
-            waits && !begins
-        });
-        self.write(chosen);
-        self.engines.start_all();
-        if !holds(Rule::DirtyWhileHeld) {
-            let waits = |slot: &Slot| slot.key.0 == file.id && slot.dirty && slot.writers == 0;
-            return Ok(!self.slots.iter().any(waits));
-        }
-        Ok(false)
-    }
-}
-
-/// An error that says the same.
-fn copy_of(error: &std::io::Error) -> std::io::Error {
-    match error.raw_os_error() {
-        Some(code) => std::io::Error::from_raw_os_error(code),
-        None => std::io::Error::new(error.kind(), error.to_string()),
     }
 }

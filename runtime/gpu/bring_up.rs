@@ -37,6 +37,12 @@ use crate::{
 /// it, even when it is lost again.
 const PATIENCE_SHARE: u32 = 8;
 
+/// Stripes of a region: a row for each replica, of a stripe a node or a NIC.
+fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
+    let rows = if nodes > 1 || plan.host_homes > 1 { 2 } else { 1 };
+    (nodes.max(nics).max(1) * rows) as u64
+}
+
 /// Host memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
 fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Option<Tier>> {
     let Some(bytes) = settings.file_memory else {
@@ -89,9 +95,7 @@ impl PagedGpu {
         let large = settings.page_size > u64::from(layout::FILL_CHUNK_BYTES);
         let pool = FramePool::new(&*gpu, frames, counts, queues.is_none() && large)?;
         let doing = || "allocating the regions' bookkeeping".to_owned();
-        // A row for each replica, of a stripe a node or a NIC.
-        let rows = if nodes.len() > 1 || plan.host_homes > 1 { 2 } else { 1 };
-        let stripes_each = (nodes.len().max(nics.len()).max(1) * rows) as u64;
+        let stripes_each = stripes_each(nodes.len(), nics.len(), plan);
         let regions = RegionTable::new(&*gpu, settings.regions_max, stripes_each).doing(doing)?;
         let meters = Meters::new(&*gpu).doing(doing)?;
         let desc = describe(&*gpu, settings, &pool, queues.as_deref(), &regions, &meters);

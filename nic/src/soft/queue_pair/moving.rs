@@ -82,7 +82,6 @@ impl QueuePairEngine {
         buffer: &mut RequestBuffer,
         moving: &mut Moving,
     ) -> Step {
-        let index = self.head as u16;
         let blocks = match self.fetch(buffer) {
             Ok(blocks) => blocks,
             Err(kind) => return self.refuse_moving(context, kind, &buffer[..BLOCK_BYTES]),
@@ -111,6 +110,20 @@ impl QueuePairEngine {
             return Step::Until(0);
         }
         self.head += blocks as u64;
+        self.take_moving(place, context, &request, way, (fault, far), moving)
+    }
+
+    /// Puts the request that was just taken from the ring into a batch, or its failure aside.
+    fn take_moving(
+        &mut self,
+        place: usize,
+        context: &Context<'_>,
+        request: &WorkRequest<'_>,
+        way: Way,
+        (fault, far): (Option<Fault>, Far),
+        moving: &mut Moving,
+    ) -> Step {
+        let index = request.index;
         let lane = moving.lane(way);
         let collected = lane.data.len();
         let opcode = request.operation.opcode();
@@ -127,7 +140,7 @@ impl QueuePairEngine {
             }),
             (_, Some(failure)) => Err(failure),
             _ => plan(
-                &request,
+                request,
                 context.memory,
                 self.responder.as_deref(),
                 pieces,
@@ -143,7 +156,7 @@ impl QueuePairEngine {
                 return Step::Did(0);
             }
         };
-        let completion = self.completion_of(context, &request, fault, bytes);
+        let completion = self.completion_of(context, request, fault, bytes);
         self.join(way, moving.lane(way));
         moving.lane(way).take(Taken {
             place,

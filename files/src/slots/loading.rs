@@ -1,0 +1,157 @@
+//! How blocks come.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{AHEAD_BYTES, EMPTY, FAILED_MOST, JOINED_BLOCKS, JOINED_BYTES, Key, Phase, Slot, Slots, ToLoad};
+use crate::{FileError, engine::Op, file::Opened};
+
+impl Slots {
+    /// See [`File::expect`](crate::File::expect).
+    pub fn expect(&mut self, file: &Arc<Opened>, span: Range<u64>) -> bool {
+        for block in self.blocks(&span) {
+            let key = (file.id, block);
+            if self.places.contains_key(&key) || self.failed.contains_key(&key) {
+                continue;
+            }
+            if self.ahead >= self.slots.len() / 2 {
+                return false;
+            }
+            let Some(slot) = self.take_slot(false) else {
+                return false;
+            };
+            self.load(file, key, slot);
+        }
+        true
+    }
+
+    pub(super) fn load(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
+        self.loads += 1;
+        self.ahead += 1;
+        let wanted_until = self.loads + self.slots.len() as u64;
+        self.slots[slot as usize] = Slot {
+            key,
+            phase: Phase::Loading,
+            wanted_until,
+            ..EMPTY
+        };
+        self.places.insert(key, slot);
+        self.order.enter(slot, key);
+        self.to_load.push(ToLoad {
+            key,
+            slot,
+            file: Arc::clone(file),
+            alone: false,
+        });
+    }
+
+    pub(super) fn loaded(&mut self, op: Op, result: std::io::Result<u64>) {
+        if result.is_err() && op.slots.len() > 1 {
+            // One of them may be the cause.
+            for slot in op.slots {
+                let key = self.slots[slot as usize].key;
+                self.to_load.push(ToLoad {
+                    key,
+                    slot,
+                    file: Arc::clone(&op.file),
+                    alone: true,
+                });
+            }
+            return;
+        }
+        let mut left = match &result {
+            Ok(bytes) => *bytes,
+            Err(_) => 0,
+        };
+        self.stats.read_bytes += left;
+        let mut offset = op.offset;
+        let mut failure = None;
+        for (&slot, span) in op.slots.iter().zip(&op.spans) {
+            if left >= span.bytes {
+                left -= span.bytes;
+                self.stats.loaded += 1;
+                self.slots[slot as usize].phase = Phase::Ready;
+            } else {
+                let path = op.file.path.clone();
+                let why = failure.get_or_insert_with(|| match &result {
+                    Ok(bytes) => FileError::Shrank {
+                        path,
+                        before: op.file.length,
+                        now: op.offset + bytes,
+                    },
+                    Err(error) => {
+                        let source = Arc::new(copy_of(error));
+                        FileError::Read {
+                            path,
+                            offset,
+                            bytes: span.bytes,
+                            source,
+                        }
+                    }
+                });
+                if self.failed.len() >= FAILED_MOST {
+                    self.failed.clear();
+                }
+                self.failed.insert(self.slots[slot as usize].key, why.clone());
+                self.empty(slot);
+            }
+            offset += span.bytes;
+        }
+        self.stats.failures += u64::from(failure.is_some());
+    }
+
+    /// Gives waiting loads an operation each, neighbours one together.
+    pub(super) fn begin_loads(&mut self) {
+        if self.to_load.is_empty() || self.engines.room() == 0 {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.to_load);
+        waiting.sort_unstable_by_key(|load| load.key);
+        let mut rest = waiting.into_iter().peekable();
+        while self.engines.room() > 0
+            && let Some(ToLoad { key, slot, file, alone }) = rest.next()
+        {
+            let mut run = vec![(key.1, slot)];
+            let most = if alone { 1 } else { self.blocks_joined() };
+            let follows = |next: &ToLoad, blocks: usize| next.key == (key.0, key.1 + blocks as u64) && !next.alone;
+            while run.len() < most
+                && let Some(next) = rest.next_if(|next| follows(next, run.len()))
+            {
+                run.push((next.key.1, next.slot));
+            }
+            self.begin(file, false, &run);
+        }
+        self.to_load.extend(rest);
+    }
+
+    /// Begins to load what streams will ask for, as far as there is room without displacing what others wait for.
+    pub(super) fn read_ahead(&mut self) {
+        let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
+        for (file, block) in std::mem::take(&mut self.first_asked) {
+            let end = file.length.div_ceil(self.memory.block);
+            for block in self.streams.note(file.id, block, window) {
+                let key = (file.id, block);
+                let known = block >= end || self.places.contains_key(&key) || self.failed.contains_key(&key);
+                if known {
+                    continue;
+                }
+                if self.ahead >= self.slots.len() / 4 {
+                    break;
+                }
+                let Some(slot) = self.take_slot(false) else { break };
+                self.load(&file, key, slot);
+            }
+        }
+    }
+
+    pub(super) fn blocks_joined(&self) -> usize {
+        JOINED_BLOCKS.min((JOINED_BYTES / self.memory.block) as usize).max(1)
+    }
+}
+
+/// An error that says the same.
+fn copy_of(error: &std::io::Error) -> std::io::Error {
+    match error.raw_os_error() {
+        Some(code) => std::io::Error::from_raw_os_error(code),
+        None => std::io::Error::new(error.kind(), error.to_string()),
+    }
+}

@@ -1,0 +1,154 @@
+//! How what was written goes to the files.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{Slot, Slots};
+use crate::{
+    FileError,
+    engine::Op,
+    file::Opened,
+    rules::{Rule, holds},
+    tier::RETRY_AFTER,
+};
+
+impl Slots {
+    /// A block is clean.
+    pub(super) fn cleaned(&mut self, slot: u32) {
+        let slot = &mut self.slots[slot as usize];
+        slot.dirty = false;
+        if let Some(file) = self.dirty_files.get_mut(&slot.key.0) {
+            file.blocks -= 1;
+            if file.blocks == 0 {
+                self.dirty_files.remove(&slot.key.0);
+            }
+        }
+    }
+
+    pub(super) fn written(&mut self, op: Op, result: std::io::Result<u64>) {
+        let bytes = op.bytes();
+        let failure = match result {
+            Ok(moved) if moved == bytes => None,
+            Ok(moved) => Some(std::io::Error::new(
+                std::io::ErrorKind::WriteZero,
+                format!("{moved} of {bytes} bytes were taken"),
+            )),
+            Err(error) => Some(error),
+        };
+        for &slot in &op.slots {
+            let held = &mut self.slots[slot as usize];
+            held.writing = false;
+            let again = std::mem::take(&mut held.again) && holds(Rule::DirtiedAgain);
+            let stays = again || held.writers > 0 || failure.is_some() && holds(Rule::DirtyStays);
+            match stays {
+                true => self.dirtied.push_back(slot),
+                false => self.cleaned(slot),
+            }
+        }
+        let failed = failure.map(|source| {
+            let (path, offset) = (op.file.path.clone(), op.offset);
+            FileError::Write {
+                path,
+                offset,
+                bytes,
+                source: Arc::new(source),
+            }
+        });
+        match failed {
+            None => self.stats.written_bytes += bytes,
+            Some(_) => self.stats.failures += 1,
+        }
+        if let Some(file) = self.dirty_files.get_mut(&op.file.id) {
+            file.alone |= failed.is_some();
+            file.failed = failed.map(|failure| (failure, Instant::now()));
+        }
+    }
+
+    /// Has the file's blocks written at once that could not be.
+    pub fn retry_writes(&mut self, file: &Opened) {
+        if let Some(file) = self.dirty_files.get_mut(&file.id) {
+            file.failed = None;
+        }
+    }
+
+    /// Begins to write so many dirty blocks, the oldest first, of files that do not fail.
+    pub(super) fn write_oldest(&mut self, most: usize) {
+        let (mut chosen, mut later) = (Vec::new(), Vec::new());
+        let most = most.min(self.engines.room() * self.blocks_joined());
+        while chosen.len() < most
+            && let Some(slot) = self.dirtied.pop_front()
+        {
+            let held = &self.slots[slot as usize];
+            if !held.dirty || held.writing {
+                continue;
+            }
+            let waits = self.dirty_files.get(&held.key.0).and_then(|file| file.failed.as_ref());
+            match held.writers > 0 || waits.is_some_and(|(_, when)| when.elapsed() < RETRY_AFTER) {
+                true => later.push(slot),
+                false => chosen.push(slot),
+            }
+        }
+        self.dirtied.extend(later);
+        self.write(chosen);
+    }
+
+    /// Begins to write slots; those for which no operation is left stay dirty.
+    pub(super) fn write(&mut self, mut chosen: Vec<u32>) {
+        chosen.sort_unstable_by_key(|slot| self.slots[*slot as usize].key);
+        chosen.dedup();
+        let mut rest = chosen.into_iter().peekable();
+        while self.engines.room() > 0
+            && let Some(slot) = rest.next()
+        {
+            let key = self.slots[slot as usize].key;
+            let Some(dirty) = self.dirty_files.get(&key.0) else {
+                continue;
+            };
+            let (file, most) = (
+                Arc::clone(&dirty.file),
+                if dirty.alone { 1 } else { self.blocks_joined() },
+            );
+            let mut run = vec![(key.1, slot)];
+            while run.len() < most
+                && let Some(next) =
+                    rest.next_if(|next| self.slots[*next as usize].key == (key.0, key.1 + run.len() as u64))
+            {
+                run.push((key.1 + run.len() as u64, next));
+            }
+            for (_, slot) in &run {
+                self.slots[*slot as usize].writing = true;
+            }
+            self.begin(file, true, &run);
+        }
+        self.dirtied.extend(rest);
+    }
+
+    /// Begins to write dirty blocks of a file. Whether it has none.
+    pub fn write_some_of(&mut self, file: &Arc<Opened>) -> Result<bool, FileError> {
+        let Some(dirty) = self.dirty_files.get(&file.id) else {
+            return Ok(true);
+        };
+        if let Some((failure, _)) = &dirty.failed {
+            // Those under way end first: nothing is written behind an error.
+            let under_way = self.slots.iter().any(|slot| slot.writing && slot.key.0 == file.id);
+            return if under_way { Ok(false) } else { Err(failure.clone()) };
+        }
+        let most = self.engines.room() * self.blocks_joined();
+        let (slots, mut chosen) = (&self.slots, Vec::new());
+        self.dirtied.retain(|slot| {
+            let held = &slots[*slot as usize];
+            let waits = held.dirty && !held.writing;
+            let begins = waits && held.key.0 == file.id && held.writers == 0 && chosen.len() < most;
+            if begins {
+                chosen.push(*slot);
+            }
+            waits && !begins
+        });
+        self.write(chosen);
+        self.engines.start_all();
+        if !holds(Rule::DirtyWhileHeld) {
+            let waits = |slot: &Slot| slot.key.0 == file.id && slot.dirty && slot.writers == 0;
+            return Ok(!self.slots.iter().any(waits));
+        }
+        Ok(false)
+    }
+}
