@@ -30,7 +30,7 @@ fn wrong_flags_end_with_status_2() {
         ("--memory 100", "at least one page"),
         ("--memory 1GiB --listen here", "--listen"),
         ("--memory 1GiB --allow 10.0.0.0/99", "is no network"),
-        ("--memory 1GiB --clients 0", "0 is not in 1..=1000"),
+        ("--memory 1GiB --clients 0", "0 is not in 1..=65536"),
         ("--memory 1GiB --file x --huge-pages", "cannot be used with"),
         ("--memory 1GiB --metrics 9471", "--metrics"),
         ("--memory 1GiB --client-capacity 0", "at least one page"),
