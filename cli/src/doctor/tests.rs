@@ -76,7 +76,8 @@ fn all_is_well() {
         [
             ("peers", FindingState::Unneeded),
             ("peermem", FindingState::Unneeded),
-            ("rxe", FindingState::Limited)
+            ("rxe", FindingState::Limited),
+            ("gpudirect_storage", FindingState::Unneeded)
         ],
         "one GPU, dma-buf serves, and SoftRoCE is not set up"
     );

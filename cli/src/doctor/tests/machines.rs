@@ -47,6 +47,7 @@ impl Fixture {
     pub fn laptop() -> Self {
         let mut fixture = Self::nothing();
         fixture.probed.compiler = Ok("g++ (Debian 12.2.0-14) 12.2.0".into());
+        fixture.probed.io_uring = Ok(());
         fixture
             .tree
             .file("proc/sys/kernel/osrelease", format!("{RELEASE}\n"))
