@@ -80,8 +80,8 @@ fn an_engine_takes_all_that_is_there_into_one_batch() {
         "stores arrive without a word"
     );
     let mut posters: Vec<Poster> = (0..3).map(|_| bed.poster(64)).collect();
-    // An engine that is quicker than the poster finds one request at a time; it gets several chances to be late.
-    for _ in 0..100 {
+    // An engine that is quicker than the poster finds one request at a time; it gets many chances to be late.
+    for _ in 0..2000 {
         for (turn, poster) in posters.iter_mut().enumerate() {
             let first = turn as u64 * 20;
             post_reads(&bed, poster, first..first + 20);
