@@ -159,7 +159,11 @@ impl Engines {
             return polled.push(op);
         }
         match (&mut self.ring, op.file.storage.descriptor(op.offset, op.bytes())) {
-            (Some(ring), Some(descriptor)) => ring.push(op, descriptor),
+            (Some(ring), Some(descriptor)) => {
+                if let Some(op) = ring.push(op, descriptor) {
+                    self.threads.push(op);
+                }
+            }
             _ => self.threads.push(op),
         }
     }
@@ -235,10 +239,9 @@ impl Ring {
         })
     }
 
-    fn push(&mut self, op: Op, descriptor: i32) {
-        let Some(place) = self.free.pop() else {
-            unreachable!("there was room")
-        };
+    /// Gives the operation back where it has no place for it.
+    fn push(&mut self, op: Op, descriptor: i32) -> Option<Op> {
+        let Some(place) = self.free.pop() else { return Some(op) };
         let vectors: Box<[_]> = op
             .spans
             .iter()
@@ -255,19 +258,23 @@ impl Ring {
         };
         // The file stays open, and the vectors stay where they are, until the operation is reaped.
         self.ops[place] = Some((op, vectors));
+        let entry = entry.user_data(place as u64);
         // SAFETY: descriptor, vectors and slots are valid until the operation has ended: see `Op` and the line above; `drop` waits.
-        while unsafe { self.ring.submission().push(&entry.clone().user_data(place as u64)) }.is_err() {
-            self.start_all();
+        if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            self.fresh += 1;
+            return None;
         }
-        self.fresh += 1;
+        // The ring has a place for each operation that may be under way; should it be full all the same, others do this one.
+        self.free.push(place);
+        self.ops[place].take().map(|(op, _)| op)
     }
 
     fn start_all(&mut self) {
         while self.fresh > 0 {
             match self.ring.submit() {
-                Ok(count) => self.fresh -= count.min(self.fresh),
-                // Too many completions wait, or memory is short: both pass, when completions are reaped at the latest.
-                Err(_) => return,
+                Ok(count) if count > 0 => self.fresh -= count.min(self.fresh),
+                // Too many completions wait, or memory is short: both pass, when completions are reaped at the latest. The next poll tries again.
+                Ok(_) | Err(_) => return,
             }
         }
     }

@@ -99,6 +99,14 @@ impl Storage for Disk {
     }
 }
 
+/// A region over a disk that holds these words; its file is called as the region is, with `.bin` behind.
+fn on_disk(bench: &Bench, name: &str, values: Vec<u32>) -> (Vec<u32>, Arc<Disk>, Region<u32>) {
+    let disk = Disk::of(&values);
+    let region = bench.vm.region::<u32>().name(name);
+    let region = region.map_storage(format!("{name}.bin"), disk.clone()).unwrap();
+    (values, disk, region)
+}
+
 fn sum(bench: &Bench, a: &Region<u32>) -> u64 {
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     bench.must("sum", LaunchConfig::new(4, 64), (a, &sink));
@@ -149,14 +157,7 @@ fn what_stays_in_memory_is_not_read_again() {
 #[test]
 fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
     let bench = bench(8);
-    let values = words(5, 40 * PAGE_WORDS);
-    let disk = Disk::of(&values);
-    let a = bench
-        .vm
-        .region::<u32>()
-        .name("worn")
-        .map_storage("worn.bin", disk.clone())
-        .unwrap();
+    let (values, disk, a) = on_disk(&bench, "worn", words(5, 40 * PAGE_WORDS));
     disk.with(|state| state.bad_page = Some(23));
     let sink = bench.vm.buffer::<u64>(1).unwrap();
     let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
@@ -176,14 +177,7 @@ fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
 #[test]
 fn what_a_full_disk_does_not_take_is_lost_by_nobody() {
     let bench = bench(8);
-    let values = words(6, 20 * PAGE_WORDS);
-    let disk = Disk::of(&values);
-    let a = bench
-        .vm
-        .region::<u32>()
-        .name("full")
-        .map_storage("full.bin", disk.clone())
-        .unwrap();
+    let (values, disk, a) = on_disk(&bench, "full", words(6, 20 * PAGE_WORDS));
     disk.with(|state| state.refuses = Some(libc::ENOSPC));
     bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
     for _ in 0..2 {
@@ -204,14 +198,7 @@ fn what_a_full_disk_does_not_take_is_lost_by_nobody() {
 #[test]
 fn dirty_pages_that_find_no_room_stay_in_their_frames() {
     let bench = bench(8);
-    let values = words(7, 4 * HELD * PAGE_WORDS);
-    let disk = Disk::of(&values);
-    let a = bench
-        .vm
-        .region::<u32>()
-        .name("full")
-        .map_storage("full.bin", disk.clone())
-        .unwrap();
+    let (values, disk, a) = on_disk(&bench, "full", words(7, 4 * HELD * PAGE_WORDS));
     disk.with(|state| state.refuses = Some(libc::ENOSPC));
     let config = || LaunchConfig::new(1, 64);
     let message = refused(bench.run("fill", config(), (&a, STEP)));
