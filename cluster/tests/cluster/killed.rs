@@ -50,15 +50,33 @@ fn random() -> ChaCha8Rng {
 #[test]
 fn a_rank_killed_at_any_moment_ends_the_job_and_is_named() {
     let mut random = random();
-    for round in 0..6 {
+    for round in 0..5 {
         let job = job(&[]);
-        let ranks = job.wait_for(RANKS, false);
-        // From the start of MPI to the middle of the work.
-        std::thread::sleep(Duration::from_millis(random.random_range(0..3000) * round / 5));
+        let ranks = job.wait_for(RANKS, true);
+        // From the start of the watch to the middle of the work.
+        std::thread::sleep(Duration::from_millis(random.random_range(0..3000) * round / 4));
         let rank = random.random_range(0..RANKS);
         let ended = lose(job, &ranks, rank, "KILL");
         assert!(ended.status != Some(0), "{}", ended.errors);
         assert!(ended.errors.contains(&format!("rank {rank} ")), "{}", ended.errors);
+    }
+    runs_again();
+}
+
+/// Before the watch only the launcher can see it.
+#[test]
+fn no_rank_outlives_one_that_is_killed_while_mpi_starts() {
+    let mut random = random();
+    for _ in 0..4 {
+        let job = job(&[]);
+        let ranks = job.wait_for(RANKS, false);
+        std::thread::sleep(Duration::from_millis(random.random_range(0..100)));
+        let (rank, process) = ranks[random.random_range(0..RANKS)];
+        let begun = Instant::now();
+        signal(process, "KILL");
+        let ended = job.end_of_ranks(&ranks, begun, LIMIT);
+        println!("# KILL of rank {rank}: {:.2?}", ended.took);
+        assert!(ended.status != Some(0), "{}", ended.errors);
     }
     runs_again();
 }

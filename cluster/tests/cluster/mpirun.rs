@@ -1,7 +1,7 @@
 //! Jobs of ranks on this machine, by OpenMPI's `mpirun`.
 
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest time for what should take seconds.
@@ -58,13 +58,40 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle
 impl Job {
     /// Waits for its end, at most so long; `since`: from when its time counts.
     pub fn end(mut self, since: Instant, limit: Duration) -> Ended {
-        let status = loop {
-            match self.mpirun.try_wait().unwrap() {
-                Some(status) => break status,
-                None => assert!(since.elapsed() < limit, "the job runs after {limit:?}"),
-            }
+        let status = self.launcher(since, limit);
+        let status = status.unwrap_or_else(|| panic!("the job runs after {limit:?}"));
+        self.ended(status, since)
+    }
+
+    /// Waits for the end of its ranks, at most so long, and then for mpirun. One that has no rank any more and goes on is ended: OpenMPI
+    /// 4.1.4 sometimes waits for a lock of its own for ever (`PMIx_server_finalize`) when a rank was killed within MPI's start.
+    pub fn end_of_ranks(mut self, ranks: &[(usize, u32)], since: Instant, limit: Duration) -> Ended {
+        while ranks.iter().any(|(_, process)| is_there(*process)) {
+            assert!(since.elapsed() < limit, "a rank is left after {limit:?}");
             std::thread::sleep(Duration::from_millis(10));
-        };
+        }
+        let status = self
+            .launcher(Instant::now(), Duration::from_secs(5))
+            .unwrap_or_else(|| {
+                println!("# mpirun has no rank any more and does not end: it is killed");
+                self.mpirun.kill().unwrap();
+                self.mpirun.wait().unwrap()
+            });
+        self.ended(status, since)
+    }
+
+    /// How mpirun ends; `None`: it runs after the limit.
+    fn launcher(&mut self, since: Instant, limit: Duration) -> Option<ExitStatus> {
+        loop {
+            match self.mpirun.try_wait().unwrap() {
+                Some(status) => return Some(status),
+                None if since.elapsed() > limit => return None,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    fn ended(&mut self, status: ExitStatus, since: Instant) -> Ended {
         let took = since.elapsed();
         let [output, errors] = self.readers.take().unwrap().map(|reader| reader.join().unwrap());
         Ended {
