@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicI32},
+        atomic::{AtomicBool, AtomicI32, AtomicU64},
     },
     time::{Duration, Instant},
 };
@@ -70,7 +70,10 @@ pub(crate) use view::{RegionTables, RegionView};
 pub(crate) struct GpuState {
     /// By their place in the region table.
     views: Vec<Option<Weak<RegionView>>>,
+    /// In the order in which they were put on streams.
     in_flight: Vec<Arc<InFlight>>,
+    /// Of [`PagedGpu::ended`] those that are not in flight any more.
+    pruned: u64,
     /// The host mends all before the next launch: see [`recovery`].
     needs_recovery: bool,
     poisoned: Option<String>,
@@ -148,6 +151,8 @@ pub(crate) struct PagedGpu {
     /// None where nobody asked for one.
     timeline: Option<Arc<GpuTimeline>>,
     peers: Arc<Mutex<Peers>>,
+    /// Launches that have ended so far.
+    ended: Arc<AtomicU64>,
     transport: TransportKind,
     settings: Arc<Settings>,
     /// Held by who changes the number of frames: the kernel that an earlier one left behind.
@@ -407,6 +412,7 @@ impl GpuState {
         Self {
             views: vec![None; regions_max as usize],
             in_flight: Vec::new(),
+            pruned: 0,
             needs_recovery: false,
             poisoned: None,
             errors: FailedPages::default(),

@@ -213,7 +213,7 @@ impl ElasticInner {
         }
         // Whoever has one of them may wait for the other, or for one of the caller's: the patience ends that.
         let mapping = self.mapping.try_lock_for(patience).ok_or(Busy)?;
-        let mut launches = self.launches.try_lock_for(patience).ok_or(Busy)?;
+        let launches = self.launches.try_lock_for(patience).ok_or(Busy)?;
         if !launches.is_idle() {
             return Err(Busy);
         }

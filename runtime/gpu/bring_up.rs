@@ -130,6 +130,7 @@ impl PagedGpu {
             lost: OnceLock::new(),
             timeline,
             peers: Arc::default(),
+            ended: Arc::default(),
             transport,
             settings: Arc::clone(settings),
             changing: Mutex::default(),

@@ -1,6 +1,6 @@
 //! Puts launches on streams, and says how they ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use gpuvm_gpu::{GpuError, Kernel as GpuKernel, LaunchOutcome, LaunchReport, Stream};
 use gpuvm_nic::{SoftNic, soft};
@@ -103,9 +103,7 @@ impl PagedGpu {
         let in_flight = Arc::new(in_flight);
         let mut state = self.lock();
         self.make_ready(&mut state)?;
-        let in_use = state.in_flight.iter().map(|launch| launch.span_frames);
-        let others = in_use.fold(0, u64::saturating_add);
-        self.check_spans(job.name(), config, &spans, others)?;
+        self.check_spans(job.name(), config, &spans, &state)?;
         self.forget_errors(&mut state, stream)?;
         // Before the first write can be.
         for ((memory, writes), launches) in memories.iter().zip(&mut guards) {
@@ -137,7 +135,10 @@ impl PagedGpu {
         let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), label.clone());
         // The stream's address stands for it: it is not followed.
         let span = LaunchSpan::new(self.timeline.as_ref(), Arc::as_ptr(stream).cast::<()>() as usize, label);
+        let ended = Arc::clone(&self.ended);
         let on_done = Box::new(move |outcome: &LaunchOutcome| {
+            // Release: who counts it, and finds that it is done, is behind its end.
+            ended.fetch_add(1, Ordering::Release);
             span.end(&name, outcome);
             stop_peers(&peers, &own, &name, outcome);
         });
@@ -153,6 +154,8 @@ impl PagedGpu {
                 stream.launch_by(name, shape.deadline, stop, enqueue, on_done)
             }
         };
+        // One that has ended all the same was never in flight.
+        let launch = launch.inspect_err(|_| state.pruned += u64::from(flight.has_ended()));
         let launch = launch.doing(|| format!("launching {label}"))?;
         // The cell is new: it takes the launch.
         let _ = flight.launch.set(launch);
@@ -279,16 +282,20 @@ impl PagedGpu {
     }
 
     /// With at most S spans in each of H holders, H x S + 1 frames always suffice: a lane that waits for a frame holds
-    /// none of the others'. `others` are the frames of the launches in flight.
-    fn check_spans(&self, kernel: &str, config: &LaunchConfig, spans: &Spans, others: u64) -> Result<()> {
+    /// none of the others'.
+    fn check_spans(&self, kernel: &str, config: &LaunchConfig, spans: &Spans, state: &GpuState) -> Result<()> {
         let &Spans {
             lanes,
             warps,
             by_lane,
             frames,
         } = spans;
-        let needed = frames.saturating_add(others).saturating_add(1);
-        if frames == 0 || needed <= u64::from(self.frame_count()) {
+        if frames == 0 {
+            return Ok(());
+        }
+        let in_use = state.in_flight.iter().map(|launch| launch.span_frames);
+        let needed = in_use.fold(frames, u64::saturating_add).saturating_add(1);
+        if needed <= u64::from(self.frame_count()) {
             return Ok(());
         }
         Err(Error::Spans {

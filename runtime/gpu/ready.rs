@@ -32,8 +32,17 @@ impl PagedGpu {
     }
 
     pub(super) fn prune_locked(&self, state: &mut GpuState) -> Vec<Arc<InFlight>> {
-        // In place: most calls find none that has ended, or few.
-        let done: Vec<_> = state.in_flight.extract_if(.., |launch| launch.is_done()).collect();
+        // Acquire: pairs with the callback of a launch. Most calls find none that has ended, or few, and those among the first.
+        let mut left = self.ended.load(Ordering::Acquire).wrapping_sub(state.pruned);
+        let mut done = Vec::new();
+        if left > 0 {
+            done.extend(state.in_flight.extract_if(.., |launch| {
+                let is_done = left > 0 && launch.is_done();
+                left -= u64::from(is_done);
+                is_done
+            }));
+        }
+        state.pruned = state.pruned.wrapping_add(done.len() as u64);
         for launch in &done {
             if !launch.examined.swap(true, Ordering::Relaxed) && launch.needs_recovery(&*self.device) {
                 state.needs_recovery = true;

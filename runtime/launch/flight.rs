@@ -48,10 +48,16 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    /// Whether its GPU has said that it ended.
+    pub fn has_ended(&self) -> bool {
+        // Acquire: pairs with `stop_peers`.
+        self.ended.load(Ordering::Acquire)
+    }
+
     pub fn stop(&self, reason: &str) {
         let Some(launch) = self.launch.get() else { return };
-        // Acquire: pairs with `stop_peers`. Who has read that the virtual memory is broken reads here whose doing it was.
-        if !self.ended.load(Ordering::Acquire) && !launch.is_done() {
+        // Who has read that the virtual memory is broken reads here whose doing it was.
+        if !self.has_ended() && !launch.is_done() {
             let mut stopped = self.stopped.lock();
             stopped.get_or_insert_with(|| reason.to_owned());
             drop(stopped);

@@ -67,19 +67,27 @@ impl Naming {
     }
 
     /// Whether one of them runs on a GPU, or may yet.
-    pub fn any_on(&mut self, gpu: usize) -> bool {
-        self.forget_ended();
-        self.in_flight.iter().any(|(kind, _)| kind.gpu == gpu)
+    pub fn any_on(&self, gpu: usize) -> bool {
+        self.any(|kind| kind.gpu == gpu)
     }
 
     /// Whether none of them runs, or may yet.
-    pub fn is_idle(&mut self) -> bool {
-        self.forget_ended();
-        self.in_flight.is_empty()
+    pub fn is_idle(&self) -> bool {
+        !self.any(|_| true)
+    }
+
+    /// Whether one of those of a kind has not ended.
+    fn any(&self, which: impl Fn(LaunchKind) -> bool) -> bool {
+        // The last first: as long as one runs it is most often that one.
+        let mut those = self.in_flight.iter().rev().filter(|(kind, _)| which(*kind));
+        those.any(|(_, launch)| is_in_flight(launch))
     }
 
     fn forget_ended(&mut self) {
-        self.in_flight
-            .retain(|(_, launch)| launch.upgrade().is_some_and(|launch| !launch.is_done()));
+        self.in_flight.retain(|(_, launch)| is_in_flight(launch));
     }
+}
+
+fn is_in_flight(launch: &Weak<InFlight>) -> bool {
+    launch.upgrade().is_some_and(|launch| !launch.is_done())
 }

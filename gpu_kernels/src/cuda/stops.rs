@@ -69,7 +69,7 @@ pub(crate) struct Brake {
 struct StopsState {
     last: u64,
     /// In the order of their launches.
-    brakes: Vec<Arc<Brake>>,
+    brakes: VecDeque<Arc<Brake>>,
     /// When the last launch ended.
     ended: Instant,
     /// When the watching thread last looked at all streams.
@@ -165,7 +165,7 @@ impl Stops {
             core,
             state: Mutex::new(StopsState {
                 last: 0,
-                brakes: Vec::new(),
+                brakes: VecDeque::new(),
                 ended: now,
                 looked: now,
                 closed: false,
@@ -196,7 +196,7 @@ impl Stops {
             behind_others,
             progress: Mutex::default(),
         });
-        state.brakes.push(Arc::clone(&brake));
+        state.brakes.push_back(Arc::clone(&brake));
         self.changed.notify_all();
         brake
     }
@@ -205,7 +205,9 @@ impl Stops {
     pub(crate) fn remove(&self, brake: &Brake) {
         brake.progress.lock().over = true;
         let mut state = self.state.lock();
-        state.brakes.retain(|other| other.number != brake.number);
+        if let Ok(place) = state.place_of(brake.number) {
+            state.brakes.remove(place);
+        }
         state.ended = Instant::now();
         self.changed.notify_all();
     }
@@ -253,13 +255,7 @@ impl Stops {
             StopWord::Host(word) => brake.store(word),
             StopWord::Device(_) => {
                 // The courier needs one that lives on; a launch that is gone needs no letter.
-                let found = self
-                    .state
-                    .lock()
-                    .brakes
-                    .iter()
-                    .find(|b| b.number == brake.number)
-                    .cloned();
+                let found = self.state.lock().find(brake.number);
                 if let (Some(brake), Some(letters)) = (found, self.letters.lock().as_mut()) {
                     letters.push_back(brake);
                     self.posted.notify_all();
@@ -375,12 +371,23 @@ impl Stops {
 }
 
 impl StopsState {
+    /// Where the launch of a number is among `brakes`.
+    fn place_of(&self, number: u64) -> Result<usize, usize> {
+        self.brakes.binary_search_by_key(&number, |brake| brake.number)
+    }
+
+    fn find(&self, number: u64) -> Option<Arc<Brake>> {
+        self.place_of(number)
+            .ok()
+            .and_then(|place| self.brakes.get(place).cloned())
+    }
+
     /// Takes launches as started that nothing seen keeps from running, once their time would be over by [`LATE`].
     fn assume_starts(&self, now: Instant) {
         for (index, brake) in self.brakes.iter().enumerate() {
             let Some(limit) = brake.deadline else { continue };
             let mut progress = brake.progress.lock();
-            let is_head = !self.brakes[..index].iter().any(|other| other.stream == brake.stream);
+            let is_head = !self.brakes.iter().take(index).any(|other| other.stream == brake.stream);
             let since = brake.since.max(self.ended);
             let due = now.saturating_duration_since(since) > limit.saturating_add(LATE);
             if progress.started.is_none() && is_head && !brake.behind_others && due {
