@@ -6,3 +6,4 @@ extern "C" __global__ void count(gpuvm::array<const unsigned> keys, unsigned* bi
     for (auto i = blockIdx.x * 1ull * blockDim.x + threadIdx.x; i < keys.size() && !keys.failed(); i += threads)
         atomicAdd(&bins[keys[i] % bin_count], 1u);
 }
+GPUVM_EXPORT(count)

@@ -76,14 +76,26 @@ fn run(vm: &Vm) -> Result<(), Box<dyn Error>> {
         let bins = unsafe { Arg::address(ElementType::U32, address) };
         compiled_by_gpuvm.launch_on(&borrowed, shape(), (&keys, bins, BINS))?
     };
-    let compiled_by_cudarc = compile(vm, &context)?;
-    let second = launch_own(vm, (&stream, &borrowed), &compiled_by_cudarc, &keys, &mut bins)?;
-    first.sync()?;
-    second.sync()?;
+    let ptx = compile(vm, &context)?;
+    let loaded_by_cudarc = context.load_module(ptx.clone())?.load_function("count")?;
+    let second = launch_own(vm, (&stream, &borrowed), &loaded_by_cudarc, &keys, &mut bins)?;
+    // The same PTX, whose kernel gpuvm launches and checks the arguments of: GPUVM_EXPORT describes it.
+    let loaded_by_gpuvm = vm
+        .load("cudarc.ptx", ptx.to_src().as_bytes(), &["count"])?
+        .kernel("count")?;
+    let third = {
+        let (address, _in_use) = bins.device_ptr_mut(&stream);
+        // SAFETY: as for the first launch.
+        let bins = unsafe { Arg::address(ElementType::U32, address) };
+        loaded_by_gpuvm.launch_on(&borrowed, shape(), (&keys, bins, BINS))?
+    };
+    for launch in [first, second, third] {
+        launch.sync()?;
+    }
 
     let counted = stream.clone_dtoh(&bins)?;
     for (bin, &count) in (0..BINS).zip(&counted) {
-        let expected = 2 * (KEYS / BINS + u32::from(bin < KEYS % BINS));
+        let expected = 3 * (KEYS / BINS + u32::from(bin < KEYS % BINS));
         if count != expected {
             return Err(format!("bin {bin} has {count} keys, expected {expected}").into());
         }
@@ -92,7 +104,7 @@ fn run(vm: &Vm) -> Result<(), Box<dyn Error>> {
     // Not println!, which panics where the output is closed or full.
     writeln!(
         stdout(),
-        "{KEYS} keys were counted by a kernel of gpuvm's and by one of cudarc's: {} pages fetched into {} frames",
+        "{KEYS} keys were counted by a kernel of gpuvm's, by one of cudarc's and by that of a PTX file: {} pages fetched into {} frames",
         stats.pages_fetched,
         vm.frames()
     )?;
@@ -103,8 +115,8 @@ fn shape() -> LaunchConfig {
     LaunchConfig::new(BLOCKS, THREADS)
 }
 
-/// The kernel, compiled and loaded by cudarc. A program that has PTX or a cubin of nvcc loads that.
-fn compile(vm: &Vm, context: &Arc<CudaContext>) -> Result<CudaFunction, Box<dyn Error>> {
+/// The kernel, compiled by cudarc. A program that has PTX or a cubin of nvcc loads that.
+fn compile(vm: &Vm, context: &Arc<CudaContext>) -> Result<nvrtc::Ptx, Box<dyn Error>> {
     let headers = tempfile::tempdir()?;
     gpuvm::write_headers(headers.path())?;
     let (major, minor) = context.compute_capability()?;
@@ -117,8 +129,7 @@ fn compile(vm: &Vm, context: &Arc<CudaContext>) -> Result<CudaFunction, Box<dyn 
         ],
         ..nvrtc::CompileOptions::default()
     };
-    let ptx = nvrtc::compile_ptx_with_opts(SOURCE, options)?;
-    Ok(context.load_module(ptx)?.load_function("count")?)
+    Ok(nvrtc::compile_ptx_with_opts(SOURCE, options)?)
 }
 
 /// Launches a function of cudarc's by cudarc: gpuvm has the array ready, and watches the launch.

@@ -297,6 +297,12 @@ impl PagedGpu {
         self.or_lost(module.doing(|| format!("compiling {}", source.name)))
     }
 
+    /// Loads kernels that their user compiled.
+    pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn gpuvm_gpu::Module>> {
+        let module = self.device.load(name, image, kernels);
+        self.or_lost(module.doing(|| format!("loading {name}")))
+    }
+
     /// The state, also after a panic elsewhere: every change of it is complete before anything that can panic.
     fn lock(&self) -> MutexGuard<'_, GpuState> {
         self.state.lock()

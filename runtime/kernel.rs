@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpuvm_gpu::{KernelInfo, ParamKind, Stream};
+use gpuvm_layouts as layout;
 
 use crate::{
     args::{Arg, KernelArgs, Placed},
@@ -11,6 +12,7 @@ use crate::{
     gpu::{Job, Named, PagedGpu},
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
+    precompiled::DeviceCode,
 };
 
 /// A compiled source.
@@ -52,6 +54,18 @@ impl Kernel {
     /// Its name and parameters.
     pub fn info(&self) -> &KernelInfo {
         self.kernel.info()
+    }
+
+    /// Refuses one that its user compiled with other headers, or without what this virtual memory needs.
+    pub(crate) fn check_code(&self) -> Result<()> {
+        let Some((layout_version, features)) = self.info().compiled_with else {
+            return Ok(());
+        };
+        let code = DeviceCode {
+            layout_version,
+            features,
+        };
+        code.fits(&self.info().name, self.gpu.features() & layout::FEATURES_ALL)
     }
 
     /// Enqueues a launch on the default stream of the kernel's GPU and returns at once, unless it names a region that launches on another

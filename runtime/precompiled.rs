@@ -50,7 +50,7 @@ impl DeviceCode {
     }
 
     /// Refuses to run it where it does not fit.
-    fn fits(self, kernel: &str, needed: u32) -> Result<()> {
+    pub(crate) fn fits(self, kernel: &str, needed: u32) -> Result<()> {
         let refuse = |reason: String| {
             Err(Error::DeviceCode {
                 kernel: kernel.to_owned(),

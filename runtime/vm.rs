@@ -434,6 +434,35 @@ impl VmGpu {
         self.compile_with(&path.display().to_string(), &source, kernels, options)
     }
 
+    /// Loads a cubin, a fat binary or PTX that nvcc or clang made with the device library's headers ([`write_headers`](crate::write_headers)),
+    /// which error messages call `name`. Its kernels are launched as those of a source, with the same checks of their arguments:
+    /// `GPUVM_EXPORT(kernel)` behind each of them, in the source, describes it. `GPUVM_FEATURES` there: see [`device_code`](Self::device_code).
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] for a broken file, one for other GPUs, or an unknown kernel, and on the simulated GPU, which compiles sources;
+    /// [`Error::DeviceCode`] for kernels that do not fit this library or this virtual memory.
+    pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Module> {
+        let module = self.paged().load(name, image, kernels)?;
+        let module = Module::new(Arc::clone(self.paged()), module);
+        for kernel in kernels {
+            module.kernel(kernel)?.check_code()?;
+        }
+        Ok(module)
+    }
+
+    /// Loads the file at `path`, as [`load`](Self::load).
+    ///
+    /// # Errors
+    /// [`Error::File`], and as there.
+    pub fn load_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
+        let path = path.as_ref();
+        let image = std::fs::read(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        self.load(&path.display().to_string(), &image, kernels)
+    }
+
     /// A further stream: launches of one stream run in order, those of different streams beside each other.
     ///
     /// # Errors

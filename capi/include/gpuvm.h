@@ -949,6 +949,26 @@ enum gpuvm_code gpuvm_module_compile_file(struct gpuvm_vm vm,
                                           const struct gpuvm_compile_options *options,
                                           struct gpuvm_module *module);
 
+/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc or clang made with the device library's headers, which messages call `name`.
+/// `GPUVM_EXPORT(kernel)` follows each of its `kernel_count` kernels in the source. Else as `gpuvm_module_compile`; the simulated GPU refuses
+/// it.
+enum gpuvm_code gpuvm_module_load(struct gpuvm_vm vm,
+                                  uint32_t gpu,
+                                  const char *name,
+                                  const void *image,
+                                  uint64_t bytes,
+                                  const char *const *kernels,
+                                  uint64_t kernel_count,
+                                  struct gpuvm_module *module);
+
+/// Loads the file at `path`. Else as `gpuvm_module_load`.
+enum gpuvm_code gpuvm_module_load_file(struct gpuvm_vm vm,
+                                       uint32_t gpu,
+                                       const char *path,
+                                       const char *const *kernels,
+                                       uint64_t kernel_count,
+                                       struct gpuvm_module *module);
+
 /// Frees the handle. Its kernels stay.
 enum gpuvm_code gpuvm_module_free(struct gpuvm_module module);
 

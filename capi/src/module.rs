@@ -1,6 +1,9 @@
 //! Modules, kernels and streams.
 
-use std::{ffi::c_char, path::PathBuf};
+use std::{
+    ffi::{c_char, c_void},
+    path::PathBuf,
+};
 
 use bytemuck::Zeroable;
 use gpuvm::CompileOptions;
@@ -128,6 +131,44 @@ pub unsafe extern "C" fn gpuvm_module_compile_file(
         let kernels = raw::texts("kernels", kernels, kernel_count)?;
         let path = raw::text("path", path)?;
         on_gpu(vm, gpu, |gpu| gpu.compile_file_with(path, &kernels, &options))
+    })
+}
+
+/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc or clang made with the device library's headers, which messages call `name`.
+/// `GPUVM_EXPORT(kernel)` follows each of its `kernel_count` kernels in the source. Else as `gpuvm_module_compile`; the simulated GPU refuses
+/// it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_load(
+    vm: gpuvm_vm,
+    gpu: u32,
+    name: *const c_char,
+    image: *const c_void,
+    bytes: u64,
+    kernels: *const *const c_char,
+    kernel_count: u64,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    calls::make(module, || {
+        let kernels = raw::texts("kernels", kernels, kernel_count)?;
+        let (name, image) = (raw::text("name", name)?, raw::bytes("image", image, bytes)?);
+        on_gpu(vm, gpu, |gpu| gpu.load(name, image, &kernels))
+    })
+}
+
+/// Loads the file at `path`. Else as `gpuvm_module_load`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_module_load_file(
+    vm: gpuvm_vm,
+    gpu: u32,
+    path: *const c_char,
+    kernels: *const *const c_char,
+    kernel_count: u64,
+    module: *mut gpuvm_module,
+) -> gpuvm_code {
+    calls::make(module, || {
+        let kernels = raw::texts("kernels", kernels, kernel_count)?;
+        let path = raw::text("path", path)?;
+        on_gpu(vm, gpu, |gpu| gpu.load_file(path, &kernels))
     })
 }
 

@@ -151,6 +151,8 @@ pub struct KernelInfo {
     pub params: Vec<ParamInfo>,
     /// What a thread and a block of it take of a multiprocessor; none on the simulated GPU.
     pub resources: Option<KernelResources>,
+    /// With what its user compiled it: the layout version and the features of the device library. None for a kernel that the GPU compiled.
+    pub compiled_with: Option<(u32, u32)>,
 }
 
 /// What a compiled kernel takes of a multiprocessor.
@@ -430,6 +432,19 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::CompilerUnusable`], [`GpuError::Io`].
     fn compile(&self, source: &Source, kernels: &[&str], options: &CompileOptions)
     -> Result<Arc<dyn Module>, GpuError>;
+
+    /// Loads a cubin, a fat binary or PTX that its user compiled, which messages call `name`, and finds the kernels named, each of which
+    /// `GPUVM_EXPORT(kernel)` follows in its source.
+    ///
+    /// # Errors
+    /// [`GpuError::ModuleLoad`] for a file that is none of these, is cut off or has such a kernel twice, [`GpuError::KernelNotFound`],
+    /// [`GpuError::Unsupported`] where kernels come from source text alone, or the driver's error.
+    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
+        let _ = (image, kernels);
+        Err(GpuError::Unsupported {
+            what: format!("load the compiled kernels of {name}, but compiles their source"),
+        })
+    }
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's
     /// primary context; 0, 1 and 2 are CUDA's default streams.

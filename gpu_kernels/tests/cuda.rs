@@ -1,6 +1,8 @@
 //! The CUDA back end on a real GPU. Where there is none, nothing is tested, unless GPUVM_REQUIRE_CUDA makes that a failure.
 //! GPUVM_TEST_GPU names the GPU, as `cuda:0` or `cuda:GPU-...`; the first by default.
 
+#[path = "cuda/images.rs"]
+mod images;
 #[path = "cuda/memory.rs"]
 mod memory;
 

@@ -369,6 +369,20 @@ class Vm:
             self, self._core.module(name, source, list(kernels), list((headers or {}).items()), list((defines or {}).items()))
         )
 
+    def load(self, image: Union[str, os.PathLike[str], bytes], kernels: Sequence[str], *, name: Optional[str] = None) -> Module:
+        """Loads kernels that nvcc compiled: the path of a cubin, a fat binary or PTX, or its bytes. ``GPUVM_EXPORT(kernel)`` follows each of
+        ``kernels`` in the source. ``name``: what errors call it.
+
+        The simulated GPU has none: it compiles sources.
+        """
+        if isinstance(kernels, str):
+            raise SettingError(f"kernels is the text {kernels!r}: expected a list of names")
+        if not isinstance(image, bytes):
+            name = os.fspath(image) if name is None else name
+            with open(image, "rb") as file:
+                image = file.read()
+        return Module(self, self._core.load(name or "kernels", image, list(kernels)))
+
     def kernel(self, source: str, name: str) -> Kernel:
         """Compiles CUDA C++ for its kernel ``name``."""
         return self.module(source, [name])[name]

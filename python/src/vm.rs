@@ -381,6 +381,16 @@ impl Vm {
         Ok(Module::new(slot, Arc::clone(&self.family)))
     }
 
+    /// Kernels that were compiled elsewhere.
+    fn load(&self, py: Python<'_>, name: &str, image: Vec<u8>, kernels: Vec<String>) -> PyResult<Module> {
+        let vm = self.slot.get()?;
+        let names: Vec<&str> = kernels.iter().map(String::as_str).collect();
+        let module = py.detach(|| vm.load(name, &image, &names)).raised()?;
+        let slot = Arc::new(Slot::new(format!("the module of {name}"), module));
+        self.family.add(&slot);
+        Ok(Module::new(slot, Arc::clone(&self.family)))
+    }
+
     /// A further stream.
     fn stream(&self) -> PyResult<Stream> {
         let stream = self.slot.get()?.stream().raised()?;

@@ -180,6 +180,7 @@ impl ModuleInner {
             static_shared_bytes: self.shared_bytes() as u32,
             params,
             resources: None,
+            compiled_with: None,
         };
         Ok(KernelInner {
             info,

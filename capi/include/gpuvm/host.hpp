@@ -460,6 +460,18 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
         check(gpuvm_module_compile_file(raw(), gpu, path.c_str(), kernels.begin(), kernels.size(), &options, &module));
         return Module(module);
     }
+    // A cubin, a fat binary or PTX of nvcc's, with GPUVM_EXPORT(kernel) behind each of these kernels in its source.
+    Module load(const std::string& name, const void* image, std::uint64_t bytes,
+                std::initializer_list<const char*> kernels, std::uint32_t gpu = 0) const {
+        gpuvm_module module{};
+        check(gpuvm_module_load(raw(), gpu, name.c_str(), image, bytes, kernels.begin(), kernels.size(), &module));
+        return Module(module);
+    }
+    Module load_file(const std::string& path, std::initializer_list<const char*> kernels, std::uint32_t gpu = 0) const {
+        gpuvm_module module{};
+        check(gpuvm_module_load_file(raw(), gpu, path.c_str(), kernels.begin(), kernels.size(), &module));
+        return Module(module);
+    }
     // One kernel of a source.
     Kernel kernel(const std::string& name, const std::string& source, const char* kernel, std::uint32_t gpu = 0) const {
         return compile(name, source, {kernel}, gpu).kernel(kernel);

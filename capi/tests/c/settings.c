@@ -125,6 +125,13 @@ static void kernels_that_are_missing_or_wrong(void) {
             gpuvm_module_compile(f.vm, 0, "empty.cu", "__global__ void right() {}", names, 1, NULL, &module));
     REFUSED(GPUVM_CODE_FILE, "no/such/file.cu",
             gpuvm_module_compile_file(f.vm, 0, "no/such/file.cu", names, 1, NULL, &module));
+    REFUSED(GPUVM_CODE_FILE, "no/such/file.cubin",
+            gpuvm_module_load_file(f.vm, 0, "no/such/file.cubin", names, 1, &module));
+    REFUSED(GPUVM_CODE_UNAVAILABLE, "compiles their source",
+            gpuvm_module_load(f.vm, 0, "right.ptx", ".version 8.0", 12, names, 1, &module));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`image` is NULL",
+            gpuvm_module_load(f.vm, 0, "right.ptx", NULL, 12, names, 1, &module));
+    HOLDS(module.id == 0);
     REFUSED(GPUVM_CODE_INVALID_VALUE, "the kernel has 2, counted from 0",
             gpuvm_kernel_param_type(f.add, 2, NULL, 0, NULL));
     teardown(f, 0);

@@ -120,6 +120,9 @@ pub(crate) mod cu {
         cuFuncGetAttribute(value: *mut c_int, attribute: c_uint, function: CUfunction);
         cuFuncSetAttribute(function: CUfunction, attribute: c_uint, value: c_int);
         cuFuncLoad(function: CUfunction);
+        cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
+        cuModuleEnumerateFunctions(functions: *mut CUfunction, room: c_uint, module: CUmodule);
+        cuFuncGetName(name: *mut *const c_char, function: CUfunction);
         cuOccupancyMaxActiveBlocksPerMultiprocessor(
             blocks: *mut c_int, function: CUfunction, threads: c_int, dynamic_shared: usize,
         );

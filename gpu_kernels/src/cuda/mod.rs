@@ -25,6 +25,7 @@ mod elf;
 mod engine;
 mod facts;
 mod host;
+mod image;
 mod includes;
 mod launch;
 mod log;
@@ -328,6 +329,12 @@ impl Gpu for CudaGpu {
         let dir = self.cache_dir.clone();
         let cubin = compile::compile_cached(source, kernels, options, Architecture(major * 10 + minor), dir)?;
         let module = ModuleInner::load(&self.core, self.places.copier(), cubin, &source.name)?;
+        Ok(Arc::new(module))
+    }
+
+    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
+        self.core.enter()?;
+        let module = ModuleInner::load_image(&self.core, self.places.copier(), image, kernels, name)?;
         Ok(Arc::new(module))
     }
 

@@ -1,14 +1,16 @@
 //! Loaded kernels.
 
 use std::any::Any;
-use std::ffi::{CString, c_int};
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_int, c_uint};
 use std::sync::Arc;
 
 use super::calls::cu;
-use super::compile::{Cubin, table_name};
+use super::compile::{Cubin, CubinKernel, table_name};
 use super::copy::HostCopies;
 use super::core::{Core, FunctionHandle, ModuleHandle, Raw, Retired};
 use super::driver::{is, outcome};
+use super::image;
 use crate::api::{Kernel, KernelInfo, KernelResources, Module, ParamInfo};
 use crate::back_end::params;
 use crate::error::GpuError;
@@ -116,17 +118,21 @@ impl ModuleInner {
         })
     }
 
-    /// Parameters from the table in device memory.
-    fn params(&self, copier: &HostCopies, number: usize, name: &str) -> Result<Vec<ParamInfo>, GpuError> {
-        let failed = |cause| GpuError::ModuleLoad {
-            module: name.to_owned(),
-            cause,
+    /// What a variable was initialised with, from device memory.
+    fn initial(&self, copier: &HostCopies, variable: &str) -> Result<Option<Vec<u8>>, GpuError> {
+        let Some((addr, bytes)) = self.variable(variable)? else {
+            return Ok(None);
         };
-        let table = table_name(number);
-        let found = self.variable(&table)?;
-        let (addr, bytes) = found.ok_or_else(|| failed(format!("it has no {table}")))?;
-        let mut rows = vec![0; bytes];
-        copier.to_host(addr, &mut rows)?;
+        let mut value = vec![0; bytes];
+        copier.to_host(addr, &mut value)?;
+        Ok(Some(value))
+    }
+
+    /// Parameters from the table in device memory.
+    fn params(&self, copier: &HostCopies, table: &str, name: &str) -> Result<Vec<ParamInfo>, GpuError> {
+        let failed = |cause| failed_load(name, cause);
+        let rows = self.initial(copier, table)?;
+        let rows = rows.ok_or_else(|| failed(format!("it has no {table}")))?;
         params::parse(&rows).map_err(failed)
     }
 
@@ -138,26 +144,121 @@ impl ModuleInner {
         name: &str,
     ) -> Result<CudaModule, GpuError> {
         // It owns the module, so that a failure below unloads it.
-        let mut inner = Self {
+        let inner = Self {
             core: Arc::clone(core),
             module: core.load(&cubin.image, name)?,
             cubin,
             functions: Vec::new(),
         };
-        inner.fill(name)?;
-        let inner = Arc::new(inner);
-        let kernels = inner.cubin.kernels.iter().enumerate().map(|(index, kernel)| {
-            let resources = inner.resources(index)?;
+        inner.described(name, |inner, index, kernel| {
             let params = match &kernel.params {
                 Some(params) => params.clone(),
-                None => inner.params(copier, index, name)?,
+                None => inner.params(copier, &table_name(index), name)?,
             };
+            Ok((params, None))
+        })
+    }
+
+    /// Loads what its user compiled, and describes those of its kernels that `GPUVM_EXPORT` names.
+    pub(crate) fn load_image(
+        core: &Arc<Core>,
+        copier: &HostCopies,
+        image: &[u8],
+        kernels: &[&str],
+        name: &str,
+    ) -> Result<CudaModule, GpuError> {
+        let failed = |cause| failed_load(name, cause);
+        let image = image::checked(image).map_err(failed)?;
+        let is_ptx = matches!(image, Cow::Owned(_));
+        let mut inner = Self {
+            core: Arc::clone(core),
+            module: core.load(&image, name)?,
+            cubin: Cubin {
+                image: Vec::new(),
+                is_ptx,
+                kernels: Vec::new(),
+                log: String::new(),
+                full_log: String::new(),
+            },
+            functions: Vec::new(),
+        };
+        let there = inner.function_names(name)?;
+        for kernel in kernels {
+            let found = match &there {
+                Some(there) => image::lowered(kernel, there).map_err(failed)?,
+                // A driver that names none finds those whose names are plain.
+                None => Some((*kernel).to_owned()),
+            };
+            let lowered = found.ok_or_else(|| GpuError::KernelNotFound {
+                name: (*kernel).to_owned(),
+                module: name.to_owned(),
+                known: there.clone().unwrap_or_default(),
+            })?;
+            inner.cubin.kernels.push(CubinKernel {
+                name: (*kernel).to_owned(),
+                lowered,
+                params: None,
+                usage: None,
+            });
+        }
+        inner.described(name, |inner, _, kernel| {
+            let code = inner.initial(copier, &image::code_name(&kernel.name))?;
+            let Some(&[version, features]) = code.as_deref().map(|code| code.as_chunks().0) else {
+                let cause = format!(
+                    "it does not describe kernel `{0}`: put GPUVM_EXPORT({0}) behind the kernel",
+                    kernel.name
+                );
+                return Err(failed(cause));
+            };
+            let params = inner.params(copier, &image::table_name(&kernel.name), name)?;
+            let [version, features] = [version, features].map(u32::from_ne_bytes);
+            Ok((params, Some((version, features))))
+        })
+    }
+
+    /// The names of all functions, as they are in the binary; none from drivers before 12.4, which do not tell.
+    fn function_names(&self, name: &str) -> Result<Option<Vec<String>>, GpuError> {
+        let core = &self.core;
+        let mut count: c_uint = 0;
+        // SAFETY: an out-value, and a loaded module.
+        let Ok(code) = (unsafe { cu::cuModuleGetFunctionCount(&raw mut count, self.module.0) }) else {
+            return Ok(None);
+        };
+        core.check(format_args!("count the kernels of {name}"), Ok(code))?;
+        let mut functions = vec![std::ptr::null_mut(); count as usize];
+        // SAFETY: room for as many handles as are asked for, and a loaded module.
+        let called = unsafe { cu::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.module.0) };
+        core.check(format_args!("list the kernels of {name}"), called)?;
+        let mut names = Vec::new();
+        for function in functions {
+            let mut text = std::ptr::null();
+            // SAFETY: an out-value, and a function of the loaded module.
+            let called = unsafe { cu::cuFuncGetName(&raw mut text, function) };
+            core.check(format_args!("name the kernels of {name}"), called)?;
+            // SAFETY: the driver's own string, which lives as long as the module.
+            names.push(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
+        }
+        Ok(Some(names))
+    }
+
+    /// The module for its user, with its kernels, of each of which `describe` says the parameters and with what it was compiled.
+    fn described(
+        mut self,
+        name: &str,
+        describe: impl Fn(&Self, usize, &CubinKernel) -> Result<(Vec<ParamInfo>, Option<(u32, u32)>), GpuError>,
+    ) -> Result<CudaModule, GpuError> {
+        self.fill(name)?;
+        let inner = Arc::new(self);
+        let kernels = inner.cubin.kernels.iter().enumerate().map(|(index, kernel)| {
+            let resources = inner.resources(index)?;
+            let (params, compiled_with) = describe(&inner, index, kernel)?;
             Ok(Arc::new(KernelInner {
                 info: KernelInfo {
                     name: kernel.name.clone(),
                     static_shared_bytes: resources.static_shared_bytes,
                     params,
                     resources: Some(resources),
+                    compiled_with,
                 },
                 resources,
                 module: Arc::clone(&inner),
@@ -167,6 +268,13 @@ impl ModuleInner {
         let kernels = kernels.collect::<Result<_, GpuError>>()?;
         let name = name.to_owned();
         Ok(CudaModule { name, kernels })
+    }
+}
+
+fn failed_load(name: &str, cause: String) -> GpuError {
+    GpuError::ModuleLoad {
+        module: name.to_owned(),
+        cause,
     }
 }
 
