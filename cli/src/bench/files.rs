@@ -1,6 +1,8 @@
 //! Pages of a file larger than the memory before it, beside bare reads of the same file by io_uring at the same depth.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -19,7 +21,7 @@ pub struct FilesArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Where the file is put, which goes when the run ends: on the disk that is to be measured, with room for --data.
+    /// Where the file is, which has no name and goes with the run: on the disk that is to be measured, with room for --data.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub dir: PathBuf,
 
@@ -56,9 +58,11 @@ const PAGES_USUAL: u64 = 65536;
 /// Measures.
 pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
     let file = made(&args.dir, args.data)?;
+    // The file has no name, so that nothing of it stays however the run ends: this is its path as long as it is open.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let mut report = None;
     for &page_bytes in &args.page_size {
-        let bench = Bench::new(args, file.path(), page_bytes)?;
+        let bench = Bench::new(args, &path, page_bytes)?;
         let report = report.get_or_insert_with(|| Report::new("files", bench.machine.facts(&args.machine)));
         for (name, order) in bench.orders() {
             report.rows.push(bench.row(name, &order)?);
@@ -67,16 +71,13 @@ pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
     report.ok_or_else(|| CliError::Options("name a page size".to_owned()))
 }
 
-/// A file that holds the pattern.
-fn made(dir: &Path, bytes: u64) -> Result<tempfile::NamedTempFile, CliError> {
+/// A file without a name that holds the pattern.
+fn made(dir: &Path, bytes: u64) -> Result<File, CliError> {
     let failed = |source| CliError::Output {
         path: dir.to_owned(),
         source,
     };
-    let mut file = tempfile::Builder::new()
-        .prefix(".gpuvm-bench-files-")
-        .tempfile_in(dir)
-        .map_err(failed)?;
+    let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
     let part = 1 << 20;
     let mut words = vec![0u64; part];
     let mut first = 0;
@@ -89,7 +90,7 @@ fn made(dir: &Path, bytes: u64) -> Result<tempfile::NamedTempFile, CliError> {
             .map_err(failed)?;
         first += part as u64;
     }
-    file.as_file().sync_all().map_err(failed)?;
+    file.sync_all().map_err(failed)?;
     Ok(file)
 }
 
