@@ -107,7 +107,7 @@ need_python() {
 # beside gpuvm. The kernel itself comes from a package that is unpacked, not installed, for which apt's lists must be there.
 need_softroce() {
     local missing=() item
-    local items=(ib_read_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils rdma:iproute2)
+    local items=(ib_read_bw:perftest rping:rdmacm-utils ibv_devinfo:ibverbs-utils rdma:iproute2 mpirun:openmpi-bin mpicc:libopenmpi-dev)
     if [ "${1:-}" = vm ]; then
         items+=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod xz:xz-utils setpriv:util-linux)
     fi

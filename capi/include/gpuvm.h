@@ -1074,6 +1074,33 @@ enum gpuvm_code gpuvm_region_map_file(struct gpuvm_vm vm,
                                       const char *path,
                                       struct gpuvm_region *region);
 
+/// Makes a region over `length` elements of the file at `path`, from byte `offset_bytes` on, a multiple of the element's alignment. Regions over
+/// spans of one file may overlap if all of them are read-only; what is around a span stays as it is. Else as `gpuvm_region_map_file`.
+enum gpuvm_code gpuvm_region_map_file_span(struct gpuvm_vm vm,
+                                           const struct gpuvm_region_options *options,
+                                           struct gpuvm_element element,
+                                           const char *path,
+                                           uint64_t offset_bytes,
+                                           uint64_t length,
+                                           struct gpuvm_region *region);
+
+/// Lets other processes read the region, which is read-only and lies at memory nodes without replicas: they attach to it by a name, bytes that
+/// go to them by any way that they have. Stores how many bytes the name has in `length`, and copies it to `name` where `capacity` is that many
+/// at least. `name`: NULL with capacity 0. Its memory stays until the last process that has it leaves the nodes.
+enum gpuvm_code gpuvm_region_share(struct gpuvm_region region,
+                                   void *name,
+                                   uint64_t capacity,
+                                   uint64_t *length);
+
+/// Makes a read-only region over what another process has shared by the name of `bytes` bytes. The Vm has the same memory nodes, in the same
+/// order, and pages of the same size. Else as `gpuvm_region_zeroed`.
+enum gpuvm_code gpuvm_region_attach(struct gpuvm_vm vm,
+                                    const struct gpuvm_region_options *options,
+                                    struct gpuvm_element element,
+                                    const void *name,
+                                    uint64_t bytes,
+                                    struct gpuvm_region *region);
+
 /// Ends the region: waits for the launches that name it and for calls of other threads that use it, writes its dirty pages home, and frees
 /// the handle. It is freed also after an error of the runtime, which says what could not be written: flush first where that must not be.
 /// `GPUVM_CODE_STILL_USED`: memory that it borrowed may still be reached.

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use bytemuck::Zeroable;
-use gpuvm::{Advice, Integrity, Placement, RawRegion, RegionBuilder, Untyped};
+use gpuvm::{Advice, Integrity, Placement, RawRegion, RegionBuilder, SharedRegion, Untyped};
 
 use crate::{
     calls,
@@ -269,6 +269,73 @@ pub unsafe extern "C" fn gpuvm_region_map_file(
             0 => builder.map_file_mut(path)?,
             _ => builder.map_file(path)?,
         })
+    })
+}
+
+/// Makes a region over `length` elements of the file at `path`, from byte `offset_bytes` on, a multiple of the element's alignment. Regions over
+/// spans of one file may overlap if all of them are read-only; what is around a span stays as it is. Else as `gpuvm_region_map_file`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_map_file_span(
+    vm: gpuvm_vm,
+    options: *const gpuvm_region_options,
+    element: gpuvm_element,
+    path: *const c_char,
+    offset_bytes: u64,
+    length: u64,
+    region: *mut gpuvm_region,
+) -> gpuvm_code {
+    make(vm, options, element, region, |builder, options| {
+        let path = raw::text("path", path)?;
+        Ok(match options.read_only {
+            0 => builder.map_file_span_mut(path, offset_bytes, length)?,
+            _ => builder.map_file_span(path, offset_bytes, length)?,
+        })
+    })
+}
+
+/// Lets other processes read the region, which is read-only and lies at memory nodes without replicas: they attach to it by a name, bytes that
+/// go to them by any way that they have. Stores how many bytes the name has in `length`, and copies it to `name` where `capacity` is that many
+/// at least. `name`: NULL with capacity 0. Its memory stays until the last process that has it leaves the nodes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_share(
+    region: gpuvm_region,
+    name: *mut c_void,
+    capacity: u64,
+    length: *mut u64,
+) -> gpuvm_code {
+    calls::on(region, |region| {
+        let room = raw::bytes_mut("name", name, capacity)?;
+        let length = Out::new("length", length)?;
+        let bytes = region.share()?.to_bytes();
+        if let Some(room) = room.get_mut(..bytes.len()) {
+            room.copy_from_slice(&bytes);
+        }
+        length.set(bytes.len() as u64);
+        Ok(())
+    })
+}
+
+/// Makes a read-only region over what another process has shared by the name of `bytes` bytes. The Vm has the same memory nodes, in the same
+/// order, and pages of the same size. Else as `gpuvm_region_zeroed`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuvm_region_attach(
+    vm: gpuvm_vm,
+    options: *const gpuvm_region_options,
+    element: gpuvm_element,
+    name: *const c_void,
+    bytes: u64,
+    region: *mut gpuvm_region,
+) -> gpuvm_code {
+    make(vm, options, element, region, |builder, _| {
+        let name = raw::bytes("name", name, bytes)?;
+        let shared = SharedRegion::from_bytes(name).ok_or_else(|| {
+            Failure::value(
+                "name",
+                format!("{bytes} bytes"),
+                "gpuvm_region_share made no such name".to_owned(),
+            )
+        })?;
+        Ok(builder.attach(&shared)?)
     })
 }
 

@@ -439,12 +439,7 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::ModuleLoad`] for a file that is none of these, is cut off or has such a kernel twice, [`GpuError::KernelNotFound`],
     /// [`GpuError::Unsupported`] where kernels come from source text alone, or the driver's error.
-    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
-        let _ = (image, kernels);
-        Err(GpuError::Unsupported {
-            what: format!("load the compiled kernels of {name}, but compiles their source"),
-        })
-    }
+    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError>;
 
     /// A stream that others made and use: launches on it run in its order. `stream` is a `CUstream` or `cudaStream_t` of this GPU's
     /// primary context; 0, 1 and 2 are CUDA's default streams.

@@ -162,6 +162,10 @@ impl Gpu for CountedGpu {
         self.gpu.lost()
     }
 
+    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
+        self.gpu.load(name, image, kernels)
+    }
+
     fn compile(
         &self,
         source: &Source,

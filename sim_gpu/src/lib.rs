@@ -380,6 +380,12 @@ impl Gpu for SimGpu {
         self.core.memory.read(addr, out)
     }
 
+    fn load(&self, name: &str, _image: &[u8], _kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
+        Err(GpuError::Unsupported {
+            what: format!("load the compiled kernels of {name}, but compiles their source"),
+        })
+    }
+
     fn compile(
         &self,
         source: &Source,

@@ -281,6 +281,11 @@ impl Gpu for MockGpu {
         self.shared.lost.lock().unwrap().clone()
     }
 
+    fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Arc<dyn Module>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.load(name, image, kernels)
+    }
+
     fn compile(
         &self,
         source: &Source,

@@ -190,6 +190,14 @@ class Region : public detail::elements<T, gpuvm_region, gpuvm_region_free, gpuvm
     // Whose pages stay while frames are short.
     void set_priority(std::int32_t priority) const { check(gpuvm_region_set_priority(this->raw(), priority)); }
     std::int32_t priority() const { return detail::stored<std::int32_t>(gpuvm_region_priority, this->raw()); }
+    // The name by which other processes attach to it, of a read-only region at memory nodes.
+    std::vector<unsigned char> share() const {
+        std::uint64_t length = 0;
+        check(gpuvm_region_share(this->raw(), nullptr, 0, &length));
+        std::vector<unsigned char> name(length);
+        check(gpuvm_region_share(this->raw(), name.data(), name.size(), &length));
+        return name;
+    }
     void read_home(std::uint64_t first, T* out, std::uint64_t count) const {
         check(gpuvm_region_read_home(this->raw(), first, out, count * sizeof(T)));
     }
@@ -416,6 +424,22 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
                        const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
         gpuvm_region region{};
         check(gpuvm_region_map_file(raw(), &options, element_of<T>(), path.c_str(), &region));
+        return Region<T>(region);
+    }
+    // So many elements of a file from a byte on, in place.
+    template <class T>
+    Region<T> map_file_span(const std::string& path, std::uint64_t offset_bytes, std::uint64_t length,
+                            const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_map_file_span(raw(), &options, element_of<T>(), path.c_str(), offset_bytes, length, &region));
+        return Region<T>(region);
+    }
+    // What another process has shared by this name, at the same memory nodes.
+    template <class T>
+    Region<T> attach(const std::vector<unsigned char>& name,
+                     const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
+        gpuvm_region region{};
+        check(gpuvm_region_attach(raw(), &options, element_of<T>(), name.data(), name.size(), &region));
         return Region<T>(region);
     }
     template <class T>

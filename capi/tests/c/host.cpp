@@ -128,6 +128,17 @@ void files_in_place() {
     mapped.close();
     std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(numbers.data()), bytes);
     HOLDS(numbers == std::vector<unsigned>(COUNT, 4));
+    {
+        const auto middle = vm.map_file_span<unsigned>(path, 40, 10);
+        module.kernel("add").launch({1, 64}, middle, 5u).sync();
+    }
+    std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(numbers.data()), bytes);
+    HOLDS(numbers[9] == 4 && numbers[10] == 9 && numbers[19] == 9 && numbers[20] == 4);
+    {
+        const auto middle = vm.map_file_span<unsigned>(path, 40, 10);
+        std::vector<unsigned> back(10, 4);
+        middle.write(0, back);
+    }
     auto options = gh::sized<gpuvm_region_options>();
     options.read_only = 1;
     options.never_evicted = 1;

@@ -243,6 +243,8 @@ void source_that_does_not_compile() {
     THROWS(GPUVM_CODE_COMPILE, "wrong.cu", w.vm.kernel("wrong.cu", "__global__ void wrong() { nothing(); }", "wrong"));
     THROWS(GPUVM_CODE_NO_KERNEL, "`subtract`", w.module.kernel("subtract"));
     THROWS(GPUVM_CODE_FILE, "no/such/file.cu", w.vm.compile_file("no/such/file.cu", {"f"}));
+    THROWS(GPUVM_CODE_FILE, "no/such.cubin", w.vm.load_file("no/such.cubin", {"f"}));
+    THROWS(GPUVM_CODE_UNAVAILABLE, "compiles their source", w.vm.load("f.ptx", "text", 4, {"f"}));
     w.is_well();
 }
 
@@ -252,7 +254,10 @@ void files_that_are_not_what_was_said() {
     THROWS(GPUVM_CODE_REGION, "is no regular file", w.vm.region_of_file<unsigned>("/dev/null"));
     std::ofstream("seven.bin", std::ios::binary) << "seven b";
     THROWS(GPUVM_CODE_REGION, "7 bytes", w.vm.map_file<unsigned>("seven.bin"));
+    THROWS(GPUVM_CODE_REGION, "go beyond them", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
+    THROWS(GPUVM_CODE_REGION, "lies on this host", w.vm.map_file_span<unsigned char>("seven.bin", 1, 5).share());
     std::remove("seven.bin");
+    THROWS(GPUVM_CODE_INVALID_VALUE, "no such name", w.vm.attach<unsigned>({1, 2, 3}));
     w.is_well();
 }
 

@@ -155,6 +155,22 @@ static void files_that_are_missing_or_unwritable(void) {
                  "ELF",
                  4) == 0);
     OK(gpuvm_region_free(region));
+    // A part of it.
+    OK(gpuvm_region_map_file_span(f.vm, &options, bytes, "/proc/self/exe", 1, 3, &region));
+    uint64_t length;
+    OK(gpuvm_region_length(region, &length));
+    OK(gpuvm_region_read(region, 0, magic, 3));
+    HOLDS(length == 3 && memcmp(magic, "ELF", 3) == 0);
+    // Only memory nodes share.
+    REFUSED(GPUVM_CODE_REGION, "it lies on this host", gpuvm_region_share(region, NULL, 0, &length));
+    OK(gpuvm_region_free(region));
+    REFUSED(GPUVM_CODE_REGION, "go beyond them",
+            gpuvm_region_map_file_span(f.vm, &options, bytes, "/proc/self/exe", 1, UINT64_MAX / 2, &region));
+    REFUSED(GPUVM_CODE_REGION, "no multiple of 4",
+            gpuvm_region_map_file_span(f.vm, &options, gpuvm_number(GPUVM_TYPE_U32), "/proc/self/exe", 1, 3, &region));
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "gpuvm_region_share made no such name",
+            gpuvm_region_attach(f.vm, &options, bytes, magic, sizeof magic, &region));
+    REFUSED(GPUVM_CODE_INVALID_POINTER, "`name` is NULL", gpuvm_region_attach(f.vm, &options, bytes, NULL, 8, &region));
     teardown(f, 0);
 }
 

@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use bytemuck::Pod;
 use gpuvm_memory_node::ShareKey;
 
 use super::{AtNodes, Integrity, NodeMemory, Region, RegionBuilder};
@@ -119,14 +118,14 @@ impl<E> Region<E> {
     }
 }
 
-impl<T: Pod> RegionBuilder<T> {
+impl<E> RegionBuilder<E> {
     /// A read-only region over what another process has filled and [shared](Region::share). This process has joined the same memory nodes,
     /// named alike and in the same order, and has the same page size.
     ///
     /// # Errors
     /// [`Error::Region`] where elements, pages or nodes differ, or with replicas or checksums; [`Error::Node`] where the nodes do not have
     /// it any more.
-    pub fn attach(self, shared: &SharedRegion) -> Result<Region<T>> {
+    pub fn attach(self, shared: &SharedRegion) -> Result<Region<E>> {
         let this = self.of_length(shared.length).read_only();
         this.check()?;
         let nodes = match this.homed_at_nodes() {

@@ -13,6 +13,7 @@ mod network;
 mod node;
 mod perftest;
 mod programs;
+mod ranks;
 mod speed;
 mod start;
 
@@ -121,6 +122,12 @@ fn programs() -> Vec<Scenario> {
             what: "tests of the library hold with their regions at a memory node",
             limit: minutes(8),
             run: Run::Two(device::at_a_node),
+        },
+        Scenario {
+            name: "ranks_at_a_node",
+            what: "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room",
+            limit: minutes(6),
+            run: Run::Two(ranks::at_a_node),
         },
     ]
 }
