@@ -55,7 +55,8 @@ enum Kind<'a> {
 
 /// An argument as the kernels of one GPU have it.
 pub(crate) enum Placed<'a> {
-    Bytes(Vec<u8>),
+    Value(&'a [u8]),
+    Address(u64),
     Region(&'a RegionInner, Arc<OnGpu>),
     Broadcast(&'a BroadcastInner, usize),
 }
@@ -64,17 +65,10 @@ impl Placed<'_> {
     /// What the kernel of a launch gets whose `VmDesc` is at `vm`. A region is described as advice has it at this moment.
     pub fn bytes(&self, vm: u64) -> Vec<u8> {
         match self {
-            Self::Bytes(bytes) => bytes.clone(),
+            Self::Value(bytes) => bytes.to_vec(),
+            Self::Address(address) => address.to_ne_bytes().to_vec(),
             Self::Region(region, on) => bytemuck::bytes_of(&region.array(on, vm)).to_vec(),
             Self::Broadcast(array, view) => bytemuck::bytes_of(&array.desc(*view, vm)).to_vec(),
-        }
-    }
-
-    /// Index and name, when it is a region.
-    pub fn region(&self) -> Option<(u32, String)> {
-        match self {
-            Self::Bytes(_) | Self::Broadcast(..) => None,
-            Self::Region(region, on) => Some((on.view.id(), region.name.clone())),
         }
     }
 }
@@ -101,65 +95,65 @@ impl<'a> Arg<'a> {
     /// As for a region that is made there.
     pub(crate) fn place_on(&self, gpu: &Arc<PagedGpu>) -> Result<Placed<'a>> {
         Ok(match &self.0 {
-            Kind::Value { bytes, .. } => Placed::Bytes(bytes.to_vec()),
-            Kind::Buffer { inner, .. } => Placed::Bytes(inner.memory.addr().to_ne_bytes().to_vec()),
-            Kind::Elastic { inner, .. } => Placed::Bytes(inner.addr.to_ne_bytes().to_vec()),
+            Kind::Value { bytes, .. } => Placed::Value(bytes),
+            Kind::Buffer { inner, .. } => Placed::Address(inner.memory.addr()),
+            Kind::Elastic { inner, .. } => Placed::Address(inner.addr),
             Kind::Region(region) => Placed::Region(region, gpu.or_lost(region.on(gpu))?),
             Kind::Broadcast { array, view } => {
                 // Checked before: the kernel's GPU is one of the array's virtual memory, which has a view a GPU.
                 Placed::Broadcast(array, view.or_else(|| array.view_of(gpu)).unwrap_or_default())
             }
-            Kind::Memory { array, view } => Placed::Bytes(array.addr(*view).to_ne_bytes().to_vec()),
-            Kind::Address { address, .. } => Placed::Bytes(address.to_ne_bytes().to_vec()),
+            Kind::Memory { array, view } => Placed::Address(array.addr(*view)),
+            Kind::Address { address, .. } => Placed::Address(*address),
         })
     }
 
     /// What a launch keeps of it.
-    pub(crate) fn give(&self) -> Given {
+    pub(crate) fn give(&self) -> Given<'_> {
         match &self.0 {
             Kind::Value { element, bytes } => Given {
                 kind: GivenKind::Scalar {
-                    element: element.clone(),
+                    element,
                     bytes: bytes.len(),
                 },
                 gpu: None,
                 memory: None,
             },
             Kind::Buffer { gpu, element, inner } => Given {
-                kind: GivenKind::Pointer((*element).clone()),
-                gpu: Some(Arc::clone(gpu)),
+                kind: GivenKind::Pointer(element),
+                gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Elastic { gpu, inner } => Given {
-                kind: GivenKind::Pointer(inner.element.clone()),
-                gpu: Some(Arc::clone(gpu)),
+                kind: GivenKind::Pointer(&inner.element),
+                gpu: Some(gpu),
                 memory: Some(Arc::clone(inner) as _),
             },
             Kind::Region(region) => Given {
                 kind: GivenKind::Array {
-                    element: region.element.clone(),
+                    element: &region.element,
                     read_only: region.read_only,
-                    region: region.name.clone(),
+                    region: &region.name,
                     one_gpu: region.keeps_to_one_gpu(),
                 },
-                gpu: Some(Arc::clone(&region.own.gpu)),
+                gpu: Some(&region.own.gpu),
                 memory: Some(Arc::clone(region) as _),
             },
             Kind::Broadcast { array, .. } => Given {
                 kind: GivenKind::Broadcast {
-                    element: array.element.clone(),
-                    array: array.name.clone(),
+                    element: &array.element,
+                    array: &array.name,
                 },
-                gpu: Some(Arc::clone(array.gpu(0))),
+                gpu: Some(array.gpu(0)),
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Memory { array, .. } => Given {
-                kind: GivenKind::Pointer(array.element.clone()),
+                kind: GivenKind::Pointer(&array.element),
                 gpu: None,
                 memory: Some(Arc::clone(array) as _),
             },
             Kind::Address { element, .. } => Given {
-                kind: GivenKind::Pointer(element.clone()),
+                kind: GivenKind::Pointer(element),
                 gpu: None,
                 memory: None,
             },

@@ -12,21 +12,21 @@ use crate::{
 };
 
 /// What a launch keeps of one argument.
-pub(crate) struct Given {
-    pub kind: GivenKind,
+pub(crate) struct Given<'a> {
+    pub kind: GivenKind<'a>,
     /// The GPU that it belongs to.
-    pub gpu: Option<Arc<PagedGpu>>,
+    pub gpu: Option<&'a Arc<PagedGpu>>,
     /// Keeps the memory behind it alive and tells it of the launch.
     pub memory: Option<Arc<dyn Memory>>,
 }
 
-impl Given {
+impl Given<'_> {
     /// Refuses an argument that kernels of `gpu` do not take, since it belongs elsewhere.
     ///
     /// # Errors
     /// [`Error::Arguments`], [`Error::OtherGpu`].
     pub fn is_for(&self, gpu: &Arc<PagedGpu>, kernel: &str, position: usize) -> Result<()> {
-        let Some(own) = self.gpu.as_ref().filter(|own| !Arc::ptr_eq(own, gpu)) else {
+        let Some(own) = self.gpu.filter(|own| !Arc::ptr_eq(own, gpu)) else {
             return Ok(());
         };
         if !own.is_beside(gpu) {
@@ -49,27 +49,27 @@ impl Given {
 }
 
 /// What an argument is, for the check.
-pub(crate) enum GivenKind {
+pub(crate) enum GivenKind<'a> {
     Scalar {
-        element: ElementType,
+        element: &'a ElementType,
         /// Bytes that were given.
         bytes: usize,
     },
-    Pointer(ElementType),
+    Pointer(&'a ElementType),
     Array {
-        element: ElementType,
+        element: &'a ElementType,
         read_only: bool,
-        region: String,
+        region: &'a str,
         /// Why kernels of other GPUs do not take it, if so.
         one_gpu: Option<&'static str>,
     },
     Broadcast {
-        element: ElementType,
-        array: String,
+        element: &'a ElementType,
+        array: &'a str,
     },
 }
 
-impl GivenKind {
+impl GivenKind<'_> {
     /// What it is, for messages.
     pub fn what(&self) -> String {
         match self {

@@ -15,6 +15,11 @@ use crate::{
     precompiled::DeviceCode,
 };
 
+/// What messages call launches of a kernel.
+pub(crate) fn label(kernel: &str) -> Arc<str> {
+    format!("kernel `{kernel}`").into()
+}
+
 /// A compiled source.
 #[derive(Clone)]
 pub struct Module {
@@ -38,6 +43,7 @@ impl Module {
             .doing(|| format!("looking up kernel `{name}`"))?;
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
+            label: label(name),
             kernel,
         })
     }
@@ -47,6 +53,7 @@ impl Module {
 #[derive(Clone)]
 pub struct Kernel {
     gpu: Arc<PagedGpu>,
+    label: Arc<str>,
     kernel: Arc<dyn gpuvm_gpu::Kernel>,
 }
 
@@ -119,27 +126,26 @@ impl Kernel {
     }
 
     fn enqueue(&self, stream: &Arc<dyn Stream>, config: &LaunchConfig, args: &[Arg<'_>]) -> Result<Launch> {
-        let given: Vec<Given> = args.iter().map(Arg::give).collect();
+        let given: Vec<Given<'_>> = args.iter().map(Arg::give).collect();
         self.check(&given)?;
-        let label = format!("kernel `{}`", self.info().name);
+        let label = &self.label;
         let _span = self.gpu.span(|| format!("launch of {label}"));
         let placed = args.iter().map(|argument| argument.place_on(&self.gpu));
         let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
         let mut named = Named::default();
-        for ((given, placed), param) in given.into_iter().zip(&placed).zip(&self.info().params) {
+        for (given, param) in given.into_iter().zip(&self.info().params) {
             let writes = !matches!(param.kind, ParamKind::PagedArrayConst | ParamKind::BroadcastConst);
             named.memories.extend(given.memory.map(|memory| (memory, writes)));
-            named.regions.extend(placed.region());
         }
         let args = |vm| placed.iter().map(|placed| placed.bytes(vm)).collect();
         let job = Job::Kernel(&self.kernel, Box::new(args));
-        let in_flight = self.gpu.enqueue(stream, job, config, named, &label);
+        let in_flight = self.gpu.enqueue(stream, job, config, named, label);
         let in_flight = self.gpu.or_lost(in_flight)?;
         Ok(Launch::new(Arc::clone(&self.gpu), in_flight))
     }
 
     /// Checks arguments against the kernel's parameters and its GPU.
-    fn check(&self, given: &[Given]) -> Result<()> {
+    fn check(&self, given: &[Given<'_>]) -> Result<()> {
         let info = self.info();
         let refuse = |reason: String| {
             Err(Error::Arguments {

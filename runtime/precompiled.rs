@@ -9,6 +9,7 @@ use crate::{
     error::{Error, Result},
     given::{Given, GivenKind},
     gpu::{Job, Named, PagedGpu},
+    kernel,
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
 };
@@ -119,7 +120,7 @@ impl<'a> Use<'a> {
     }
 
     /// Refuses what the GPU's kernels cannot have, or not so.
-    fn check(&self, given: &Given, kernel: &str, gpu: &Arc<PagedGpu>, position: usize) -> Result<()> {
+    fn check(&self, given: &Given<'_>, kernel: &str, gpu: &Arc<PagedGpu>, position: usize) -> Result<()> {
         given.is_for(gpu, kernel, position)?;
         match &given.kind {
             GivenKind::Array {
@@ -162,23 +163,22 @@ pub(crate) fn launch(
     };
     // A timeline has nothing of a kernel that notes nothing.
     what.code.fits(what.name, gpu.features() & layout::FEATURES_ALL)?;
-    let given: Vec<Given> = what.uses.iter().map(|one| one.arg.give()).collect();
+    let given: Vec<Given<'_>> = what.uses.iter().map(|one| one.arg.give()).collect();
     for (position, (one, given)) in (1..).zip(what.uses.iter().zip(&given)) {
         one.check(given, what.name, gpu, position)?;
     }
     let placed = what.uses.iter().map(|one| one.arg.place_on(gpu));
     let placed: Vec<Placed<'_>> = placed.collect::<Result<_>>()?;
     let mut named = Named::default();
-    for ((given, placed), one) in given.into_iter().zip(&placed).zip(what.uses) {
+    for (given, one) in given.into_iter().zip(what.uses) {
         named.memories.extend(given.memory.map(|memory| (memory, one.writes)));
-        named.regions.extend(placed.region());
     }
     let raw = stream.raw();
     let enqueue = |vm: u64| {
         let views: Vec<Vec<u8>> = placed.iter().map(|placed| placed.bytes(vm)).collect();
         enqueue(raw, &views)
     };
-    let label = format!("kernel `{}`", what.name);
+    let label = kernel::label(what.name);
     let in_flight = gpu.enqueue(
         stream,
         Job::ByCaller(what.name, Box::new(enqueue)),

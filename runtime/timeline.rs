@@ -247,7 +247,7 @@ impl GpuTimeline {
     /// A launch has ended.
     fn launched(&self, stream: usize, label: &str, enqueued: Instant, outcome: &LaunchOutcome) {
         if self.has_begun() {
-            let took = outcome.as_ref().ok().map(|report| report.elapsed.as_nanos() as u64);
+            let took = outcome.as_ref().ok().map(|report| report.elapsed().as_nanos() as u64);
             self.drawing.lock().launch(&self.sheet, stream, label, enqueued, took);
         }
     }

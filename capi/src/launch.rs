@@ -230,7 +230,7 @@ fn report(place: Option<OutStruct<gpuvm_launch_report>>, report: &LaunchReport) 
         place.set(gpuvm_launch_report {
             size: 0,
             blocks: report.blocks,
-            elapsed_ns: raw::ns(report.elapsed),
+            elapsed_ns: raw::ns(report.elapsed()),
         });
     }
 }

@@ -208,25 +208,52 @@ impl LaunchConfig {
 }
 
 /// What a finished launch tells.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct LaunchReport {
     /// Blocks that ran to their end.
     pub blocks: u64,
-    /// From the start of the launch to its last block's end; virtual time in the seeded mode.
-    pub elapsed: Duration,
     /// Hash of the interleaving, in the seeded mode only.
     pub trace_hash: Option<u64>,
+    time: Arc<dyn LaunchTime>,
+}
+
+/// What knows how long a launch took: for back ends, which may have to ask a driver.
+pub trait LaunchTime: Send + Sync {
+    /// From the start of the launch to its last block's end; zero where that cannot be told any more.
+    fn elapsed(&self) -> Duration;
+}
+
+impl LaunchTime for Duration {
+    fn elapsed(&self) -> Duration {
+        *self
+    }
 }
 
 impl LaunchReport {
-    /// A launch of `blocks` blocks that took `elapsed`: for back ends.
-    pub fn new(blocks: u64, elapsed: Duration, trace_hash: Option<u64>) -> Self {
+    /// A launch of `blocks` blocks that took `time`: for back ends.
+    pub fn new(blocks: u64, time: Arc<dyn LaunchTime>, trace_hash: Option<u64>) -> Self {
         Self {
             blocks,
-            elapsed,
             trace_hash,
+            time,
         }
+    }
+
+    /// From the start of the launch to its last block's end; virtual time in the seeded mode. Zero where the GPU was lost since. An NVIDIA
+    /// GPU's driver takes microseconds for it, which a program that does not ask does not pay.
+    pub fn elapsed(&self) -> Duration {
+        self.time.elapsed()
+    }
+}
+
+impl std::fmt::Debug for LaunchReport {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("LaunchReport")
+            .field("blocks", &self.blocks)
+            .field("elapsed", &self.elapsed())
+            .field("trace_hash", &self.trace_hash)
+            .finish()
     }
 }
 

@@ -15,12 +15,13 @@ use crate::{
     timeline::LaunchSpan,
 };
 
-/// The memory that a launch names: what must live until it has ended, and its regions' names for reports.
+/// The memory that a launch names: what must live until it has ended.
 #[derive(Default)]
 pub(crate) struct Named {
     /// Each with whether the launch may write it.
     pub memories: Vec<(Arc<dyn Memory>, bool)>,
-    pub regions: Vec<(u32, String)>,
+    /// A region that it reaches and does not name, with its index.
+    pub region: Option<(u32, String)>,
     /// A fault ends nothing but what met it: of the runtime's own kernels.
     pub continues: bool,
 }
@@ -73,11 +74,11 @@ impl PagedGpu {
         job: Job<'_>,
         config: &LaunchConfig,
         named: Named,
-        label: &str,
+        label: &Arc<str>,
     ) -> Result<Arc<InFlight>> {
         let Named {
             memories,
-            regions,
+            region,
             continues,
         } = named;
         let mut shape = config.shape.clone();
@@ -97,7 +98,7 @@ impl PagedGpu {
         }
         let spans = self.spans(config);
         let mut in_flight = InFlight::new(slot, label);
-        in_flight.regions = regions;
+        in_flight.region = region;
         in_flight.span_frames = spans.frames;
         in_flight.memories = memories.iter().map(|(memory, _)| Arc::clone(memory)).collect();
         let in_flight = Arc::new(in_flight);
@@ -132,7 +133,7 @@ impl PagedGpu {
         in_flight: &Arc<InFlight>,
     ) -> Result<()> {
         let InFlight { flight, label, .. } = &**in_flight;
-        let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), label.clone());
+        let (peers, own, name) = (Arc::clone(&self.peers), Arc::downgrade(flight), Arc::clone(label));
         // The stream's address stands for it: it is not followed.
         let span = LaunchSpan::new(self.timeline.as_ref(), Arc::as_ptr(stream).cast::<()>() as usize, label);
         let ended = Arc::clone(&self.ended);
@@ -197,15 +198,18 @@ impl PagedGpu {
         label: &str,
     ) -> Result<LaunchReport> {
         let named = Named {
-            regions: region
-                .map(|region| (region.id(), region.name().to_owned()))
-                .into_iter()
-                .collect(),
+            region: region.map(|region| (region.id(), region.name().to_owned())),
             continues: true,
             ..Named::default()
         };
         let _span = self.span(|| label.to_owned());
-        let in_flight = self.enqueue(stream, Job::Kernel(kernel, Box::new(args)), &config, named, label);
+        let in_flight = self.enqueue(
+            stream,
+            Job::Kernel(kernel, Box::new(args)),
+            &config,
+            named,
+            &label.into(),
+        );
         let in_flight = self.or_lost(in_flight)?;
         let outcome = in_flight.wait(None).unwrap_or(Err(GpuError::ShutDown));
         let result = self.outcome_of(&in_flight, outcome);
@@ -216,8 +220,8 @@ impl PagedGpu {
     /// How the launch ended, its fault first: it is the cause of whatever else went wrong.
     pub fn outcome_of(&self, launch: &InFlight, outcome: LaunchOutcome) -> Result<LaunchReport> {
         if let Some((record, later)) = launch.fault(&*self.device)? {
-            let name = launch.regions.iter().find(|(id, _)| *id == record.region);
-            let region = name.map_or_else(|| format!("#{}", record.region), |(_, name)| name.clone());
+            let region = launch.region_name(self.place, record.region);
+            let region = region.unwrap_or_else(|| format!("#{}", record.region));
             let holder = self.holder_of(record.region, record.page);
             let mut fault = Box::new(Fault::from_record(&record, region, self.transport.name(), holder));
             if fault.is_of_transport() {
@@ -233,12 +237,12 @@ impl PagedGpu {
                 fault.mover_failure = self.soft_nics.iter().find_map(failure);
             }
             return Err(Error::Fault {
-                kernel: launch.label.clone(),
+                kernel: launch.label.to_string(),
                 fault,
                 later,
             });
         }
-        let kernel = launch.label.clone();
+        let kernel = launch.label.to_string();
         let stopped = launch.flight.stopped.lock().clone();
         if let (Some(reason), Err(_)) = (stopped, &outcome) {
             return Err(Error::Stopped { kernel, reason });

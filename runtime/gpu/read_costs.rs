@@ -90,7 +90,7 @@ impl PagedGpu {
             let config = LaunchConfig::new((lanes / u64::from(THREADS)) as u32, THREADS);
             let (support, label) = (&self.support, "measuring reads in place");
             let report = self.run_reporting(&support.stream, &support.read_home, config, args, None, label)?;
-            Ok(report.elapsed)
+            Ok(report.elapsed())
         };
         // The first launch of a kernel takes longer.
         read(u64::from(THREADS), BYTES_MIN, true)?;

@@ -87,7 +87,7 @@ impl PagedGpu {
         for region in regions {
             let label = format!("forgetting failed fetches of region `{}`", region.name());
             let slot = self.state_for(&label, true)?;
-            let in_flight = Arc::new(InFlight::new(slot, &label));
+            let in_flight = Arc::new(InFlight::new(slot, &label.into()));
             let config = self.service_config(region.pages().count());
             let job = self.forgetting_of(&region);
             self.put(state, stream, &config.shape, job, &in_flight)?;

@@ -303,7 +303,7 @@ impl PagedGpu {
         };
         let label = "changing the number of frames";
         let job = super::Job::Kernel(&support.change_frames, Box::new(args));
-        self.enqueue(&support.background, job, &config, named, label)
+        self.enqueue(&support.background, job, &config, named, &label.into())
     }
 
     /// Waits until nothing is left of the change, or its kernel has ended, for so long at most: whether nothing is left.

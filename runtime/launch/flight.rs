@@ -90,33 +90,44 @@ pub(crate) fn stop_peers(peers: &Mutex<Peers>, own: &Weak<Flight>, kernel: &str,
 /// A launch that was enqueued, for whoever waits for it. It keeps alive what the kernel reaches.
 pub(crate) struct InFlight {
     pub flight: Arc<Flight>,
-    /// Names of the regions that it may touch, by index.
-    pub regions: Vec<(u32, String)>,
+    /// A region that it reaches and that is not among its memories, with its index.
+    pub region: Option<(u32, String)>,
     /// Frames that its declared spans can hold at once.
     pub span_frames: u64,
     pub state: StateSlot,
     pub memories: Vec<Arc<dyn Memory>>,
-    pub label: String,
+    pub label: Arc<str>,
     /// Whether it calls for recovery has been looked at.
     pub examined: AtomicBool,
 }
 
 impl InFlight {
     /// A launch that names no memory and holds no spans.
-    pub fn new(state: StateSlot, label: &str) -> Self {
+    pub fn new(state: StateSlot, label: &Arc<str>) -> Self {
         Self {
             flight: Arc::new(Flight {
                 launch: OnceLock::new(),
                 stopped: Mutex::default(),
                 ended: AtomicBool::new(false),
             }),
-            regions: Vec::new(),
+            region: None,
             span_frames: 0,
             state,
             memories: Vec::new(),
-            label: label.to_owned(),
+            label: Arc::clone(label),
             examined: AtomicBool::new(false),
         }
+    }
+
+    /// What the region is called that has this index on the GPU at `place`, if it reaches it.
+    pub fn region_name(&self, place: usize, region: u32) -> Option<String> {
+        let own = self.region.iter().find(|(id, _)| *id == region);
+        let named = || {
+            self.memories
+                .iter()
+                .find_map(|memory| memory.region_name(place, region))
+        };
+        own.map(|(_, name)| name.clone()).or_else(named)
     }
 
     /// Whether it has ended. Until it is on its stream it has not.

@@ -12,6 +12,12 @@ pub(crate) trait Memory: Send + Sync {
     /// The launches that host accesses to this memory wait for.
     fn launches(&self) -> &Mutex<Naming>;
 
+    /// Its name, if it is the region that has this index on the GPU at `place`.
+    fn region_name(&self, place: usize, region: u32) -> Option<String> {
+        let _ = (place, region);
+        None
+    }
+
     /// Makes the memory fit for a launch that is about to begin. It may wait for launches on other GPUs, each no longer than that
     /// launch's deadline, and runs kernels of the runtime. Called with the launches locked, before the launch's arguments are made.
     ///

@@ -21,6 +21,12 @@ impl Memory for RegionInner {
         &self.launches
     }
 
+    fn region_name(&self, place: usize, region: u32) -> Option<String> {
+        self.at(place)
+            .filter(|on| on.view.id() == region)
+            .map(|_| self.name.clone())
+    }
+
     fn make_coherent(&self, launches: &mut Naming, LaunchKind { gpu, writes }: LaunchKind) -> Result<()> {
         for step in launches.coherence.before(gpu, writes) {
             match step {

@@ -211,7 +211,7 @@ impl LaunchState {
             None => self.started.get().map(Instant::elapsed).unwrap_or_default(),
         };
         let trace_hash = seeded.map(|(_, _, hash)| hash);
-        Ok(LaunchReport::new(completed, elapsed, trace_hash))
+        Ok(LaunchReport::new(completed, Arc::new(elapsed), trace_hash))
     }
 
     /// Tells everybody. Callbacks run before waiters wake, so that what they clean up is clean then. So does the stream: what a waiter

@@ -86,7 +86,7 @@ impl<'vm, T: Number> Take<'vm, T> {
         let launch = self
             .kernel
             .launch(self.shape(count), (table, &numbers, &rows, width, count))?;
-        let kernel = launch.sync()?.elapsed;
+        let kernel = launch.sync()?.elapsed();
         Ok(Taken { rows, kernel })
     }
 

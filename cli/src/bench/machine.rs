@@ -425,7 +425,7 @@ impl Tally {
             });
         }
         let said = Said { sum, ticks, time_ns };
-        Ok((report.elapsed.as_secs_f64().max(1e-9), said))
+        Ok((report.elapsed().as_secs_f64().max(1e-9), said))
     }
 }
 

@@ -51,19 +51,18 @@ impl Arguments {
         let mut bytes = vec![0u128; (end + align).div_ceil(16)];
         let base = bytes.as_mut_ptr().cast::<u8>();
         let skip = base.align_offset(align);
-        let mut pointers = Vec::with_capacity(args.len());
-        for (arg, offset) in args.iter().zip(offsets) {
+        let pointers = offsets.into_iter().zip(args).map(|(offset, arg)| {
             // SAFETY: skip < align and offset + len <= end, so the copy stays inside `bytes`; source and target are distinct.
             let place = unsafe {
                 let place = base.add(skip + offset);
                 std::ptr::copy_nonoverlapping(arg.as_ptr(), place, arg.len());
                 place
             };
-            pointers.push(place.cast_const().cast());
-        }
+            place.cast_const().cast()
+        });
         Ok(Self {
+            pointers: pointers.collect(),
             _bytes: bytes,
-            pointers,
         })
     }
 

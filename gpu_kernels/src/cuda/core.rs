@@ -47,7 +47,7 @@ pub(crate) type FunctionHandle = Raw<cudarc::driver::sys::CUfunc_st>;
 /// Events that are made at once, two for each launch in flight: beyond that they are made beside running kernels.
 const EVENTS: usize = 256;
 
-/// An event of the pool, which gets it back when the last one who may name it is gone.
+/// An event of the pool, which gets it back when it is dropped.
 pub(crate) struct Event {
     core: Arc<Core>,
     pub(crate) handle: EventHandle,
@@ -55,11 +55,11 @@ pub(crate) struct Event {
 
 impl Event {
     /// An event that takes the time.
-    pub(crate) fn new(core: &Arc<Core>) -> Result<Arc<Self>, GpuError> {
-        Ok(Arc::new(Self {
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Self, GpuError> {
+        Ok(Self {
             handle: core.event()?,
             core: Arc::clone(core),
-        }))
+        })
     }
 }
 

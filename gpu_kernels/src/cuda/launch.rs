@@ -12,7 +12,7 @@ use super::driver::{is, outcome};
 use super::module::KernelInner;
 use super::stops::{Brake, LATE, Stops, Why};
 use super::stream::StreamInner;
-use crate::api::{Launch, LaunchOutcome, LaunchReport, OnDone};
+use crate::api::{Launch, LaunchOutcome, LaunchReport, LaunchTime, OnDone};
 use crate::error::GpuError;
 
 /// How long a waiter asks without sleeping: waking it takes 0.1 ms, which a program that launches in rounds would pay in each.
@@ -22,16 +22,39 @@ const EAGER: Duration = Duration::from_micros(100);
 /// How long a waiter sleeps before it looks itself: the watching thread may be busy with another launch's callback.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// Where a launch begins and ends on its stream.
+pub(crate) struct Events {
+    pub(crate) core: Arc<Core>,
+    pub(crate) start: Event,
+    pub(crate) end: Event,
+}
+
+impl LaunchTime for Events {
+    /// The driver takes about 5 us for it, and others of its calls wait meanwhile: it is not asked for each launch.
+    fn elapsed(&self) -> Duration {
+        let mut milliseconds = 0f32;
+        if self.core.enter().is_err() {
+            return Duration::ZERO;
+        }
+        // SAFETY: an out-value, and two events that were recorded with time and reached.
+        let called = unsafe { cu::cuEventElapsedTime(&raw mut milliseconds, self.start.handle.0, self.end.handle.0) };
+        match self.core.check("take the time of a kernel", called) {
+            Ok(()) => Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3),
+            Err(_) => Duration::ZERO,
+        }
+    }
+}
+
 /// A launch that was enqueued.
 pub(crate) struct LaunchState {
     pub(crate) core: Arc<Core>,
     pub(crate) stops: Arc<Stops>,
-    name: String,
+    name: Arc<str>,
     /// Keeps its module.
     _kernel: Option<Arc<KernelInner>>,
     pub(crate) stream: Arc<StreamInner>,
-    pub(crate) start: Arc<Event>,
-    pub(crate) end: Arc<Event>,
+    /// Where it begins and ends. With time.
+    events: Arc<Events>,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,
     outcome: Mutex<Option<LaunchOutcome>>,
@@ -43,10 +66,10 @@ pub(crate) struct LaunchState {
 pub(crate) struct NewLaunch {
     pub(crate) core: Arc<Core>,
     pub(crate) stops: Arc<Stops>,
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) kernel: Option<Arc<KernelInner>>,
     pub(crate) stream: Arc<StreamInner>,
-    pub(crate) events: (Arc<Event>, Arc<Event>),
+    pub(crate) events: Events,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,
     pub(crate) on_done: OnDone,
@@ -61,8 +84,7 @@ impl LaunchState {
             name: new.name,
             _kernel: new.kernel,
             stream: new.stream,
-            start: new.events.0,
-            end: new.events.1,
+            events: Arc::new(new.events),
             blocks: new.blocks,
             brake: new.brake,
             outcome: Mutex::new(None),
@@ -71,7 +93,7 @@ impl LaunchState {
         })
     }
 
-    fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -101,7 +123,7 @@ impl LaunchState {
 
     /// How it has ended, if it has. For the head of its stream.
     pub(crate) fn poll(&self) -> Option<LaunchOutcome> {
-        match self.reached(self.end.handle) {
+        match self.reached(self.events.end.handle) {
             Ok(false) => None,
             Ok(true) => Some(self.ended_well()),
             Err(lost) => Some(Err(self.brake.lost(&lost))),
@@ -111,26 +133,14 @@ impl LaunchState {
     fn ended_well(&self) -> LaunchOutcome {
         match self.brake.stopped() {
             Some(error) => Err(error),
-            None => {
-                let mut milliseconds = 0f32;
-                // SAFETY: an out-value, and two events that were recorded with time and reached.
-                let called =
-                    unsafe { cu::cuEventElapsedTime(&raw mut milliseconds, self.start.handle.0, self.end.handle.0) };
-                self.core
-                    .check(format_args!("take the time of kernel `{}`", self.name()), called)?;
-                Ok(LaunchReport {
-                    blocks: self.blocks,
-                    elapsed: Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3),
-                    trace_hash: None,
-                })
-            }
+            None => Ok(LaunchReport::new(self.blocks, Arc::clone(&self.events) as _, None)),
         }
     }
 
     /// Looks at the clock of the head of a stream.
     pub(crate) fn tick(&self, now: Instant) {
         // Its clock starts when it does. An error is seen by `poll` too.
-        if self.brake.wants_start() && matches!(self.reached(self.start.handle), Ok(true)) {
+        if self.brake.wants_start() && matches!(self.reached(self.events.start.handle), Ok(true)) {
             self.brake.saw_start(now);
         }
         self.stops.look(&self.brake, now, Duration::ZERO);
@@ -154,16 +164,13 @@ impl LaunchState {
     }
 }
 
-/// A launch as its user holds it.
-pub(crate) struct CudaLaunch(pub(crate) Arc<LaunchState>);
-
-impl Launch for CudaLaunch {
+impl Launch for LaunchState {
     fn wait(&self, timeout: Option<Duration>) -> Option<LaunchOutcome> {
         let begun = Instant::now();
         let until = timeout.and_then(|limit| begun.checked_add(limit));
         // Short launches end here: waking a sleeper takes longer than they do.
         loop {
-            if let Some(outcome) = self.0.outcome() {
+            if let Some(outcome) = self.outcome() {
                 return Some(outcome);
             }
             let now = Instant::now();
@@ -174,7 +181,7 @@ impl Launch for CudaLaunch {
             if waited > SPIN {
                 break;
             }
-            self.0.stream.advance();
+            self.stream.advance();
             match waited > EAGER {
                 true => std::thread::yield_now(),
                 false => std::hint::spin_loop(),
@@ -184,16 +191,16 @@ impl Launch for CudaLaunch {
         loop {
             let now = Instant::now();
             // The watching thread and the guard do this; should neither, the waiter does.
-            self.0.stops.look(&self.0.brake, now, LATE);
-            if let Some(cause) = self.0.core.lost() {
+            self.stops.look(&self.brake, now, LATE);
+            if let Some(cause) = self.core.lost() {
                 // Who ends launches may be stuck in the driver, behind a kernel that runs on. The callback is left out then: the launch's
                 // memory stays.
                 if now.duration_since(*lost_since.get_or_insert(now)) > LATE {
-                    return Some(Err(self.0.brake.lost(&cause)));
+                    return Some(Err(self.brake.lost(&cause)));
                 }
             }
             {
-                let mut outcome = self.0.outcome.lock();
+                let mut outcome = self.outcome.lock();
                 if outcome.is_some() {
                     return outcome.clone();
                 }
@@ -201,22 +208,21 @@ impl Launch for CudaLaunch {
                     Some(until) => until.checked_duration_since(Instant::now())?,
                     None => LOOK_AGAIN,
                 };
-                self.0.ended.wait_for(&mut outcome, left.min(LOOK_AGAIN));
+                self.ended.wait_for(&mut outcome, left.min(LOOK_AGAIN));
                 if outcome.is_some() {
                     return outcome.clone();
                 }
             }
-            self.0.stream.advance();
+            self.stream.advance();
         }
     }
 
     fn is_done(&self) -> bool {
-        self.0.outcome.lock().is_some()
+        self.outcome.lock().is_some()
     }
 
     fn abandon(&self) {
-        self.0
-            .stops
-            .stop(&self.0.brake, Why::Abandoned("its owner stopped it".to_owned()));
+        self.stops
+            .stop(&self.brake, Why::Abandoned("its owner stopped it".to_owned()));
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct ModuleInner {
 /// A kernel of a loaded module.
 pub(crate) struct KernelInner {
     pub(crate) info: KernelInfo,
+    /// As in `info`, for launches to keep.
+    pub(crate) name: Arc<str>,
     pub(crate) resources: KernelResources,
     pub(crate) module: Arc<ModuleInner>,
     index: usize,
@@ -253,6 +255,7 @@ impl ModuleInner {
             let resources = inner.resources(index)?;
             let (params, compiled_with) = describe(&inner, index, kernel)?;
             Ok(Arc::new(KernelInner {
+                name: kernel.name.as_str().into(),
                 info: KernelInfo {
                     name: kernel.name.clone(),
                     static_shared_bytes: resources.static_shared_bytes,

@@ -56,7 +56,7 @@ struct Progress {
 pub(crate) struct Brake {
     pub(crate) number: u64,
     stream: u64,
-    kernel: String,
+    kernel: Arc<str>,
     deadline: Option<Duration>,
     word: StopWord,
     since: Instant,
@@ -128,7 +128,7 @@ impl Brake {
     fn error(&self, why: Why, report: &str) -> GpuError {
         match why {
             Why::Deadline => GpuError::Deadline {
-                kernel: self.kernel.clone(),
+                kernel: self.kernel.to_string(),
                 limit: self.deadline.unwrap_or_default(),
                 report: format!("{report}; an NVIDIA GPU does not tell where its threads were"),
             },
@@ -138,7 +138,7 @@ impl Brake {
 
     fn abandoned(&self, cause: &str) -> GpuError {
         GpuError::Abandoned {
-            kernel: self.kernel.clone(),
+            kernel: self.kernel.to_string(),
             cause: cause.to_owned(),
         }
     }
@@ -180,7 +180,7 @@ impl Stops {
     pub(crate) fn add(
         &self,
         (stream, behind_others): (u64, bool),
-        kernel: &str,
+        kernel: &Arc<str>,
         deadline: Option<Duration>,
         word: StopWord,
     ) -> Arc<Brake> {
@@ -189,7 +189,7 @@ impl Stops {
         let brake = Arc::new(Brake {
             number: state.last,
             stream,
-            kernel: kernel.to_owned(),
+            kernel: Arc::clone(kernel),
             deadline,
             word,
             since: Instant::now(),

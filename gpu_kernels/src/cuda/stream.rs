@@ -13,7 +13,7 @@ use super::calls::cu;
 use super::core::{Core, Event, Raw, Retired, StreamHandle};
 use super::driver::{is, outcome};
 use super::engine::Engine;
-use super::launch::{CudaLaunch, LaunchState, NewLaunch};
+use super::launch::{Events, LaunchState, NewLaunch};
 use super::module::{CudaKernel, KernelInner};
 use super::places::Places;
 use super::stops::{LATE, StopWord};
@@ -180,19 +180,23 @@ impl CudaStream {
     /// Enqueues a launch between two marks, and has it watched.
     fn put(&self, new: New<'_>, on_done: OnDone) -> Result<Arc<dyn Launch>, GpuError> {
         let (core, stream, stops) = (&self.inner.core, self.inner.handle, &self.engine.stops);
-        let stop_word = self.stop_word(new.name, new.stop_word)?;
+        let stop_word = self.stop_word(&new.name, new.stop_word)?;
         core.enter()?;
         let enqueuing = self.inner.enqueuing.lock();
-        let events = (Event::new(core)?, Event::new(core)?);
+        let events = Events {
+            core: Arc::clone(core),
+            start: Event::new(core)?,
+            end: Event::new(core)?,
+        };
         core.begin_launch()?;
         let place = (self.inner.number, self.inner.borrowed);
-        let brake = stops.add(place, new.name, new.deadline, stop_word);
+        let brake = stops.add(place, &new.name, new.deadline, stop_word);
         let nothing_runs = |_: &GpuError| {
             stops.remove(&brake);
             core.end_launch();
         };
         // SAFETY: the event is this launch's own, and the stream is live.
-        let started = unsafe { cu::cuEventRecord(events.0.handle.0, stream.0) };
+        let started = unsafe { cu::cuEventRecord(events.start.handle.0, stream.0) };
         let started = core.check(format_args!("mark the start of kernel `{}`", new.name), started);
         started.inspect_err(nothing_runs)?;
         // A caller that failed may have enqueued something before.
@@ -203,11 +207,11 @@ impl CudaStream {
             }
             How::Caller(enqueue) => enqueue().err(),
         };
-        self.mark_end(new.name, &events.1)?;
+        self.mark_end(&new.name, &events.end)?;
         let launch = LaunchState::new(NewLaunch {
             core: Arc::clone(core),
             stops: Arc::clone(stops),
-            name: new.name.to_owned(),
+            name: new.name,
             kernel: new.kernel,
             stream: Arc::clone(&self.inner),
             events,
@@ -218,12 +222,11 @@ impl CudaStream {
         self.inner.queue.lock().launches.push_back(Arc::clone(&launch));
         drop(enqueuing);
         self.engine.wake();
-        let launch = Arc::new(CudaLaunch(launch));
         match failed {
             None => Ok(launch),
             Some(cause) => {
                 launch.wait(None);
-                let kernel = new.name.to_owned();
+                let kernel = launch.name().to_owned();
                 Err(GpuError::NotEnqueued { kernel, cause })
             }
         }
@@ -249,7 +252,7 @@ impl CudaStream {
 
 /// A launch to come.
 struct New<'a> {
-    name: &'a str,
+    name: Arc<str>,
     /// Of this library's, kept until it has ended.
     kernel: Option<Arc<KernelInner>>,
     blocks: u64,
@@ -357,7 +360,7 @@ impl Stream for CudaStream {
         let arguments = Arguments::new(&kernel.info, args)?;
         let enqueue = || launch_kernel(core, self.inner.handle, kernel, config, &arguments);
         let new = New {
-            name: &kernel.info.name,
+            name: Arc::clone(&kernel.name),
             kernel: Some(Arc::clone(kernel)),
             blocks,
             deadline: config.deadline,
@@ -376,7 +379,7 @@ impl Stream for CudaStream {
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError> {
         let new = New {
-            name,
+            name: name.into(),
             kernel: None,
             blocks: 0,
             deadline,

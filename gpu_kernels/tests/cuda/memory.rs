@@ -57,7 +57,7 @@ fn host_memory_is_reached_by_kernels() {
         );
         let report = report.unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(report.blocks, u64::from(n.div_ceil(256)));
-        assert!(report.elapsed > Duration::ZERO);
+        assert!(report.elapsed() > Duration::ZERO);
         // SAFETY: the launch has ended, and the memory is live.
         let words = unsafe { std::slice::from_raw_parts(memory.host_ptr().cast::<u32>(), n as usize) };
         assert!(words.iter().enumerate().all(|(i, &word)| word == i as u32));

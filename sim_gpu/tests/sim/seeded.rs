@@ -132,7 +132,7 @@ fn actors_are_stepped_and_time_is_virtual() {
         let report = bed
             .outcome("wait", &LaunchConfig::linear(1, 32), &[&out.addr().to_ne_bytes()])
             .expect("it ends");
-        (bed.read(&out, 2)[1], report.elapsed, report.trace_hash)
+        (bed.read(&out, 2)[1], report.elapsed(), report.trace_hash)
     };
     let (flagged, elapsed, trace) = run(true);
     assert_eq!(flagged, 1);

@@ -74,7 +74,7 @@ impl Streams<'_> {
     /// GB/s of launches that move so many bytes each: the rounds 1 to `repeat`, behind one that is not measured.
     fn runs(&self, bytes: u64, launch: impl Fn(u32) -> gpuvm::Result<Launch>) -> Result<Runs, CliError> {
         let rounds = (0..=self.repeat).map(|round| {
-            let took = launch(round)?.sync()?.elapsed;
+            let took = launch(round)?.sync()?.elapsed();
             Ok(bytes as f64 / took.as_secs_f64().max(1e-9) / 1e9)
         });
         let rounds: gpuvm::Result<Vec<f64>> = rounds.collect();
