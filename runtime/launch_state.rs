@@ -124,7 +124,7 @@ pub(crate) struct StateSlot {
     /// The launch has ended well and told no fault.
     untouched: AtomicBool,
     /// What the state was when the launch had ended, where it was read.
-    last: OnceLock<LaunchState>,
+    last: OnceLock<Box<LaunchState>>,
 }
 
 impl StateSlot {
@@ -165,7 +165,7 @@ impl StateSlot {
             None => {
                 let mut state = LaunchState::zeroed();
                 gpu.read(self.vm_addr(), bytemuck::bytes_of_mut(&mut state))?;
-                self.last.get_or_init(|| state)
+                self.last.get_or_init(|| Box::new(state))
             }
         };
         // A claim that is not complete is that of a lane that was stopped while it wrote the record.
@@ -175,9 +175,9 @@ impl StateSlot {
 
 impl Drop for StateSlot {
     fn drop(&mut self) {
-        let initial = self.place.initial(&self.pool);
-        let as_before = |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&initial);
-        let clean = *self.untouched.get_mut() || self.last.get().is_some_and(as_before);
+        let as_before =
+            |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&self.place.initial(&self.pool));
+        let clean = self.untouched.load(Ordering::Relaxed) || self.last.get().is_some_and(|last| as_before(last));
         let clean = clean && !self.continues && !*self.aborted.get_mut();
         self.pool.free.lock().push((self.place.clone(), clean));
     }

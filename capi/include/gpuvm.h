@@ -362,8 +362,8 @@ typedef struct gpuvm_launch_options {
     struct gpuvm_stream stream;
     /// Dynamic shared memory of a block in bytes.
     uint32_t dynamic_shared_bytes;
-    /// 0.
-    uint32_t reserved;
+    /// Not 0: its report does not say how long it took, which spares the caller about 2 us on an NVIDIA GPU.
+    uint32_t untimed;
 } gpuvm_launch_options;
 
 /// An argument of a kernel. `gpuvm_arg_u32(5)`, `gpuvm_arg_region(region)` and their like make one; in C11 `GPUVM_ARG(x)` does.
@@ -392,7 +392,7 @@ typedef struct gpuvm_launch_report {
     uint64_t size;
     /// Blocks that ran to their end.
     uint64_t blocks;
-    /// Nanoseconds from its start to its last block's end.
+    /// Nanoseconds from its start to its last block's end; 0 of an untimed launch.
     uint64_t elapsed_ns;
 } gpuvm_launch_report;
 

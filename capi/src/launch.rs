@@ -76,8 +76,8 @@ pub struct gpuvm_launch_options {
     pub stream: gpuvm_stream,
     /// Dynamic shared memory of a block in bytes.
     pub dynamic_shared_bytes: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Not 0: its report does not say how long it took, which spares the caller about 2 us on an NVIDIA GPU.
+    pub untimed: u32,
 }
 
 impl Growing for gpuvm_launch_options {
@@ -92,7 +92,7 @@ pub struct gpuvm_launch_report {
     pub size: u64,
     /// Blocks that ran to their end.
     pub blocks: u64,
-    /// Nanoseconds from its start to its last block's end.
+    /// Nanoseconds from its start to its last block's end; 0 of an untimed launch.
     pub elapsed_ns: u64,
 }
 
@@ -102,12 +102,15 @@ impl Growing for gpuvm_launch_report {
 
 impl gpuvm_launch_options {
     pub(crate) fn config(&self) -> Result<LaunchConfig> {
-        raw::unused("reserved", self.reserved)?;
         let or_one = |[x, y, z]: [u32; 3]| [x, y.max(1), z.max(1)];
         let config = LaunchConfig::grid(or_one(self.grid), or_one(self.block))
             .dynamic_shared(self.dynamic_shared_bytes)
             .lane_spans(self.lane_spans)
             .warp_spans(self.warp_spans);
+        let config = match self.untimed {
+            0 => config,
+            _ => config.untimed(),
+        };
         Ok(match raw::time(self.deadline_ns) {
             Some(limit) => config.deadline(limit),
             None => config,

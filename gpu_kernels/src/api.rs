@@ -177,8 +177,27 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block in bytes.
     pub dynamic_shared_bytes: u32,
+    /// How it is watched.
+    pub watch: Watch,
+}
+
+/// How a launch is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch {
     /// Longest time the launch may run, counted from when it starts; none: no limit.
     pub deadline: Option<Duration>,
+    /// Whether its report says how long it took: an NVIDIA GPU notes the times of its start and end, for about 2 us of its caller's time.
+    pub timed: bool,
+}
+
+impl Default for Watch {
+    /// Timed, and without a limit.
+    fn default() -> Self {
+        Self {
+            deadline: None,
+            timed: true,
+        }
+    }
 }
 
 impl LaunchConfig {
@@ -188,7 +207,7 @@ impl LaunchConfig {
             grid: [blocks, 1, 1],
             block: [threads, 1, 1],
             dynamic_shared_bytes: 0,
-            deadline: None,
+            watch: Watch::default(),
         }
     }
 
@@ -202,7 +221,7 @@ impl LaunchConfig {
     /// Longest time the launch may run.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
-        self.deadline = Some(limit);
+        self.watch.deadline = Some(limit);
         self
     }
 }
@@ -240,7 +259,7 @@ impl LaunchReport {
         }
     }
 
-    /// From the start of the launch to its last block's end; virtual time in the seeded mode. Zero where the GPU was lost since. An NVIDIA
+    /// From the start of the launch to its last block's end; virtual time in the seeded mode. Zero of a launch that is not [timed](Watch::timed), and where the GPU was lost since. An NVIDIA
     /// GPU's driver takes microseconds for it, which a program that does not ask does not pay.
     pub fn elapsed(&self) -> Duration {
         self.time.elapsed()
@@ -604,7 +623,7 @@ pub trait Stream: Send + Sync {
     fn launch_by(
         &self,
         name: &str,
-        deadline: Option<Duration>,
+        watch: Watch,
         stop_word: u64,
         enqueue: Enqueue<'_>,
         on_done: OnDone,

@@ -82,7 +82,7 @@ impl PagedGpu {
             continues,
         } = named;
         let mut shape = config.shape.clone();
-        shape.deadline.get_or_insert(self.settings.launch_deadline);
+        shape.watch.deadline.get_or_insert(self.settings.launch_deadline);
         let slot = self.state_for(label, continues)?;
         // Host accesses to this memory, and other launches with it, wait until the launch is on its stream. In one order, so that two
         // launches that name the same memory do not wait for each other.
@@ -152,7 +152,7 @@ impl PagedGpu {
             }
             Job::ByCaller(name, enqueue) => {
                 let enqueue = Box::new(move || enqueue(vm));
-                stream.launch_by(name, shape.deadline, stop, enqueue, on_done)
+                stream.launch_by(name, shape.watch, stop, enqueue, on_done)
             }
         };
         // One that has ended all the same was never in flight.

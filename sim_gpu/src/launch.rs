@@ -163,7 +163,7 @@ impl LaunchState {
 
     /// Whether the deadline has passed at `now`.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
-        match (self.started.get(), self.config.deadline) {
+        match (self.started.get(), self.config.watch.deadline) {
             (Some(start), Some(limit)) => now.saturating_duration_since(*start) > limit,
             _ => false,
         }
@@ -194,7 +194,7 @@ impl LaunchState {
         }
         let completed = self.completed.load(Ordering::Relaxed);
         if completed < self.blocks && self.timed_out() {
-            let limit = self.config.deadline.unwrap_or_default();
+            let limit = self.config.watch.deadline.unwrap_or_default();
             let report = self
                 .report
                 .lock()
@@ -207,6 +207,7 @@ impl LaunchState {
         }
         let seeded = *self.seeded.lock();
         let elapsed = match seeded {
+            _ if !self.config.watch.timed => Duration::ZERO,
             Some((start, end, _)) => Duration::from_nanos(end.saturating_sub(start)),
             None => self.started.get().map(Instant::elapsed).unwrap_or_default(),
         };

@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::core::Core;
 use super::launch::{LaunchState, NewLaunch, SimLaunch};
 use super::module::SimKernel;
 use gpuvm_gpu::GpuError;
 use gpuvm_gpu::back_end::Arguments;
-use gpuvm_gpu::{Enqueue, Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream};
+use gpuvm_gpu::{Enqueue, Kernel, Launch, LaunchConfig, LaunchOutcome, OnDone, Stream, Watch};
 use parking_lot::{Condvar, Mutex};
 
 /// Most static and dynamic shared memory of a block, bytes; an H200's.
@@ -27,7 +26,7 @@ thread_local! {
 struct ByCaller {
     core: Arc<Core>,
     queue: Arc<Queue>,
-    deadline: Option<Duration>,
+    watch: Watch,
     on_done: Option<OnDone>,
     launch: Option<Arc<SimLaunch>>,
 }
@@ -139,11 +138,12 @@ impl SimStream {
     fn as_the_callers(&self, mut config: LaunchConfig, on_done: OnDone) -> (LaunchConfig, OnDone, Arc<Queue>) {
         BY_CALLER.with_borrow_mut(|by_caller| {
             let by_caller = by_caller.as_mut().filter(|it| Arc::ptr_eq(&it.core, &self.core));
-            let taken = by_caller.and_then(|it| Some((it.deadline, it.on_done.take()?, Arc::clone(&it.queue))));
-            let Some((deadline, told, queue)) = taken else {
+            let taken = by_caller.and_then(|it| Some((it.watch, it.on_done.take()?, Arc::clone(&it.queue))));
+            let Some((watch, told, queue)) = taken else {
                 return (config, on_done, Arc::clone(&self.queue));
             };
-            config.deadline = config.deadline.or(deadline);
+            config.watch.deadline = config.watch.deadline.or(watch.deadline);
+            config.watch.timed = watch.timed;
             let both = |outcome: &LaunchOutcome| {
                 on_done(outcome);
                 told(outcome);
@@ -204,7 +204,7 @@ impl Stream for SimStream {
     fn launch_by(
         &self,
         name: &str,
-        deadline: Option<Duration>,
+        watch: Watch,
         _stop_word: u64,
         enqueue: Enqueue<'_>,
         on_done: OnDone,
@@ -212,7 +212,7 @@ impl Stream for SimStream {
         BY_CALLER.set(Some(ByCaller {
             core: Arc::clone(&self.core),
             queue: Arc::clone(&self.queue),
-            deadline,
+            watch,
             on_done: Some(on_done),
             launch: None,
         }));

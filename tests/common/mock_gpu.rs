@@ -14,7 +14,7 @@ use std::{
 use gpuvm_gpu::{
     AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, ForNics, Gpu,
     GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone,
-    Piece, Simulation, Source, Stream,
+    Piece, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -384,12 +384,12 @@ impl Stream for MockStream {
     fn launch_by(
         &self,
         name: &str,
-        deadline: Option<Duration>,
+        watch: Watch,
         stop_word: u64,
         enqueue: Enqueue<'_>,
         on_done: OnDone,
     ) -> Result<Arc<dyn Launch>, GpuError> {
-        self.stream.launch_by(name, deadline, stop_word, enqueue, on_done)
+        self.stream.launch_by(name, watch, stop_word, enqueue, on_done)
     }
 
     fn raw(&self) -> Option<u64> {

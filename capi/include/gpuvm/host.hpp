@@ -302,6 +302,11 @@ struct config : gpuvm_launch_options {
         stream = on.raw();
         return *this;
     }
+    // Its report does not say how long it took: for many small launches.
+    config& without_time() {
+        untimed = 1;
+        return *this;
+    }
     // Spans and cursors that one lane, or one warp, holds at once.
     config& spans(std::uint64_t of_lane, std::uint64_t of_warp = 0) {
         lane_spans = of_lane;

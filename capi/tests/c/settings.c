@@ -58,8 +58,12 @@ static void numbers_of_enumerations(void) {
     later[1].reserved = 1;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved of an argument` is 1", launch_of(f.add, later, 2, &launch));
     later[1].reserved = 0;
-    gpuvm_launch_options shape = {.size = sizeof shape, .grid = {1}, .block = {1}, .reserved = 3};
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 3", gpuvm_kernel_launch(f.add, &shape, later, 2, &launch));
+    gpuvm_launch_options shape = {.size = sizeof shape, .grid = {1}, .block = {64}, .untimed = 1};
+    OK(gpuvm_kernel_launch(f.add, &shape, later, 2, &launch));
+    gpuvm_launch_report report = {.size = sizeof report, .elapsed_ns = 7};
+    OK(gpuvm_launch_sync(launch, &report));
+    HOLDS(report.elapsed_ns == 0 && report.blocks == 1);
+    OK(gpuvm_launch_free(launch));
     gpuvm_vm_options tenant = {.size = sizeof tenant, .tenancy = 9};
     gpuvm_vm vm;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`tenancy` is 9", gpuvm_vm_new(&tenant, &vm));

@@ -87,19 +87,20 @@ static void launches(const host::Vm& vm, const host::Region<u64>& region, const 
     u64* plain = nullptr;
     host::check_cuda("memory", cudaMalloc(&plain, sizeof *plain));
     const gpuvm::array<const u64> none{};
-    std::vector<double> enqueue[3], whole[3];
+    std::vector<double> enqueue[5], whole[5];
     for (int turn = -2; turn < 15; ++turn) {
-        for (int which = 0; which < 3; ++which) {
+        for (int which = 0; which < 5; ++which) {
             std::vector<host::Launch> kept;
             kept.reserve(kEach);
             const auto begun = clock_type::now();
             for (int n = 0; n < kEach; ++n) {
                 if (which == 0) {
                     nothing<<<1, 32, 0, stream>>>(none, plain);
-                } else if (which == 1) {
-                    kept.push_back(kernel.launch({1, 32}, region, sum));
                 } else {
-                    kept.push_back(host::launch(vm, host::config(1, 32).on(mine), nothing, region, sum));
+                    host::config shape(1, 32);
+                    if (which > 2) shape.without_time();
+                    kept.push_back(which % 2 ? kernel.launch(shape, region, sum)
+                                             : host::launch(vm, shape.on(mine), nothing, region, sum));
                 }
             }
             const auto enqueued = clock_type::now();
@@ -114,8 +115,9 @@ static void launches(const host::Vm& vm, const host::Region<u64>& region, const 
             whole[which].push_back(us(begun, ended));
         }
     }
-    const char* names[] = {"bare <<<>>>", "NVRTC, gpuvm's stream", "nvcc, the program's"};
-    for (int which = 0; which < 3; ++which) {
+    const char* names[] = {"bare <<<>>>", "NVRTC, gpuvm's stream", "nvcc, the program's", "NVRTC, without time",
+                           "nvcc, without time"};
+    for (int which = 0; which < 5; ++which) {
         std::printf("launch, %-24s enqueued in %6.2f us, with its end %6.2f us; over a bare one %6.2f and %6.2f\n",
                     names[which], median(enqueue[which]), median(whole[which]),
                     median(enqueue[which]) - median(enqueue[0]), median(whole[which]) - median(whole[0]));

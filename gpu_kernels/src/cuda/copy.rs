@@ -48,7 +48,7 @@ impl Lane {
         Ok(Self {
             stream: core.new_stream(true)?,
             buffers: [first, second],
-            events: [core.event()?, core.event()?],
+            events: [core.event(false)?, core.event(false)?],
         })
     }
 
@@ -237,7 +237,7 @@ impl Drop for HostCopies {
                     retire(Retired::Host(Raw(buffer.0.cast())));
                 }
                 for event in lane.events {
-                    self.core.give_event(event);
+                    self.core.give_event(event, false);
                 }
             }
         }

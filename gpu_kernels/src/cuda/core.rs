@@ -44,28 +44,46 @@ pub(crate) type ModuleHandle = Raw<cudarc::driver::sys::CUmod_st>;
 /// A kernel's handle in a loaded module.
 pub(crate) type FunctionHandle = Raw<cudarc::driver::sys::CUfunc_st>;
 
-/// Events that are made at once, two for each launch in flight: beyond that they are made beside running kernels.
+/// Events of each kind that are made at once, two for each launch in flight: beyond that they are made beside running kernels.
 const EVENTS: usize = 256;
+
+/// Events for reuse.
+#[derive(Default)]
+struct EventPool {
+    timed: Mutex<Vec<EventHandle>>,
+    untimed: Mutex<Vec<EventHandle>>,
+}
+
+impl EventPool {
+    fn of(&self, timed: bool) -> &Mutex<Vec<EventHandle>> {
+        match timed {
+            true => &self.timed,
+            false => &self.untimed,
+        }
+    }
+}
 
 /// An event of the pool, which gets it back when it is dropped.
 pub(crate) struct Event {
     core: Arc<Core>,
     pub(crate) handle: EventHandle,
+    pub(crate) timed: bool,
 }
 
 impl Event {
-    /// An event that takes the time.
-    pub(crate) fn new(core: &Arc<Core>) -> Result<Self, GpuError> {
+    /// An event that takes the time, or does not: that one is recorded four times as fast.
+    pub(crate) fn new(core: &Arc<Core>, timed: bool) -> Result<Self, GpuError> {
         Ok(Self {
-            handle: core.event()?,
+            handle: core.event(timed)?,
             core: Arc::clone(core),
+            timed,
         })
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.core.give_event(self.handle);
+        self.core.give_event(self.handle, self.timed);
     }
 }
 
@@ -120,7 +138,7 @@ pub(crate) struct Core {
     retired: Mutex<Vec<Retired>>,
     /// Of these, and of those that are being freed, the pieces.
     retired_pieces: AtomicU64,
-    events: Mutex<Vec<EventHandle>>,
+    events: EventPool,
     /// Held for reading while memory is copied, for writing while it leaves the books.
     copying: RwLock<()>,
     /// Freed together with what waits here.
@@ -149,7 +167,7 @@ impl Core {
             flight: Mutex::default(),
             retired: Mutex::default(),
             retired_pieces: AtomicU64::default(),
-            events: Mutex::default(),
+            events: EventPool::default(),
             copying: RwLock::default(),
             pins: OnceLock::new(),
             priorities: (0, 0),
@@ -159,9 +177,11 @@ impl Core {
         let called = unsafe { cu::cuCtxGetStreamPriorityRange(&raw mut priorities.0, &raw mut priorities.1) };
         core.check("ask for the priorities of streams", called)?;
         core.priorities = priorities;
-        let events = (0..EVENTS).map(|_| core.event()).collect::<Result<Vec<_>, _>>()?;
-        for event in events {
-            core.give_event(event);
+        for timed in [true, false] {
+            let events = (0..EVENTS).map(|_| core.event(timed)).collect::<Result<Vec<_>, _>>()?;
+            for event in events {
+                core.give_event(event, timed);
+            }
         }
         Ok(core)
     }
@@ -366,22 +386,26 @@ impl Core {
         Ok(Raw(stream))
     }
 
-    /// An event that takes the time, from a pool.
-    pub(crate) fn event(&self) -> Result<EventHandle, GpuError> {
-        if let Some(event) = self.events.lock().pop() {
+    /// An event that takes the time, or does not, from a pool.
+    pub(crate) fn event(&self, timed: bool) -> Result<EventHandle, GpuError> {
+        if let Some(event) = self.events.of(timed).lock().pop() {
             return Ok(event);
         }
+        let flags = match timed {
+            true => EventFlags::CU_EVENT_DEFAULT,
+            false => EventFlags::CU_EVENT_DISABLE_TIMING,
+        };
         let mut event: CUevent = std::ptr::null_mut();
         // SAFETY: an out-value of the right type; the caller has entered the context.
         self.check("make an event", unsafe {
-            cu::cuEventCreate(&raw mut event, EventFlags::CU_EVENT_DEFAULT as c_uint)
+            cu::cuEventCreate(&raw mut event, flags as c_uint)
         })?;
         Ok(Raw(event))
     }
 
     /// Gives an event back that nobody records or asks for any more.
-    pub(crate) fn give_event(&self, event: EventHandle) {
-        self.events.lock().push(event);
+    pub(crate) fn give_event(&self, event: EventHandle, timed: bool) {
+        self.events.of(timed).lock().push(event);
     }
 
     /// Waits until all work of `stream` has ended.
@@ -423,9 +447,11 @@ impl Drop for Core {
             return;
         }
         self.free_retired();
-        for event in std::mem::take(&mut *self.events.lock()) {
-            // SAFETY: a pooled event is in nobody's use.
-            let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
+        for timed in [true, false] {
+            for event in std::mem::take(&mut *self.events.of(timed).lock()) {
+                // SAFETY: a pooled event is in nobody's use.
+                let _ = unsafe { cu::cuEventDestroy_v2(event.0) };
+            }
         }
         // SAFETY: it was retained once, by `open`. Every part that uses the context holds this core.
         let _ = unsafe { cu::cuDevicePrimaryCtxRelease_v2(self.device) };

@@ -10,9 +10,10 @@ use super::core::Core;
 use super::stops::Stops;
 use super::stream::StreamInner;
 
-/// How long the thread sleeps between looks, by how long nothing has happened: at most a few percent of what a launch has taken so far.
+/// How long the thread sleeps between looks, by how long nothing has happened. Who waits for a launch looks himself at first, and a look
+/// keeps others out of the driver.
 const PAUSES: [(Duration, Duration); 3] = [
-    (Duration::from_millis(1), Duration::from_micros(20)),
+    (Duration::from_millis(1), Duration::from_micros(50)),
     (Duration::from_millis(20), Duration::from_micros(100)),
     (Duration::MAX, Duration::from_micros(500)),
 ];

@@ -33,7 +33,7 @@ impl LaunchTime for Events {
     /// The driver takes about 5 us for it, and others of its calls wait meanwhile: it is not asked for each launch.
     fn elapsed(&self) -> Duration {
         let mut milliseconds = 0f32;
-        if self.core.enter().is_err() {
+        if !self.start.timed || self.core.enter().is_err() {
             return Duration::ZERO;
         }
         // SAFETY: an out-value, and two events that were recorded with time and reached.
@@ -121,12 +121,16 @@ impl LaunchState {
         }
     }
 
-    /// How it has ended, if it has. For the head of its stream.
-    pub(crate) fn poll(&self) -> Option<LaunchOutcome> {
-        match self.reached(self.events.end.handle) {
-            Ok(false) => None,
-            Ok(true) => Some(self.ended_well()),
-            Err(lost) => Some(Err(self.brake.lost(&lost))),
+    /// Whether the GPU has come past it, or is lost.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.reached(self.events.end.handle).unwrap_or(true)
+    }
+
+    /// How it has ended, of one that has.
+    pub(crate) fn outcome_of_ended(&self) -> LaunchOutcome {
+        match self.core.lost() {
+            None => self.ended_well(),
+            Some(lost) => Err(self.brake.lost(&lost)),
         }
     }
 

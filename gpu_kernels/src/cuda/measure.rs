@@ -195,8 +195,8 @@ impl<'a> Timer<'a> {
         Ok(Self {
             core,
             stream: core.new_stream(true)?,
-            start: core.event()?,
-            end: core.event()?,
+            start: core.event(true)?,
+            end: core.event(true)?,
         })
     }
 
@@ -273,8 +273,8 @@ impl Drop for Timer<'_> {
         if self.core.enter().is_ok() {
             // An error half way may leave copies in flight.
             let _ = self.core.synchronize(self.stream, "end a timed copy");
-            self.core.give_event(self.start);
-            self.core.give_event(self.end);
+            self.core.give_event(self.start, true);
+            self.core.give_event(self.end, true);
             self.core.retire(Retired::Stream(self.stream));
         }
     }

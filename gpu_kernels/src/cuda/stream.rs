@@ -17,7 +17,7 @@ use super::launch::{Events, LaunchState, NewLaunch};
 use super::module::{CudaKernel, KernelInner};
 use super::places::Places;
 use super::stops::{LATE, StopWord};
-use crate::api::{Enqueue, Kernel, Launch, LaunchConfig, OnDone, Stream};
+use crate::api::{Enqueue, Kernel, Launch, LaunchConfig, OnDone, Stream, Watch};
 use crate::back_end::Arguments;
 use crate::error::GpuError;
 
@@ -60,9 +60,10 @@ impl StreamInner {
         let Some(_ending) = self.ending.try_lock() else {
             return false;
         };
-        let mut ended = false;
-        while let Some(head) = self.head() {
-            let Some(outcome) = head.poll() else { break };
+        let ended = self.ended();
+        for _ in 0..ended {
+            let Some(head) = self.head() else { break };
+            let outcome = head.outcome_of_ended();
             if let Err(error) = &outcome {
                 self.queue.lock().error.get_or_insert_with(|| error.clone());
             }
@@ -72,7 +73,21 @@ impl StreamInner {
             if queue.launches.is_empty() {
                 self.empty.notify_all();
             }
-            ended = true;
+        }
+        ended > 0
+    }
+
+    /// How many of the first launches have ended. A stream ends them in order, and the driver takes microseconds to say that one has: it is
+    /// asked of the first, then of those further behind by steps that grow, then shrink.
+    fn ended(&self) -> usize {
+        let (mut ended, mut step, mut grows) = (0, 1, true);
+        while step > 0 {
+            let launch = self.queue.lock().launches.get(ended + step - 1).cloned();
+            match launch.is_some_and(|launch| launch.has_ended()) {
+                true => ended += step,
+                false => grows = false,
+            }
+            step = if grows { step * 2 } else { step / 2 };
         }
         ended
     }
@@ -185,12 +200,12 @@ impl CudaStream {
         let enqueuing = self.inner.enqueuing.lock();
         let events = Events {
             core: Arc::clone(core),
-            start: Event::new(core)?,
-            end: Event::new(core)?,
+            start: Event::new(core, new.watch.timed)?,
+            end: Event::new(core, new.watch.timed)?,
         };
         core.begin_launch()?;
         let place = (self.inner.number, self.inner.borrowed);
-        let brake = stops.add(place, &new.name, new.deadline, stop_word);
+        let brake = stops.add(place, &new.name, new.watch.deadline, stop_word);
         let nothing_runs = |_: &GpuError| {
             stops.remove(&brake);
             core.end_launch();
@@ -256,7 +271,7 @@ struct New<'a> {
     /// Of this library's, kept until it has ended.
     kernel: Option<Arc<KernelInner>>,
     blocks: u64,
-    deadline: Option<Duration>,
+    watch: Watch,
     stop_word: u64,
     enqueue: How<'a>,
 }
@@ -363,7 +378,7 @@ impl Stream for CudaStream {
             name: Arc::clone(&kernel.name),
             kernel: Some(Arc::clone(kernel)),
             blocks,
-            deadline: config.deadline,
+            watch: config.watch,
             stop_word,
             enqueue: How::Kernel(Box::new(enqueue)),
         };
@@ -373,7 +388,7 @@ impl Stream for CudaStream {
     fn launch_by(
         &self,
         name: &str,
-        deadline: Option<Duration>,
+        watch: Watch,
         stop_word: u64,
         enqueue: Enqueue<'_>,
         on_done: OnDone,
@@ -382,7 +397,7 @@ impl Stream for CudaStream {
             name: name.into(),
             kernel: None,
             blocks: 0,
-            deadline,
+            watch,
             stop_word,
             enqueue: How::Caller(enqueue),
         };

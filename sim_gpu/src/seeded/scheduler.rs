@@ -282,6 +282,7 @@ impl Scheduler {
             let start = launch.seeded.lock().map_or(now, |(start, _, _)| start);
             if launch
                 .config
+                .watch
                 .deadline
                 .is_some_and(|limit| Duration::from_nanos(now.saturating_sub(start)) > limit)
             {

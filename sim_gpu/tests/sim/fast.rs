@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{LIMIT, bed, bed_on, builder};
-use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Simulation};
+use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Simulation, Watch};
 use gpuvm_sim_gpu::Preemption;
 
 #[test]
@@ -159,7 +159,10 @@ fn a_million_tiny_blocks() {
         grid: [1000, 500, 2],
         block: [1, 1, 1],
         dynamic_shared_bytes: 0,
-        deadline: Some(LIMIT),
+        watch: Watch {
+            deadline: Some(LIMIT),
+            ..Watch::default()
+        },
     };
     let out = bed.run("count", &config, 64, &[]);
     assert_eq!(out.iter().sum::<u32>(), 1_500_000);

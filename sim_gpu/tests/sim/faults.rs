@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{LIMIT, bed};
-use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Simulation};
+use gpuvm_gpu::{Gpu, GpuError, LaunchConfig, Simulation, Watch};
 
 const KERNELS: &str = r#"
 #include <assert.h>
@@ -104,7 +104,7 @@ fn asserts_and_traps_are_launch_errors() {
         grid: [1, 1, 1],
         block: [16, 2, 1],
         dynamic_shared_bytes: 0,
-        deadline: None,
+        watch: Watch::default(),
     };
     match bed.error("traps", &config, &[&p]) {
         GpuError::Trap { thread: [7, 1, 0], .. } => {}
