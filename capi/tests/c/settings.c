@@ -75,7 +75,7 @@ static void numbers_of_enumerations(void) {
     REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 1",
             gpuvm_module_compile(f.vm, 0, "none.cu", "", NULL, 0, &compile, &module));
     HOLDS(strcmp(gpuvm_code_name((gpuvm_code)-1), "GPUVM_CODE_UNKNOWN") == 0);
-    teardown(f, 0);
+    teardown(f, 1);
 }
 
 static void names_of_gpus_and_transports(void) {
