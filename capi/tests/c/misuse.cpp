@@ -255,7 +255,8 @@ void files_that_are_not_what_was_said() {
     std::ofstream("seven.bin", std::ios::binary) << "seven b";
     THROWS(GPUVM_CODE_REGION, "7 bytes", w.vm.map_file<unsigned>("seven.bin"));
     THROWS(GPUVM_CODE_REGION, "go beyond them", w.vm.map_file_span<unsigned>("seven.bin", 4, 1));
-    THROWS(GPUVM_CODE_REGION, "processes share read-only regions", w.vm.map_file_span<unsigned char>("seven.bin", 1, 5).share());
+    THROWS(GPUVM_CODE_REGION, "processes share read-only regions",
+           w.vm.map_file_span<unsigned char>("seven.bin", 1, 5).share());
     std::remove("seven.bin");
     THROWS(GPUVM_CODE_INVALID_VALUE, "no such name", w.vm.attach<unsigned>({1, 2, 3}));
     w.is_well();
