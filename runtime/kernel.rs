@@ -7,18 +7,13 @@ use gpuvm_layouts as layout;
 
 use crate::{
     args::{Arg, KernelArgs, Placed},
+    device_code::DeviceCode,
     error::{Doing, Error, Result},
     given::Given,
     gpu::{Job, Named, PagedGpu},
-    launch::LaunchConfig,
+    launch::{self, LaunchConfig},
     launched::{Launch, StreamHandle},
-    precompiled::DeviceCode,
 };
-
-/// What messages call launches of a kernel.
-pub(crate) fn label(kernel: &str) -> Arc<str> {
-    format!("kernel `{kernel}`").into()
-}
 
 /// A compiled source.
 #[derive(Clone)]
@@ -43,7 +38,7 @@ impl Module {
             .doing(|| format!("looking up kernel `{name}`"))?;
         Ok(Kernel {
             gpu: Arc::clone(&self.gpu),
-            label: label(name),
+            label: launch::label(name),
             kernel,
         })
     }

@@ -6,4 +6,4 @@ mod naming;
 
 pub use config::LaunchConfig;
 pub(crate) use flight::{InFlight, Peers, stop_peers};
-pub(crate) use naming::{LaunchKind, Memory, Naming};
+pub(crate) use naming::{LaunchKind, Memory, Naming, label};

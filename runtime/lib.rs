@@ -62,6 +62,7 @@ mod buffer;
 mod catch_up;
 mod coherence;
 mod device;
+mod device_code;
 mod elastic;
 mod element;
 mod error;
@@ -100,6 +101,7 @@ pub use args::{Arg, KernelArg, KernelArgs, Value};
 pub use broadcast::{Broadcast, BroadcastBuilder, RawBroadcast, Subscribers, Traffic};
 pub use buffer::{Buffer, RawBuffer};
 pub use catch_up::NODES_CALLED_AT_ONCE;
+pub use device_code::DeviceCode;
 pub use elastic::{ElasticBuffer, ElasticBuilder, ElasticStats, Grown, RawElasticBuffer};
 pub use element::{ElementType, Untyped};
 pub use error::{Error, Result};
@@ -121,7 +123,7 @@ pub use launch::LaunchConfig;
 pub use launched::{Launch, StreamHandle};
 pub use local_home::HostHome;
 pub use plan::Loan;
-pub use precompiled::{DeviceCode, Use};
+pub use precompiled::Use;
 pub use profile::{HeatColumn, PageProfile, Profile, Profiler, RegionProfile, Suggestion};
 pub use region::{
     Advice, DirtyPage, HomeHealth, Integrity, Placement, RawRegion, Region, RegionBuilder, RegionHealth, SharedRegion,

@@ -1,10 +1,10 @@
 //! The virtual memory: its handle, and those of its GPUs.
 
-use std::{ops::Deref, path::Path, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use bytemuck::Pod;
 use gpuvm_files::{Tier, TierStats};
-use gpuvm_gpu::{CompileOptions, Gpu, Source};
+use gpuvm_gpu::Gpu;
 use gpuvm_nic::{NicCapabilities, SoftNic};
 
 use crate::{
@@ -15,7 +15,6 @@ use crate::{
     element::{ElementType, Untyped},
     error::{Doing, Error, Result},
     gpu::{Machines, PagedGpu},
-    kernel::{Kernel, Module},
     launched::StreamHandle,
     metrics,
     plan::{QueuePlan, Settings, TransportKind},
@@ -28,6 +27,7 @@ use crate::{
 };
 
 mod frames;
+mod kernels;
 mod launches;
 
 /// Data larger than GPU memory, for kernels. A handle: clones share one virtual memory. What a GPU has ends with the last of the
@@ -193,7 +193,7 @@ impl Vm {
 /// A kernel of any GPU takes the regions of all, whichever they were made on. A region comes to another GPU with the first launch there
 /// that names it, which takes memory for its page table, and for all of its pages if it is
 /// [never evicted](crate::RegionBuilder::never_evicted). Launches that read it run side by side on all GPUs; one that may write it, as its
-/// parameter `gpuvm::array<T>` says, runs when those on other GPUs have ended, and [`Kernel::launch`] waits for them. Regions with checksums
+/// parameter `gpuvm::array<T>` says, runs when those on other GPUs have ended, and [`Kernel::launch`](crate::Kernel::launch) waits for them. Regions with checksums
 /// or replicas, at memory nodes or at a neighbour GPU keep to the GPU that they were made on, as buffers do: [`Error::OtherGpu`].
 #[derive(Clone)]
 pub struct VmGpu {
@@ -359,108 +359,6 @@ impl VmGpu {
     /// As [`buffer`](Self::buffer).
     pub fn raw_buffer(&self, element: ElementType, length: u64) -> Result<RawBuffer> {
         Buffer::zeroed(Arc::clone(self.paged()), element, length)
-    }
-
-    /// Compiles CUDA C++ source text, which error messages call `name`, for its kernel `kernel`.
-    ///
-    /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn kernel(&self, name: &str, source: &str, kernel: &str) -> Result<Kernel> {
-        let [kernel] = self.kernels(name, source, [kernel], &CompileOptions::default())?;
-        Ok(kernel)
-    }
-
-    /// Several kernels of one source, in the order of their names, with include directories, headers and macros.
-    ///
-    /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn kernels<const N: usize>(
-        &self,
-        name: &str,
-        source: &str,
-        kernels: [&str; N],
-        options: &CompileOptions,
-    ) -> Result<[Kernel; N]> {
-        let module = self.compile_with(name, source, &kernels, options)?;
-        let found: Vec<Kernel> = kernels
-            .iter()
-            .map(|kernel| module.kernel(kernel))
-            .collect::<Result<_>>()?;
-        Ok(found
-            .try_into()
-            .unwrap_or_else(|_: Vec<Kernel>| unreachable!("one kernel for each name")))
-    }
-
-    /// Compiles CUDA C++ source text, which error messages call `name`, and finds `kernels` in it, to be looked up by name.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] with the compiler's log, an unknown kernel, or no compiler.
-    pub fn compile(&self, name: &str, source: &str, kernels: &[&str]) -> Result<Module> {
-        self.compile_with(name, source, kernels, &CompileOptions::default())
-    }
-
-    /// Compiles CUDA C++ source text with include directories, headers and macros.
-    ///
-    /// # Errors
-    /// As [`compile`](Self::compile).
-    pub fn compile_with(&self, name: &str, source: &str, kernels: &[&str], options: &CompileOptions) -> Result<Module> {
-        let module = self.paged().compile(&Source::new(name, source), kernels, options)?;
-        Ok(Module::new(Arc::clone(self.paged()), module))
-    }
-
-    /// Compiles the CUDA C++ file at `path`.
-    ///
-    /// # Errors
-    /// [`Error::File`], and as [`compile`](Self::compile).
-    pub fn compile_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
-        self.compile_file_with(path, kernels, &CompileOptions::default())
-    }
-
-    /// Compiles the CUDA C++ file at `path` with include directories, headers and macros.
-    ///
-    /// # Errors
-    /// As [`compile_file`](Self::compile_file).
-    pub fn compile_file_with(
-        &self,
-        path: impl AsRef<Path>,
-        kernels: &[&str],
-        options: &CompileOptions,
-    ) -> Result<Module> {
-        let path = path.as_ref();
-        let source = std::fs::read_to_string(path).map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        self.compile_with(&path.display().to_string(), &source, kernels, options)
-    }
-
-    /// Loads a cubin, a fat binary or PTX that nvcc or clang made with the device library's headers ([`write_headers`](crate::write_headers)),
-    /// which error messages call `name`. Its kernels are launched as those of a source, with the same checks of their arguments:
-    /// `GPUVM_EXPORT(kernel)` behind each of them, in the source, describes it. `GPUVM_FEATURES` there: see [`device_code`](Self::device_code).
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] for a broken file, one for other GPUs, or an unknown kernel, and on the simulated GPU, which compiles sources;
-    /// [`Error::DeviceCode`] for kernels that do not fit this library or this virtual memory.
-    pub fn load(&self, name: &str, image: &[u8], kernels: &[&str]) -> Result<Module> {
-        let module = self.paged().load(name, image, kernels)?;
-        let module = Module::new(Arc::clone(self.paged()), module);
-        for kernel in kernels {
-            module.kernel(kernel)?.check_code()?;
-        }
-        Ok(module)
-    }
-
-    /// Loads the file at `path`, as [`load`](Self::load).
-    ///
-    /// # Errors
-    /// [`Error::File`], and as there.
-    pub fn load_file(&self, path: impl AsRef<Path>, kernels: &[&str]) -> Result<Module> {
-        let path = path.as_ref();
-        let image = std::fs::read(path).map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        self.load(&path.display().to_string(), &image, kernels)
     }
 
     /// A further stream: launches of one stream run in order, those of different streams beside each other.

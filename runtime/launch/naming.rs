@@ -97,3 +97,8 @@ impl Naming {
 fn is_in_flight(launch: &Weak<InFlight>) -> bool {
     launch.upgrade().is_some_and(|launch| !launch.is_done())
 }
+
+/// What messages call launches of a kernel.
+pub(crate) fn label(kernel: &str) -> Arc<str> {
+    format!("kernel `{kernel}`").into()
+}

@@ -2,10 +2,11 @@
 
 use super::VmGpu;
 use crate::{
+    device_code::DeviceCode,
     error::Result,
     launch::LaunchConfig,
     launched::{Launch, StreamHandle},
-    precompiled::{self, DeviceCode, Precompiled, Use},
+    precompiled::{self, Precompiled, Use},
 };
 
 impl VmGpu {
