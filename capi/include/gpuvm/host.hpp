@@ -436,7 +436,8 @@ class Vm : public detail::handle<gpuvm_vm, gpuvm_vm_free> {
     Region<T> map_file_span(const std::string& path, std::uint64_t offset_bytes, std::uint64_t length,
                             const gpuvm_region_options& options = sized<gpuvm_region_options>()) const {
         gpuvm_region region{};
-        check(gpuvm_region_map_file_span(raw(), &options, element_of<T>(), path.c_str(), offset_bytes, length, &region));
+        check(
+            gpuvm_region_map_file_span(raw(), &options, element_of<T>(), path.c_str(), offset_bytes, length, &region));
         return Region<T>(region);
     }
     // What another process has shared by this name, at the same memory nodes.
