@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Iterator
 
 import numpy as np
 import pytest
 
 import gpuvm
+
+#: The GPU of the small Vm: ``GPUVM_TEST_GPU=cuda:0 python -m pytest tests/test_ops.py`` tries the operations on a real one.
+GPU = os.environ.get("GPUVM_TEST_GPU", "simulated")
 
 #: Frames of the small Vm: fewer than the arrays of the tests have pages.
 SMALL = "128KiB"
@@ -37,8 +41,8 @@ NAMES = ["scale", "endless", "deaf", "past", "numbers"]
 
 @pytest.fixture
 def vm() -> Iterator[gpuvm.Vm]:
-    """A small virtual memory on the simulated GPU."""
-    with gpuvm.Vm(SMALL, gpu="simulated") as made:
+    """A small virtual memory, on the simulated GPU unless another is named."""
+    with gpuvm.Vm(SMALL, gpu=GPU) as made:
         yield made
 
 
