@@ -14,7 +14,7 @@ from ._dtypes import Settings, Wanted, as_bytes, described, if_given, in_place, 
 from ._elastic import ElasticBuffer
 from ._kernel import Kernel, Module, Stream
 from ._memory import Array, Buffer
-from .errors import DtypeError, RegionError, SettingError
+from .errors import DtypeError, FileError, RegionError, SettingError
 
 Lengths = Union[int, Sequence[int]]
 
@@ -379,8 +379,11 @@ class Vm:
             raise SettingError(f"kernels is the text {kernels!r}: expected a list of names")
         if not isinstance(image, bytes):
             name = os.fspath(image) if name is None else name
-            with open(image, "rb") as file:
-                image = file.read()
+            try:
+                with open(image, "rb") as file:
+                    image = file.read()
+            except OSError as error:
+                raise FileError(f"{name}: {error.strerror}") from error
         return Module(self, self._core.load(name or "kernels", image, list(kernels)))
 
     def kernel(self, source: str, name: str) -> Kernel:

@@ -78,6 +78,7 @@ fn class_of_gpu(source: &GpuError) -> &'static str {
             "CompileError"
         }
         GpuError::KernelNotFound { .. } => "KernelNotFoundError",
+        GpuError::Unsupported { .. } => "UnavailableError",
         GpuError::BadArguments { .. } => "ArgumentError",
         GpuError::LaunchConfig { .. } | GpuError::BadAllocation { .. } => "LaunchError",
         _ => "GpuError",
@@ -90,7 +91,7 @@ fn class_of(error: &Error) -> &'static str {
     }
     match error {
         Error::Setting { .. } | Error::Terms { .. } => "SettingError",
-        Error::Unavailable { .. } | Error::Thread { .. } => "UnavailableError",
+        Error::Unavailable { .. } | Error::Thread { .. } | Error::DeviceCode { .. } => "UnavailableError",
         Error::Gpu { source, .. } => class_of_gpu(source),
         Error::Nic { .. } => "NicError",
         Error::Node { .. } => "NodeError",
