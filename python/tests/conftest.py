@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Iterator
 
 import numpy as np
 import pytest
 
 import gpuvm
+
+# A shell that puts a program into the background has it ignore Ctrl-C, which tests wait for.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: The GPU of the small Vm: ``GPUVM_TEST_GPU=cuda:0 python -m pytest tests/test_ops.py`` tries the operations on a real one.
 GPU = os.environ.get("GPUVM_TEST_GPU", "simulated")
