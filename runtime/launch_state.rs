@@ -177,7 +177,7 @@ impl Drop for StateSlot {
     fn drop(&mut self) {
         let as_before =
             |state: &LaunchState| bytemuck::bytes_of(state) == bytemuck::bytes_of(&self.place.initial(&self.pool));
-        let clean = self.untouched.load(Ordering::Relaxed) || self.last.get().is_some_and(|last| as_before(last));
+        let clean = *self.untouched.get_mut() || self.last.get().is_some_and(|last| as_before(last));
         let clean = clean && !self.continues && !*self.aborted.get_mut();
         self.pool.free.lock().push((self.place.clone(), clean));
     }

@@ -949,7 +949,7 @@ enum gpuvm_code gpuvm_module_compile_file(struct gpuvm_vm vm,
                                           const struct gpuvm_compile_options *options,
                                           struct gpuvm_module *module);
 
-/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc or clang made with the device library's headers, which messages call `name`.
+/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc made with the device library's headers, which messages call `name`.
 /// `GPUVM_EXPORT(kernel)` follows each of its `kernel_count` kernels in the source. Else as `gpuvm_module_compile`; the simulated GPU refuses
 /// it.
 enum gpuvm_code gpuvm_module_load(struct gpuvm_vm vm,

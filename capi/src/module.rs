@@ -134,7 +134,7 @@ pub unsafe extern "C" fn gpuvm_module_compile_file(
     })
 }
 
-/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc or clang made with the device library's headers, which messages call `name`.
+/// Loads a cubin, a fat binary or PTX of `bytes` bytes that nvcc made with the device library's headers, which messages call `name`.
 /// `GPUVM_EXPORT(kernel)` follows each of its `kernel_count` kernels in the source. Else as `gpuvm_module_compile`; the simulated GPU refuses
 /// it.
 #[unsafe(no_mangle)]

@@ -84,7 +84,7 @@ impl VmGpu {
         self.compile_with(&path.display().to_string(), &source, kernels, options)
     }
 
-    /// Loads a cubin, a fat binary or PTX that nvcc or clang made with the device library's headers ([`write_headers`](crate::write_headers)),
+    /// Loads a cubin, a fat binary or PTX that nvcc made with the device library's headers ([`write_headers`](crate::write_headers)),
     /// which error messages call `name`. Its kernels are launched as those of a source, with the same checks of their arguments:
     /// `GPUVM_EXPORT(kernel)` behind each of them, in the source, describes it. `GPUVM_FEATURES` there: see [`device_code`](Self::device_code).
     ///

@@ -65,7 +65,7 @@ impl EventPool {
 
 /// An event of the pool, which gets it back when it is dropped.
 pub(crate) struct Event {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     pub(crate) handle: EventHandle,
     pub(crate) timed: bool,
 }

@@ -24,7 +24,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Where a launch begins and ends on its stream.
 pub(crate) struct Events {
-    pub(crate) core: Arc<Core>,
     pub(crate) start: Event,
     pub(crate) end: Event,
 }
@@ -32,13 +31,13 @@ pub(crate) struct Events {
 impl LaunchTime for Events {
     /// The driver takes about 5 us for it, and others of its calls wait meanwhile: it is not asked for each launch.
     fn elapsed(&self) -> Duration {
-        let mut milliseconds = 0f32;
-        if !self.start.timed || self.core.enter().is_err() {
+        let (core, mut milliseconds) = (&self.start.core, 0f32);
+        if !self.start.timed || core.enter().is_err() {
             return Duration::ZERO;
         }
         // SAFETY: an out-value, and two events that were recorded with time and reached.
         let called = unsafe { cu::cuEventElapsedTime(&raw mut milliseconds, self.start.handle.0, self.end.handle.0) };
-        match self.core.check("take the time of a kernel", called) {
+        match core.check("take the time of a kernel", called) {
             Ok(()) => Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3),
             Err(_) => Duration::ZERO,
         }
@@ -53,7 +52,7 @@ pub(crate) struct LaunchState {
     /// Keeps its module.
     _kernel: Option<Arc<KernelInner>>,
     pub(crate) stream: Arc<StreamInner>,
-    /// Where it begins and ends. With time.
+    /// Where it begins and ends.
     events: Arc<Events>,
     pub(crate) blocks: u64,
     pub(crate) brake: Arc<Brake>,
@@ -143,7 +142,7 @@ impl LaunchState {
 
     /// Looks at the clock of the head of a stream.
     pub(crate) fn tick(&self, now: Instant) {
-        // Its clock starts when it does. An error is seen by `poll` too.
+        // Its clock starts when it does. An error is seen by `has_ended` too.
         if self.brake.wants_start() && matches!(self.reached(self.events.start.handle), Ok(true)) {
             self.brake.saw_start(now);
         }

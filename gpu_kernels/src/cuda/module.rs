@@ -1,7 +1,6 @@
 //! Loaded kernels.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int, c_uint};
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ const SHARED_PLAIN_BYTES: u32 = 48 << 10;
 /// running kernels, and others behind it.
 pub(crate) struct ModuleInner {
     core: Arc<Core>,
-    cubin: Cubin,
     module: ModuleHandle,
+    kernels: Vec<CubinKernel>,
     functions: Vec<FunctionHandle>,
 }
 
@@ -51,7 +50,7 @@ impl ModuleInner {
     /// Finds the kernels of the loaded module.
     fn fill(&mut self, name: &str) -> Result<(), GpuError> {
         let core = &self.core;
-        for kernel in &self.cubin.kernels {
+        for kernel in &self.kernels {
             let lowered = CString::new(kernel.lowered.as_str()).unwrap_or_default();
             let mut function = std::ptr::null_mut();
             // SAFETY: an out-value, a module that was just loaded and a string that lives through the call.
@@ -149,7 +148,7 @@ impl ModuleInner {
         let inner = Self {
             core: Arc::clone(core),
             module: core.load(&cubin.image, name)?,
-            cubin,
+            kernels: cubin.kernels,
             functions: Vec::new(),
         };
         inner.described(name, |inner, index, kernel| {
@@ -171,17 +170,10 @@ impl ModuleInner {
     ) -> Result<CudaModule, GpuError> {
         let failed = |cause| failed_load(name, cause);
         let image = image::checked(image).map_err(failed)?;
-        let is_ptx = matches!(image, Cow::Owned(_));
         let mut inner = Self {
             core: Arc::clone(core),
             module: core.load(&image, name)?,
-            cubin: Cubin {
-                image: Vec::new(),
-                is_ptx,
-                kernels: Vec::new(),
-                log: String::new(),
-                full_log: String::new(),
-            },
+            kernels: Vec::new(),
             functions: Vec::new(),
         };
         let there = inner.function_names(name)?;
@@ -196,7 +188,7 @@ impl ModuleInner {
                 module: name.to_owned(),
                 known: there.clone().unwrap_or_default(),
             })?;
-            inner.cubin.kernels.push(CubinKernel {
+            inner.kernels.push(CubinKernel {
                 name: (*kernel).to_owned(),
                 lowered,
                 params: None,
@@ -251,7 +243,7 @@ impl ModuleInner {
     ) -> Result<CudaModule, GpuError> {
         self.fill(name)?;
         let inner = Arc::new(self);
-        let kernels = inner.cubin.kernels.iter().enumerate().map(|(index, kernel)| {
+        let kernels = inner.kernels.iter().enumerate().map(|(index, kernel)| {
             let resources = inner.resources(index)?;
             let (params, compiled_with) = describe(&inner, index, kernel)?;
             Ok(Arc::new(KernelInner {

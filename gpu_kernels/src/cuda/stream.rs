@@ -199,7 +199,6 @@ impl CudaStream {
         core.enter()?;
         let enqueuing = self.inner.enqueuing.lock();
         let events = Events {
-            core: Arc::clone(core),
             start: Event::new(core, new.watch.timed)?,
             end: Event::new(core, new.watch.timed)?,
         };

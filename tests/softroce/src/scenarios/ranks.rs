@@ -19,10 +19,10 @@ const JOB: Duration = Duration::from_secs(120);
 /// From the end of a rank to the end of its job; the promise.
 const NOTICED: Duration = Duration::from_secs(10);
 
-/// Memory of the node: enough for one job, and not for what a lost one had beside it.
-const NODE: &str = "--memory 4MiB";
+/// Memory of the node: enough for one job, and not for two, which is tried.
+const NODE: &str = "--memory 3MiB";
 
-/// A graph whose rows and neighbours are 2.6 MiB.
+/// A graph whose rows and neighbours are 1.8 MiB.
 const GRAPH: &str = "kron:14";
 
 /// The program with MPI. Builds without it make one of the same name, so this is a copy.
@@ -67,7 +67,7 @@ pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error>
         ran(client, job)?;
     }
     // The one that filled what the others read.
-    lost(client, &at, 0)?;
+    lost(client, &at, 0, &jobs[0])?;
     // It has room at once: the node has taken back what the lost ranks had.
     ran(client, &jobs[0])?;
     finished(node)
@@ -88,13 +88,19 @@ fn ran(client: &Machine, arguments: &str) -> Result<Output, Error> {
     Ok(output)
 }
 
-/// Kills a rank of four in the middle of its work.
-fn lost(client: &Machine, at: &str, rank: u32) -> Result<(), Error> {
+/// Kills a rank of four in the middle of its work. Until then there is no room for another job.
+fn lost(client: &Machine, at: &str, rank: u32, other: &str) -> Result<(), Error> {
     let job = client.spawn(&mpirun(4, &format!("pagerank {GRAPH} --iterations 100000 {at}"))?)?;
     // Every rank has a thread that works for the GPU once its memory is there.
     let working = "[ $(cat /proc/[0-9]*/task/*/comm 2>/dev/null | grep -c '^gpuvm-sm') -ge 4 ]";
     let wait = format!("for n in $(seq 400); do {working} && exit 0; sleep 0.1; done; exit 1");
     client.run(&wait, SHORT)?.success()?;
+    let refused = client.run(&mpirun(2, other)?, JOB)?;
+    let text = refused.text();
+    check(
+        refused.code != 0 && text.contains("longest free piece of memory"),
+        || format!("a second job ended with {} beside the first:\n{text}", refused.code),
+    )?;
     let kill = format!(
         "for p in /proc/[0-9]*; do tr '\\0' '\\n' <$p/environ 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK={rank} && \
          grep -q gpuvm-mpi $p/comm && kill -KILL ${{p#/proc/}} && exit 0; done; exit 1"
