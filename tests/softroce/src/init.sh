@@ -9,9 +9,14 @@ $b mount -t devtmpfs dev /dev
 
 fail() { echo "softroce-init: $*"; echo o > /proc/sysrq-trigger; $b sleep 10; }
 
-while read -r module; do
-    $b insmod "/modules/$module" || echo "softroce-init: $module was not loaded"
-done < /modules/order
+# A module that both lists have is loaded once.
+for folder in modules disk_modules; do
+    [ -e "/$folder/order" ] || continue
+    while read -r module; do
+        [ "$folder" = disk_modules ] && [ -e "/modules/$module" ] && continue
+        $b insmod "/$folder/$module" || echo "softroce-init: $module was not loaded"
+    done < "/$folder/order"
+done
 
 $b mkdir -p /lower /layer /merged
 $b mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose host /lower || fail "no file system from the host"

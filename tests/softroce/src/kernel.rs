@@ -31,6 +31,16 @@ const MODULES: [&str; 15] = [
     "ip6_udp_tunnel",
 ];
 
+/// Those that machines with disks load besides.
+const DISK_MODULES: [&str; 6] = [
+    "nvme",
+    "crc32c_generic",
+    "ext4",
+    "dm_mod",
+    "dm_flakey",
+    "dm_log_writes",
+];
+
 /// A kernel and its first file system, ready to boot.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
@@ -38,6 +48,8 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// busybox, modules and the first program.
     pub(crate) initramfs: PathBuf,
+    /// The folder of the modules for disks.
+    pub(crate) disk_modules: PathBuf,
 }
 
 /// The cache folder: `GPUVM_SOFTROCE_CACHE`, or `softroce` in cargo's target folder.
@@ -76,8 +88,10 @@ impl Kernel {
         let kernel = Self {
             image: folder.join("kernel"),
             initramfs: folder.join("initramfs"),
+            disk_modules: folder.join("disk_modules"),
         };
-        if !kernel.image.is_file() {
+        let complete = kernel.image.is_file() && kernel.disk_modules.join("order").is_file();
+        if !complete {
             unpack(&wanted, &cache, &folder)?;
         }
         write_initramfs(&folder)?;
@@ -126,43 +140,49 @@ fn unpack(wanted: &str, cache: &Path, folder: &Path) -> Result<(), Error> {
     tools::output(&depmod, &["-b", &root_text, &version], part.path())?;
 
     let ready = part.path().join("ready");
-    let modules = ready.join("modules");
-    fs::create_dir_all(&modules).map_err(Error::file("create the folder", &modules))?;
     let depends = ["-C", "/dev/null", "-d", &root_text, "-S", &version, "--show-depends"];
-    let order = copy_modules(
-        |module| tools::text(&modprobe, &[&depends[..], &[module]].concat(), part.path()).ok(),
-        &modules,
-    )?;
+    let steps_of = |module: &str| tools::text(&modprobe, &[&depends[..], &[module]].concat(), part.path()).ok();
+    let order = copy_modules(&MODULES, steps_of, &ready.join("modules"))?;
+    copy_modules(&DISK_MODULES, steps_of, &ready.join("disk_modules"))?;
     if !order.iter().any(|name| name == "rdma_rxe.ko") {
         return Err(no_kernel(format!(
             "its kernel {version} has no module rdma_rxe (\"cloud\" flavours leave it out)"
         )));
     }
-    let order_file = modules.join("order");
-    fs::write(&order_file, order.join("\n") + "\n").map_err(Error::file("write", &order_file))?;
     let packed = fs::read(&image).map_err(Error::file("read", &image))?;
     // Emulated processors would take seconds to unpack it, at each start.
     let plain = unpacked(&packed, part.path()).unwrap_or(packed);
     let image = ready.join("kernel");
     fs::write(&image, plain).map_err(Error::file("write", &image))?;
+    // One that an earlier version unpacked, without the modules for disks.
+    if folder.join("kernel").is_file() && !folder.join("disk_modules/order").is_file() {
+        fs::remove_dir_all(folder).map_err(Error::file("replace", folder))?;
+    }
     match fs::rename(&ready, folder) {
         Err(error) if !folder.join("kernel").is_file() => Err(Error::file("create the folder", folder)(error)),
         _ => Ok(()),
     }
 }
 
-/// Copies the modules that the machines load, and those that they need, as `steps_of` lists them. Their names, in the order in which they
-/// are loaded. A module that the kernel has not is left out.
-fn copy_modules(steps_of: impl Fn(&str) -> Option<String>, modules: &Path) -> Result<Vec<String>, Error> {
+/// Copies modules, and those that they need, as `steps_of` lists them, to a new folder. Their names, in the order in which they are loaded,
+/// which its file `order` has, too. A module that the kernel has not is left out.
+fn copy_modules(
+    wanted: &[&str],
+    steps_of: impl Fn(&str) -> Option<String>,
+    folder: &Path,
+) -> Result<Vec<String>, Error> {
+    fs::create_dir_all(folder).map_err(Error::file("create the folder", folder))?;
     let mut order: Vec<String> = Vec::new();
-    for steps in MODULES.iter().filter_map(|module| steps_of(module)) {
+    for steps in wanted.iter().filter_map(|module| steps_of(module)) {
         for path in steps.lines().filter_map(|line| line.strip_prefix("insmod ")) {
-            let name = copy_module(Path::new(path.trim()), modules)?;
+            let name = copy_module(Path::new(path.trim()), folder)?;
             if !order.contains(&name) {
                 order.push(name);
             }
         }
     }
+    let order_file = folder.join("order");
+    fs::write(&order_file, order.join("\n") + "\n").map_err(Error::file("write", &order_file))?;
     Ok(order)
 }
 
@@ -262,17 +282,24 @@ fn write_initramfs(folder: &Path) -> Result<(), Error> {
     }
     archive.file("bin/busybox", 0o755, &read(&busybox)?);
     archive.file("init", 0o755, include_bytes!("init.sh"));
-    for entry in fs::read_dir(&modules).map_err(Error::file("read the folder", &modules))? {
-        let entry = entry.map_err(Error::file("read the folder", &modules))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        archive.file(&format!("modules/{name}"), 0o644, &read(&entry.path())?);
-    }
+    add_modules(&mut archive, &modules, "modules")?;
     // Put in place whole: another process may be booting from it.
     let target = folder.join("initramfs");
     let part = tempfile::NamedTempFile::new_in(folder).map_err(Error::file("create a file in", folder))?;
     fs::write(part.path(), archive.finish()).map_err(Error::file("write", part.path()))?;
     part.persist(&target)
         .map_err(|error| Error::file("write", &target)(error.error))?;
+    Ok(())
+}
+
+/// Adds the modules of a folder to an archive's folder, which is there.
+pub(crate) fn add_modules(archive: &mut Archive, folder: &Path, place: &str) -> Result<(), Error> {
+    for entry in fs::read_dir(folder).map_err(Error::file("read the folder", folder))? {
+        let path = entry.map_err(Error::file("read the folder", folder))?.path();
+        let content = fs::read(&path).map_err(Error::file("read", &path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        archive.file(&format!("{place}/{name}"), 0o644, &content);
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::executor::Executor;
 use crate::job::{Job, Jobs, Output};
 use crate::native;
 use crate::protocol::{Event, Request};
-use crate::qemu::{Plug, Qemu, Wire};
+use crate::qemu::{Disks, Plug, Qemu, Wire};
 
 /// How long a request may take to be taken by a machine.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -31,6 +31,8 @@ pub struct Options {
     pub memory_mib: u32,
     /// How long it may take to start.
     pub boot_limit: Duration,
+    /// Its NVMe disks, in MiB: /dev/nvme0n1 and so on, all zeros at first.
+    pub disks_mib: Vec<u32>,
     /// The program with the command `agent`; else `softroce` beside the running program or one folder above.
     pub agent: Option<PathBuf>,
 }
@@ -42,6 +44,7 @@ impl Default for Options {
             cpus: 2,
             memory_mib: 3072,
             boot_limit: Duration::from_secs(120),
+            disks_mib: Vec::new(),
             agent: None,
         }
     }
@@ -100,7 +103,7 @@ impl Machine {
     /// # Errors
     /// [`Error::MissingProgram`], [`Error::NoKernel`], [`Error::Boot`], [`Error::File`], [`Error::Setting`].
     pub fn boot(options: &Options) -> Result<Self, Error> {
-        Starting::begin(options, None)?.finish(options)
+        Starting::begin(options, None, None)?.finish(options)
     }
 
     /// Two virtual machines with a cable between their network devices; `name` is added to by "1" and "2".
@@ -121,14 +124,15 @@ impl Machine {
                     wire: wire.clone(),
                     end: 0,
                 }),
+                None,
             )?,
-            Starting::begin(&second, Some(Plug { wire, end: 1 }))?,
+            Starting::begin(&second, Some(Plug { wire, end: 1 }), None)?,
         );
         let first = starting.0.finish(&first)?;
         Ok([first, starting.1.finish(&second)?])
     }
 
-    /// Another virtual machine in the place of this one, which is killed: same name, same address, same cable.
+    /// Another virtual machine in the place of this one, which is killed: same name, same address, same cable, same disks.
     /// Whether the kernel of this one reported a fault is asked of this one.
     ///
     /// # Errors
@@ -136,7 +140,8 @@ impl Machine {
     pub fn boot_again(&self) -> Result<Self, Error> {
         self.kill()?;
         let plug = self.qemu.as_ref().and_then(|qemu| qemu.plug());
-        Starting::begin(&self.options, plug)?.finish(&self.options)
+        let disks = self.qemu.as_ref().map(|qemu| qemu.disks());
+        Starting::begin(&self.options, plug, disks)?.finish(&self.options)
     }
 
     /// This machine itself.
@@ -268,10 +273,14 @@ struct Starting {
 }
 
 impl Starting {
-    fn begin(options: &Options, plug: Option<Plug>) -> Result<Self, Error> {
+    fn begin(options: &Options, plug: Option<Plug>, disks: Option<Arc<Disks>>) -> Result<Self, Error> {
         let since = Instant::now();
         let end = plug.as_ref().map_or(0, |plug| plug.end);
-        let (qemu, listener) = Qemu::start(options, plug)?;
+        let disks = match disks {
+            Some(disks) => disks,
+            None => Disks::new(&options.disks_mib)?,
+        };
+        let (qemu, listener) = Qemu::start(options, plug, disks)?;
         Ok(Self {
             qemu,
             listener,
@@ -285,7 +294,7 @@ impl Starting {
     fn finish(self, options: &Options) -> Result<Machine, Error> {
         let mut starting = self;
         for _ in 0..CRASHES_MAX {
-            let (qemu, plug) = (starting.qemu.clone(), starting.qemu.plug());
+            let (qemu, plug, disks) = (starting.qemu.clone(), starting.qemu.plug(), starting.qemu.disks());
             match starting.finish_once(options) {
                 Err(error) => {
                     let Some(how) = qemu.crashed() else { return Err(error) };
@@ -294,7 +303,7 @@ impl Starting {
                 started => return started,
             }
             drop(qemu);
-            starting = Self::begin(options, plug)?;
+            starting = Self::begin(options, plug, Some(disks))?;
         }
         starting.finish_once(options)
     }

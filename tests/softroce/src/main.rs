@@ -51,6 +51,9 @@ struct ShellArgs {
     timeout: u64,
     #[command(flatten)]
     machine: MachineArgs,
+    /// An NVMe disk for each machine; may be given several times.
+    #[arg(long = "disk", value_name = "MIB")]
+    disks: Vec<u32>,
     /// Prints the kernel's console at the end.
     #[arg(long)]
     console: bool,

@@ -27,6 +27,8 @@ pub(crate) struct Qemu {
     child: Mutex<Child>,
     /// Sockets and logs, and the cable with its end here; `None` once it is destroyed.
     folder: Mutex<Option<(TempDir, Option<Plug>)>>,
+    /// Its disks, which another machine in its place has, too.
+    disks: Arc<Disks>,
     console: PathBuf,
     log: PathBuf,
 }
@@ -51,6 +53,42 @@ impl Wire {
 
     fn socket(&self, end: usize) -> String {
         escape(&self.folder.path().join(format!("end{end}")))
+    }
+}
+
+/// The disks of a machine: NVMe, a file each. What a machine has given to them is there although it is killed.
+pub(crate) struct Disks {
+    files: Vec<PathBuf>,
+    /// Removed with the last machine that has them.
+    _folder: Option<TempDir>,
+}
+
+impl Disks {
+    /// Empty disks of so many MiB each. Their files have holes until they are written.
+    pub(crate) fn new(mib: &[u32]) -> Result<Arc<Self>, Error> {
+        let folder = (!mib.is_empty()).then(new_folder).transpose()?;
+        let mut files = Vec::new();
+        for (place, mib) in mib.iter().enumerate() {
+            let Some(folder) = &folder else { break };
+            let path = folder.path().join(format!("disk{place}"));
+            let made = File::create(&path).and_then(|file| file.set_len(u64::from(*mib) << 20));
+            made.map_err(Error::file("create", &path))?;
+            files.push(path);
+        }
+        Ok(Arc::new(Self { files, _folder: folder }))
+    }
+
+    fn describe(&self, command: &mut Command) {
+        for (place, file) in self.files.iter().enumerate() {
+            // By the host's page cache: what QEMU has passed on outlives QEMU.
+            let path = escape(file);
+            command
+                .arg("-drive")
+                .arg(format!("file={path},if=none,id=disk{place},format=raw,cache=writeback"));
+            command
+                .arg("-device")
+                .arg(format!("nvme,drive=disk{place},serial=disk{place}"));
+        }
     }
 }
 
@@ -115,7 +153,11 @@ fn describe(command: &mut Command, options: &Options, plug: Option<&Plug>, [acce
 
 impl Qemu {
     /// Starts the machine, at its end of the cable between two.
-    pub(crate) fn start(options: &Options, plug: Option<Plug>) -> Result<(Arc<Self>, UnixListener), Error> {
+    pub(crate) fn start(
+        options: &Options,
+        plug: Option<Plug>,
+        disks: Arc<Disks>,
+    ) -> Result<(Arc<Self>, UnixListener), Error> {
         let qemu = tools::find("qemu-system-x86_64", "qemu-system-x86")?;
         let setpriv = tools::find("setpriv", "util-linux")?;
         let kernel = Kernel::get()?;
@@ -142,6 +184,7 @@ impl Qemu {
         command.args(["--pdeathsig", "KILL"]).arg(qemu);
         let console = at("console");
         describe(&mut command, options, plug.as_ref(), acceleration()?);
+        disks.describe(&mut command);
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command
@@ -159,6 +202,7 @@ impl Qemu {
             name: options.name.clone(),
             child: Mutex::new(child),
             folder,
+            disks,
             console,
             log,
         });
@@ -203,6 +247,11 @@ impl Qemu {
     /// The cable to another machine, and the end that is here.
     pub(crate) fn plug(&self) -> Option<Plug> {
         self.folder.lock().as_ref()?.1.clone()
+    }
+
+    /// Its disks.
+    pub(crate) fn disks(&self) -> Arc<Disks> {
+        self.disks.clone()
     }
 
     /// Kills the process, as a power cut would end a machine, and waits for its end.
@@ -279,6 +328,10 @@ fn settings(options: &Options, kernel: &Kernel, address: &str, target: &Path) ->
     );
     let mut own = crate::initramfs::Archive::new();
     own.file("settings", 0o644, text.as_bytes());
+    if !options.disks_mib.is_empty() {
+        own.folder("disk_modules");
+        crate::kernel::add_modules(&mut own, &kernel.disk_modules, "disk_modules")?;
+    }
     let mut bytes = fs::read(&kernel.initramfs).map_err(Error::file("read", &kernel.initramfs))?;
     bytes.extend(own.finish());
     fs::write(target, bytes).map_err(Error::file("write", target))

@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use softroce::{Error, Input, Job, Line, Machine, Stream};
+use softroce::{Error, Input, Job, Line, Machine, Options, Stream};
 
 use crate::ShellArgs;
 
@@ -15,7 +15,10 @@ pub(crate) fn run(args: &ShellArgs, limit: Duration) -> Result<ExitCode, Error> 
             "{commands} commands for {machines} machines: give at most one -c for each"
         )));
     }
-    let options = args.machine.options();
+    let options = Options {
+        disks_mib: args.disks.clone(),
+        ..args.machine.options()
+    };
     let machines = if args.machines == 2 {
         Machine::boot_two(&options)?.into()
     } else {

@@ -29,6 +29,8 @@ pub enum Run {
     One(fn(&Machine) -> Result<(), Error>),
     /// On one virtual machine, also where this one has an RDMA device.
     OneVirtual(fn(&Machine) -> Result<(), Error>),
+    /// On one virtual machine with empty NVMe disks of so many MiB.
+    Disks(&'static [u32], fn(&Machine) -> Result<(), Error>),
     /// On two virtual machines, 10.9.0.1 and 10.9.0.2.
     Two(fn(&Machine, &Machine) -> Result<(), Error>),
 }
@@ -65,7 +67,7 @@ pub fn run(scenario: &Scenario, options: &Options, only_virtual: bool) -> Outcom
     };
     let machines = match (scenario.run, device) {
         (Run::One(_), Some(device)) => Ok(vec![Machine::this_one(options, device)]),
-        (Run::OneVirtual(_) | Run::Two(_), Some(device)) => {
+        (Run::OneVirtual(_) | Run::Disks(..) | Run::Two(_), Some(device)) => {
             let why = format!(
                 "it needs virtual machines, and {} of this machine is used; --vm runs it",
                 device.name
@@ -73,6 +75,13 @@ pub fn run(scenario: &Scenario, options: &Options, only_virtual: bool) -> Outcom
             return Outcome::Skipped { why };
         }
         (Run::One(_) | Run::OneVirtual(_), None) => Machine::boot(options).map(|machine| vec![machine]),
+        (Run::Disks(disks, _), None) => {
+            let options = Options {
+                disks_mib: disks.to_vec(),
+                ..options.clone()
+            };
+            Machine::boot(&options).map(|machine| vec![machine])
+        }
         (Run::Two(_), None) => Machine::boot_two(options).map(Vec::from),
     };
     let machines = match machines {
@@ -110,7 +119,7 @@ fn limited(scenario: &Scenario, machines: &[Machine]) -> Result<(), Error> {
             }
         });
         let result = match (scenario.run, machines) {
-            (Run::One(run) | Run::OneVirtual(run), [machine]) => run(machine),
+            (Run::One(run) | Run::OneVirtual(run) | Run::Disks(_, run), [machine]) => run(machine),
             (Run::Two(run), [first, second]) => run(first, second),
             _ => unreachable!("as many machines were made as the scenario asks for"),
         };
