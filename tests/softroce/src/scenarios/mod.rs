@@ -7,6 +7,7 @@
 
 mod apps;
 mod device;
+mod disks;
 mod independent;
 mod loss;
 mod network;
@@ -158,6 +159,12 @@ fn troubles() -> Vec<Scenario> {
             what: "perftest, rping and a client of another library use the device while a search pages over it",
             limit: minutes(5),
             run: Run::One(independent::clients),
+        },
+        Scenario {
+            name: "files_on_disks",
+            what: "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper",
+            limit: minutes(5),
+            run: Run::Disks(&disks::MIB, disks::files),
         },
         Scenario {
             name: "speed",

@@ -48,9 +48,14 @@ fn split(tests: &str) -> (&str, &str) {
 
 /// The command `gpuvm`, with all optimizations.
 pub(super) fn gpuvm() -> Result<&'static Path, Error> {
+    binary("gpuvm")
+}
+
+/// A program of this workspace, with all optimizations.
+pub(super) fn binary(name: &str) -> Result<&'static Path, Error> {
     static BINARIES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let programs = once(&BINARIES, &["build", "--release", "--workspace", "--all-targets"])?;
-    named(programs, "gpuvm", |program| program)
+    named(programs, name, |program| program)
 }
 
 /// A client by a library that gpuvm does not use; a workspace of its own.
