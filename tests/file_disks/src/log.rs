@@ -56,7 +56,10 @@ impl<'a> Log<'a> {
         let sector = u64::from(bytemuck::pod_read_unaligned::<u32>(&head[24..28]));
         if number(&head, 0) != MAGIC || number(&head, 1) != 1 || !(512..=4096).contains(&sector) {
             let why = format!("it begins with {head:x?}");
-            return Err(Error::Log { path: self.path.to_owned(), why });
+            return Err(Error::Log {
+                path: self.path.to_owned(),
+                why,
+            });
         }
         let (mut entries, mut at) = (Vec::new(), sector);
         for _ in 0..number(&head, 2) {
@@ -64,7 +67,10 @@ impl<'a> Log<'a> {
             let (flags, length) = (number(&entry, 2), number(&entry, 1) * sector);
             let length = if flags & DISCARD == 0 { length } else { 0 };
             let text = String::from_utf8_lossy(&entry[32..]);
-            let mark = text.trim_end_matches('\0').strip_prefix("flushed-").and_then(|version| version.parse().ok());
+            let mark = text
+                .trim_end_matches('\0')
+                .strip_prefix("flushed-")
+                .and_then(|version| version.parse().ok());
             entries.push(Entry {
                 offset: number(&entry, 0) * sector,
                 flags,
@@ -90,7 +96,10 @@ fn survivors(entries: &[Entry], seed: u64, at_mark: bool) -> (Vec<bool>, u32) {
     let cached = whole + 1..next_flush.unwrap_or(entries.len());
     let kept = (0..entries.len()).map(|at| at <= whole || !at_mark && cached.contains(&at) && draw.random_bool(0.5));
     let kept = kept.collect();
-    let flushed = entries[..(whole + 1).min(entries.len())].iter().rev().find_map(|entry| entry.mark);
+    let flushed = entries[..(whole + 1).min(entries.len())]
+        .iter()
+        .rev()
+        .find_map(|entry| entry.mark);
     (kept, flushed.unwrap_or(0))
 }
 
@@ -108,7 +117,11 @@ pub fn replay(log: &Path, target: &Path, seed: u64, at_mark: bool) -> Result<(),
     for block in blocks {
         disk.write_all_at(&[0; PAGE as usize], block * PAGE).map_err(&failed)?;
     }
-    for (entry, _) in entries.iter().zip(&kept).filter(|(entry, kept)| **kept && entry.data.1 > 0) {
+    for (entry, _) in entries
+        .iter()
+        .zip(&kept)
+        .filter(|(entry, kept)| **kept && entry.data.1 > 0)
+    {
         let data = source.bytes(entry.data.0, entry.data.1)?;
         disk.write_all_at(&data, entry.offset).map_err(&failed)?;
     }

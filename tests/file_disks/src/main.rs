@@ -74,6 +74,8 @@ enum Command {
         #[arg(long)]
         forget: bool,
     },
+    /// Compiles the kernels, for machines whose compilers are slow.
+    Compile,
     /// Fails where a page holds neither what was flushed nor something that was written since.
     Check {
         #[command(flatten)]
@@ -129,11 +131,17 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { file, mark, forget } => steps::run(&file.path, file.pages(), mark.as_deref(), forget),
+        Command::Compile => steps::kernels().map(drop),
         Command::Check { file, flushed, written } => {
             let newer = file.pages().check(&file.path, flushed, written);
             newer.map(|newer| println!("whole: {newer} pages are newer than version {flushed}"))
         }
-        Command::Replay { log, target, seed, at_mark } => log::replay(&log, &target, seed, at_mark),
+        Command::Replay {
+            log,
+            target,
+            seed,
+            at_mark,
+        } => log::replay(&log, &target, seed, at_mark),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

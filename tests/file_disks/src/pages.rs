@@ -42,27 +42,27 @@ impl Pages {
 
     /// Whether a version changes a page.
     pub fn changes(&self, version: u32, page: u64) -> bool {
-        let draw = mixed(
-            self.seed
-                ^ mixed(
-                    version
-                        .wrapping_mul(0x10001)
-                        .wrapping_add(page as u32),
-                ),
-        );
+        let draw = mixed(self.seed ^ mixed(version.wrapping_mul(0x10001).wrapping_add(page as u32)));
         draw % 100 < Self::percent(version)
     }
 
     /// The version of a page once the versions up to this one were written.
     pub fn version(&self, page: u64, written: u32) -> u32 {
-        (1..=written).rev().find(|version| self.changes(*version, page)).unwrap_or(0)
+        (1..=written)
+            .rev()
+            .find(|version| self.changes(*version, page))
+            .unwrap_or(0)
     }
 
     fn holds(&self, page: u64, version: u32, content: &[u8]) -> bool {
         let word = |at: u32| match version {
             0 => 0,
-            _ => mixed((self.seed).wrapping_add((page as u32).wrapping_mul(WORDS)).wrapping_add(at))
-                .wrapping_add(version.wrapping_mul(0x9e37_79b1)),
+            _ => mixed(
+                (self.seed)
+                    .wrapping_add((page as u32).wrapping_mul(WORDS))
+                    .wrapping_add(at),
+            )
+            .wrapping_add(version.wrapping_mul(0x9e37_79b1)),
         };
         let mut words = content.chunks_exact(4).zip(0..);
         words.all(|(found, at)| found == word(at).to_ne_bytes())
@@ -79,7 +79,11 @@ impl Pages {
         let length = file.seek(SeekFrom::End(0)).map_err(&failed)?;
         if length != self.bytes {
             let path = path.to_owned();
-            return Err(Error::Length { path, length, expected: self.bytes });
+            return Err(Error::Length {
+                path,
+                length,
+                expected: self.bytes,
+            });
         }
         file.rewind().map_err(&failed)?;
         let (mut newer, mut content) = (0, vec![0; PAGE as usize]);
@@ -89,7 +93,10 @@ impl Pages {
             file.read_exact(content).map_err(&failed)?;
             let safe = self.version(page, flushed);
             let later = (flushed + 1..=written).filter(|version| self.changes(*version, page));
-            match std::iter::once(safe).chain(later).find(|version| self.holds(page, *version, content)) {
+            match std::iter::once(safe)
+                .chain(later)
+                .find(|version| self.holds(page, *version, content))
+            {
                 Some(version) => newer += u64::from(version != safe),
                 None => lost.push((page, (0..=written).find(|version| self.holds(page, *version, content)))),
             }

@@ -45,8 +45,8 @@ struct Program<'a> {
     mark: Option<&'a str>,
 }
 
-/// Does the steps of standard input.
-pub fn run(path: &Path, pages: Pages, mark: Option<&str>, forget: bool) -> Result<(), Error> {
+/// A virtual memory, and the kernels that write and read versions. Compiled kernels go to the cache of all programs.
+pub fn kernels() -> Result<(Vm, Kernel, Kernel), Error> {
     let limit = Duration::from_secs(60);
     let vm = Vm::builder()
         .frame_memory(FRAMES * PAGE)
@@ -56,13 +56,22 @@ pub fn run(path: &Path, pages: Pages, mark: Option<&str>, forget: bool) -> Resul
         .wait_limit(limit)
         .launch_deadline(2 * limit)
         .build()?;
+    let kernel = |name| vm.kernel("versions.cu", SOURCE, name);
+    let (stamp, verify) = (kernel("stamp")?, kernel("verify")?);
+    Ok((vm, stamp, verify))
+}
+
+/// Does the steps of standard input.
+pub fn run(path: &Path, pages: Pages, mark: Option<&str>, forget: bool) -> Result<(), Error> {
+    let (vm, stamp, verify) = kernels()?;
     let region = vm.region::<u32>().name("versions");
     let region = match forget {
         false => region.map_file_mut(path)?,
-        true => region.map_storage(path, Arc::new(Forgetful::open(path).map_err(Error::file("open", path))?))?,
+        true => region.map_storage(
+            path,
+            Arc::new(Forgetful::open(path).map_err(Error::file("open", path))?),
+        )?,
     };
-    let kernel = |name| vm.kernel("versions.cu", SOURCE, name);
-    let (stamp, verify) = (kernel("stamp")?, kernel("verify")?);
     let program = Program {
         stamp,
         verify,
@@ -128,7 +137,9 @@ impl Program<'_> {
 
     fn read(&self, first: u64, end: u64, written: u32) -> Result<(), Error> {
         let end = end.min(self.pages.count());
-        let known: Vec<u32> = (0..self.pages.count()).map(|page| self.pages.version(page, written)).collect();
+        let known: Vec<u32> = (0..self.pages.count())
+            .map(|page| self.pages.version(page, written))
+            .collect();
         let versions = self.vm.buffer::<u32>(known.len() as u64)?;
         versions.write(&known)?;
         let wrong = self.vm.buffer::<u64>(1)?;
@@ -147,11 +158,15 @@ impl Program<'_> {
         let failed = Error::file("read", folder);
         let (mut direct, mut rings) = (0, 0);
         for entry in fs::read_dir(folder).map_err(&failed)?.flatten() {
-            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let Ok(target) = fs::read_link(entry.path()) else {
+                continue;
+            };
             rings += u32::from(target.to_string_lossy().contains("io_uring"));
             let about = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).unwrap_or_default();
             let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
-            let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+            let flags = flags
+                .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+                .unwrap_or(0);
             direct += u32::from(target == self.path && flags & libc::O_DIRECT != 0);
         }
         let tasks = fs::read_dir("/proc/self/task").map_err(&failed)?.flatten();

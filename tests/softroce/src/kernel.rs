@@ -32,14 +32,7 @@ const MODULES: [&str; 15] = [
 ];
 
 /// Those that machines with disks load besides.
-const DISK_MODULES: [&str; 6] = [
-    "nvme",
-    "crc32c_generic",
-    "ext4",
-    "dm_mod",
-    "dm_flakey",
-    "dm_log_writes",
-];
+const DISK_MODULES: [&str; 6] = ["nvme", "crc32c_generic", "ext4", "dm_mod", "dm_flakey", "dm_log_writes"];
 
 /// A kernel and its first file system, ready to boot.
 #[derive(Debug, Clone)]
