@@ -96,8 +96,10 @@ const EMPTY: Slot = Slot {
 struct DirtyFile {
     file: Arc<Opened>,
     blocks: u64,
-    /// Why the last write failed, and when.
+    /// Why a write failed last, and when.
     failed: Option<(FileError, Instant)>,
+    /// Slots that could not be written by themselves: they are not among those that are to be written before they are tried again.
+    refused: Vec<u32>,
     /// A write of several blocks failed: each is written by itself, so that one that cannot be keeps no other back.
     alone: bool,
 }
@@ -332,6 +334,7 @@ impl Slots {
                             file,
                             blocks: 0,
                             failed: None,
+                            refused: Vec::new(),
                             alone: false,
                         })
                         .blocks += 1;
@@ -411,11 +414,12 @@ impl Slots {
 
     /// Why no slot will ever be free, if that is so.
     fn check_stuck(&mut self) -> Result<(), FileError> {
-        let dirty: u64 = self.dirty_files.values().map(|file| file.blocks).sum();
+        // Others may be dirty, too: they can be written.
+        let refused: usize = self.dirty_files.values().map(|file| file.refused.len()).sum();
         let failed = self.dirty_files.values().find_map(|file| file.failed.as_ref());
         match failed {
             // What failed a while ago is tried again first.
-            Some((failure, when)) if dirty as usize >= self.slots.len() / 2 && when.elapsed() < RETRY_AFTER => {
+            Some((failure, when)) if refused >= self.slots.len() / 2 && when.elapsed() < RETRY_AFTER => {
                 Err(failure.clone())
             }
             _ => Ok(()),

@@ -27,7 +27,7 @@ pub trait Storage: Send + Sync {
     /// Returns when all that was written is stored where a loss of power leaves it.
     ///
     /// # Errors
-    /// The system's: what was written since the last call may be lost then.
+    /// The system's: what was written since the last call may be lost then. A later call that returns `Ok` has stored that, too.
     fn sync(&self) -> io::Result<()>;
 
     /// How long it is, and whether it has a name still.
@@ -54,7 +54,8 @@ pub struct Look {
 /// A file of the system.
 ///
 /// Whole blocks go by O_DIRECT, past the page cache, where the file system takes it. The last block, which may end within a block
-/// of the device, always goes by way of the page cache, so that no byte is in both.
+/// of the device, always goes by way of the page cache, so that no byte is in both. What goes that way is written through: a page whose
+/// write fails behind our back is clean to the system, and the next `fsync` says `Ok` without it.
 pub(crate) struct SystemFile {
     cached: File,
     /// None where the file system has no O_DIRECT.
@@ -73,7 +74,7 @@ impl SystemFile {
             options.read(true).write(writable).custom_flags(flags | libc::O_CLOEXEC);
             options
         };
-        let cached = options(0).open(path)?;
+        let cached = options(if writable { libc::O_DSYNC } else { 0 }).open(path)?;
         let about = cached.metadata()?;
         if !about.is_file() {
             let kind = if about.is_dir() {

@@ -34,32 +34,41 @@ impl Slots {
             )),
             Err(error) => Some(error),
         };
+        let mut refused = Vec::new();
         for &slot in &op.slots {
             let held = &mut self.slots[slot as usize];
             held.writing = false;
             let again = std::mem::take(&mut held.again) && holds(Rule::DirtiedAgain);
             let stays = again || held.writers > 0 || failure.is_some() && holds(Rule::DirtyStays);
             match stays {
+                // Of several, one may be the cause: each is tried by itself first.
+                true if failure.is_some() && op.slots.len() == 1 => refused.push(slot),
                 true => self.dirtied.push_back(slot),
                 false => self.cleaned(slot),
             }
         }
-        let failed = failure.map(|source| {
-            let (path, offset) = (op.file.path.clone(), op.offset);
-            FileError::Write {
-                path,
-                offset,
-                bytes,
-                source: Arc::new(source),
-            }
-        });
-        match failed {
+        match failure {
             None => self.stats.written_bytes += bytes,
             Some(_) => self.stats.failures += 1,
         }
-        if let Some(file) = self.dirty_files.get_mut(&op.file.id) {
-            file.alone |= failed.is_some();
-            file.failed = failed.map(|failure| (failure, Instant::now()));
+        let Some(file) = self.dirty_files.get_mut(&op.file.id) else {
+            return;
+        };
+        file.refused.append(&mut refused);
+        match failure {
+            Some(source) => {
+                let (path, offset) = (op.file.path.clone(), op.offset);
+                let failure = FileError::Write {
+                    path,
+                    offset,
+                    bytes,
+                    source: Arc::new(source),
+                };
+                file.alone = true;
+                file.failed = Some((failure, Instant::now()));
+            }
+            None if file.refused.is_empty() => file.failed = None,
+            None => {}
         }
     }
 
@@ -67,11 +76,21 @@ impl Slots {
     pub fn retry_writes(&mut self, file: &Opened) {
         if let Some(file) = self.dirty_files.get_mut(&file.id) {
             file.failed = None;
+            self.dirtied.extend(file.refused.drain(..));
         }
     }
 
-    /// Begins to write so many dirty blocks, the oldest first, of files that do not fail.
+    /// Begins to write so many dirty blocks, the oldest first; those that were refused a while ago are tried again.
     pub(super) fn write_oldest(&mut self, most: usize) {
+        for file in self.dirty_files.values_mut() {
+            if file
+                .failed
+                .as_ref()
+                .is_some_and(|(_, when)| when.elapsed() >= RETRY_AFTER)
+            {
+                self.dirtied.extend(file.refused.drain(..));
+            }
+        }
         let (mut chosen, mut later) = (Vec::new(), Vec::new());
         let most = most.min(self.engines.room() * self.blocks_joined());
         while chosen.len() < most
@@ -81,8 +100,7 @@ impl Slots {
             if !held.dirty || held.writing {
                 continue;
             }
-            let waits = self.dirty_files.get(&held.key.0).and_then(|file| file.failed.as_ref());
-            match held.writers > 0 || waits.is_some_and(|(_, when)| when.elapsed() < RETRY_AFTER) {
+            match held.writers > 0 {
                 true => later.push(slot),
                 false => chosen.push(slot),
             }
@@ -122,15 +140,16 @@ impl Slots {
         self.dirtied.extend(rest);
     }
 
-    /// Begins to write dirty blocks of a file. Whether it has none.
+    /// Begins to write dirty blocks of a file. Whether it has none. An error once none is left but those that cannot be written.
     pub fn write_some_of(&mut self, file: &Arc<Opened>) -> Result<bool, FileError> {
         let Some(dirty) = self.dirty_files.get(&file.id) else {
             return Ok(true);
         };
-        if let Some((failure, _)) = &dirty.failed {
-            // Those under way end first: nothing is written behind an error.
-            let under_way = self.slots.iter().any(|slot| slot.writing && slot.key.0 == file.id);
-            return if under_way { Ok(false) } else { Err(failure.clone()) };
+        if let Some((failure, _)) = &dirty.failed
+            && dirty.refused.len() as u64 == dirty.blocks
+        {
+            // All others are written.
+            return Err(failure.clone());
         }
         let most = self.engines.room() * self.blocks_joined();
         let (slots, mut chosen) = (&self.slots, Vec::new());

@@ -19,6 +19,7 @@ struct State {
     stored: Vec<u8>,
     bad_block: Option<u64>,
     refuses_writes: Option<i32>,
+    refuses_block: Option<u64>,
     refuses_syncs: bool,
     /// One in so many reads and writes fails by chance.
     fails_one_in: Option<(u32, ChaCha8Rng)>,
@@ -44,6 +45,11 @@ impl Disk {
         self.0.lock().refuses_writes = code;
     }
 
+    /// It takes no writes of a block.
+    pub fn refuse_block(&self, block: u64) {
+        self.0.lock().refuses_block = Some(block);
+    }
+
     pub fn refuse_syncs(&self, refuses: bool) {
         self.0.lock().refuses_syncs = refuses;
     }
@@ -57,6 +63,7 @@ impl Disk {
         state.bad_block = None;
         state.fails_one_in = None;
         state.refuses_writes = None;
+        state.refuses_block = None;
     }
 
     pub fn byte(&self, at: u64) -> u8 {
@@ -113,6 +120,10 @@ impl Storage for Disk {
         state.strike()?;
         if let Some(code) = state.refuses_writes {
             return Err(io::Error::from_raw_os_error(code));
+        }
+        let blocks = offset / 4096..(offset + data.len() as u64).div_ceil(4096);
+        if state.refuses_block.is_some_and(|block| blocks.contains(&block)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         state.now[offset as usize..][..data.len()].copy_from_slice(data);
         Ok(())

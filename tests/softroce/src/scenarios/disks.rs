@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::SHORT;
 use super::programs::{binary, run_test, warm, warm_all};
@@ -47,18 +47,18 @@ pub(super) fn files(machine: &Machine) -> Result<(), Error> {
         program: binary("file-disks")?,
     };
     warm(disks.program, "compile")?;
-    disks.tests(&tests)?;
-    disks.writes_fail()?;
-    disks.end_is_written_again()?;
-    disks.everything_fails()?;
-    disks.blocks_are_bad()?;
-    disks.disk_is_full()?;
-    for seed in seeds(CUTS) {
-        disks.power_is_cut(seed)?;
-    }
-    disks.volatile_cache(&seeds(2 * CUTS))?;
-    disks.planted_bug()?;
-    disks.machine_is_killed()
+    disks.timed("tests", |disks| disks.tests(&tests))?;
+    disks.timed("writes fail", Disks::writes_fail)?;
+    disks.timed("the end fails", Disks::end_is_written_again)?;
+    disks.timed("all writes fail", Disks::everything_fails)?;
+    disks.timed("bad blocks", Disks::blocks_are_bad)?;
+    disks.timed("full disk", Disks::disk_is_full)?;
+    disks.timed("power cuts", |disks| {
+        seeds(CUTS).into_iter().try_for_each(|seed| disks.power_is_cut(seed))
+    })?;
+    disks.timed("volatile cache", |disks| disks.volatile_cache(&seeds(2 * CUTS)))?;
+    disks.timed("planted bug", Disks::planted_bug)?;
+    disks.timed("machine killed", Disks::machine_is_killed)
 }
 
 /// Moments and contents differ from run to run; a failure names its seed.
@@ -150,6 +150,13 @@ enum Begins {
 }
 
 impl Disks<'_> {
+    fn timed(&self, what: &str, act: impl FnOnce(&Self) -> Result<(), Error>) -> Result<(), Error> {
+        let since = Instant::now();
+        act(self).map_err(|error| Error::Check(format!("{what}: {error}")))?;
+        println!("         {what}: {:.1} s", since.elapsed().as_secs_f32());
+        Ok(())
+    }
+
     fn sh(&self, script: &str) -> Result<String, Error> {
         // No daemon is there that would make nodes of devices.
         let script = format!("set -e; export DM_DISABLE_UDEV=1 PATH=$PATH:/usr/sbin:/sbin\n{script}");
@@ -252,7 +259,8 @@ impl Disks<'_> {
         // The tests of the crate put their files into its folder.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../files");
         self.sh(&format!("mount --bind /mnt/disk {}", folder.display()))?;
-        let before = "GPUVM_REQUIRE_IO_URING=1 TMPDIR=/mnt/disk";
+        // Over the software NIC, which file memory asks for.
+        let before = "GPUVM_REQUIRE_IO_URING=1 TMPDIR=/mnt/disk env -u GPUVM_TEST_RDMA";
         let skip = "--skip random --skip slots:: --skip streams:: --skip order::";
         run_test(self.machine, "gpuvm_files", before, skip, SHORT * 2)?;
         for tests in promises {
