@@ -27,7 +27,7 @@ const LAST: u64 = 768;
 const FILE: &str = "/mnt/disk/file";
 
 /// Losses of power at moments of chance, by each of two ways.
-const CUTS: u64 = 3;
+const CUTS: u64 = 2;
 
 /// Reads and writes go through.
 const WHOLE: &str = "linear DISK FROM";
@@ -334,11 +334,12 @@ impl Disks<'_> {
         program.write(2)?;
         program.flush(2)?;
         self.map(NO_WRITES, None)?;
-        program.write(3)?;
+        program.refused("write 3", &["cannot write", FILE])?;
         program.refused("flush 3", &[FILE])?;
         self.mend()?;
         // A file system that has failed may stay so until it is mounted again.
-        let flushed = if program.flush(3).is_ok() { 3 } else { 2 };
+        let stored = program.write(3).and_then(|()| program.flush(3));
+        let flushed = if stored.is_ok() { 3 } else { 2 };
         program.killed()?;
         self.unmount()?;
         self.sh("mount /dev/mapper/disk /mnt/disk")?;
