@@ -178,23 +178,29 @@ impl Program<'_> {
 }
 
 /// A file of which nothing is ever synced: the planted bug.
-struct Forgetful(File);
+struct Forgetful {
+    direct: File,
+    /// For the last block, which ends where O_DIRECT may not.
+    cached: File,
+}
 
 impl Forgetful {
     fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_DIRECT);
-        options.open(path).map(Self)
+        let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        Ok(Self {
+            direct: open(libc::O_DIRECT)?,
+            cached: open(0)?,
+        })
     }
 }
 
 impl Storage for Forgetful {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(out, offset)
+        self.cached.read_at(out, offset)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.cached.write_all_at(data, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -202,7 +208,7 @@ impl Storage for Forgetful {
     }
 
     fn look(&self) -> io::Result<Look> {
-        let about = self.0.metadata()?;
+        let about = self.cached.metadata()?;
         Ok(Look {
             length: about.len(),
             deleted: about.nlink() == 0,
@@ -210,7 +216,8 @@ impl Storage for Forgetful {
         })
     }
 
-    fn descriptor(&self, _offset: u64, _bytes: u64) -> Option<RawFd> {
-        Some(self.0.as_raw_fd())
+    fn descriptor(&self, offset: u64, bytes: u64) -> Option<RawFd> {
+        let aligned = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        aligned.then(|| self.direct.as_raw_fd())
     }
 }
