@@ -78,6 +78,8 @@ struct Slot {
     blank: bool,
     /// Loaded for a request that has not come yet: it stays until so many loads have begun.
     wanted_until: u64,
+    /// Read ahead of a stream, and nobody has asked for it.
+    unasked: bool,
 }
 
 const EMPTY: Slot = Slot {
@@ -90,6 +92,7 @@ const EMPTY: Slot = Slot {
     again: false,
     blank: false,
     wanted_until: 0,
+    unasked: false,
 };
 
 /// A file with dirty blocks, which is kept open for them.
@@ -232,13 +235,14 @@ impl Slots {
                 }
                 return Err(failure);
             }
-            if let Some(slot) = self.places.get(&key) {
-                let slot = &self.slots[*slot as usize];
+            if let Some(&slot) = self.places.get(&key) {
+                self.note_asked(file, slot);
+                let slot = &self.slots[slot as usize];
                 waits |= slot.phase == Phase::Loading || slot.blank && holds(Rule::BlankIsPrivate);
             } else if !self.is_whole(file, &span, block, how) {
                 waits = true;
                 match self.take_slot(true) {
-                    Some(slot) => self.load(file, key, slot),
+                    Some(slot) => self.load_asked(file, key, slot),
                     None => self.check_stuck()?,
                 }
             }
@@ -314,7 +318,6 @@ impl Slots {
         if held.wanted_until > 0 {
             held.wanted_until = 0;
             self.ahead -= 1;
-            self.first_asked.push((Arc::clone(file), held.key.1));
         } else {
             self.order.touch(slot);
         }

@@ -37,9 +37,13 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
     pub page_size: Vec<u64>,
 
-    /// Pages that are asked for at a time: lanes of the kernel, which have one each, and bare reads. A multiple of 32.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=65536))]
+    /// Pages that are asked for at a time: lanes of the kernel, which ask for one each, and bare reads. Rounded up to a multiple of --block-lanes.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub depth: u32,
+
+    /// Lanes of a block. Lanes of one warp of a GPU go on together, so each waits for the slowest: fewer lanes a block keep more requests under way, by more warps.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub block_lanes: u32,
 
     /// Pages that are read in one run. Without it: all of them, 65536 at most.
     #[arg(long, value_name = "N")]
@@ -50,8 +54,8 @@ pub struct FilesArgs {
     pub output: OutputArgs,
 }
 
-const SOURCE: &str = include_str!("faults.cu");
-const KERNEL: &str = "touch_lanes";
+const SOURCE: &str = include_str!("files.cu");
+const KERNEL: &str = "read_next";
 /// Pages that a run reads at most unless it is said.
 const PAGES_USUAL: u64 = 65536;
 
@@ -127,7 +131,7 @@ impl<'a> Bench<'a> {
         Ok(Self {
             args,
             path,
-            module: machine.compile("bench/faults.cu", SOURCE, &[KERNEL])?,
+            module: machine.compile("bench/files.cu", SOURCE, &[KERNEL])?,
             tally: Tally::new(&machine)?,
             machine,
             page_bytes,
@@ -150,13 +154,12 @@ impl<'a> Bench<'a> {
 
     fn row(&self, name: &str, order: &[u32]) -> Result<Row, CliError> {
         let order_there = self.machine.upload(order)?;
-        let rounds = self.machine.upload(&vec![0u32; self.pages as usize])?;
         let (mut rates, mut bare) = (Vec::new(), Vec::new());
         let (mut reads, mut bytes) = (0.0, 0.0);
         // By turns, since the disk is shared with others.
         for _ in 0..self.args.output.repeat {
             let before = self.machine.vm.file_stats().unwrap_or_default();
-            rates.push(self.touched as f64 / self.run(&order_there, &rounds)? / 1e6);
+            rates.push(self.touched as f64 / self.run(&order_there)? / 1e6);
             let after = self.machine.vm.file_stats().unwrap_or_default();
             reads = (after.reads - before.reads) as f64;
             bytes = (after.read_bytes - before.read_bytes) as f64;
@@ -169,6 +172,7 @@ impl<'a> Bench<'a> {
             .with("memory", size(self.args.file_memory))
             .with("order", name)
             .with("depth", self.args.depth)
+            .with("block lanes", self.args.block_lanes)
             .with("touched", self.touched)
             .and("GB/s", figure * self.page_bytes as f64 / 1e3)
             .and("reads", reads)
@@ -209,19 +213,17 @@ impl<'a> Bench<'a> {
     }
 
     /// Reads the pages once, cold; the seconds that it took.
-    fn run(&self, order: &Buffer<u32>, rounds: &Buffer<u32>) -> Result<f64, CliError> {
+    fn run(&self, order: &Buffer<u32>) -> Result<f64, CliError> {
         // Made anew, so that neither frames nor the memory before the file hold any page of it.
         let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
         let region = region.map_err(CliError::Bench)?;
         let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
-        let config = LaunchConfig::new(self.args.depth / 32, 32);
+        let config = LaunchConfig::new(self.args.depth.div_ceil(self.args.block_lanes), self.args.block_lanes);
         let args = (
             &region,
             order,
             self.touched,
             self.machine.page_words,
-            rounds,
-            0u32,
             self.tally.arg(),
         );
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
