@@ -33,6 +33,10 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
     pub file_memory: u64,
 
+    /// That memory is the GPU's own: blocks come there past the host's memory by GPUDirect Storage.
+    #[arg(long)]
+    pub file_memory_on_gpu: bool,
+
     /// Page sizes.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
     pub page_size: Vec<u64>,
@@ -122,11 +126,11 @@ impl<'a> Bench<'a> {
         }
         // Frames for what is asked for at a time, and some that are kept free.
         let frames = 4 * u64::from(args.depth);
-        let builder = args
-            .machine
-            .builder(page_bytes, None)?
-            .frame_memory(frames * page_bytes)
-            .file_memory(args.file_memory);
+        let builder = args.machine.builder(page_bytes, None)?.frame_memory(frames * page_bytes);
+        let builder = match args.file_memory_on_gpu {
+            true => builder.file_memory_on_gpu(args.file_memory),
+            false => builder.file_memory(args.file_memory),
+        };
         let machine = Machine::of(builder, page_bytes)?;
         Ok(Self {
             args,
@@ -169,7 +173,7 @@ impl<'a> Bench<'a> {
         Ok(Row::new("files", Unit::MegaPages, rates)
             .with("page", size(self.page_bytes))
             .with("data", size(self.args.data))
-            .with("memory", size(self.args.file_memory))
+            .with("memory", self.memory())
             .with("order", name)
             .with("depth", self.args.depth)
             .with("block lanes", self.args.block_lanes)
@@ -182,6 +186,13 @@ impl<'a> Bench<'a> {
             )
             .ceiling("bare io_uring", &Runs(bare))
             .verified(self.touched, "pages"))
+    }
+
+    /// The memory before the file, and what reads into it.
+    fn memory(&self) -> String {
+        let place = if self.args.file_memory_on_gpu { " of the GPU's" } else { "" };
+        let engine = self.machine.vm.file_engine().unwrap_or_default();
+        format!("{}{place} by {engine}", size(self.args.file_memory))
     }
 
     /// Reads the pages by nothing but io_uring; the seconds that it took.
