@@ -216,13 +216,13 @@ impl Tier {
                 least: SLOTS_LEAST,
             });
         }
-        let engines = Engines::start(options.engine, options.depth, device.as_ref().map(|device| device.name()))?;
+        let engines = Engines::start(
+            options.engine,
+            options.depth,
+            device.as_ref().map(|device| device.name()),
+        )?;
         let engine = engines.name();
-        let memory = Memory {
-            base,
-            block,
-            keeper,
-        };
+        let memory = Memory { base, block, keeper };
         Ok(Self(Arc::new(Shared {
             slots: Mutex::new(Slots::new(memory, slots as u32, engines)),
             files: Mutex::default(),

@@ -108,7 +108,9 @@ pub enum GpuError {
         what: String,
     },
     /// Files cannot be read into the GPU's memory by the library for that.
-    #[error("cannot {what}: {why}; gpuvm doctor says what GPUDirect Storage lacks here; files go by way of host memory without it")]
+    #[error(
+        "cannot {what}: {why}; gpuvm doctor says what GPUDirect Storage lacks here; files go by way of host memory without it"
+    )]
     FileAccess {
         /// What was tried, after "cannot".
         what: String,

@@ -20,7 +20,9 @@ impl GpuSlots {
     pub fn new(gpu: &Arc<dyn Gpu>, bytes: u64, block: u64) -> Result<(u64, Arc<Self>)> {
         let doing = || format!("allocating {bytes} bytes of its memory before files");
         let memory = gpu.allocate(bytes, block).doing(doing)?;
-        let access = gpu.file_access(&memory).doing(|| "reading files into its memory".into())?;
+        let access = gpu
+            .file_access(&memory)
+            .doing(|| "reading files into its memory".into())?;
         let base = memory.addr();
         let gpu = Arc::clone(gpu);
         let slots = Self {

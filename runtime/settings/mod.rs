@@ -347,7 +347,9 @@ impl VmBuilder {
             asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
         };
         chosen.check_beside(gpu, hardware)?;
-        if let (Some(FileMemory { bytes, .. }), false) = (self.settings.file_memory, chosen.kind() == TransportKind::Soft) {
+        if let (Some(FileMemory { bytes, .. }), false) =
+            (self.settings.file_memory, chosen.kind() == TransportKind::Soft)
+        {
             let reason = format!(
                 "the software NIC serves files: leave the transport {} out",
                 chosen.kind()

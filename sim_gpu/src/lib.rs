@@ -73,8 +73,9 @@ use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
-    Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
-    HostRegistration, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation, Source, Stream,
+    Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
+    HostMemory, HostRegistration, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation, Source,
+    Stream,
 };
 use parking_lot::Mutex;
 

@@ -12,9 +12,9 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics, Gpu,
-    GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone,
-    Piece, Simulation, Source, Stream, Watch,
+    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
+    Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
+    OnDone, Piece, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 

@@ -126,7 +126,10 @@ impl<'a> Bench<'a> {
         }
         // Frames for what is asked for at a time, and some that are kept free.
         let frames = 4 * u64::from(args.depth);
-        let builder = args.machine.builder(page_bytes, None)?.frame_memory(frames * page_bytes);
+        let builder = args
+            .machine
+            .builder(page_bytes, None)?
+            .frame_memory(frames * page_bytes);
         let builder = match args.file_memory_on_gpu {
             true => builder.file_memory_on_gpu(args.file_memory),
             false => builder.file_memory(args.file_memory),
@@ -190,7 +193,11 @@ impl<'a> Bench<'a> {
 
     /// The memory before the file, and what reads into it.
     fn memory(&self) -> String {
-        let place = if self.args.file_memory_on_gpu { " of the GPU's" } else { "" };
+        let place = if self.args.file_memory_on_gpu {
+            " of the GPU's"
+        } else {
+            ""
+        };
         let engine = self.machine.vm.file_engine().unwrap_or_default();
         format!("{}{place} by {engine}", size(self.args.file_memory))
     }
@@ -230,13 +237,7 @@ impl<'a> Bench<'a> {
         let region = region.map_err(CliError::Bench)?;
         let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
         let config = LaunchConfig::new(self.args.depth.div_ceil(self.args.block_lanes), self.args.block_lanes);
-        let args = (
-            &region,
-            order,
-            self.touched,
-            self.machine.page_words,
-            self.tally.arg(),
-        );
+        let args = (&region, order, self.touched, self.machine.page_words, self.tally.arg());
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
         region.close().map_err(CliError::Bench)?;
         Ok(seconds)

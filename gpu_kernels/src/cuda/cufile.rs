@@ -99,7 +99,10 @@ impl Library {
         std::mem::forget(library);
         // SAFETY: it takes no arguments, and a context is current.
         match unsafe { open() } {
-            Status { error: 0 | ALREADY_OPEN, .. } => Ok(found),
+            Status {
+                error: 0 | ALREADY_OPEN,
+                ..
+            } => Ok(found),
             status => Err(format!("cuFileDriverOpen failed: {}", status.text())),
         }
     }

@@ -67,7 +67,8 @@ use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, Source, Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, Source,
+    Stream,
 };
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
