@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gpuvm::{Buffer, LaunchConfig, Module};
+use tempfile::TempPath;
 
 use crate::args::{MachineArgs, parse_bytes};
 use crate::bench::args::OutputArgs;
@@ -21,7 +22,7 @@ pub struct FilesArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Where the file is, which has no name and goes with the run: on the disk that is to be measured, with room for --data.
+    /// Where the file is, which goes with the run: on the disk that is to be measured, with room for --data.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub dir: PathBuf,
 
@@ -33,7 +34,8 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
     pub file_memory: u64,
 
-    /// That memory is the GPU's own: blocks come there past the host's memory by GPUDirect Storage.
+    /// That memory is the GPU's own: blocks come there past the host's memory by GPUDirect Storage. The file has a name then, which stays in
+    /// --dir if the run is ended by a signal.
     #[arg(long)]
     pub file_memory_on_gpu: bool,
 
@@ -65,9 +67,10 @@ const PAGES_USUAL: u64 = 65536;
 
 /// Measures.
 pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
-    let file = made(&args.dir, args.data)?;
-    // The file has no name, so that nothing of it stays however the run ends: this is its path as long as it is open.
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let (file, name) = made(&args.dir, args.data, args.file_memory_on_gpu)?;
+    // A file without a name leaves nothing behind, however the run ends: this is its path as long as it is open.
+    let unnamed = || PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let path = name.as_ref().map_or_else(unnamed, |name| name.to_path_buf());
     let mut report = None;
     for &page_bytes in &args.page_size {
         let bench = Bench::new(args, &path, page_bytes)?;
@@ -79,13 +82,20 @@ pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
     report.ok_or_else(|| CliError::Options("name a page size".to_owned()))
 }
 
-/// A file without a name that holds the pattern.
-fn made(dir: &Path, bytes: u64) -> Result<File, CliError> {
+/// A file that holds the pattern, without a name unless one is needed.
+fn made(dir: &Path, bytes: u64, named: bool) -> Result<(File, Option<TempPath>), CliError> {
     let failed = |source| CliError::Output {
         path: dir.to_owned(),
         source,
     };
-    let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
+    let (mut file, name) = match named {
+        // cuFile takes no file without a name.
+        true => {
+            let (file, name) = tempfile::NamedTempFile::new_in(dir).map_err(failed)?.into_parts();
+            (file, Some(name))
+        }
+        false => (tempfile::tempfile_in(dir).map_err(failed)?, None),
+    };
     let part = 1 << 20;
     let mut words = vec![0u64; part];
     let mut first = 0;
@@ -99,7 +109,7 @@ fn made(dir: &Path, bytes: u64) -> Result<File, CliError> {
         first += part as u64;
     }
     file.sync_all().map_err(failed)?;
-    Ok(file)
+    Ok((file, name))
 }
 
 struct Bench<'a> {

@@ -20,7 +20,7 @@ pub const MODULE: &str = "/proc/driver/nvidia-fs/version";
 /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
 const OPAQUE_FD: c_int = 1;
 /// `CU_FILE_DRIVER_ALREADY_OPEN`.
-const ALREADY_OPEN: c_int = 5028;
+const ALREADY_OPEN: c_int = 5026;
 /// Bytes that are read before kernels run, so that the library has made what it needs.
 const FIRST_READ: u64 = 4096;
 
@@ -117,9 +117,17 @@ impl Library {
 
 impl Status {
     fn text(&self) -> String {
+        let meaning = match self.error {
+            5008 | 5018 => ": not for files of this kind",
+            5019 | 5020 => ": it was not opened with O_DIRECT",
+            5025 => ": no permission",
+            // Seen for files that were deleted.
+            5027 => ": it has no name",
+            _ => "",
+        };
         match self.driver {
-            0 => format!("error {} of cuFile", self.error),
-            driver => format!("error {} of cuFile, CUDA error {driver}", self.error),
+            0 => format!("error {} of cuFile{meaning}", self.error),
+            driver => format!("error {} of cuFile{meaning}, CUDA error {driver}", self.error),
         }
     }
 
