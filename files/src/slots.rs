@@ -20,7 +20,12 @@
 mod loading;
 mod writing;
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, Weak},
+    time::Instant,
+};
 
 use rustc_hash::FxHashMap as HashMap;
 
@@ -138,7 +143,7 @@ pub(crate) struct Slots {
     asked: Option<Vec<Key>>,
     streams: Streams,
     /// Blocks that were asked for first, for the streams that they may be of.
-    first_asked: Vec<(Arc<Opened>, u64)>,
+    first_asked: Vec<(Weak<Opened>, u64)>,
     /// A request found no slot, and was told to wait.
     starved: bool,
     /// What somebody waits for may be there.

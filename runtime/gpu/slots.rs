@@ -5,7 +5,10 @@ use std::{io, os::fd::RawFd, sync::Arc};
 use gpuvm_files::{DeviceFile, DeviceSlots};
 use gpuvm_gpu::{DeviceMemory, FileAccess, Gpu, GpuFile};
 
-use crate::error::{Doing, Result};
+use crate::{
+    error::{Doing, Result},
+    plan::refuse,
+};
 
 /// Slots in memory of the GPU.
 pub(super) struct GpuSlots {
@@ -23,6 +26,13 @@ impl GpuSlots {
         let access = gpu
             .file_access(&memory)
             .doing(|| "reading files into its memory".into())?;
+        let least = access.bytes_least();
+        if block < least {
+            let reason = format!(
+                "files come into the GPU's memory in pages of {least} bytes at least; file_memory takes smaller ones"
+            );
+            return refuse("page size", format!("{block} bytes"), reason);
+        }
         let base = memory.addr();
         let gpu = Arc::clone(gpu);
         let slots = Self {

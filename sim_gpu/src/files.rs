@@ -16,6 +16,10 @@ impl FileAccess for SimFileAccess {
         "simulated"
     }
 
+    fn bytes_least(&self) -> u64 {
+        4096
+    }
+
     fn open(&self, file: RawFd) -> Result<Box<dyn GpuFile>, GpuError> {
         Ok(Box::new(SimFile(file)))
     }

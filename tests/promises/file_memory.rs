@@ -19,10 +19,14 @@ fn bench(frames: u64) -> Bench {
     Bench::new(small_soft(frames).file_memory(HELD * PAGE), BASIC)
 }
 
-/// Runs a test with the memory before files on the host, and on the GPU.
+/// Runs a test with the memory before files on the host, and on a GPU.
 fn each(frames: u64, test: impl Fn(Bench)) {
     test(bench(frames));
-    test(Bench::new(small_soft(frames).file_memory_on_gpu(HELD * PAGE), BASIC));
+    // An NVIDIA GPU takes larger pages there.
+    test(Bench::new(
+        simulated_soft(frames).file_memory_on_gpu(HELD * PAGE),
+        BASIC,
+    ));
 }
 
 fn file_of(words: &[u32]) -> tempfile::NamedTempFile {
@@ -328,6 +332,6 @@ fn what_does_not_go_together_is_refused() {
     refused(region().map_storage("empty", Disk::of(&[])));
     assert_ne!(bench.vm.file_engine(), None);
     assert_eq!(mapped.vm.file_engine(), None);
-    let message = refused(small_soft(4).file_memory_on_gpu(1 << 50).build());
+    let message = refused(simulated_soft(4).file_memory_on_gpu(1 << 50).build());
     assert!(message.contains("of its memory before files"), "{message}");
 }

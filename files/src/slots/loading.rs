@@ -32,14 +32,14 @@ impl Slots {
     pub(super) fn note_asked(&mut self, file: &Arc<Opened>, slot: u32) {
         let slot = &mut self.slots[slot as usize];
         if std::mem::take(&mut slot.unasked) {
-            self.first_asked.push((Arc::clone(file), slot.key.1));
+            self.first_asked.push((Arc::downgrade(file), slot.key.1));
         }
     }
 
     /// Begins to load a block that somebody asks for.
     pub(super) fn load_asked(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
         // Streams learn of requests when these come: many ask at a time, and what is read ahead has to be ahead of all of them.
-        self.first_asked.push((Arc::clone(file), key.1));
+        self.first_asked.push((Arc::downgrade(file), key.1));
         self.load(file, key, slot);
     }
 
@@ -146,6 +146,7 @@ impl Slots {
     pub(super) fn read_ahead(&mut self) {
         let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
         for (file, block) in std::mem::take(&mut self.first_asked) {
+            let Some(file) = file.upgrade() else { continue };
             let end = file.length.div_ceil(self.memory.block);
             for block in self.streams.note(file.id, block, window) {
                 let key = (file.id, block);

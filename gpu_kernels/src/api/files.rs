@@ -10,6 +10,9 @@ pub trait FileAccess: Send + Sync {
     /// What moves the bytes, for reports.
     fn name(&self) -> &'static str;
 
+    /// Fewest bytes of a read or write: a power of two of 4 KiB at least.
+    fn bytes_least(&self) -> u64;
+
     /// Makes a file known, which was opened with O_DIRECT and stays open until the value is dropped. To be called before kernels that wait
     /// for bytes of it start.
     ///

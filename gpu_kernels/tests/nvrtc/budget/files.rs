@@ -327,6 +327,11 @@ pub const FILES: &[File] = &[
             paged("touch_lanes", 208, 192),
         ],
     },
+    File {
+        path: "cli/src/bench/files.cu",
+        defines: &[],
+        kernels: &[paged("read_next", 208, 192)],
+    },
     // Bounded to 2 blocks of 256 threads. Never over queue pairs: only lanes reach a neighbour GPU.
     File {
         path: "cli/src/bench/faults.cu",
