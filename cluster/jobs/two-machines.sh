@@ -23,11 +23,10 @@ network=$(ip -4 -o address show to "$here" 2>/dev/null | awk '{ print $4; exit }
 
 job='' node='' said=''
 finish() {
-    [ -z "$job" ] || kill "$job" 2>/dev/null || true
+    [ -z "$job" ] || { kill "$job" && wait "$job"; } 2>/dev/null || true
     [ -z "$node" ] || kill "$node" 2>/dev/null || true
     # What it says at its end; the pipe closes with it.
     [ -z "$said" ] || cat <&"$said"
-    wait
 }
 trap finish EXIT
 trap 'exit 143' TERM
@@ -52,5 +51,29 @@ mpirun --host "$here:$ranks,$there:$ranks" -n "$((2 * ranks))" --bind-to none "$
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$network" --mca oob_tcp_if_include "$network" \
     "$bin/gpuvm-mpi" "$@" --watch-host "$here" &
 job=$!
+
+# Whether mpirun has a rank here.
+ranks_here() {
+    local child name
+    for child in $(cat "/proc/$job/task/"*/children); do
+        read -r name <"/proc/$child/comm" && [ "$name" = gpuvm-mpi ] && return
+    done
+    return 1
+} 2>/dev/null
+
+# Not every mpirun follows its last rank: OpenMPI 4.1.4's waits for a machine that is gone.
+milliseconds() { printf '%s' "$((${EPOCHREALTIME//[.,]/} / 1000))"; }
+seen=''
+while kill -0 "$job" 2>/dev/null; do
+    if ranks_here; then
+        seen=$(milliseconds)
+    elif [ -n "$seen" ] && [ "$(($(milliseconds) - seen))" -gt 2500 ]; then
+        say "mpirun has stayed after its ranks on this machine, and is ended"
+        kill -KILL "$job" || true
+        break
+    fi
+    sleep 0.2
+done
+[ -z "$seen" ] || say "DEBUG stayed $(($(milliseconds) - seen)) ms"
 wait "$job" || { status=$?; job=''; exit "$status"; }
 job=''

@@ -1,6 +1,5 @@
 //! Ranks of MPI on two machines, started by the script that users are told to use, over a real ssh.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -131,7 +130,7 @@ fn compared(output: &Output, is_at_node: bool) -> Result<(), Error> {
     check(text.contains("values equal to one rank's") && homes == is_at_node, || {
         format!("the job was not compared, or its pages are not where they ought to be:\n{text}")
     })?;
-    let told = text.lines().filter(|line| ["app ", "ranks ", "time "].iter().any(|word| line.starts_with(word)));
+    let told = text.lines().filter(|line| ["app ", "ranks ", "time ", "DEBUG"].iter().any(|word| line.starts_with(word)));
     told.for_each(|line| println!("         {line}"));
     Ok(())
 }
@@ -183,6 +182,7 @@ fn ends(job: Job, since: Instant, how: &str, named: &str) -> Result<(), Error> {
             output.code
         )
     })?;
+    println!("{text}");
     println!(
         "         rank 1 {how}: the job has ended {:.2} s later, and names it",
         took.as_secs_f64()
