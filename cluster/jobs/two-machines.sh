@@ -45,6 +45,8 @@ exported=()
 for name in "${!GPUVM_@}" CXX LD_LIBRARY_PATH; do
     [ -z "${!name:-}" ] || exported+=(-x "$name")
 done
+# ssh tells that a machine is gone, a second after gpuvm-mpi's watch has.
+export OMPI_MCA_plm_rsh_agent="${OMPI_MCA_plm_rsh_agent:-ssh -o ServerAliveInterval=1 -o ServerAliveCountMax=6}"
 # MPI's own traffic is TCP and keeps to that network: UCX and libfabric would take the RDMA device. A rank has several threads, so none is
 # bound to one core.
 mpirun --host "$here:$ranks,$there:$ranks" -n "$((2 * ranks))" --bind-to none "${exported[@]}" \
@@ -52,28 +54,31 @@ mpirun --host "$here:$ranks,$there:$ranks" -n "$((2 * ranks))" --bind-to none "$
     "$bin/gpuvm-mpi" "$@" --watch-host "$here" &
 job=$!
 
-# Whether mpirun has a rank here.
-ranks_here() {
+# The processes that mpirun has started here, in $children, and whether a rank is among them.
+look() {
     local child name
-    for child in $(cat "/proc/$job/task/"*/children); do
+    mapfile -t children < <(cat "/proc/$job/task/"*/children | tr ' ' '\n' | grep .)
+    for child in "${children[@]}"; do
         read -r name <"/proc/$child/comm" && [ "$name" = gpuvm-mpi ] && return
     done
     return 1
 } 2>/dev/null
 
-# Not every mpirun follows its last rank: OpenMPI 4.1.4's waits for a machine that is gone.
+# OpenMPI 4.1.4's mpirun stays for ever after its ranks where a machine is gone, also when ssh there has ended, and at times for a lock of its own.
 milliseconds() { printf '%s' "$((${EPOCHREALTIME//[.,]/} / 1000))"; }
 seen=''
 while kill -0 "$job" 2>/dev/null; do
-    if ranks_here; then
+    if look; then
         seen=$(milliseconds)
-    elif [ -n "$seen" ] && [ "$(($(milliseconds) - seen))" -gt 2500 ]; then
-        say "mpirun has stayed after its ranks on this machine, and is ended"
-        kill -KILL "$job" || true
-        break
+    elif [ -n "$seen" ]; then
+        stayed=$(($(milliseconds) - seen))
+        if [ "$stayed" -gt 10000 ] || { [ "$stayed" -gt 2000 ] && [ ${#children[@]} -eq 0 ]; }; then
+            say "mpirun has stayed after the last rank of this machine, and is ended"
+            kill -KILL "$job" "${children[@]}" 2>/dev/null || true
+            break
+        fi
     fi
     sleep 0.2
 done
-[ -z "$seen" ] || say "DEBUG stayed $(($(milliseconds) - seen)) ms"
-wait "$job" || { status=$?; job=''; exit "$status"; }
+wait "$job" 2>/dev/null || { status=$?; job=''; exit "$status"; }
 job=''

@@ -25,7 +25,10 @@ pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Err
     let pagerank = format!("pagerank {GRAPH} --iterations 1 {RANK} --check");
     let embedding = format!("embedding --rows 1024 --bags 128 {RANK} --check");
     warm(program()?, &format!("{pagerank} --transport soft"))?;
-    warm(program()?, "embedding --rows 64 --bags 64 --transport soft --memory 1MiB --workers 1")?;
+    warm(
+        program()?,
+        "embedding --rows 64 --bags 64 --transport soft --memory 1MiB --workers 1",
+    )?;
     let graph = graph_file()?;
     let ssh = let_in(here, there)?;
 
@@ -33,9 +36,10 @@ pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Err
     let output = ran(here, &line(there, "", &pagerank)?)?;
     let text = output.text();
     // Each rank, and rank 0 alone for the comparison, with the same `Vm`.
-    check(text.contains("serving ") && text.contains("stopped: 2 clients so far, 2 said goodbye"), || {
-        format!("the script's node did not serve both ranks, or did not end:\n{text}")
-    })?;
+    check(
+        text.contains("serving ") && text.contains("stopped: 2 clients so far, 2 said goodbye"),
+        || format!("the script's node did not serve both ranks, or did not end:\n{text}"),
+    )?;
 
     let node = serve(here, NODE)?;
     let at = format!("GPUVM_NODE={}:7471", here.address());
@@ -61,7 +65,7 @@ fn line(there: &Machine, before: &str, arguments: &str) -> Result<String, Error>
     let cache = cache().ok_or_else(|| Error::Check("no folder for compiled kernels is known".to_owned()))?;
     Ok(format!(
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 \
-         OMPI_MCA_plm_rsh_agent='ssh -F {SSH}/config' GPUVM_CACHE_DIR={} GPUVM_BIN={} GPUVM_NODE_MEMORY=16MiB {before} \
+         GPUVM_CACHE_DIR={} GPUVM_BIN={} GPUVM_NODE_MEMORY=16MiB {before} \
          exec {} 10.9.0.1 {} {arguments}",
         cache.display(),
         folder.display(),
@@ -84,15 +88,15 @@ fn let_in(here: &Machine, there: &Machine) -> Result<Job, Error> {
         Ok(machine.run(&make, SHORT)?.success()?.text().trim().to_owned())
     };
     let (user, host, address) = (key(here)?, key(there)?, there.address());
-    let client = format!(
-        "Host {address}\nPort {PORT}\nIdentityFile {SSH}/key\nUserKnownHostsFile {SSH}/known\nBatchMode yes\n"
-    );
+    let client =
+        format!("Host {address}\nPort {PORT}\nIdentityFile {SSH}/key\nUserKnownHostsFile {SSH}/known\nBatchMode yes\n");
     let known = format!("[{address}]:{PORT} {host}");
-    here.run(
-        &format!("printf '%s' '{client}' >{SSH}/config && echo '{known}' >{SSH}/known"),
-        SHORT,
-    )?
-    .success()?;
+    // ssh reads the settings in the home of its user, not in $HOME.
+    let settings = format!(
+        "home=$(getent passwd $(id -u) | cut -d: -f6) && mkdir -p -m 700 $home/.ssh && printf '%s' '{client}' >$home/.ssh/config && \
+         chmod 600 $home/.ssh/config && echo '{known}' >{SSH}/known"
+    );
+    here.run(&settings, SHORT)?.success()?;
     let server = format!(
         "Port {PORT}\nListenAddress {address}\nHostKey {SSH}/key\nAuthorizedKeysFile {SSH}/allowed\nPidFile none\n\
          PasswordAuthentication no\n"
@@ -103,7 +107,7 @@ fn let_in(here: &Machine, there: &Machine) -> Result<Job, Error> {
         sshd.display()
     ))?;
     job.wait_for("Server listening", SHORT)?;
-    here.run(&format!("ssh -F {SSH}/config {address} true"), SHORT)?.success()?;
+    here.run(&format!("ssh {address} true"), SHORT)?.success()?;
     Ok(job)
 }
 
@@ -127,18 +131,25 @@ fn ran(here: &Machine, line: &str) -> Result<Output, Error> {
 fn compared(output: &Output, is_at_node: bool) -> Result<(), Error> {
     let text = output.text();
     let homes = text.contains("homes      ") && text.contains("transport rxe");
-    check(text.contains("values equal to one rank's") && homes == is_at_node, || {
-        format!("the job was not compared, or its pages are not where they ought to be:\n{text}")
-    })?;
-    let told = text.lines().filter(|line| ["app ", "ranks ", "time ", "DEBUG"].iter().any(|word| line.starts_with(word)));
+    check(
+        text.contains("values equal to one rank's") && homes == is_at_node,
+        || format!("the job was not compared, or its pages are not where they ought to be:\n{text}"),
+    )?;
+    let told = text
+        .lines()
+        .filter(|line| ["app ", "ranks ", "time "].iter().any(|word| line.starts_with(word)));
     told.for_each(|line| println!("         {line}"));
     Ok(())
 }
 
-/// Starts a job that would take for ever, and waits until both machines work for it. Then there is no room for another at the node.
+/// Starts a job that would take for ever, and waits until both machines work for it. The node has no room for another then.
 fn working(here: &Machine, there: &Machine, at: &str) -> Result<Job, Error> {
-    let job = here.spawn(&line(there, at, &format!("pagerank {GRAPH} --iterations 100000 {RANK}"))?)?;
-    // A rank has such a thread once its GPU is there, and half a megabyte of READs come only with faults.
+    let job = here.spawn(&line(
+        there,
+        at,
+        &format!("pagerank {GRAPH} --iterations 100000 {RANK}"),
+    )?)?;
+    // A rank has such a thread once its GPU is there, and after that only faults bring so many packets.
     let device = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
     for machine in [here, there] {
         let working = "cat /proc/[0-9]*/task/*/comm 2>/dev/null | grep -q '^gpuvm-sm'";
@@ -150,7 +161,10 @@ fn working(here: &Machine, there: &Machine, at: &str) -> Result<Job, Error> {
         if waited.code != 0 {
             job.kill()?;
             let said = job.wait(SHORT)?.text();
-            return Err(Error::Check(format!("{} does not work for the job:\n{said}", machine.name())));
+            return Err(Error::Check(format!(
+                "{} does not work for the job:\n{said}",
+                machine.name()
+            )));
         }
     }
     Ok(job)
@@ -182,7 +196,6 @@ fn ends(job: Job, since: Instant, how: &str, named: &str) -> Result<(), Error> {
             output.code
         )
     })?;
-    println!("{text}");
     println!(
         "         rank 1 {how}: the job has ended {:.2} s later, and names it",
         took.as_secs_f64()
