@@ -56,8 +56,13 @@ job=$!
 
 # The processes that mpirun has started here, in $children, and whether a rank is among them.
 look() {
-    local child name
-    mapfile -t children < <(cat "/proc/$job/task/"*/children | tr ' ' '\n' | grep .)
+    local file name some child
+    children=()
+    for file in "/proc/$job/task/"*/children; do
+        # It has no end of line.
+        read -r -a some <"$file" || true
+        children+=("${some[@]}")
+    done
     for child in "${children[@]}"; do
         read -r name <"/proc/$child/comm" && [ "$name" = gpuvm-mpi ] && return
     done
@@ -65,20 +70,19 @@ look() {
 } 2>/dev/null
 
 # OpenMPI 4.1.4's mpirun stays for ever after its ranks where a machine is gone, also when ssh there has ended, and at times for a lock of its own.
-milliseconds() { printf '%s' "$((${EPOCHREALTIME//[.,]/} / 1000))"; }
 seen=''
 while kill -0 "$job" 2>/dev/null; do
     if look; then
-        seen=$(milliseconds)
+        seen=${EPOCHREALTIME//[.,]/}
     elif [ -n "$seen" ]; then
-        stayed=$(($(milliseconds) - seen))
+        stayed=$(((${EPOCHREALTIME//[.,]/} - seen) / 1000))
         if [ "$stayed" -gt 10000 ] || { [ "$stayed" -gt 2000 ] && [ ${#children[@]} -eq 0 ]; }; then
             say "mpirun has stayed after the last rank of this machine, and is ended"
             kill -KILL "$job" "${children[@]}" 2>/dev/null || true
             break
         fi
     fi
-    sleep 0.2
+    sleep 0.4
 done
 wait "$job" 2>/dev/null || { status=$?; job=''; exit "$status"; }
 job=''

@@ -8,7 +8,7 @@ use super::programs::{cache, gpuvm, serve, warm};
 use super::ranks::{GRAPH, JOB, NODE, NOTICED, finished, program};
 use super::start::check;
 use crate::error::Error;
-use crate::job::{Job, Output};
+use crate::job::Job;
 use crate::machine::Machine;
 use crate::tools;
 
@@ -33,25 +33,22 @@ pub(super) fn on_two_machines(here: &Machine, there: &Machine) -> Result<(), Err
     let ssh = let_in(here, there)?;
 
     // With a node of the script's own, which ends with the job.
-    let output = ran(here, &line(there, "", &pagerank)?)?;
-    let text = output.text();
-    // Each rank, and rank 0 alone for the comparison, with the same `Vm`.
+    let text = ran(here, &line(there, "", &embedding)?, true)?;
+    // Rank 0 compares with the same `Vm`.
     check(
         text.contains("serving ") && text.contains("stopped: 2 clients so far, 2 said goodbye"),
         || format!("the script's node did not serve both ranks, or did not end:\n{text}"),
     )?;
 
+    // Two ranks of a machine share the map of a file; no memory node is there.
+    let alone = format!("pagerank {} --iterations 1 {RANK} --check", graph.display());
+    ran(here, &line(there, "GPUVM_NODE=none GPUVM_RANKS=2", &alone)?, false)?;
+
     let node = serve(here, NODE)?;
     let at = format!("GPUVM_NODE={}:7471", here.address());
-    ran(here, &line(there, &at, &embedding)?)?;
     killed(here, there, &at)?;
     // It has room at once: the node has taken back what the lost ranks had.
-    ran(here, &line(there, &format!("{at} GPUVM_RANKS=2"), &pagerank)?)?;
-
-    // Each machine maps the file, and no memory node is there.
-    let alone = format!("pagerank {} --iterations 1 {RANK} --check", graph.display());
-    let output = here.run(&line(there, "GPUVM_NODE=none", &alone)?, JOB)?.success()?;
-    compared(&output, false)?;
+    ran(here, &line(there, &at, &pagerank)?, true)?;
 
     without_power(here, there, &at)?;
     drop(ssh);
@@ -121,15 +118,10 @@ fn graph_file() -> Result<PathBuf, Error> {
     Ok(file)
 }
 
-/// Runs a job, which rank 0 compares with itself alone.
-fn ran(here: &Machine, line: &str) -> Result<Output, Error> {
-    let output = here.run(line, JOB)?.success()?;
-    compared(&output, true)?;
-    Ok(output)
-}
-
-fn compared(output: &Output, is_at_node: bool) -> Result<(), Error> {
-    let text = output.text();
+/// Runs a job, which rank 0 compares with itself alone, and returns what it said.
+fn ran(here: &Machine, line: &str, is_at_node: bool) -> Result<String, Error> {
+    let since = Instant::now();
+    let text = here.run(line, JOB)?.success()?.text();
     let homes = text.contains("homes      ") && text.contains("transport rxe");
     check(
         text.contains("values equal to one rank's") && homes == is_at_node,
@@ -139,7 +131,8 @@ fn compared(output: &Output, is_at_node: bool) -> Result<(), Error> {
         .lines()
         .filter(|line| ["app ", "ranks ", "time "].iter().any(|word| line.starts_with(word)));
     told.for_each(|line| println!("         {line}"));
-    Ok(())
+    println!("         all of it  {:.1} s", since.elapsed().as_secs_f64());
+    Ok(text)
 }
 
 /// Starts a job that would take for ever, and waits until both machines work for it. The node has no room for another then.
@@ -154,7 +147,7 @@ fn working(here: &Machine, there: &Machine, at: &str) -> Result<Job, Error> {
     for machine in [here, there] {
         let working = "cat /proc/[0-9]*/task/*/comm 2>/dev/null | grep -q '^gpuvm-sm'";
         let wait = format!(
-            "for n in $(seq 600); do {working} && break; sleep 0.1; done; {working} && before=$(cat {device}) && \
+            "for n in $(seq 200); do {working} && break; sleep 0.3; done; {working} && before=$(cat {device}) && \
              for n in $(seq 300); do [ $(($(cat {device}) - before)) -gt 200 ] && exit 0; sleep 0.1; done; exit 1"
         );
         let waited = machine.run(&wait, JOB)?;
