@@ -2,16 +2,6 @@
 
 use super::{File, Kernel, capped, guarded, paged, plain};
 
-/// Files whose kernels run on the simulated GPU alone: compiled once, which shows that they are CUDA.
-pub const SIMULATED_ALONE: &[&str] = &[
-    "simulate/kernels/broadcast.cu",
-    "simulate/kernels/mirror.cu",
-    "simulate/kernels/spans.cu",
-    "simulate/kernels/sweeps.cu",
-    "simulate/kernels/victims.cu",
-    "simulate/kernels/words.cu",
-];
-
 /// Files of tests that are compiled for one architecture.
 pub(super) const TESTS_ALONE: &[&str] = &[
     "tests/kernels/broadcast.cu",
