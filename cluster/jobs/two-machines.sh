@@ -23,7 +23,11 @@ network=$(ip -4 -o address show to "$here" 2>/dev/null | awk '{ print $4; exit }
 
 job='' node='' said=''
 finish() {
-    [ -z "$job" ] || { kill "$job" && wait "$job"; } 2>/dev/null || true
+    if [ -n "$job" ]; then
+        kill "$job" 2>/dev/null || true
+        for _ in {1..20}; do kill -0 "$job" 2>/dev/null || break; sleep 0.25; done
+        kill -KILL "$job" 2>/dev/null || true
+    fi
     [ -z "$node" ] || kill "$node" 2>/dev/null || true
     # What it says at its end; the pipe closes with it.
     [ -z "$said" ] || cat <&"$said"

@@ -133,7 +133,7 @@ fn programs() -> Vec<Scenario> {
         Scenario {
             name: "ranks_on_two_machines",
             what: "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time",
-            limit: minutes(6),
+            limit: minutes(8),
             run: Run::Two(ranks_apart::on_two_machines),
         },
     ]
