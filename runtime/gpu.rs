@@ -47,6 +47,7 @@ mod recovery;
 mod region_table;
 mod resizing;
 mod service;
+mod slots;
 mod support;
 mod victims;
 mod view;

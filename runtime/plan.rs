@@ -86,9 +86,16 @@ pub(crate) struct Settings {
     pub precompiled: Option<Precompiled>,
     /// How the process shares the GPUs with others.
     pub tenancy: Tenancy,
-    /// Bytes of host memory before files.
-    pub file_memory: Option<u64>,
+    pub file_memory: Option<FileMemory>,
     pub timeline: Option<Timeline>,
+}
+
+/// Memory before files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileMemory {
+    pub bytes: u64,
+    /// It is the GPU's, not the host's.
+    pub on_gpu: bool,
 }
 
 impl Settings {

@@ -389,6 +389,12 @@ impl VmGpu {
         self.paged().or_lost(Stats::read(self.paged()))
     }
 
+    /// What reads and writes files by way of [`file_memory`](crate::VmBuilder::file_memory): `io_uring`, `threads`, or, into memory of the GPU,
+    /// `cuFile` or `cuFile without nvidia-fs`, which goes by way of the host. None without that memory.
+    pub fn file_engine(&self) -> Option<&'static str> {
+        self.paged().tier().map(Tier::engine)
+    }
+
     /// What the memory before files did since the virtual memory began; none without [`file_memory`](crate::VmBuilder::file_memory).
     pub fn file_stats(&self) -> Option<TierStats> {
         self.paged().tier().map(Tier::stats)

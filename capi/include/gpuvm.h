@@ -631,8 +631,8 @@ typedef struct gpuvm_vm_options {
     uint64_t timeline_ring_events;
     /// With `timeline`: one of so many faults, evictions and so on is noted. 0: 64. 1: all.
     uint32_t timeline_one_in;
-    /// 0.
-    uint32_t reserved;
+    /// 1: `file_memory` is the GPU's own, which blocks of files reach past the host's memory by GPUDirect Storage. 0: it is the host's.
+    uint32_t file_memory_on_gpu;
 } gpuvm_vm_options;
 
 /// A GPU of a virtual memory.

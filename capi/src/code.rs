@@ -218,9 +218,10 @@ fn of_gpu(error: &GpuError) -> gpuvm_code {
         GpuError::OutOfMemory { .. } => gpuvm_code::OutOfMemory,
         GpuError::Compile { .. } => gpuvm_code::Compile,
         GpuError::KernelNotFound { .. } => gpuvm_code::NoKernel,
-        GpuError::CompilerMissing { .. } | GpuError::CompilerUnusable { .. } | GpuError::Unsupported { .. } => {
-            gpuvm_code::Unavailable
-        }
+        GpuError::CompilerMissing { .. }
+        | GpuError::CompilerUnusable { .. }
+        | GpuError::Unsupported { .. }
+        | GpuError::FileAccess { .. } => gpuvm_code::Unavailable,
         GpuError::BadArguments { .. } => gpuvm_code::Arguments,
         GpuError::NotEnqueued { .. } => gpuvm_code::Callback,
         GpuError::BadStream { .. } => gpuvm_code::InvalidValue,

@@ -44,7 +44,20 @@ impl Op {
     /// Does it here and returns the bytes moved.
     fn run(&self) -> io::Result<u64> {
         let mut done = 0;
-        for &Span { address, bytes } in &self.spans {
+        for &span in &self.spans {
+            let Span { address, bytes } = span;
+            if let Some(device) = &self.file.device {
+                let (storage, offset) = (&*self.file.storage, self.offset + done);
+                let got = match self.write {
+                    true => device.store(storage, offset, span).map(|()| bytes)?,
+                    false => device.load(storage, offset, span)?,
+                };
+                done += got;
+                if got < bytes {
+                    break;
+                }
+                continue;
+            }
             let memory = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
             let offset = self.offset + done;
             if self.write {
@@ -97,13 +110,17 @@ pub(crate) struct Engines {
     ring: Option<Ring>,
     threads: Threads,
     polled: Option<Polled>,
+    /// What moves blocks where slots are a device's memory.
+    device: Option<&'static str>,
     depth: usize,
     under_way: usize,
 }
 
 impl Engines {
-    pub fn start(engine: Engine, depth: usize) -> Result<Self, FileError> {
+    /// `device`: what moves blocks where slots are a device's memory, in threads.
+    pub fn start(engine: Engine, depth: usize, device: Option<&'static str>) -> Result<Self, FileError> {
         let ring = match engine {
+            _ if device.is_some() => None,
             Engine::Threads | Engine::Polled(_) => None,
             Engine::Auto | Engine::Ring => match (Ring::new(depth), engine) {
                 (Ok(ring), _) => Some(ring),
@@ -129,6 +146,7 @@ impl Engines {
             ring,
             threads: Threads::default(),
             polled,
+            device,
             depth,
             under_way: 0,
         })
@@ -139,7 +157,7 @@ impl Engines {
         match (&self.ring, &self.polled) {
             (Some(_), _) => "io_uring",
             (None, Some(_)) => "polled",
-            (None, None) => "threads",
+            (None, None) => self.device.unwrap_or("threads"),
         }
     }
 

@@ -92,6 +92,15 @@ pub enum FileError {
         #[source]
         source: Arc<io::Error>,
     },
+    /// The device whose memory holds blocks of the file does not give or take them.
+    #[error("cannot reach the GPU's memory that holds blocks of {}", path.display())]
+    Device {
+        /// The file.
+        path: PathBuf,
+        /// The device's reason.
+        #[source]
+        source: Arc<io::Error>,
+    },
     /// io_uring was asked for by name and is not to be had.
     #[error("io_uring is not to be had: leave the choice to the tier, or allow its calls to this process")]
     Ring {

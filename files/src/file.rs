@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::{
-    FileError, Storage,
+    DeviceSlots, FileError, Storage,
+    device::OnDevice,
     tier::{Got, How, Shared},
 };
 
@@ -17,6 +18,8 @@ pub(crate) struct Opened {
     /// Distinguishes it in the tier.
     pub id: u32,
     pub path: PathBuf,
+    /// Where slots are a device's memory. Before the storage, whose descriptor it uses until it is dropped.
+    pub device: Option<OnDevice>,
     pub storage: Arc<dyn Storage>,
     pub writable: bool,
     /// Bytes when it was opened.
@@ -25,6 +28,40 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
+    /// Copies bytes out of slots that were acquired.
+    fn copy_out(&self, address: u64, out: &mut [u8]) -> Result<(), FileError> {
+        match &self.device {
+            Some(device) => device.copy_out(address, out).map_err(|source| self.unreached(source)),
+            None => {
+                let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
+                // SAFETY: the piece is acquired, so its memory is a slot's and stays; who writes the same bytes meanwhile by way of a NIC
+                // leaves either content, as for memory that devices share.
+                unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies bytes into slots that were acquired for writing.
+    fn copy_in(&self, address: u64, data: &[u8]) -> Result<(), FileError> {
+        match &self.device {
+            Some(device) => device.copy_in(address, data).map_err(|source| self.unreached(source)),
+            None => {
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+                // SAFETY: the piece is acquired for writing, so its memory is a slot's and stays; as in `copy_out`.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    fn unreached(&self, source: std::io::Error) -> FileError {
+        FileError::Device {
+            path: self.path.clone(),
+            source: Arc::new(source),
+        }
+    }
+
     /// Whether it is as long as it was, and has its name.
     pub fn check(&self) -> Result<(), FileError> {
         let look = self.storage.look().map_err(|source| FileError::Sync {
@@ -165,11 +202,8 @@ impl File {
         let mut done = 0;
         self.in_chunks(offset, out.len() as u64, How::Read, |piece| {
             let part = &mut out[done..done + piece.bytes as usize];
-            let from = std::ptr::with_exposed_provenance::<u8>(piece.address as usize);
-            // SAFETY: the piece is acquired, so its memory is a slot's and stays; who writes the same bytes meanwhile by way of a NIC
-            // leaves either content, as for memory that devices share.
-            unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
             done += part.len();
+            self.opened.copy_out(piece.address, part)
         })
     }
 
@@ -181,14 +215,19 @@ impl File {
         let mut done = 0;
         self.in_chunks(offset, data.len() as u64, How::Write, |piece| {
             let part = &data[done..done + piece.bytes as usize];
-            let to = std::ptr::with_exposed_provenance_mut::<u8>(piece.address as usize);
-            // SAFETY: the piece is acquired for writing, so its memory is a slot's and stays; as in `read`.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
             done += part.len();
+            self.opened.copy_in(piece.address, part)
         })
     }
 
-    fn in_chunks(&self, offset: u64, bytes: u64, how: How, mut act: impl FnMut(&Piece)) -> Result<(), FileError> {
+    fn in_chunks(
+        &self,
+        offset: u64,
+        bytes: u64,
+        how: How,
+        act: impl FnMut(&Piece) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let mut act = act;
         let end = self.check(offset, bytes)?.end;
         let chunk = self.tier.chunk_bytes();
         let (mut from, mut pieces) = (offset, Vec::new());
@@ -203,8 +242,9 @@ impl File {
                     pause.once();
                 }
             }
-            pieces.iter().for_each(&mut act);
+            let acted = pieces.iter().try_for_each(&mut act);
             self.release(&pieces, how);
+            acted?;
             pieces.clear();
             from = next;
         }
@@ -268,24 +308,27 @@ impl OpenFiles {
         path: PathBuf,
         writable: bool,
         look: crate::Look,
-    ) -> Arc<Opened> {
+        device: Option<&Arc<dyn DeviceSlots>>,
+    ) -> std::io::Result<Arc<Opened>> {
         self.files.retain(|file| file.strong_count() > 0);
         let same = |file: &Arc<Opened>| {
             file.identity == look.identity && file.writable == writable && file.length == look.length
         };
         if let Some(file) = self.files.iter().filter_map(Weak::upgrade).find(same) {
-            return file;
+            return Ok(file);
         }
+        let device = device.map(|slots| OnDevice::open(slots, &*storage)).transpose()?;
         let file = Arc::new(Opened {
             id: self.next,
             path,
             storage,
+            device,
             writable,
             length: look.length,
             identity: look.identity,
         });
         self.next += 1;
         self.files.push(Arc::downgrade(&file));
-        file
+        Ok(file)
     }
 }

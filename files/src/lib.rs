@@ -26,6 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Slots may also be a device's memory ([`Tier::on_device`]), which blocks reach past the host's where there is a library for that.
+//!
 //! # What survives a loss of power
 //!
 //! After [`File::sync`] has returned `Ok`, all that was written before it. Of what was written since, any block may be stored or not,
@@ -33,6 +35,7 @@
 //! stored is as safe as before, block by block.
 
 mod bare;
+mod device;
 mod engine;
 mod error;
 mod file;
@@ -48,6 +51,7 @@ mod tier;
 mod tests;
 
 pub use bare::read_bare;
+pub use device::{DeviceFile, DeviceSlots};
 pub use engine::{Engine, try_io_uring};
 pub use error::FileError;
 pub use file::{File, Piece};

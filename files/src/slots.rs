@@ -20,7 +20,12 @@
 mod loading;
 mod writing;
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, Weak},
+    time::Instant,
+};
 
 use rustc_hash::FxHashMap as HashMap;
 
@@ -78,6 +83,8 @@ struct Slot {
     blank: bool,
     /// Loaded for a request that has not come yet: it stays until so many loads have begun.
     wanted_until: u64,
+    /// Read ahead of a stream, and nobody has asked for it.
+    unasked: bool,
 }
 
 const EMPTY: Slot = Slot {
@@ -90,6 +97,7 @@ const EMPTY: Slot = Slot {
     again: false,
     blank: false,
     wanted_until: 0,
+    unasked: false,
 };
 
 /// A file with dirty blocks, which is kept open for them.
@@ -137,7 +145,7 @@ pub(crate) struct Slots {
     asked: Option<Vec<Key>>,
     streams: Streams,
     /// Blocks that were asked for first, for the streams that they may be of.
-    first_asked: Vec<(Arc<Opened>, u64)>,
+    first_asked: Vec<(Weak<Opened>, u64)>,
     /// A request found no slot, and was told to wait.
     starved: bool,
     /// What somebody waits for may be there.
@@ -234,13 +242,14 @@ impl Slots {
                 }
                 return Err(failure);
             }
-            if let Some(slot) = self.places.get(&key) {
-                let slot = &self.slots[*slot as usize];
+            if let Some(&slot) = self.places.get(&key) {
+                self.note_asked(file, slot);
+                let slot = &self.slots[slot as usize];
                 waits |= slot.phase == Phase::Loading || slot.blank && holds(Rule::BlankIsPrivate);
             } else if !self.is_whole(file, &span, block, how) {
                 waits = true;
                 match self.take_slot(true) {
-                    Some(slot) => self.load(file, key, slot),
+                    Some(slot) => self.load_asked(file, key, slot),
                     None => self.check_stuck()?,
                 }
             }
@@ -316,7 +325,6 @@ impl Slots {
         if held.wanted_until > 0 {
             held.wanted_until = 0;
             self.ahead -= 1;
-            self.first_asked.push((Arc::clone(file), held.key.1));
         } else {
             self.order.touch(slot);
         }

@@ -221,6 +221,28 @@ fn a_writer_has_an_absent_block_for_itself() {
 /// `GPUVM_REQUIRE_IO_URING=1`: io_uring and O_DIRECT have to be there.
 fn required() -> bool {
     std::env::var_os("GPUVM_REQUIRE_IO_URING").is_some()
+
+/// Many ask at a time, each for the next block: what is read ahead is ahead of all of them.
+#[test]
+fn a_scan_by_many_is_read_in_large_pieces() {
+    let (_folder, path) = file_of(1024 * BLOCK as usize);
+    let tier = tier(2048, Engine::Polled(3));
+    let file = tier.open(&path, false).unwrap();
+    let mut pieces = Vec::new();
+    for block in 0..1024 {
+        // The tier hears of each request by itself, as a NIC's engine tells it.
+        file.expect(block * BLOCK, BLOCK);
+        tier.poll();
+        if let Some(oldest) = block.checked_sub(128) {
+            while file.acquire(oldest * BLOCK, BLOCK, How::Read, &mut pieces).unwrap() == Got::Wait {
+                tier.poll();
+            }
+            file.release(&pieces, How::Read);
+            pieces.clear();
+        }
+    }
+    let stats = tier.stats();
+    assert!(stats.reads * 4 < stats.loaded, "{stats:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    Engine, File, FileError, Piece, Storage,
+    DeviceSlots, Engine, File, FileError, Piece, Storage,
     engine::Engines,
     file::{OpenFiles, Opened},
     perfect,
@@ -131,6 +131,8 @@ pub(crate) struct Shared {
     options: TierOptions,
     count: u64,
     engine: &'static str,
+    /// Where slots are a device's memory.
+    device: Option<Arc<dyn DeviceSlots>>,
     /// See [`File::progress`]. Changed with the lock held, read without.
     progress: AtomicU64,
 }
@@ -178,6 +180,33 @@ impl Tier {
         keeper: Box<dyn Send + Sync>,
         options: TierOptions,
     ) -> Result<Self, FileError> {
+        let base = base.expose_provenance() as u64;
+        Self::with(base, bytes, keeper, None, options)
+    }
+
+    /// A tier in `bytes` bytes of a device's memory at `base`. Blocks come and go by threads.
+    ///
+    /// # Errors
+    /// [`FileError::TooSmall`].
+    ///
+    /// # Safety
+    /// As [`over`](Self::over), of the device's memory, which `slots` keeps as long as it lives.
+    pub unsafe fn on_device(
+        base: u64,
+        bytes: u64,
+        slots: Arc<dyn DeviceSlots>,
+        options: TierOptions,
+    ) -> Result<Self, FileError> {
+        Self::with(base, bytes, Box::new(Arc::clone(&slots)), Some(slots), options)
+    }
+
+    fn with(
+        base: u64,
+        bytes: u64,
+        keeper: Box<dyn Send + Sync>,
+        device: Option<Arc<dyn DeviceSlots>>,
+        options: TierOptions,
+    ) -> Result<Self, FileError> {
         let (block, slots) = (options.block, bytes / options.block);
         if slots < SLOTS_LEAST || slots > u64::from(u32::MAX) {
             return Err(FileError::TooSmall {
@@ -187,19 +216,20 @@ impl Tier {
                 least: SLOTS_LEAST,
             });
         }
-        let engines = Engines::start(options.engine, options.depth)?;
+        let engines = Engines::start(
+            options.engine,
+            options.depth,
+            device.as_ref().map(|device| device.name()),
+        )?;
         let engine = engines.name();
-        let memory = Memory {
-            base: base.expose_provenance() as u64,
-            block,
-            keeper,
-        };
+        let memory = Memory { base, block, keeper };
         Ok(Self(Arc::new(Shared {
             slots: Mutex::new(Slots::new(memory, slots as u32, engines)),
             files: Mutex::default(),
             options,
             count: slots,
             engine,
+            device,
             progress: AtomicU64::new(0),
         })))
     }
@@ -224,11 +254,14 @@ impl Tier {
     /// [`FileError::Open`] where it cannot be looked at.
     pub fn attach(&self, name: impl AsRef<Path>, storage: Arc<dyn Storage>, writable: bool) -> Result<File, FileError> {
         let path = name.as_ref().to_owned();
-        let look = storage.look().map_err(|source| FileError::Open {
+        let failed = |source| FileError::Open {
             path: path.clone(),
             source: Arc::new(source),
-        })?;
-        let opened = self.0.files.lock().enter(storage, path, writable, look);
+        };
+        let look = storage.look().map_err(failed)?;
+        let device = self.0.device.as_ref();
+        let opened = self.0.files.lock().enter(storage, path.clone(), writable, look, device);
+        let opened = opened.map_err(failed)?;
         Ok(File {
             tier: Arc::clone(&self.0),
             opened,
@@ -266,7 +299,7 @@ impl Tier {
         Some(perfect::reads(&asked, self.0.count as usize))
     }
 
-    /// What reads and writes: `io_uring`, `threads` or `polled`.
+    /// What reads and writes: `io_uring`, `threads`, `polled`, or a device's [name](DeviceSlots::name).
     pub fn engine(&self) -> &'static str {
         self.0.engine
     }

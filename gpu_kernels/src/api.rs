@@ -1,11 +1,13 @@
 //! The traits every GPU implements, and the plain values they exchange.
 
+mod files;
 mod launch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use files::{FileAccess, GpuFile};
 pub use launch::{Enqueue, LaunchConfig, LaunchOutcome, LaunchReport, LaunchTime, OnDone, Watch};
 
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
@@ -326,6 +328,16 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::NoPeer`], else as [`copier`](Self::copier).
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError>;
+
+    /// The way by which blocks of files come into `memory`, which outlives it, past the host's memory where the system can do that.
+    ///
+    /// # Errors
+    /// [`GpuError::FileAccess`] where the library for that is not there.
+    fn file_access(&self, _memory: &DeviceMemory) -> Result<Arc<dyn FileAccess>, GpuError> {
+        Err(GpuError::Unsupported {
+            what: "read files into its memory".into(),
+        })
+    }
 
     /// Bytes of a [`Piece`] of this GPU's memory: what its page table maps at once.
     fn piece_bytes(&self) -> u64 {

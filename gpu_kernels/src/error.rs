@@ -107,6 +107,16 @@ pub enum GpuError {
         /// What was asked for.
         what: String,
     },
+    /// Files cannot be read into the GPU's memory by the library for that.
+    #[error(
+        "cannot {what}: {why}; gpuvm doctor says what GPUDirect Storage lacks here; files go by way of host memory without it"
+    )]
+    FileAccess {
+        /// What was tried, after "cannot".
+        what: String,
+        /// The library's reason, or the loader's.
+        why: String,
+    },
     /// A host access to GPU memory that no live allocation covers.
     #[error("{bytes} bytes at {addr:#x} are not inside one live allocation of this GPU")]
     BadAddress {

@@ -48,6 +48,7 @@ class Settings(TypedDict):
     frame_priority: int
     frames_leave_free: Optional[int]
     file_memory: Optional[int]
+    file_memory_on_gpu: bool
     gpu: Optional[str]
     gpu_memory: Optional[int]
     workers: Optional[int]

@@ -79,7 +79,8 @@ class Vm:
     it. ``frame_priority``: when memory is short those of low priority give it first, frames and elastic buffers.
 
     ``file_memory``: has files read and written as kernels need them, by way of so many bytes of host memory, instead of mapping them: for
-    files larger than memory. None: files are mapped.
+    files larger than memory. None: files are mapped. ``file_memory_on_gpu``: that memory is the GPU's own, which blocks of files reach
+    past the host's by GPUDirect Storage.
 
     ``timeline``: a file that gets a timeline of launches, what the host does, and one of ``timeline_one_in`` faults (none: of 64), which
     Perfetto opens; ``%p`` in its name becomes the number of the process. None: that of ``GPUVM_TRACE`` in the environment, if it is set.
@@ -102,12 +103,15 @@ class Vm:
         frame_priority: int = 0,
         frames_leave_free: Union[int, str, None] = None,
         file_memory: Union[int, str, None] = None,
+        file_memory_on_gpu: bool = False,
         timeline: Union[str, os.PathLike[str], None] = None,
         timeline_one_in: Optional[int] = None,
         _precompile_into: Optional[str] = None,
     ) -> None:
         if timeline is None and timeline_one_in is not None:
             raise SettingError(f"timeline_one_in is {timeline_one_in!r}: it is of a timeline; name its file by timeline=")
+        if file_memory_on_gpu and file_memory is None:
+            raise SettingError("file_memory_on_gpu is True: it is of file_memory; say how much by file_memory=")
         here = os.path.join(os.path.dirname(__file__), "precompiled")
         settings: Settings = {
             "memory": _bytes(memory, "memory"),
@@ -117,6 +121,7 @@ class Vm:
             "frame_priority": priority_of(frame_priority, "frame_priority"),
             "frames_leave_free": if_given(_bytes, frames_leave_free, "frames_leave_free"),
             "file_memory": if_given(_bytes, file_memory, "file_memory"),
+            "file_memory_on_gpu": bool(file_memory_on_gpu),
             "gpu": if_given(text, gpu, "gpu"),
             "gpu_memory": if_given(_bytes, gpu_memory, "gpu_memory"),
             "workers": if_given(_count, workers, "workers"),

@@ -78,7 +78,7 @@ fn class_of_gpu(source: &GpuError) -> &'static str {
             "CompileError"
         }
         GpuError::KernelNotFound { .. } => "KernelNotFoundError",
-        GpuError::Unsupported { .. } => "UnavailableError",
+        GpuError::Unsupported { .. } | GpuError::FileAccess { .. } => "UnavailableError",
         GpuError::BadArguments { .. } => "ArgumentError",
         GpuError::LaunchConfig { .. } | GpuError::BadAllocation { .. } => "LaunchError",
         _ => "GpuError",

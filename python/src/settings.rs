@@ -18,6 +18,7 @@ pub struct Settings {
     frame_priority: i32,
     frames_leave_free: Option<u64>,
     file_memory: Option<u64>,
+    file_memory_on_gpu: bool,
     gpu: Option<String>,
     gpu_memory: Option<u64>,
     workers: Option<u32>,
@@ -61,7 +62,11 @@ impl Settings {
         let builder = with(builder, self.frame_capacity, VmBuilder::frame_capacity);
         let builder = with(builder, self.frame_minimum, VmBuilder::frame_minimum);
         let builder = with(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
-        let builder = with(builder, self.file_memory, VmBuilder::file_memory);
+        let before_files = match self.file_memory_on_gpu {
+            true => VmBuilder::file_memory_on_gpu,
+            false => VmBuilder::file_memory,
+        };
+        let builder = with(builder, self.file_memory, before_files);
         let builder = with(builder, transport.transpose()?, VmBuilder::transport);
         let builder = with(builder, deadline.transpose()?, VmBuilder::launch_deadline);
         let builder = with(builder, self.timeline.map(Timeline::to), |builder, timeline| {

@@ -15,6 +15,7 @@ use super::{
     mirrors::Mirrors,
     pool::FramePool,
     region_table::RegionTable,
+    slots::GpuSlots,
     support::{self, Support},
     victims::Victims,
 };
@@ -27,7 +28,7 @@ use crate::{
     launch_state::StatePool,
     local_home::LocalHome,
     node::Node,
-    plan::{QueuePlan, Settings, refuse},
+    plan::{FileMemory, QueuePlan, Settings, refuse},
     queues::{QueueShape, Queues, StepKeeper, start_keeper},
     tenancy,
     timeline::{GpuTimeline, Sheet},
@@ -43,9 +44,9 @@ fn stripes_each(nodes: usize, nics: usize, plan: &QueuePlan) -> u64 {
     (nodes.max(nics).max(1) * rows) as u64
 }
 
-/// Host memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
+/// Memory before files, if it was asked for. Where a GPU's copy engines move the NIC's bytes it is memory that they reach.
 fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings) -> Result<Option<Tier>> {
-    let Some(bytes) = settings.file_memory else {
+    let Some(FileMemory { bytes, on_gpu }) = settings.file_memory else {
         return Ok(None);
     };
     let mut options = TierOptions::default().block(settings.page_size);
@@ -54,6 +55,11 @@ fn bring_up_tier(gpu: &Arc<dyn Gpu>, nics: &[Arc<dyn Nic>], settings: &Settings)
         options = options.engine(Engine::Polled(0));
     }
     let tier = match nics.iter().any(|nic| nic.capabilities().has_mover) {
+        _ if on_gpu => {
+            let (base, slots) = GpuSlots::new(gpu, bytes, settings.page_size)?;
+            // SAFETY: the memory lives as long as the slots, and nobody else knows of it.
+            unsafe { Tier::on_device(base, bytes, slots, options) }
+        }
         true => {
             let memory = gpu.allocate_host(bytes);
             let memory = memory.doing(|| format!("allocating {bytes} bytes of memory before files"))?;

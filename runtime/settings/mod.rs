@@ -37,7 +37,7 @@ use gpuvm_memory_node::NodeClient;
 use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
-    plan::{Loan, Precompiled, QueuePlan, Settings, refuse},
+    plan::{FileMemory, Loan, Precompiled, QueuePlan, Settings, refuse},
     tenancy::Tenancy,
     timeline::Timeline,
     vm::Vm,
@@ -223,7 +223,15 @@ impl VmBuilder {
     /// are to be had, and may be larger than host memory. What is asked for often stays in this memory. It is for the software NIC, which
     /// [`Auto`](Transport::Auto) is then, and takes 64 pages at least. Default: files are mapped, and the system keeps them in memory.
     pub fn file_memory(mut self, bytes: u64) -> Self {
-        self.settings.file_memory = Some(bytes);
+        self.settings.file_memory = Some(FileMemory { bytes, on_gpu: false });
+        self
+    }
+
+    /// As [`file_memory`](Self::file_memory), in the GPU's own memory: blocks of files come there past the host's, by GPUDirect Storage (the
+    /// library cuFile, which is loaded then), a page at a time. Where the kernel has no module nvidia-fs for that, cuFile brings them by way of
+    /// the host, and host memory is the better choice. Storage of the caller's own making and a file's last bytes go by way of the host.
+    pub fn file_memory_on_gpu(mut self, bytes: u64) -> Self {
+        self.settings.file_memory = Some(FileMemory { bytes, on_gpu: true });
         self
     }
 
@@ -339,7 +347,9 @@ impl VmBuilder {
             asked => asked.choose(hardware, rdma::lead_over_mlx5(&nodes)),
         };
         chosen.check_beside(gpu, hardware)?;
-        if let (Some(bytes), false) = (self.settings.file_memory, chosen.kind() == TransportKind::Soft) {
+        if let (Some(FileMemory { bytes, .. }), false) =
+            (self.settings.file_memory, chosen.kind() == TransportKind::Soft)
+        {
             let reason = format!(
                 "the software NIC serves files: leave the transport {} out",
                 chosen.kind()

@@ -3,7 +3,7 @@
 use std::{any::Any, sync::Arc};
 
 use gpuvm_gpu::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory,
+    AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError, HostMemory,
     HostRegistration, MemoryLeft, Module, Piece, Simulation, Source, Stream, back_end::Release,
 };
 
@@ -144,6 +144,10 @@ impl Gpu for CountedGpu {
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
         self.gpu.copier()
+    }
+
+    fn file_access(&self, memory: &DeviceMemory) -> Result<Arc<dyn FileAccess>, GpuError> {
+        self.gpu.file_access(memory)
     }
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {

@@ -31,6 +31,7 @@ mod copier;
 mod core;
 mod device_words;
 mod events;
+mod files;
 mod headers;
 mod hooks;
 mod launch;
@@ -72,8 +73,9 @@ use self::stream::{BLOCK_THREADS_MAX, SHARED_BYTES_MAX, SimStream};
 use self::worker::Worker;
 use gpuvm_gpu::back_end::Cache;
 use gpuvm_gpu::{
-    Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, Gpu, GpuError, HostMemory,
-    HostRegistration, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation, Source, Stream,
+    Actor, AddressSpace, Capabilities, CompileOptions, Copier, DeviceMemory, DmaBuf, FileAccess, Gpu, GpuError,
+    HostMemory, HostRegistration, MemoryLeft, Module, NoteFormatter, OnCopy, OnStore, Piece, Simulation, Source,
+    Stream,
 };
 use parking_lot::Mutex;
 
@@ -352,6 +354,10 @@ impl Gpu for SimGpu {
             return Err(GpuError::ShutDown);
         }
         Ok(Arc::new(SimCopier::new(Arc::clone(&self.core))))
+    }
+
+    fn file_access(&self, _memory: &DeviceMemory) -> Result<Arc<dyn FileAccess>, GpuError> {
+        Ok(Arc::new(files::SimFileAccess))
     }
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {

@@ -12,9 +12,9 @@ use std::{
 };
 
 use gpuvm_gpu::{
-    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, ForNics, Gpu,
-    GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module, OnDone,
-    Piece, Simulation, Source, Stream, Watch,
+    AddressSpace, Capabilities, CompileOptions, Copier, CopySpan, DeviceMemory, DmaBuf, Enqueue, FileAccess, ForNics,
+    Gpu, GpuError, HostMemory, HostRegistration, Kernel, Launch, LaunchConfig, LaunchOutcome, MemoryLeft, Module,
+    OnDone, Piece, Simulation, Source, Stream, Watch,
 };
 use gpuvm_sim_gpu::SimGpu;
 
@@ -270,6 +270,11 @@ impl Gpu for MockGpu {
             copier: self.shared.sim.copier()?,
             shared: Arc::clone(&self.shared),
         }))
+    }
+
+    fn file_access(&self, memory: &DeviceMemory) -> Result<Arc<dyn FileAccess>, GpuError> {
+        self.shared.check()?;
+        self.shared.sim.file_access(memory)
     }
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {

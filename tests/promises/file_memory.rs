@@ -19,6 +19,16 @@ fn bench(frames: u64) -> Bench {
     Bench::new(small_soft(frames).file_memory(HELD * PAGE), BASIC)
 }
 
+/// Runs a test with the memory before files on the host, and on a GPU.
+fn each(frames: u64, test: impl Fn(Bench)) {
+    test(bench(frames));
+    // An NVIDIA GPU takes larger pages there.
+    test(Bench::new(
+        simulated_soft(frames).file_memory_on_gpu(HELD * PAGE),
+        BASIC,
+    ));
+}
+
 fn file_of(words: &[u32]) -> tempfile::NamedTempFile {
     let file = crate::common::file_to_map();
     std::fs::write(file.path(), bytemuck::cast_slice(words)).unwrap();
@@ -115,155 +125,162 @@ fn sum(bench: &Bench, a: &Region<u32>) -> u64 {
 
 #[test]
 fn a_file_of_eight_times_the_memory_is_read_and_written() {
-    let bench = bench(16);
-    let n = 8 * HELD * PAGE_WORDS + 77;
-    let values = words(3, n);
-    let file = file_of(&values);
-    let a = bench.vm.region::<u32>().map_file_mut(file.path()).unwrap();
-    assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
-    let stats = bench.vm.file_stats().unwrap();
-    assert!(stats.read_bytes >= 4 * n, "{stats:?}");
-    assert_eq!((stats.slots, stats.block, stats.written_bytes), (HELD, PAGE, 0));
-    bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
-    a.flush().unwrap();
-    let expected = stepped(&values, 1);
-    let found: Vec<u32> = bytemuck::pod_collect_to_vec(&std::fs::read(file.path()).unwrap());
-    compare(&found, &expected).unwrap();
-    compare(&a.to_vec().unwrap(), &expected).unwrap();
-    // The host's own accesses come by the same way.
-    a.write(5 * PAGE_WORDS - 1, &[1, 2, 3]).unwrap();
-    let mut few = [0; 4];
-    a.read(5 * PAGE_WORDS - 2, &mut few).unwrap();
-    assert_eq!(few, [expected[5 * PAGE_WORDS as usize - 2], 1, 2, 3]);
-    a.close().unwrap();
-    let found: Vec<u32> = bytemuck::pod_collect_to_vec(&std::fs::read(file.path()).unwrap());
-    assert_eq!(found[5 * PAGE_WORDS as usize - 1..][..3], [1, 2, 3]);
+    each(16, |bench| {
+        let n = 8 * HELD * PAGE_WORDS + 77;
+        let values = words(3, n);
+        let file = file_of(&values);
+        let a = bench.vm.region::<u32>().map_file_mut(file.path()).unwrap();
+        assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
+        let stats = bench.vm.file_stats().unwrap();
+        assert!(stats.read_bytes >= 4 * n, "{stats:?}");
+        assert_eq!((stats.slots, stats.block, stats.written_bytes), (HELD, PAGE, 0));
+        bench.must("read_then_write", LaunchConfig::new(4, 64), (&a, STEP));
+        a.flush().unwrap();
+        let expected = stepped(&values, 1);
+        let found: Vec<u32> = bytemuck::pod_collect_to_vec(&std::fs::read(file.path()).unwrap());
+        compare(&found, &expected).unwrap();
+        compare(&a.to_vec().unwrap(), &expected).unwrap();
+        // The host's own accesses come by the same way.
+        a.write(5 * PAGE_WORDS - 1, &[1, 2, 3]).unwrap();
+        let mut few = [0; 4];
+        a.read(5 * PAGE_WORDS - 2, &mut few).unwrap();
+        assert_eq!(few, [expected[5 * PAGE_WORDS as usize - 2], 1, 2, 3]);
+        a.close().unwrap();
+        let found: Vec<u32> = bytemuck::pod_collect_to_vec(&std::fs::read(file.path()).unwrap());
+        assert_eq!(found[5 * PAGE_WORDS as usize - 1..][..3], [1, 2, 3]);
+    });
 }
 
 #[test]
 fn what_stays_in_memory_is_not_read_again() {
-    let bench = bench(8);
-    let values = words(4, HELD / 2 * PAGE_WORDS);
-    let file = file_of(&values);
-    let a = bench.vm.region::<u32>().map_file(file.path()).unwrap();
-    let first = sum(&bench, &a);
-    let before = bench.vm.file_stats().unwrap();
-    assert_eq!(sum(&bench, &a), first);
-    let after = bench.vm.file_stats().unwrap();
-    assert_eq!(before.read_bytes, after.read_bytes);
-    assert!(after.served > before.served, "the frames are fewer than the pages");
+    each(8, |bench| {
+        let values = words(4, HELD / 2 * PAGE_WORDS);
+        let file = file_of(&values);
+        let a = bench.vm.region::<u32>().map_file(file.path()).unwrap();
+        let first = sum(&bench, &a);
+        let before = bench.vm.file_stats().unwrap();
+        assert_eq!(sum(&bench, &a), first);
+        let after = bench.vm.file_stats().unwrap();
+        assert_eq!(before.read_bytes, after.read_bytes);
+        assert!(after.served > before.served, "the frames are fewer than the pages");
+    });
 }
 
 #[test]
 fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
-    let bench = bench(8);
-    let (values, disk, a) = on_disk(&bench, "worn", words(5, 40 * PAGE_WORDS));
-    disk.with(|state| state.bad_page = Some(23));
-    let sink = bench.vm.buffer::<u64>(1).unwrap();
-    let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
-    for part in [
-        "`worn`",
-        "cannot read 4096 bytes at 94208 of worn.bin",
-        "Input/output error",
-    ] {
-        assert!(message.contains(part), "no {part} in {message}");
-    }
-    let message = refused(a.to_vec());
-    assert!(message.contains("Input/output error"), "{message}");
-    disk.with(|state| state.bad_page = None);
-    assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
+    each(8, |bench| {
+        let (values, disk, a) = on_disk(&bench, "worn", words(5, 40 * PAGE_WORDS));
+        disk.with(|state| state.bad_page = Some(23));
+        let sink = bench.vm.buffer::<u64>(1).unwrap();
+        let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
+        for part in [
+            "`worn`",
+            "cannot read 4096 bytes at 94208 of worn.bin",
+            "Input/output error",
+        ] {
+            assert!(message.contains(part), "no {part} in {message}");
+        }
+        let message = refused(a.to_vec());
+        assert!(message.contains("Input/output error"), "{message}");
+        disk.with(|state| state.bad_page = None);
+        assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
+    });
 }
 
 #[test]
 fn what_a_full_disk_does_not_take_is_lost_by_nobody() {
-    let bench = bench(8);
-    let (values, disk, a) = on_disk(&bench, "full", words(6, 20 * PAGE_WORDS));
-    disk.with(|state| state.refuses = Some(libc::ENOSPC));
-    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
-    for _ in 0..2 {
-        let message = refused(a.flush());
-        for part in ["`full`", "full.bin", "No space left on device", "flush again"] {
-            assert!(message.contains(part), "no {part} in {message}");
+    each(8, |bench| {
+        let (values, disk, a) = on_disk(&bench, "full", words(6, 20 * PAGE_WORDS));
+        disk.with(|state| state.refuses = Some(libc::ENOSPC));
+        bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
+        for _ in 0..2 {
+            let message = refused(a.flush());
+            for part in ["`full`", "full.bin", "No space left on device", "flush again"] {
+                assert!(message.contains(part), "no {part} in {message}");
+            }
         }
-    }
-    compare(&disk.stored(), &values).unwrap();
-    let expected = stepped(&values, 1);
-    compare(&a.to_vec().unwrap(), &expected).unwrap();
-    disk.with(|state| state.refuses = None);
-    a.flush().unwrap();
-    compare(&disk.stored(), &expected).unwrap();
+        compare(&disk.stored(), &values).unwrap();
+        let expected = stepped(&values, 1);
+        compare(&a.to_vec().unwrap(), &expected).unwrap();
+        disk.with(|state| state.refuses = None);
+        a.flush().unwrap();
+        compare(&disk.stored(), &expected).unwrap();
+    });
 }
 
 /// More than memory holds: then pages stay dirty in their frames, and the launch says why.
 #[test]
 fn dirty_pages_that_find_no_room_stay_in_their_frames() {
-    let bench = bench(8);
-    let (values, disk, a) = on_disk(&bench, "full", words(7, 4 * HELD * PAGE_WORDS));
-    disk.with(|state| state.refuses = Some(libc::ENOSPC));
-    let config = || LaunchConfig::new(1, 64);
-    let message = refused(bench.run("fill", config(), (&a, STEP)));
-    assert!(message.contains("No space left on device"), "{message}");
-    disk.with(|state| state.refuses = None);
-    // What was refused is tried again after a while.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    a.flush().unwrap();
-    // Each word is what it was, or what the kernel had written when it was stopped.
-    let found = disk.stored();
-    let mut filled = 0;
-    for (at, (found, before)) in found.iter().zip(&values).enumerate() {
-        let after = STEP + at as u32;
-        assert!(*found == *before || *found == after, "word {at} is {found:#x}");
-        filled += u64::from(*found == after);
-    }
-    assert!(filled > HELD / 2 * PAGE_WORDS, "{filled} words were written");
-    bench.must("fill", config(), (&a, STEP));
-    a.flush().unwrap();
-    let expected: Vec<u32> = (STEP..STEP + values.len() as u32).collect();
-    compare(&disk.stored(), &expected).unwrap();
+    each(8, |bench| {
+        let (values, disk, a) = on_disk(&bench, "full", words(7, 4 * HELD * PAGE_WORDS));
+        disk.with(|state| state.refuses = Some(libc::ENOSPC));
+        let config = || LaunchConfig::new(1, 64);
+        let message = refused(bench.run("fill", config(), (&a, STEP)));
+        assert!(message.contains("No space left on device"), "{message}");
+        disk.with(|state| state.refuses = None);
+        // What was refused is tried again after a while.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        a.flush().unwrap();
+        // Each word is what it was, or what the kernel had written when it was stopped.
+        let found = disk.stored();
+        let mut filled = 0;
+        for (at, (found, before)) in found.iter().zip(&values).enumerate() {
+            let after = STEP + at as u32;
+            assert!(*found == *before || *found == after, "word {at} is {found:#x}");
+            filled += u64::from(*found == after);
+        }
+        assert!(filled > HELD / 2 * PAGE_WORDS, "{filled} words were written");
+        bench.must("fill", config(), (&a, STEP));
+        a.flush().unwrap();
+        let expected: Vec<u32> = (STEP..STEP + values.len() as u32).collect();
+        compare(&disk.stored(), &expected).unwrap();
+    });
 }
 
 #[test]
 fn what_a_flush_stored_outlives_a_loss_of_power() {
-    let bench = bench(8);
-    let values = words(8, 3 * HELD * PAGE_WORDS);
-    let disk = Disk::of(&values);
-    let a = bench.vm.region::<u32>().map_storage("disk", disk.clone()).unwrap();
-    for times in 1..4 {
+    each(8, |bench| {
+        let values = words(8, 3 * HELD * PAGE_WORDS);
+        let disk = Disk::of(&values);
+        let a = bench.vm.region::<u32>().map_storage("disk", disk.clone()).unwrap();
+        for times in 1..4 {
+            bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
+            a.flush().unwrap();
+            compare(&disk.stored(), &stepped(&values, times)).unwrap();
+        }
+        // What comes after it is not promised, and does not undo it: `read_then_write` adds, so each word is one of two.
         bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
-        a.flush().unwrap();
-        compare(&disk.stored(), &stepped(&values, times)).unwrap();
-    }
-    // What comes after it is not promised, and does not undo it: `read_then_write` adds, so each word is one of two.
-    bench.must("read_then_write", LaunchConfig::new(2, 64), (&a, STEP));
-    let (third, fourth) = (stepped(&values, 3), stepped(&values, 4));
-    let stored = disk.stored();
-    assert!(
-        stored
-            .iter()
-            .zip(third.iter().zip(&fourth))
-            .all(|(found, (a, b))| found == a || found == b)
-    );
+        let (third, fourth) = (stepped(&values, 3), stepped(&values, 4));
+        let stored = disk.stored();
+        assert!(
+            stored
+                .iter()
+                .zip(third.iter().zip(&fourth))
+                .all(|(found, (a, b))| found == a || found == b)
+        );
+    });
 }
 
 #[test]
 fn a_file_that_is_made_shorter_is_an_error_and_no_signal() {
-    let bench = bench(8);
-    let values = words(9, 3 * HELD * PAGE_WORDS);
-    let file = file_of(&values);
-    let a = bench.vm.region::<u32>().name("cut").map_file_mut(file.path()).unwrap();
-    file.as_file().set_len(HELD * PAGE).unwrap();
-    let sink = bench.vm.buffer::<u64>(1).unwrap();
-    let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
-    assert!(
-        message.contains("`cut`") && message.contains("when it was opened"),
-        "{message}"
-    );
-    a.write(0, &[7]).unwrap();
-    let message = refused(a.flush());
-    assert!(message.contains("when it was opened"), "{message}");
-    file.as_file().set_len(4 * values.len() as u64).unwrap();
-    a.flush().unwrap();
-    assert_eq!(std::fs::read(file.path()).unwrap()[..4], 7u32.to_ne_bytes());
+    each(8, |bench| {
+        let values = words(9, 3 * HELD * PAGE_WORDS);
+        let file = file_of(&values);
+        let a = bench.vm.region::<u32>().name("cut").map_file_mut(file.path()).unwrap();
+        file.as_file().set_len(HELD * PAGE).unwrap();
+        let sink = bench.vm.buffer::<u64>(1).unwrap();
+        let message = refused(bench.run("sum", LaunchConfig::new(2, 64), (&a, &sink)));
+        assert!(
+            message.contains("`cut`") && message.contains("when it was opened"),
+            "{message}"
+        );
+        a.write(0, &[7]).unwrap();
+        let message = refused(a.flush());
+        assert!(message.contains("when it was opened"), "{message}");
+        file.as_file().set_len(4 * values.len() as u64).unwrap();
+        a.flush().unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap()[..4], 7u32.to_ne_bytes());
+    });
 }
 
 /// Runs of a seed repeat, although a disk answers when it likes.
@@ -313,4 +330,8 @@ fn what_does_not_go_together_is_refused() {
     region().map_storage("disk", disk.clone()).unwrap();
     refused(region().replicas(2).map_storage("disk", disk));
     refused(region().map_storage("empty", Disk::of(&[])));
+    assert_ne!(bench.vm.file_engine(), None);
+    assert_eq!(mapped.vm.file_engine(), None);
+    let message = refused(simulated_soft(4).file_memory_on_gpu(1 << 50).build());
+    assert!(message.contains("of its memory before files"), "{message}");
 }

@@ -170,8 +170,8 @@ pub struct gpuvm_vm_options {
     pub timeline_ring_events: u64,
     /// With `timeline`: one of so many faults, evictions and so on is noted. 0: 64. 1: all.
     pub timeline_one_in: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: `file_memory` is the GPU's own, which blocks of files reach past the host's memory by GPUDirect Storage. 0: it is the host's.
+    pub file_memory_on_gpu: u32,
 }
 
 impl Growing for gpuvm_vm_options {
@@ -227,7 +227,15 @@ impl gpuvm_vm_options {
         let builder = unless_zero(builder, self.frame_capacity, VmBuilder::frame_capacity);
         let builder = unless_zero(builder, self.frame_minimum, VmBuilder::frame_minimum);
         let builder = unless_zero(builder, self.frames_leave_free, VmBuilder::frames_leave_free);
-        let builder = unless_zero(builder, self.file_memory, VmBuilder::file_memory);
+        let before_files = match self.file_memory_on_gpu {
+            0 => VmBuilder::file_memory,
+            1 if self.file_memory > 0 => VmBuilder::file_memory_on_gpu,
+            other => {
+                let reason = "1 is with file_memory, and it may be 0 or 1";
+                return Err(Failure::value("file_memory_on_gpu", other, reason));
+            }
+        };
+        let builder = unless_zero(builder, self.file_memory, before_files);
         let builder = unless_zero(builder, self.page_size, VmBuilder::page_size);
         let builder = unless_zero(builder, self.regions_max, VmBuilder::regions_max);
         let builder = builder
@@ -325,7 +333,6 @@ impl gpuvm_vm_options {
     }
 
     fn timeline(&self) -> Result<Option<Timeline>> {
-        raw::unused("reserved", self.reserved)?;
         let numbers = [
             ("timeline_file_bytes", self.timeline_file_bytes),
             ("timeline_ring_events", self.timeline_ring_events),

@@ -261,10 +261,10 @@ static void a_timeline(void) {
     options.timeline_ring_events = 1 << 30;
     REFUSED(GPUVM_CODE_INVALID_VALUE, "2^24 events", gpuvm_vm_new(&options, &vm));
     options.timeline_ring_events = 1 << 20;
-    options.reserved = 1;
-    REFUSED(GPUVM_CODE_INVALID_VALUE, "`reserved` is 1", gpuvm_vm_new(&options, &vm));
+    options.file_memory_on_gpu = 1;
+    REFUSED(GPUVM_CODE_INVALID_VALUE, "file_memory_on_gpu", gpuvm_vm_new(&options, &vm));
     HOLDS(vm.id == 0);
-    options.reserved = 0;
+    options.file_memory_on_gpu = 0;
     OK(gpuvm_vm_new(&options, &vm));
     gpuvm_region region;
     OK(gpuvm_region_zeroed(vm, NULL, gpuvm_number(GPUVM_TYPE_U32), COUNT, &region));

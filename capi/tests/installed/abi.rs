@@ -96,7 +96,7 @@ fn shapes() -> Vec<Shape> {
             queue_depth, host_homes, soft_engines, flush_reads, collapsed_completions, tenancy, tenancy_minimum,
             tenancy_limit, tenancy_priority, sim_workers, tenancy_folder, sim_memory, sim_seed, sim_shared_as,
             sim_seeded, sim_lanes, sim_neighbours, sim_waits_for_room, sim_precompiled, sim_precompile_into, rdma,
-            timeline, timeline_file_bytes, timeline_ring_events, timeline_one_in, reserved
+            timeline, timeline_file_bytes, timeline_ring_events, timeline_one_in, file_memory_on_gpu
         }
         element::gpuvm_element as gpuvm_element { kind, align, bytes, name }
         region::gpuvm_region_options as gpuvm_region_options {

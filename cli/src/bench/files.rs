@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gpuvm::{Buffer, LaunchConfig, Module};
+use tempfile::TempPath;
 
 use crate::args::{MachineArgs, parse_bytes};
 use crate::bench::args::OutputArgs;
@@ -21,7 +22,7 @@ pub struct FilesArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
 
-    /// Where the file is, which has no name and goes with the run: on the disk that is to be measured, with room for --data.
+    /// Where the file is, which goes with the run: on the disk that is to be measured, with room for --data.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub dir: PathBuf,
 
@@ -33,13 +34,22 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
     pub file_memory: u64,
 
+    /// That memory is the GPU's own: blocks come there past the host's memory by GPUDirect Storage. The file has a name then, which stays in
+    /// --dir if the run is ended by a signal.
+    #[arg(long)]
+    pub file_memory_on_gpu: bool,
+
     /// Page sizes.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
     pub page_size: Vec<u64>,
 
-    /// Pages that are asked for at a time: lanes of the kernel, which have one each, and bare reads. A multiple of 32.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=65536))]
+    /// Pages that are asked for at a time: lanes of the kernel, which ask for one each, and bare reads. Rounded up to a multiple of --block-lanes.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub depth: u32,
+
+    /// Lanes of a block. Lanes of one warp of a GPU go on together, so each waits for the slowest: fewer lanes a block keep more requests under way, by more warps.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub block_lanes: u32,
 
     /// Pages that are read in one run. Without it: all of them, 65536 at most.
     #[arg(long, value_name = "N")]
@@ -50,16 +60,17 @@ pub struct FilesArgs {
     pub output: OutputArgs,
 }
 
-const SOURCE: &str = include_str!("faults.cu");
-const KERNEL: &str = "touch_lanes";
+const SOURCE: &str = include_str!("files.cu");
+const KERNEL: &str = "read_next";
 /// Pages that a run reads at most unless it is said.
 const PAGES_USUAL: u64 = 65536;
 
 /// Measures.
 pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
-    let file = made(&args.dir, args.data)?;
-    // The file has no name, so that nothing of it stays however the run ends: this is its path as long as it is open.
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let (file, name) = made(&args.dir, args.data, args.file_memory_on_gpu)?;
+    // A file without a name leaves nothing behind, however the run ends: this is its path as long as it is open.
+    let unnamed = || PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let path = name.as_ref().map_or_else(unnamed, |name| name.to_path_buf());
     let mut report = None;
     for &page_bytes in &args.page_size {
         let bench = Bench::new(args, &path, page_bytes)?;
@@ -71,13 +82,20 @@ pub fn measure(args: &FilesArgs) -> Result<Report, CliError> {
     report.ok_or_else(|| CliError::Options("name a page size".to_owned()))
 }
 
-/// A file without a name that holds the pattern.
-fn made(dir: &Path, bytes: u64) -> Result<File, CliError> {
+/// A file that holds the pattern, without a name unless one is needed.
+fn made(dir: &Path, bytes: u64, named: bool) -> Result<(File, Option<TempPath>), CliError> {
     let failed = |source| CliError::Output {
         path: dir.to_owned(),
         source,
     };
-    let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
+    let (mut file, name) = match named {
+        // cuFile takes no file without a name.
+        true => {
+            let (file, name) = tempfile::NamedTempFile::new_in(dir).map_err(failed)?.into_parts();
+            (file, Some(name))
+        }
+        false => (tempfile::tempfile_in(dir).map_err(failed)?, None),
+    };
     let part = 1 << 20;
     let mut words = vec![0u64; part];
     let mut first = 0;
@@ -91,7 +109,7 @@ fn made(dir: &Path, bytes: u64) -> Result<File, CliError> {
         first += part as u64;
     }
     file.sync_all().map_err(failed)?;
-    Ok(file)
+    Ok((file, name))
 }
 
 struct Bench<'a> {
@@ -121,13 +139,16 @@ impl<'a> Bench<'a> {
         let builder = args
             .machine
             .builder(page_bytes, None)?
-            .frame_memory(frames * page_bytes)
-            .file_memory(args.file_memory);
+            .frame_memory(frames * page_bytes);
+        let builder = match args.file_memory_on_gpu {
+            true => builder.file_memory_on_gpu(args.file_memory),
+            false => builder.file_memory(args.file_memory),
+        };
         let machine = Machine::of(builder, page_bytes)?;
         Ok(Self {
             args,
             path,
-            module: machine.compile("bench/faults.cu", SOURCE, &[KERNEL])?,
+            module: machine.compile("bench/files.cu", SOURCE, &[KERNEL])?,
             tally: Tally::new(&machine)?,
             machine,
             page_bytes,
@@ -150,13 +171,12 @@ impl<'a> Bench<'a> {
 
     fn row(&self, name: &str, order: &[u32]) -> Result<Row, CliError> {
         let order_there = self.machine.upload(order)?;
-        let rounds = self.machine.upload(&vec![0u32; self.pages as usize])?;
         let (mut rates, mut bare) = (Vec::new(), Vec::new());
         let (mut reads, mut bytes) = (0.0, 0.0);
         // By turns, since the disk is shared with others.
         for _ in 0..self.args.output.repeat {
             let before = self.machine.vm.file_stats().unwrap_or_default();
-            rates.push(self.touched as f64 / self.run(&order_there, &rounds)? / 1e6);
+            rates.push(self.touched as f64 / self.run(&order_there)? / 1e6);
             let after = self.machine.vm.file_stats().unwrap_or_default();
             reads = (after.reads - before.reads) as f64;
             bytes = (after.read_bytes - before.read_bytes) as f64;
@@ -166,9 +186,10 @@ impl<'a> Bench<'a> {
         Ok(Row::new("files", Unit::MegaPages, rates)
             .with("page", size(self.page_bytes))
             .with("data", size(self.args.data))
-            .with("memory", size(self.args.file_memory))
+            .with("memory", self.memory())
             .with("order", name)
             .with("depth", self.args.depth)
+            .with("block lanes", self.args.block_lanes)
             .with("touched", self.touched)
             .and("GB/s", figure * self.page_bytes as f64 / 1e3)
             .and("reads", reads)
@@ -178,6 +199,17 @@ impl<'a> Bench<'a> {
             )
             .ceiling("bare io_uring", &Runs(bare))
             .verified(self.touched, "pages"))
+    }
+
+    /// The memory before the file, and what reads into it.
+    fn memory(&self) -> String {
+        let place = if self.args.file_memory_on_gpu {
+            " of the GPU's"
+        } else {
+            ""
+        };
+        let engine = self.machine.vm.file_engine().unwrap_or_default();
+        format!("{}{place} by {engine}", size(self.args.file_memory))
     }
 
     /// Reads the pages by nothing but io_uring; the seconds that it took.
@@ -209,21 +241,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Reads the pages once, cold; the seconds that it took.
-    fn run(&self, order: &Buffer<u32>, rounds: &Buffer<u32>) -> Result<f64, CliError> {
+    fn run(&self, order: &Buffer<u32>) -> Result<f64, CliError> {
         // Made anew, so that neither frames nor the memory before the file hold any page of it.
         let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
         let region = region.map_err(CliError::Bench)?;
         let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
-        let config = LaunchConfig::new(self.args.depth / 32, 32);
-        let args = (
-            &region,
-            order,
-            self.touched,
-            self.machine.page_words,
-            rounds,
-            0u32,
-            self.tally.arg(),
-        );
+        let config = LaunchConfig::new(self.args.depth.div_ceil(self.args.block_lanes), self.args.block_lanes);
+        let args = (&region, order, self.touched, self.machine.page_words, self.tally.arg());
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
         region.close().map_err(CliError::Bench)?;
         Ok(seconds)

@@ -4,7 +4,7 @@ use crate::doctor::finding::{Check, Finding, FindingState};
 use crate::doctor::view::View;
 
 /// The library by which GPUDirect Storage is reached.
-pub const CUFILE: &str = "libcufile.so.0";
+pub const CUFILE: &str = gpuvm_gpu::cuda::cufile::LIBRARY;
 
 /// All of them.
 pub fn checks(view: &View) -> Vec<Finding> {
@@ -29,11 +29,21 @@ fn storage(view: &View) -> Finding {
     let check = Check {
         id: "gpudirect_storage",
         title: "GPUDirect Storage",
-        why: "cuFile brings blocks of files into GPU memory past the host's; gpuvm does not use it: file pages come by way of host memory",
+        why: "cuFile brings blocks of files into GPU memory past the host's (file_memory_on_gpu); else they come by way of host memory (file_memory)",
     };
-    let found = match &view.probed.cufile {
-        None => format!("{CUFILE} is not there"),
-        Some(file) => format!("{} is there", file.display()),
+    let Some(file) = &view.probed.cufile else {
+        return check
+            .is(FindingState::Unneeded, format!("{CUFILE} is not there"))
+            .mend("it comes with the CUDA toolkit (package libcufile)");
     };
-    check.is(FindingState::Unneeded, format!("{found}; nothing here uses it"))
+    let found = format!("{} is there", file.display());
+    match view.probed.nvidia_fs {
+        true => check.is(FindingState::Ok, format!("{found}, and so is nvidia-fs")),
+        false => check
+            .is(
+                FindingState::Limited,
+                format!("{found}, and the kernel's module nvidia-fs is not: cuFile goes by way of host memory, where file_memory is faster"),
+            )
+            .mend("load the module nvidia-fs (package nvidia-fs, NVIDIA's open kernel modules), for files on NVMe disks with ext4 or XFS"),
+    }
 }

@@ -175,8 +175,9 @@ fn io_uring_is_a_right_that_processes_may_lack() {
     assert_eq!(finding.state, FindingState::Limited);
     assert!(finding.found.contains("not permitted") && finding.found.contains("threads"));
     fixture.probed.cufile = Some("/usr/lib/libcufile.so.0".into());
-    let report = fixture.report();
-    assert_eq!(of(&report, "gpudirect_storage").state, FindingState::Unneeded);
+    assert_eq!(of(&fixture.report(), "gpudirect_storage").state, FindingState::Limited);
+    fixture.probed.nvidia_fs = true;
+    assert_eq!(of(&fixture.report(), "gpudirect_storage").state, FindingState::Ok);
 }
 
 #[test]

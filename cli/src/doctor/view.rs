@@ -62,6 +62,8 @@ pub struct Probed {
     pub io_uring: Result<(), String>,
     /// [`CUFILE`], where it is.
     pub cufile: Option<PathBuf>,
+    /// The kernel's module for it is loaded.
+    pub nvidia_fs: bool,
 }
 
 impl Probed {
@@ -76,7 +78,8 @@ impl Probed {
             compiler: sim::compiler_version().map_err(|error| with_causes(&error)),
             libraries: VERBS_LIBRARIES.map(|name| (name, loadable(name))).into(),
             io_uring: gpuvm_files::try_io_uring().map_err(|error| error.to_string()),
-            cufile: loadable(CUFILE),
+            cufile: loadable(CUFILE).or_else(cuda::cufile::library_file),
+            nvidia_fs: Path::new(cuda::cufile::MODULE).exists(),
         }
     }
 }

@@ -10,7 +10,11 @@ impl Slots {
     pub fn expect(&mut self, file: &Arc<Opened>, span: Range<u64>) -> bool {
         for block in self.blocks(&span) {
             let key = (file.id, block);
-            if self.places.contains_key(&key) || self.failed.contains_key(&key) {
+            if let Some(&slot) = self.places.get(&key) {
+                self.note_asked(file, slot);
+                continue;
+            }
+            if self.failed.contains_key(&key) {
                 continue;
             }
             if self.ahead >= self.slots.len() / 2 {
@@ -19,12 +23,27 @@ impl Slots {
             let Some(slot) = self.take_slot(false) else {
                 return false;
             };
-            self.load(file, key, slot);
+            self.load_asked(file, key, slot);
         }
         true
     }
 
-    pub(super) fn load(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
+    /// Takes note of the first request for a block that was read ahead.
+    pub(super) fn note_asked(&mut self, file: &Arc<Opened>, slot: u32) {
+        let slot = &mut self.slots[slot as usize];
+        if std::mem::take(&mut slot.unasked) {
+            self.first_asked.push((Arc::downgrade(file), slot.key.1));
+        }
+    }
+
+    /// Begins to load a block that somebody asks for.
+    pub(super) fn load_asked(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
+        // Streams learn of requests when these come: many ask at a time, and what is read ahead has to be ahead of all of them.
+        self.first_asked.push((Arc::downgrade(file), key.1));
+        self.load(file, key, slot);
+    }
+
+    fn load(&mut self, file: &Arc<Opened>, key: Key, slot: u32) {
         self.loads += 1;
         self.ahead += 1;
         let wanted_until = self.loads + self.slots.len() as u64;
@@ -127,6 +146,7 @@ impl Slots {
     pub(super) fn read_ahead(&mut self) {
         let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
         for (file, block) in std::mem::take(&mut self.first_asked) {
+            let Some(file) = file.upgrade() else { continue };
             let end = file.length.div_ceil(self.memory.block);
             for block in self.streams.note(file.id, block, window) {
                 let key = (file.id, block);
@@ -139,6 +159,7 @@ impl Slots {
                 }
                 let Some(slot) = self.take_slot(false) else { break };
                 self.load(&file, key, slot);
+                self.slots[slot as usize].unasked = true;
             }
         }
     }

@@ -19,11 +19,13 @@ mod compile;
 mod copier;
 mod copy;
 mod core;
+pub mod cufile;
 mod device;
 mod driver;
 mod elf;
 mod engine;
 mod facts;
+mod folders;
 mod host;
 mod image;
 mod includes;
@@ -65,7 +67,8 @@ use self::places::Places;
 use self::stops::{Courier, LATE};
 use self::stream::CudaStream;
 use crate::api::{
-    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, Gpu, MemoryLeft, Module, Piece, Source, Stream,
+    AddressSpace, Capabilities, CompileOptions, Copier, DmaBuf, FileAccess, Gpu, MemoryLeft, Module, Piece, Source,
+    Stream,
 };
 use crate::error::GpuError;
 use crate::memory::{DeviceMemory, HostMemory, HostRegistration};
@@ -296,6 +299,11 @@ impl Gpu for CudaGpu {
 
     fn copier(&self) -> Result<Arc<dyn Copier>, GpuError> {
         Ok(Arc::new(StreamCopier::new(&self.core, &self.places)?))
+    }
+
+    fn file_access(&self, memory: &DeviceMemory) -> Result<Arc<dyn FileAccess>, GpuError> {
+        let scratch = self.places.device.allocate(cufile::SCRATCH_BYTES, 4096)?;
+        Ok(Arc::new(cufile::CuFile::new(&self.core, memory, scratch)?))
     }
 
     fn copier_of(&self, ordinal: u32) -> Result<Arc<dyn Copier>, GpuError> {

@@ -13,9 +13,6 @@ use crate::error::GpuError;
 /// loaded is found by its name afterwards.
 pub(crate) fn preload() {
     let asked = env::var_os("GPUVM_NVRTC").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cuda_home = env::var_os("CUDA_HOME")
-        .or_else(|| env::var_os("CUDA_PATH"))
-        .map(PathBuf::from);
     // SAFETY: it asks whether the loader finds it by itself; nothing is closed.
     let plain = asked.is_none() && unsafe { cudarc::nvrtc::sys::is_culib_present() };
     if plain {
@@ -23,11 +20,7 @@ pub(crate) fn preload() {
     }
     let folders = match asked {
         Some(asked) => vec![asked],
-        None => cuda_home
-            .into_iter()
-            .chain([PathBuf::from("/usr/local/cuda")])
-            .map(|home| home.join("lib64"))
-            .collect(),
+        None => super::folders::cuda_libraries(),
     };
     for folder in folders {
         let files = match folder.is_dir() {

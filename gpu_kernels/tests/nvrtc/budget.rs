@@ -9,12 +9,14 @@
 //! and before stores could go to its home.
 
 mod files;
+mod simulated;
 mod timeline;
 
 use std::fmt;
 
 use files::TESTS_ALONE;
-pub use files::{ALL, BORROWING, FILES, GUARDED, SIMULATED_ALONE};
+pub use files::{ALL, BORROWING, FILES, GUARDED};
+pub use simulated::SIMULATED_ALONE;
 pub use timeline::TIMELINE;
 
 /// A file, compiled once a form and compute capability.

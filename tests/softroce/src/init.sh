@@ -30,6 +30,8 @@ $b mount -t sysfs sys sys
 $b mount -t devtmpfs dev dev
 $b mount -t tmpfs -o mode=755 run run
 $b mkdir -p dev/shm dev/pts dev/hugepages
+# Shells open the pipes of <( ) there.
+$b ln -s /proc/self/fd dev/fd
 $b mount -t tmpfs -o mode=1777,size=75% shm dev/shm
 $b mount -t devpts devpts dev/pts
 $b mount -t hugetlbfs hugepages dev/hugepages

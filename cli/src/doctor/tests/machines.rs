@@ -39,6 +39,7 @@ impl Fixture {
                 libraries: VERBS_LIBRARIES.map(|name| (name, None)).into(),
                 io_uring: Err("Operation not permitted (os error 1)".into()),
                 cufile: None,
+                nvidia_fs: false,
             },
         }
     }

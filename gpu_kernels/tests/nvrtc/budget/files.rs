@@ -2,16 +2,6 @@
 
 use super::{File, Kernel, capped, guarded, paged, plain};
 
-/// Files whose kernels run on the simulated GPU alone: compiled once, which shows that they are CUDA.
-pub const SIMULATED_ALONE: &[&str] = &[
-    "simulate/kernels/broadcast.cu",
-    "simulate/kernels/mirror.cu",
-    "simulate/kernels/spans.cu",
-    "simulate/kernels/sweeps.cu",
-    "simulate/kernels/victims.cu",
-    "simulate/kernels/words.cu",
-];
-
 /// Files of tests that are compiled for one architecture.
 pub(super) const TESTS_ALONE: &[&str] = &[
     "tests/kernels/broadcast.cu",
@@ -326,6 +316,11 @@ pub const FILES: &[File] = &[
             paged("touch_spans<true>", 184, 192),
             paged("touch_lanes", 208, 192),
         ],
+    },
+    File {
+        path: "cli/src/bench/files.cu",
+        defines: &[],
+        kernels: &[paged("read_next", 208, 192)],
     },
     // Bounded to 2 blocks of 256 threads. Never over queue pairs: only lanes reach a neighbour GPU.
     File {

@@ -15,6 +15,7 @@ mod node;
 mod perftest;
 mod programs;
 mod ranks;
+mod ranks_apart;
 mod speed;
 mod start;
 
@@ -129,6 +130,12 @@ fn programs() -> Vec<Scenario> {
             what: "ranks of MPI share regions at a memory node on another machine; one that is killed ends its job, and the next one has room",
             limit: minutes(6),
             run: Run::Two(ranks::at_a_node),
+        },
+        Scenario {
+            name: "ranks_on_two_machines",
+            what: "ranks of MPI on two machines page from one memory node; a rank that is killed, or a machine without power, ends their job in time",
+            limit: minutes(8),
+            run: Run::Two(ranks_apart::on_two_machines),
         },
     ]
 }

@@ -84,7 +84,7 @@ fn named(programs: &'static [PathBuf], name: &str, stem: impl Fn(&str) -> &str) 
 }
 
 /// Where programs keep compiled kernels, the same on every machine.
-fn cache() -> Option<PathBuf> {
+pub(super) fn cache() -> Option<PathBuf> {
     let variable = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())

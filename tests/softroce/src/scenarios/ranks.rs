@@ -14,19 +14,19 @@ use crate::job::{Job, Output};
 use crate::machine::Machine;
 
 /// How long a job may take that ends by itself: MPI starts slowly on emulated processors.
-const JOB: Duration = Duration::from_secs(120);
+pub(super) const JOB: Duration = Duration::from_secs(120);
 
 /// From the end of a rank to the end of its job; the promise.
-const NOTICED: Duration = Duration::from_secs(10);
+pub(super) const NOTICED: Duration = Duration::from_secs(10);
 
 /// Memory of the node: enough for one job, and not for two, which is tried.
-const NODE: &str = "--memory 3MiB";
+pub(super) const NODE: &str = "--memory 3MiB";
 
 /// A graph whose rows and neighbours are 1.8 MiB.
-const GRAPH: &str = "kron:14";
+pub(super) const GRAPH: &str = "kron:14";
 
 /// The program with MPI. Builds without it make one of the same name, so this is a copy.
-fn program() -> Result<&'static Path, Error> {
+pub(super) fn program() -> Result<&'static Path, Error> {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     if let Some(copy) = COPY.get() {
         return Ok(copy);
@@ -37,7 +37,10 @@ fn program() -> Result<&'static Path, Error> {
     let found = built(&[&["build", "--release", "--workspace"], &features[..]].concat())?;
     let folder = beside.with_file_name("softroce-mpi");
     let copy = folder.join("gpuvm-mpi");
-    let copied = fs::create_dir_all(&folder).and_then(|()| fs::copy(&found[0], &copy));
+    // Scripts look for both in one folder.
+    let copied = fs::create_dir_all(&folder)
+        .and_then(|()| fs::copy(&found[0], &copy))
+        .and_then(|_| fs::copy(beside, folder.join("gpuvm")));
     copied.map_err(|error| Error::Check(format!("{} cannot be written: {error}", copy.display())))?;
     Ok(COPY.get_or_init(|| copy))
 }
@@ -127,7 +130,7 @@ fn lost(client: &Machine, at: &str, rank: u32, other: &str) -> Result<(), Error>
 }
 
 /// Ends the node.
-fn finished(node: Job) -> Result<(), Error> {
+pub(super) fn finished(node: Job) -> Result<(), Error> {
     node.terminate()?;
     let said = node.wait(SHORT)?.success()?.text();
     check(said.contains("clients so far"), || {
