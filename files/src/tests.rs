@@ -221,6 +221,7 @@ fn a_writer_has_an_absent_block_for_itself() {
 /// `GPUVM_REQUIRE_IO_URING=1`: io_uring and O_DIRECT have to be there.
 fn required() -> bool {
     std::env::var_os("GPUVM_REQUIRE_IO_URING").is_some()
+}
 
 /// Many ask at a time, each for the next block: what is read ahead is ahead of all of them.
 #[test]

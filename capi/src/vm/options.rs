@@ -231,7 +231,7 @@ impl gpuvm_vm_options {
             0 => VmBuilder::file_memory,
             1 if self.file_memory > 0 => VmBuilder::file_memory_on_gpu,
             other => {
-                let reason = "1 is with file_memory, and it may be 0 or 1";
+                let reason = "it may be 0, or 1 beside file_memory, which says how many bytes";
                 return Err(Failure::value("file_memory_on_gpu", other, reason));
             }
         };

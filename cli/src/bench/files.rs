@@ -43,7 +43,7 @@ pub struct FilesArgs {
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4KiB,64KiB", value_parser = parse_bytes)]
     pub page_size: Vec<u64>,
 
-    /// Pages that are asked for at a time: lanes of the kernel, which ask for one each, and bare reads. Rounded up to a multiple of --block-lanes.
+    /// Pages that are asked for at a time: lanes of the kernel, which ask for one each, and bare reads. Rounded up to a multiple of --block-lanes, for both.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub depth: u32,
 
@@ -122,6 +122,8 @@ struct Bench<'a> {
     pages: u64,
     /// Pages of one run.
     touched: u64,
+    /// Pages that are asked for at a time, by lanes and by bare reads alike.
+    depth: u32,
 }
 
 impl<'a> Bench<'a> {
@@ -135,7 +137,8 @@ impl<'a> Bench<'a> {
             )));
         }
         // Frames for what is asked for at a time, and some that are kept free.
-        let frames = 4 * u64::from(args.depth);
+        let depth = args.depth.next_multiple_of(args.block_lanes);
+        let frames = 4 * u64::from(depth);
         let builder = args
             .machine
             .builder(page_bytes, None)?
@@ -154,6 +157,7 @@ impl<'a> Bench<'a> {
             page_bytes,
             pages,
             touched,
+            depth,
         })
     }
 
@@ -188,7 +192,7 @@ impl<'a> Bench<'a> {
             .with("data", size(self.args.data))
             .with("memory", self.memory())
             .with("order", name)
-            .with("depth", self.args.depth)
+            .with("depth", self.depth)
             .with("block lanes", self.args.block_lanes)
             .with("touched", self.touched)
             .and("GB/s", figure * self.page_bytes as f64 / 1e3)
@@ -220,7 +224,7 @@ impl<'a> Bench<'a> {
             self.path,
             &offsets,
             self.page_bytes as u32,
-            self.args.depth,
+            self.depth,
             |place, page| {
                 let (words, _) = page.as_chunks::<8>();
                 wrong += u64::from(u64::from_ne_bytes(words[0]) != pattern(offsets[place] / 8));
@@ -246,7 +250,7 @@ impl<'a> Bench<'a> {
         let region = self.machine.vm.region::<u64>().name("file").map_file(self.path);
         let region = region.map_err(CliError::Bench)?;
         let kernel = self.module.kernel(KERNEL).map_err(CliError::Bench)?;
-        let config = LaunchConfig::new(self.args.depth.div_ceil(self.args.block_lanes), self.args.block_lanes);
+        let config = LaunchConfig::new(self.depth / self.args.block_lanes, self.args.block_lanes);
         let args = (&region, order, self.touched, self.machine.page_words, self.tally.arg());
         let (seconds, _) = self.tally.run(&kernel, config, args, self.touched)?;
         region.close().map_err(CliError::Bench)?;
