@@ -60,6 +60,20 @@ def test_a_file_is_mapped(vm, kernels, tmp_path):
     assert np.fromfile(path, np.float32)[5_999] == 2 * 5_999
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_file_larger_than_the_memory_before_it(tmp_path, on_gpu):
+    path = tmp_path / "data"
+    words = np.arange(3 * 256 * 1024 // 4, dtype=np.uint32)
+    words.tofile(path)
+    with gpuvm.Vm("64KiB", gpu="simulated", file_memory="256KiB", file_memory_on_gpu=on_gpu) as vm:
+        array = vm.map_file(path, np.uint32, read_only=False)
+        assert (array.numpy() == words).all()
+        array[70_000] = 7
+        array.flush()
+    words[70_000] = 7
+    assert (np.fromfile(path, np.uint32) == words).all()
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (1023,), (4096,), (7, 0, 3), (37, 61), (3, 5, 129)])
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "i8", "c8", "?", "f2"])
 def test_any_shape_comes_back(vm, numbers, shape, dtype):

@@ -250,6 +250,7 @@ def test_settings_that_cannot_be():
         ({"gpu": "simulated", "timeline": 5}, "timeline is 5: expected a text"),
         ({"gpu": "simulated", "timeline": "t.json", "timeline_one_in": 0}, "timeline_one_in is 0"),
         ({"gpu": "simulated", "timeline_one_in": 2}, "name its file by timeline="),
+        ({"gpu": "simulated", "file_memory_on_gpu": True}, "say how much by file_memory="),
     ]:
         with refused((errors.SettingError, errors.UnavailableError), text):
             gpuvm.Vm(**settings)

@@ -57,8 +57,8 @@ struct Library {
 
 /// Where the library is, if it is: the loader's own name for it, or a file of CUDA's folders.
 pub fn library_file() -> Option<PathBuf> {
-    let files = folders::cuda_libraries().into_iter().map(|folder| folder.join(LIBRARY));
-    files.into_iter().find(|file| file.is_file())
+    let mut files = folders::cuda_libraries().into_iter().map(|folder| folder.join(LIBRARY));
+    files.find(|file| file.is_file())
 }
 
 impl Library {
