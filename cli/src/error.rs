@@ -212,8 +212,8 @@ pub enum CliError {
         /// Which.
         names: String,
     },
-    /// The file of distances could not be written.
-    #[error("cannot write the distances to {}", path.display())]
+    /// A file could not be written.
+    #[error("cannot write to {}", path.display())]
     Output {
         /// The file.
         path: PathBuf,

@@ -262,11 +262,19 @@ impl File {
             return Ok(());
         }
         self.opened.check()?;
-        let mut pause = Pause::default();
+        let (mut pause, mut failed_once) = (Pause::default(), false);
         self.tier.retry_writes(&self.opened);
-        while !self.tier.write_some_of(&self.opened)? {
-            if !self.tier.poll() {
-                pause.once();
+        loop {
+            match self.tier.write_some_of(&self.opened) {
+                Ok(true) => break,
+                Ok(false) if self.tier.poll() => {}
+                Ok(false) => pause.once(),
+                // Of a write that had begun before this call, maybe, and whose cause is mended.
+                Err(_) if !failed_once => {
+                    failed_once = true;
+                    self.tier.retry_writes(&self.opened);
+                }
+                Err(failure) => return Err(failure),
             }
         }
         self.opened.storage.sync().map_err(|source| FileError::Sync {

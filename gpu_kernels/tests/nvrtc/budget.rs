@@ -8,15 +8,15 @@
 //! Where lanes copy pages themselves kernels took up to 16 registers less before a miss weighed what to do with its page,
 //! and before stores could go to its home.
 
+mod alone;
 mod files;
-mod simulated;
 mod timeline;
 
 use std::fmt;
 
-use files::TESTS_ALONE;
+pub use alone::SIMULATED_ALONE;
+use alone::TESTS_ALONE;
 pub use files::{ALL, BORROWING, FILES, GUARDED};
-pub use simulated::SIMULATED_ALONE;
 pub use timeline::TIMELINE;
 
 /// A file, compiled once a form and compute capability.

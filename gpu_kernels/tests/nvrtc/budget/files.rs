@@ -2,14 +2,6 @@
 
 use super::{File, Kernel, capped, guarded, paged, plain};
 
-/// Files of tests that are compiled for one architecture.
-pub(super) const TESTS_ALONE: &[&str] = &[
-    "tests/kernels/broadcast.cu",
-    "tests/kernels/elastic.cu",
-    "tests/kernels/faulty.cu",
-    "tests/kernels/holding.cu",
-];
-
 /// All files.
 pub const FILES: &[File] = &[
     File {
@@ -532,6 +524,11 @@ pub const FILES: &[File] = &[
         path: "simulate/kernels/victims.cu",
         defines: &[],
         kernels: &[paged("use_pages", 224, 240), plain("take_back", 64)],
+    },
+    File {
+        path: "tests/file_disks/src/versions.cu",
+        defines: &[],
+        kernels: &[paged("stamp", 224, 240), paged("verify", 224, 240)],
     },
     File {
         path: "simulate/kernels/words.cu",
