@@ -223,11 +223,11 @@ fn outputs_that_cannot_be_written_are_named_before_the_work() {
     // The graph does not exist either: the output is looked at first.
     let err = refusal(&[], "not_here --output no/folder/out.txt", 1);
     assert!(
-        err.starts_with("error: cannot write the distances to no/folder/out.txt\n  caused by: No such file"),
+        err.starts_with("error: cannot write to no/folder/out.txt\n  caused by: No such file"),
         "{err}"
     );
     let err = refusal(&[], "not_here --output .", 1);
-    assert!(err.starts_with("error: cannot write the distances to .\n"), "{err}");
+    assert!(err.starts_with("error: cannot write to .\n"), "{err}");
 }
 
 #[test]

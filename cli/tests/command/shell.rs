@@ -51,7 +51,7 @@ fn distances_are_not_written_to_an_output_that_is_closed() {
     let (status, _, err) = finish(shell("", "run bfs kron:6 --output /dev/stdout >&-"));
     assert_eq!(status, 1, "{err}");
     assert!(
-        err.starts_with("error: cannot write the distances to /dev/stdout\n  caused by: Bad file"),
+        err.starts_with("error: cannot write to /dev/stdout\n  caused by: Bad file"),
         "{err}"
     );
 }
