@@ -28,6 +28,8 @@ pub(crate) struct Span {
 pub(crate) struct Op {
     pub file: Arc<Opened>,
     pub write: bool,
+    /// A read that failed before: it is not repeated once more.
+    pub again: bool,
     /// Of the first byte, in the file.
     pub offset: u64,
     /// The blocks' slots, in the file's order.

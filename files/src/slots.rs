@@ -117,7 +117,7 @@ struct ToLoad {
     key: Key,
     slot: u32,
     file: Arc<Opened>,
-    /// A read of it with its neighbours failed.
+    /// A read of it failed before: it is read by itself.
     alone: bool,
 }
 
@@ -467,14 +467,15 @@ impl Slots {
         any
     }
 
-    /// Begins a read or write of neighbouring blocks.
-    fn begin(&mut self, file: Arc<Opened>, write: bool, run: &[(u64, u32)]) {
+    /// Begins a read or write of neighbouring blocks. `again`: a read that failed before.
+    fn begin(&mut self, file: Arc<Opened>, write: bool, again: bool, run: &[(u64, u32)]) {
         let span = |&(block, slot): &(u64, u32)| Span {
             address: self.address(slot),
             bytes: self.bytes_of(&file, block),
         };
         let op = Op {
             write,
+            again,
             offset: run[0].0 * self.memory.block,
             slots: run.iter().map(|(_, slot)| *slot).collect(),
             spans: run.iter().map(span).collect(),

@@ -137,6 +137,19 @@ fn a_block_that_cannot_be_read_harms_no_neighbour() {
 }
 
 #[test]
+fn a_read_that_fails_once_is_repeated_unseen() {
+    let (disk, tier, file) = on_disk(64, 16, Engine::Threads);
+    let mut out = [0; BLOCK as usize];
+    disk.fail_reads(1);
+    file.read(3 * BLOCK, &mut out).unwrap();
+    assert_eq!(tier.stats().loaded, 1);
+    disk.fail_reads(2);
+    let said = failure(file.read(9 * BLOCK, &mut out));
+    assert!(said.contains("cannot read 4096 bytes at 36864 of disk"), "{said}");
+    file.read(9 * BLOCK, &mut out).unwrap();
+}
+
+#[test]
 fn what_a_full_disk_does_not_take_stays_in_memory() {
     let (disk, tier, file) = on_disk(64, 1000, Engine::Threads);
     disk.refuse_writes(Some(libc::ENOSPC));

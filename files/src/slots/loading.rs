@@ -64,8 +64,9 @@ impl Slots {
     }
 
     pub(super) fn loaded(&mut self, op: Op, result: std::io::Result<u64>) {
-        if result.is_err() && op.slots.len() > 1 {
-            // One of them may be the cause.
+        if result.is_err() && !op.again {
+            // One of several blocks may be the cause; or none is: Linux tells a read by O_DIRECT, once, that the page cache could not write
+            // another part of the file before (`filemap_write_and_wait_range`).
             for slot in op.slots {
                 let key = self.slots[slot as usize].key;
                 self.to_load.push(ToLoad {
@@ -137,7 +138,7 @@ impl Slots {
             {
                 run.push((next.key.1, next.slot));
             }
-            self.begin(file, false, &run);
+            self.begin(file, false, alone, &run);
         }
         self.to_load.extend(rest);
     }

@@ -135,7 +135,7 @@ impl Slots {
             for (_, slot) in &run {
                 self.slots[*slot as usize].writing = true;
             }
-            self.begin(file, true, &run);
+            self.begin(file, true, false, &run);
         }
         self.dirtied.extend(rest);
     }

@@ -20,6 +20,8 @@ struct State {
     bad_block: Option<u64>,
     refuses_writes: Option<i32>,
     refuses_block: Option<u64>,
+    /// So many reads fail.
+    fails_reads: u32,
     refuses_syncs: bool,
     /// One in so many reads and writes fails by chance.
     fails_one_in: Option<(u32, ChaCha8Rng)>,
@@ -43,6 +45,11 @@ impl Disk {
 
     pub fn refuse_writes(&self, code: Option<i32>) {
         self.0.lock().refuses_writes = code;
+    }
+
+    /// The next reads fail, so many of them.
+    pub fn fail_reads(&self, count: u32) {
+        self.0.lock().fails_reads = count;
     }
 
     /// It takes no writes of a block.
@@ -105,6 +112,10 @@ impl Storage for Disk {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let state = &mut *self.0.lock();
         state.strike()?;
+        if state.fails_reads > 0 {
+            state.fails_reads -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let blocks = offset / 4096..(offset + out.len() as u64).div_ceil(4096);
         if state.bad_block.is_some_and(|bad| blocks.contains(&bad)) {
             return Err(io::Error::from_raw_os_error(libc::EIO));

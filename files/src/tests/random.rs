@@ -337,7 +337,7 @@ fn each_broken_rule_shows() {
         BROKEN.set(Some(rule));
         // A count that goes wrong is a sign as well.
         let outcome = |seed| std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("it panicked".into()));
-        let shown = (0..60).find_map(|seed| outcome(seed).err().map(|what| (seed, what)));
+        let shown = (0..300).find_map(|seed| outcome(seed).err().map(|what| (seed, what)));
         BROKEN.set(None);
         let (seed, what) = shown.unwrap_or_else(|| panic!("{rule:?} is broken, and nothing shows"));
         println!("{rule:?}: seed {seed}: {what}");
