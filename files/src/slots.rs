@@ -15,7 +15,7 @@
 //!    lets go of it.
 //! 4. A block that is acquired for writing while the file's write reads it is dirty still when that write has ended.
 //! 5. A block that is written whole without having been read is nobody else's before its release.
-//! 6. A block that could not be read is read again for the next request.
+//! 6. A block that could not be read is read again for the next request. Who waited for it is told; where nobody did, nobody is.
 
 mod loading;
 mod writing;
@@ -85,6 +85,8 @@ struct Slot {
     wanted_until: u64,
     /// Read ahead of a stream, and nobody has asked for it.
     unasked: bool,
+    /// A request waits for it, which is to be told should it fail.
+    waited_for: bool,
 }
 
 const EMPTY: Slot = Slot {
@@ -98,6 +100,7 @@ const EMPTY: Slot = Slot {
     blank: false,
     wanted_until: 0,
     unasked: false,
+    waited_for: false,
 };
 
 /// A file with dirty blocks, which is kept open for them.
@@ -244,12 +247,16 @@ impl Slots {
             }
             if let Some(&slot) = self.places.get(&key) {
                 self.note_asked(file, slot);
-                let slot = &self.slots[slot as usize];
+                let slot = &mut self.slots[slot as usize];
+                slot.waited_for |= slot.phase == Phase::Loading;
                 waits |= slot.phase == Phase::Loading || slot.blank && holds(Rule::BlankIsPrivate);
             } else if !self.is_whole(file, &span, block, how) {
                 waits = true;
                 match self.take_slot(true) {
-                    Some(slot) => self.load_asked(file, key, slot),
+                    Some(slot) => {
+                        self.load_asked(file, key, slot);
+                        self.slots[slot as usize].waited_for = true;
+                    }
                     None => self.check_stuck()?,
                 }
             }

@@ -73,8 +73,8 @@ impl PagedGpu {
         state.errors.counted = failed;
     }
 
-    /// Puts kernels on a stream that make pages absent again whose fetches have failed: before a launch, which finds none of
-    /// what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
+    /// Puts kernels on a stream that finish requests of earlier launches, and make pages absent again whose fetches have failed: before a
+    /// launch, which finds none of what earlier ones met. Nobody is waited for. Launches in flight may see their own errors forgotten, and fetch such a
     /// page once more.
     pub(super) fn forget_errors(&self, state: &mut GpuState, stream: &Arc<dyn Stream>) -> Result<()> {
         // Of a launch on another stream: it may be far behind.
@@ -84,12 +84,21 @@ impl PagedGpu {
         }
         let regions: Vec<_> = state.live().filter(|region| region.pages().count() > 0).collect();
         let mut forgetting = Vec::new();
-        for region in regions {
+        // Requests that nobody waits for any more may have failed, too: else the next launch's lanes find that out.
+        let queue_pairs = self.queues.as_ref().map_or(0, |queues| queues.count());
+        let reaping = (
+            "finishing requests of earlier launches".into(),
+            1,
+            self.reaping_of(queue_pairs),
+        );
+        let of_regions = regions.iter().map(|region| {
             let label = format!("forgetting failed fetches of region `{}`", region.name());
+            (label, region.pages().count(), self.forgetting_of(region))
+        });
+        for (label, pages, job) in std::iter::once(reaping).chain(of_regions) {
             let slot = self.state_for(&label, true)?;
             let in_flight = Arc::new(InFlight::new(slot, &label.into()));
-            let config = self.service_config(region.pages().count());
-            let job = self.forgetting_of(&region);
+            let config = self.service_config(pages);
             self.put(state, stream, &config.shape, job, &in_flight)?;
             forgetting.push(in_flight);
         }

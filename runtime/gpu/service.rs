@@ -83,7 +83,7 @@ impl PagedGpu {
         self.run(&support.stream, &support.release, config, args, Some(region), &label)
     }
 
-    /// Finishes what has completed on lost queue pairs, and closes them to reservations.
+    /// Finishes what has completed on queue pairs, and closes them to reservations.
     pub fn reap(&self, first: u32, count: u32) -> Result<()> {
         let (support, config) = (&self.support, self.service_config(1));
         let args = |vm: u64| vec![arg(vm), arg(first), arg(count)];
@@ -157,6 +157,12 @@ impl PagedGpu {
         let multiprocessors = u64::from(self.capabilities().sm_count).max(1);
         let blocks = words.div_ceil(256).clamp(1, 4 * multiprocessors) as u32;
         LaunchConfig::new(blocks, 256).deadline(self.service_deadline())
+    }
+
+    /// Finishes what has completed on all queue pairs.
+    pub(super) fn reaping_of(&self, queue_pairs: u32) -> Job<'_> {
+        let args = move |vm: u64| vec![arg(vm), arg(0_u32), arg(queue_pairs)];
+        Job::Kernel(&self.support.reap, Box::new(args))
     }
 
     /// Forgets failed fetches of a region's pages.

@@ -42,6 +42,8 @@ struct State {
     now: Vec<u8>,
     stored: Vec<u8>,
     bad_page: Option<u64>,
+    /// Reads of other pages take as long as this is so.
+    held: bool,
     refuses: Option<i32>,
 }
 
@@ -53,6 +55,7 @@ impl Disk {
             now: bytes.clone(),
             stored: bytes,
             bad_page,
+            held: false,
             refuses,
         })))
     }
@@ -68,9 +71,12 @@ impl Disk {
 
 impl Storage for Disk {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let pages = offset / PAGE..(offset + out.len() as u64).div_ceil(PAGE);
+        while !pages.contains(&0) && self.with(|state| state.held) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         self.with(|state| {
-            let pages = offset / PAGE..(offset + out.len() as u64).div_ceil(PAGE);
-            if state.bad_page.is_some_and(|bad| pages.contains(&bad)) {
+            if state.bad_page == Some(u64::MAX) || state.bad_page.is_some_and(|bad| pages.contains(&bad)) {
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
             let there = &state.now[offset as usize..];
@@ -182,6 +188,24 @@ fn a_page_that_cannot_be_read_fails_its_launch_and_no_later_one() {
         }
         let message = refused(a.to_vec());
         assert!(message.contains("Input/output error"), "{message}");
+        disk.with(|state| state.bad_page = None);
+        assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
+    });
+}
+
+/// Nor do requests of a launch that has ended, which fail when nobody waits for them any more.
+#[test]
+fn a_launch_meets_no_failure_of_an_earlier_one() {
+    each(32, |bench| {
+        let (values, disk, a) = on_disk(&bench, "slow", words(11, 40 * PAGE_WORDS));
+        disk.with(|state| (state.bad_page, state.held) = (Some(0), true));
+        // A warp of the first 32 pages, of which the first comes to nothing at once.
+        let out = bench.vm.buffer::<u32>(32).unwrap();
+        let message = refused(bench.run("gather", LaunchConfig::new(1, 32), (&a, PAGE_WORDS, &out)));
+        assert!(message.contains("cannot read 4096 bytes at 0 of slow.bin"), "{message}");
+        // All of them.
+        disk.with(|state| (state.bad_page, state.held) = (Some(u64::MAX), false));
+        std::thread::sleep(std::time::Duration::from_millis(100));
         disk.with(|state| state.bad_page = None);
         assert_eq!(sum(&bench, &a), values.iter().copied().map(u64::from).sum::<u64>());
     });

@@ -108,10 +108,13 @@ impl Slots {
                         }
                     }
                 });
-                if self.failed.len() >= FAILED_MOST {
-                    self.failed.clear();
+                let Slot { key, waited_for, .. } = self.slots[slot as usize];
+                if waited_for {
+                    if self.failed.len() >= FAILED_MOST {
+                        self.failed.clear();
+                    }
+                    self.failed.insert(key, why.clone());
                 }
-                self.failed.insert(self.slots[slot as usize].key, why.clone());
                 self.empty(slot);
             }
             offset += span.bytes;
