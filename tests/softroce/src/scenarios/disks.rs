@@ -177,7 +177,7 @@ impl Disks<'_> {
         .map(drop)
     }
 
-    /// The same on a device of the mapper, `disk`, that maps the first disk as it is.
+    /// Makes a file system and the file on a device of the mapper, `disk`, that maps the first disk as it is.
     fn make_mapped(&self, begins: Begins) -> Result<(), Error> {
         self.sh("echo \"0 $(blockdev --getsz /dev/nvme0n1) linear /dev/nvme0n1 0\" | dmsetup create disk")?;
         self.make("/dev/mapper/disk", "", begins)
