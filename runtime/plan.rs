@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub use kind::TransportKind;
-pub(crate) use queues::{PAIRS, QueuePlan, fitting};
+pub(crate) use queues::{PAIRS, PAIRS_BEFORE_FILES, QueuePlan, fitting};
 
 /// How much memory a neighbour GPU lends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,10 +27,11 @@ struct Stream {
 pub(crate) struct Streams(Vec<Stream>);
 
 impl Streams {
-    /// A block was asked for the first time since it came. The blocks that are to be read ahead now, at most `window` of them.
-    pub fn note(&mut self, file: u32, block: u64, window: u64) -> Range<u64> {
+    /// A block was asked for the first time since it came. The blocks that are to be read ahead now: at most `most` of them, and no more than
+    /// the stream has asked for, so that a short one causes few reads in vain.
+    pub fn note(&mut self, file: u32, block: u64, most: u64) -> Range<u64> {
         let near = |stream: &Stream| {
-            stream.file == file && block + NEAR >= stream.front && block < stream.front + NEAR.max(window)
+            stream.file == file && block + NEAR >= stream.front && block < stream.front + NEAR.max(most)
         };
         let Some(place) = self.0.iter().position(near) else {
             self.0.truncate(STREAMS - 1);
@@ -57,6 +58,7 @@ impl Streams {
             (stream.start, stream.asked, stream.front) = (block, 1, block + 1);
             stream.ahead = stream.front;
         } else if stream.asked >= SURE_AFTER {
+            let window = most.min(stream.asked);
             let (from, to) = (stream.front.max(stream.ahead), stream.front + window);
             // Half a window together at least, so that neighbours are read together.
             if to >= from + window / 2 {

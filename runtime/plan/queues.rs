@@ -10,6 +10,8 @@ use crate::{error::Result, queues::measure};
 
 /// Queue pairs for each home and NIC where their number is neither asked for nor measured.
 pub(crate) const PAIRS: u32 = 8;
+/// The same before files, whose blocks come in any order while a queue pair's requests complete in theirs: fewer wait behind a slow one.
+pub(crate) const PAIRS_BEFORE_FILES: u32 = 64;
 
 /// Queue pairs for each of so many groups, where `wanted` were not asked for but chosen: fewer where all of them would be too many.
 pub(crate) fn fitting(wanted: u32, groups: u64) -> u32 {
@@ -25,6 +27,8 @@ pub(crate) struct QueuePlan {
     pub pairs: Option<u32>,
     /// Where they were not: by the latency of the NICs.
     pub measured: bool,
+    /// Where they were neither asked for nor measured.
+    pub usual: u32,
     pub depth: u32,
     pub host_homes: u32,
     /// Even where the frames' memory does not call for it.
@@ -42,12 +46,12 @@ impl QueuePlan {
         let measured = nics.iter().filter(|_| self.measured);
         let measured = measured.map(|nic| Ok(measure(nic, page_bytes)?.queue_pairs));
         let most = measured.collect::<Result<Vec<_>>>()?.into_iter().max();
-        Ok(fitting(most.unwrap_or(PAIRS), groups))
+        Ok(fitting(most.unwrap_or(self.usual), groups))
     }
 
     /// Memory of the queue pairs of `homes` homes over one NIC, where nothing is measured.
     pub fn bytes(&self, homes: u64) -> u64 {
-        u64::from(self.pairs.unwrap_or(fitting(PAIRS, homes))) * homes * u64::from(self.depth) * 256
+        u64::from(self.pairs.unwrap_or(fitting(self.usual, homes))) * homes * u64::from(self.depth) * 256
     }
 
     /// Whether the NICs that make rings themselves have room for a queue pair's, with a block more for each request where READs
@@ -71,6 +75,17 @@ impl QueuePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_usual_stands_behind_what_is_asked() {
+        let mut plan = crate::Queues::new().plan();
+        assert_eq!(plan.count(&[], 4096, 1).unwrap(), PAIRS);
+        plan.usual = PAIRS_BEFORE_FILES;
+        assert_eq!(plan.count(&[], 4096, 2).unwrap(), PAIRS_BEFORE_FILES);
+        assert_eq!(plan.bytes(1), u64::from(PAIRS_BEFORE_FILES * plan.depth) * 256);
+        plan.pairs = Some(3);
+        assert_eq!(plan.count(&[], 4096, 1).unwrap(), 3);
+    }
 
     #[test]
     fn queue_pairs_that_were_not_asked_for_fit() {

@@ -37,7 +37,7 @@ use gpuvm_memory_node::NodeClient;
 use crate::{
     error::Result,
     gpu::{Machines, TransportNics},
-    plan::{FileMemory, Loan, Precompiled, QueuePlan, Settings, refuse},
+    plan::{FileMemory, Loan, PAIRS_BEFORE_FILES, Precompiled, QueuePlan, Settings, refuse},
     tenancy::Tenancy,
     timeline::Timeline,
     vm::Vm,
@@ -356,7 +356,10 @@ impl VmBuilder {
             );
             return refuse("file memory", format!("{bytes} bytes"), reason);
         }
-        let plan = chosen.queue_plan();
+        let mut plan = chosen.queue_plan();
+        if self.settings.file_memory.is_some() {
+            plan.usual = PAIRS_BEFORE_FILES;
+        }
         // Before a simulated GPU, whose start takes longer than a refusal.
         let rxe = chosen.open_rxe(&nodes)?;
         let device = match device {

@@ -40,9 +40,10 @@ impl Queues {
         Self::default()
     }
 
-    /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8; over `mlx5` as many as
-    /// keep the link busy, by the latency that is measured at the start and the READs that the device keeps in flight for
-    /// each. With so many memory nodes that all of these would be more than 4096, the default is as many as fit.
+    /// Number of queue pairs for each home and NIC, 1 to 4096, and at most 4096 in all. Default: 8, before files
+    /// ([`VmBuilder::file_memory`](crate::VmBuilder::file_memory)) 64; over `mlx5` as many as keep the link busy, by the
+    /// latency that is measured at the start and the READs that the device keeps in flight for each. With so many memory
+    /// nodes that all of these would be more than 4096, the default is as many as fit.
     pub fn pairs(mut self, count: u32) -> Self {
         self.pairs = Some(count);
         self
@@ -92,10 +93,11 @@ impl Queues {
         refuse("queue depth", self.depth.to_string(), reason)
     }
 
-    pub(super) fn plan(self) -> QueuePlan {
+    pub(crate) fn plan(self) -> QueuePlan {
         QueuePlan {
             pairs: self.pairs,
             measured: false,
+            usual: PAIRS,
             depth: self.depth,
             host_homes: self.host_homes,
             flush_reads: false,

@@ -32,9 +32,8 @@ fn storage(view: &View) -> Finding {
         why: "cuFile brings blocks of files into GPU memory past the host's (file_memory_on_gpu); else they come by way of host memory (file_memory)",
     };
     let Some(file) = &view.probed.cufile else {
-        return check
-            .is(FindingState::Unneeded, format!("{CUFILE} is not there"))
-            .mend("it comes with the CUDA toolkit (package libcufile)");
+        let found = format!("{CUFILE} is not there; it comes with the CUDA toolkit (package libcufile)");
+        return check.is(FindingState::Unneeded, found);
     };
     let found = format!("{} is there", file.display());
     match view.probed.nvidia_fs {

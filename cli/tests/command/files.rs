@@ -43,7 +43,7 @@ fn what_cannot_be_is_refused() {
         ("--data 4KiB --page-size 64KiB", "0 pages of 64 KiB"),
         ("--data 4MiB --file-memory 4KiB", "at least 64 blocks"),
         ("--transport direct --data 1MiB", "software NIC"),
-        ("--depth 7", "7"),
+        ("--depth 0", "0"),
     ] {
         let (status, _, err) = files(&format!("--gpu sim {arguments}"));
         assert!(
