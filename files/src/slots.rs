@@ -43,7 +43,7 @@ use crate::{
 const JOINED_BYTES: u64 = 64 << 10;
 const JOINED_BLOCKS: usize = 256;
 /// Most bytes that are read ahead of one stream.
-const AHEAD_BYTES: u64 = 2 << 20;
+const AHEAD_BYTES: u64 = 8 << 20;
 /// Blocks are written without being asked for once one in so many slots is dirty.
 const DIRTY_SHARE: usize = 4;
 /// Failed reads that are remembered.

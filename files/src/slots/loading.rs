@@ -148,7 +148,7 @@ impl Slots {
 
     /// Begins to load what streams will ask for, as far as there is room without displacing what others wait for.
     pub(super) fn read_ahead(&mut self) {
-        let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 64);
+        let window = (AHEAD_BYTES / self.memory.block).clamp(1, self.slots.len() as u64 / 32);
         for (file, block) in std::mem::take(&mut self.first_asked) {
             let Some(file) = file.upgrade() else { continue };
             let end = file.length.div_ceil(self.memory.block);

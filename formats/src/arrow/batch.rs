@@ -4,7 +4,7 @@ use arrow_ipc::{Buffer, FieldNode, MessageHeader, RecordBatch, root_as_message};
 
 use super::{
     ArrowFile, Place,
-    schema::{Form, Parts},
+    schema::{Form, Layout},
 };
 use crate::{Dtype, Elements, FormatError, Result, file::Aligned};
 
@@ -15,16 +15,17 @@ pub struct Batch<'a> {
     number: usize,
     rows: u64,
     /// Of each column.
-    lengths: Vec<Node>,
-    /// Of each column its first three buffers, of those that it has.
-    buffers: Vec<[Option<Span>; 3]>,
+    nodes: Vec<Node>,
 }
 
-/// Rows and nulls of a column.
-#[derive(Debug, Clone, Copy)]
+/// What a record batch has of a column, or of what is nested in one.
+#[derive(Debug)]
 struct Node {
     rows: i64,
     nulls: i64,
+    /// Its first three buffers, of those that it has.
+    buffers: [Option<Span>; 3],
+    children: Vec<Node>,
 }
 
 /// Bytes of the file.
@@ -42,6 +43,8 @@ pub struct Column {
     values: Elements,
     validity: Option<Elements>,
     offsets: Option<Elements>,
+    list_size: Option<u64>,
+    items: Option<Box<Column>>,
 }
 
 impl<'a> Batch<'a> {
@@ -81,15 +84,13 @@ impl<'a> Batch<'a> {
                 codec: format!("{:?}", compression.codec()),
             });
         }
-        let (lengths, buffers) =
-            parts_of(file, &batch, body).map_err(|reason| source.broken(format!("{what} {reason}")))?;
+        let nodes = Parts::all_of(file, &batch, body).map_err(|reason| source.broken(format!("{what} {reason}")))?;
         Ok(Self {
             file,
             number,
             rows: u64::try_from(batch.length())
                 .map_err(|_| source.broken(format!("{what} has {} rows", batch.length())))?,
-            lengths,
-            buffers,
+            nodes,
         })
     }
 
@@ -122,15 +123,20 @@ impl<'a> Batch<'a> {
                 has: format!("{}, from 0", self.file.columns.len()),
             });
         };
-        if let Form::Other(found, mend) = layout.form {
+        if let Some((column, found, mend)) = obstacle(layout) {
+            let path = source.owned_path();
             return Err(FormatError::Column {
-                path: source.owned_path(),
-                column: layout.name.clone(),
+                path,
+                column,
                 found,
                 mend,
             });
         }
-        let column = self.checked(layout.form, &layout.name, self.lengths[at], self.buffers[at]);
+        let node = &self.nodes[at];
+        let column = match u64::try_from(node.rows) == Ok(self.rows) {
+            true => self.checked(layout, &layout.name, node),
+            false => Err(format!("has {} rows, and its batch {}", node.rows, self.rows)),
+        };
         column.map_err(|reason| {
             source.broken(format!(
                 "column `{}` of record batch {} {reason}",
@@ -140,12 +146,10 @@ impl<'a> Batch<'a> {
     }
 
     /// A column whose buffers are long enough; else what is wrong.
-    fn checked(&self, form: Form, name: &str, node: Node, buffers: [Option<Span>; 3]) -> Result<Column, String> {
-        let nulls = u64::try_from(node.nulls).ok().filter(|&nulls| nulls <= self.rows);
-        let nulls = nulls.ok_or_else(|| format!("has {} nulls in {} rows", node.nulls, self.rows))?;
-        if u64::try_from(node.rows) != Ok(self.rows) {
-            return Err(format!("has {} rows, and its batch {}", node.rows, self.rows));
-        }
+    fn checked(&self, layout: &Layout, name: &str, node: &Node) -> Result<Column, String> {
+        let rows = u64::try_from(node.rows).map_err(|_| format!("has {} rows", node.rows))?;
+        let nulls = u64::try_from(node.nulls).ok().filter(|&nulls| nulls <= rows);
+        let nulls = nulls.ok_or_else(|| format!("has {} nulls in {rows} rows", node.nulls))?;
         let elements = |span: Option<Span>, what: &str, dtype: Dtype, length: u64| {
             let span = span.ok_or("lacks a buffer")?;
             let name = match what {
@@ -156,32 +160,63 @@ impl<'a> Batch<'a> {
             let elements = elements.filter(|elements| elements.bytes() <= span.bytes);
             elements.ok_or_else(|| format!("has {} bytes for {length} {what} of type {dtype}", span.bytes))
         };
+        let buffers = node.buffers;
         let validity = match buffers[0] {
             None | Some(Span { bytes: 0, .. }) if nulls == 0 => None,
-            span => Some(elements(span, "validity", Dtype::Bits, self.rows)?),
+            span => Some(elements(span, "validity", Dtype::Bits, rows)?),
         };
-        let (values, offsets) = match form {
-            Form::Text(dtype) => {
-                let span = buffers[1].ok_or("lacks a buffer")?;
-                // Writers may leave out the one offset of no row.
-                let count = match (self.rows, span.bytes) {
-                    (0, 0) => 0,
-                    (rows, _) => rows + 1,
-                };
+        let offsets = |dtype| {
+            let span = buffers[1].ok_or("lacks a buffer")?;
+            // Writers may leave out the one offset of no row.
+            let count = match (rows, span.bytes) {
+                (0, 0) => 0,
+                (rows, _) => rows.checked_add(1).ok_or("has too many rows")?,
+            };
+            elements(buffers[1], "offsets", dtype, count)
+        };
+        let items = match (layout.items(), node.children.first()) {
+            (Some(items), Some(node)) => Some(self.checked(items, &format!("{name}.items"), node)?),
+            _ => None,
+        };
+        let (values, offsets, list_size) = match (layout.form, &items) {
+            (Form::Text(dtype), _) => {
                 let bytes = buffers[2].map_or(0, |span| span.bytes);
                 let values = elements(buffers[2], "values", Dtype::U8, bytes)?;
-                (values, Some(elements(buffers[1], "offsets", dtype, count)?))
+                (values, Some(offsets(dtype)?), None)
             }
-            Form::Plain(dtype) => (elements(buffers[1], "values", dtype, self.rows)?, None),
-            Form::Other(found, _) => return Err(format!("is {found}")),
+            (Form::Plain(dtype), _) => (elements(buffers[1], "values", dtype, rows)?, None, None),
+            (Form::List(dtype), Some(items)) => (items.values.clone(), Some(offsets(dtype)?), None),
+            (Form::FixedList(size), Some(items)) => {
+                if rows.checked_mul(size).is_none_or(|all| all > items.rows) {
+                    return Err(format!("has {} items for {rows} rows of {size}", items.rows));
+                }
+                (items.values.clone(), None, Some(size))
+            }
+            (Form::List(_) | Form::FixedList(_), None) => return Err("lacks its items".to_owned()),
+            (Form::Other(found, _), _) => return Err(format!("is {found}")),
         };
         Ok(Column {
-            rows: self.rows,
+            rows,
             nulls,
             values,
             validity,
             offsets,
+            list_size,
+            items: items.map(Box::new),
         })
+    }
+}
+
+/// What of a column is no array of elements, and what to do about it.
+fn obstacle(layout: &Layout) -> Option<(String, &'static str, &'static str)> {
+    let (mut layout, mut name) = (layout, layout.name.clone());
+    while let Some(items) = layout.items() {
+        layout = items;
+        name += ".items";
+    }
+    match layout.form {
+        Form::Other(found, mend) => Some((name, found, mend)),
+        _ => None,
     }
 }
 
@@ -196,7 +231,8 @@ impl Column {
         self.nulls
     }
 
-    /// The values, one for each row; of strings and binary the bytes of all of them. What lies at a null is unspecified.
+    /// The values, one for each row; of strings and binary the bytes of all of them, of lists the values of all their items. What lies at a
+    /// null is unspecified.
     pub fn values(&self) -> &Elements {
         &self.values
     }
@@ -206,10 +242,20 @@ impl Column {
         self.validity.as_ref()
     }
 
-    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nobody has checked. `I32`, or `I64`
-    /// for the large kinds; one more than rows, or none where there is no row.
+    /// Of strings and binary: value `i` is the bytes from `offsets[i]` up to `offsets[i + 1]`, which nobody has checked; of lists the
+    /// [items](Self::items). `I32`, or `I64` for the large kinds; one more than rows, or none where there is no row.
     pub fn offsets(&self) -> Option<&Elements> {
         self.offsets.as_ref()
+    }
+
+    /// Of lists that are all as long: their length. The items of row `i` are those from `i * list_size` on, also of a row that is null.
+    pub fn list_size(&self) -> Option<u64> {
+        self.list_size
+    }
+
+    /// Of lists: the items of all rows one after another, with their own nulls, and with offsets of their own where they are strings or lists.
+    pub fn items(&self) -> Option<&Column> {
+        self.items.as_deref()
     }
 }
 
@@ -232,54 +278,68 @@ fn message_of(file: &ArrowFile, what: &str, at: std::ops::Range<u64>) -> Result<
     }
 }
 
-/// Where the columns' nodes and buffers are, in a body that lies at `body` of the file; else what is wrong.
-#[allow(clippy::type_complexity, reason = "two columns of one table, used once")]
-fn parts_of(
-    file: &ArrowFile,
-    batch: &RecordBatch<'_>,
+/// Nodes and buffers of a record batch, in the order of its file's schema.
+struct Parts<'b> {
+    nodes: Vec<&'b FieldNode>,
+    buffers: Vec<&'b Buffer>,
+    /// How many further buffers each array of views has.
+    views: Vec<i64>,
     body: std::ops::Range<u64>,
-) -> Result<(Vec<Node>, Vec<[Option<Span>; 3]>), String> {
-    let nodes: Vec<&FieldNode> = batch.nodes().into_iter().flatten().collect();
-    let buffers: Vec<&Buffer> = batch.buffers().into_iter().flatten().collect();
-    let mut views = batch.variadicBufferCounts().into_iter().flatten();
-    let (mut node, mut buffer) = (0, 0);
-    let (mut lengths, mut spans) = (Vec::new(), Vec::new());
-    for layout in &file.columns {
-        let Parts {
-            nodes: nodes_here,
-            buffers: buffers_here,
-            views: views_here,
-        } = layout.parts;
-        let first = nodes
-            .get(node)
-            .ok_or_else(|| format!("has {} nodes, too few", nodes.len()))?;
-        lengths.push(Node {
+    /// How many of each were taken.
+    taken: [usize; 3],
+}
+
+impl<'b> Parts<'b> {
+    /// Those of each column, whose body lies at `body` of the file; else what is wrong.
+    fn all_of(file: &ArrowFile, batch: &RecordBatch<'b>, body: std::ops::Range<u64>) -> Result<Vec<Node>, String> {
+        let mut parts = Self {
+            nodes: batch.nodes().into_iter().flatten().collect(),
+            buffers: batch.buffers().into_iter().flatten().collect(),
+            views: batch.variadicBufferCounts().into_iter().flatten().collect(),
+            body,
+            taken: [0; 3],
+        };
+        let nodes = file.columns.iter().map(|layout| parts.take(layout));
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let [node, buffer, _] = parts.taken;
+        match (node, buffer) == (parts.nodes.len(), parts.buffers.len()) {
+            true => Ok(nodes),
+            false => Err(format!(
+                "has {} nodes and {} buffers; its file's schema has {node} and {buffer}",
+                parts.nodes.len(),
+                parts.buffers.len()
+            )),
+        }
+    }
+
+    fn take(&mut self, layout: &Layout) -> Result<Node, String> {
+        let [node, buffer, view] = &mut self.taken;
+        let first = self.nodes.get(*node);
+        let first = first.ok_or_else(|| format!("has {} nodes, too few", self.nodes.len()))?;
+        *node += 1;
+        let mut buffers = [None; 3];
+        for (place, at) in buffers.iter_mut().zip(0..layout.buffers) {
+            let found = self.buffers.get(*buffer + at);
+            let found = found.ok_or_else(|| format!("has {} buffers, too few", self.buffers.len()))?;
+            *place = Some(span_of(found, &self.body).ok_or_else(|| format!("has a buffer outside of it: {found:?}"))?);
+        }
+        *buffer += layout.buffers;
+        if layout.views {
+            let further = self.views.get(*view).and_then(|&further| usize::try_from(further).ok());
+            let further = further.filter(|further| *further <= self.buffers.len() - *buffer);
+            *buffer += further.ok_or("has a number of buffers of views that cannot be")?;
+            *view += 1;
+        }
+        Ok(Node {
             rows: first.length(),
             nulls: first.null_count(),
-        });
-        let mut own = [None; 3];
-        for (place, at) in own.iter_mut().zip(0..buffers_here) {
-            let found = buffers.get(buffer + at);
-            let found = found.ok_or_else(|| format!("has {} buffers, too few", buffers.len()))?;
-            *place = Some(span_of(found, &body).ok_or_else(|| format!("has a buffer outside of it: {found:?}"))?);
-        }
-        spans.push(own);
-        let further = views
-            .by_ref()
-            .take(views_here)
-            .try_fold(0usize, |sum, count| sum.checked_add(usize::try_from(count).ok()?));
-        let further = further.filter(|&further| further <= buffers.len());
-        let further = further.ok_or("has a number of buffers of views that cannot be")?;
-        node += nodes_here;
-        buffer += buffers_here + further;
-    }
-    match (node, buffer) == (nodes.len(), buffers.len()) {
-        true => Ok((lengths, spans)),
-        false => Err(format!(
-            "has {} nodes and {} buffers; its file's schema has {node} and {buffer}",
-            nodes.len(),
-            buffers.len()
-        )),
+            buffers,
+            children: layout
+                .children
+                .iter()
+                .map(|child| self.take(child))
+                .collect::<Result<_, _>>()?,
+        })
     }
 }
 

@@ -26,8 +26,8 @@ const TAIL_BYTES: u64 = 10;
 /// An Arrow IPC file, which is a Feather file of version 2: its footer. Columns lie in record batches, each with its part of the rows.
 ///
 /// The format: <https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format>. Columns of numbers, booleans, times and decimals
-/// are elements, and so are the offsets and the bytes of strings. What else a file has does not keep these from being read: lists,
-/// structures, dictionaries, views, and unions are errors of their own columns ([`FormatError::Column`]).
+/// are elements, and so are the offsets and the bytes of strings, and those of lists of them. What else a file has does not keep these from
+/// being read: structures, dictionaries, views, and unions are errors of their own columns ([`FormatError::Column`]).
 #[derive(Debug)]
 pub struct ArrowFile {
     source: Source,

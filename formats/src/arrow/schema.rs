@@ -11,36 +11,34 @@ pub(super) enum Form {
     Plain(Dtype),
     /// Validity, offsets, bytes.
     Text(Dtype),
+    /// Validity, offsets of items, which are the only child.
+    List(Dtype),
+    /// Validity; so many items of the only child for each row.
+    FixedList(u64),
     /// No array of elements: what it is, and what to do.
     Other(&'static str, &'static str),
 }
 
-/// A column, and what it has of a record batch: with all that is nested in it.
+/// A column, or what is nested in one.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub name: String,
     pub form: Form,
-    pub parts: Parts,
-}
-
-/// How many nodes and buffers of a record batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Parts {
-    pub nodes: usize,
+    /// How many buffers of a record batch it has, before those of its children.
     pub buffers: usize,
-    /// Arrays of views, each with a number of further buffers that the batch says.
-    pub views: usize,
+    /// Whether it has further ones, whose number the batch says.
+    pub views: bool,
+    pub children: Vec<Layout>,
 }
 
 /// What to do about a column that no region lies over.
 const FLATTEN: &str = "make columns of its parts, in Python by table.flatten() or pyarrow.compute.list_flatten(column)";
 
 impl Layout {
-    /// That of a field, or what is wrong with it. `union_has_validity`: as in files of version V4.
+    /// That of a field and of all below it, or what is wrong with it. `union_has_validity`: as in files of version V4. The file's reader has
+    /// bounded how many there are, and how deep.
     pub fn of(field: Field<'_>, union_has_validity: bool) -> Result<Self, String> {
         let name = field.name().unwrap_or_default().to_owned();
-        let mut parts = Parts::default();
-        parts.add(field, union_has_validity);
         let form = form_of(field).ok_or_else(|| {
             let shown: String = name.chars().take(40).collect();
             format!(
@@ -48,39 +46,46 @@ impl Layout {
                 field.type_type()
             )
         })?;
-        Ok(Self { name, form, parts })
+        let encoded = field.dictionary().is_some();
+        let below = field.children().into_iter().flatten().filter(|_| !encoded);
+        let children = below.map(|child| Self::of(child, union_has_validity));
+        Ok(Self {
+            name,
+            form,
+            buffers: buffers_of(field, union_has_validity),
+            views: !encoded && matches!(field.type_type(), Type::Utf8View | Type::BinaryView),
+            children: children.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The items of a list.
+    pub fn items(&self) -> Option<&Self> {
+        match self.form {
+            Form::List(_) | Form::FixedList(_) => self.children.first(),
+            _ => None,
+        }
     }
 }
 
-impl Parts {
-    /// Those of a field and of all below it. The file's reader has bounded how many there are, and how deep.
-    fn add(&mut self, field: Field<'_>, union_has_validity: bool) {
-        self.nodes += 1;
-        if field.dictionary().is_some() {
-            // Indexes; what they name is elsewhere.
-            self.buffers += 2;
-            return;
+/// How many buffers a field has without its children's.
+fn buffers_of(field: Field<'_>, union_has_validity: bool) -> usize {
+    if field.dictionary().is_some() {
+        // Indexes; what they name is elsewhere.
+        return 2;
+    }
+    match field.type_type() {
+        Type::Null | Type::RunEndEncoded => 0,
+        Type::Struct_ | Type::FixedSizeList => 1,
+        Type::Utf8 | Type::Binary | Type::LargeUtf8 | Type::LargeBinary => 3,
+        Type::ListView | Type::LargeListView => 3,
+        Type::Union => {
+            let dense = field
+                .type_as_union()
+                .is_some_and(|union| union.mode() == arrow_ipc::UnionMode::Dense);
+            1 + usize::from(dense) + usize::from(union_has_validity)
         }
-        self.buffers += match field.type_type() {
-            Type::Null | Type::RunEndEncoded => 0,
-            Type::Struct_ | Type::FixedSizeList => 1,
-            Type::Utf8 | Type::Binary | Type::LargeUtf8 | Type::LargeBinary => 3,
-            Type::ListView | Type::LargeListView => 3,
-            Type::Union => {
-                let dense = field
-                    .type_as_union()
-                    .is_some_and(|union| union.mode() == arrow_ipc::UnionMode::Dense);
-                1 + usize::from(dense) + usize::from(union_has_validity)
-            }
-            // Numbers, lists, maps, views.
-            _ => 2,
-        };
-        if matches!(field.type_type(), Type::Utf8View | Type::BinaryView) {
-            self.views += 1;
-        }
-        for child in field.children().into_iter().flatten() {
-            self.add(child, union_has_validity);
-        }
+        // Numbers, lists, maps, views.
+        _ => 2,
     }
 }
 
@@ -124,10 +129,23 @@ fn form_of(field: Field<'_>) -> Option<Form> {
             let bytes = field.type_as_fixed_size_binary()?.byteWidth();
             plain(Dtype::Bytes(u32::try_from(bytes).ok()?))
         }
+        Type::List | Type::LargeList | Type::FixedSizeList => list(field),
         Type::Utf8 | Type::Binary => Some(Form::Text(Dtype::I32)),
         Type::LargeUtf8 | Type::LargeBinary => Some(Form::Text(Dtype::I64)),
         other => Some(no_array(other)),
     }
+}
+
+/// A list, which has one child.
+fn list(field: Field<'_>) -> Option<Form> {
+    if field.children().map_or(0, |children| children.len()) != 1 {
+        return None;
+    }
+    Some(match field.type_type() {
+        Type::List => Form::List(Dtype::I32),
+        Type::LargeList => Form::List(Dtype::I64),
+        _ => Form::FixedList(u64::try_from(field.type_as_fixed_size_list()?.listSize()).ok()?),
+    })
 }
 
 /// A column whose values are no elements.
@@ -135,9 +153,10 @@ fn no_array(of: Type) -> Form {
     const VIEWS: &str = "cast it before the file is written, in Python by column.cast(pyarrow.large_string())";
     match of {
         Type::Null => Form::Other("without values", "leave it out"),
-        Type::List | Type::LargeList | Type::FixedSizeList | Type::ListView | Type::LargeListView => {
-            Form::Other("a list in each row", FLATTEN)
-        }
+        Type::ListView | Type::LargeListView => Form::Other(
+            "views of lists",
+            "cast it before the file is written, in Python by column.cast(pyarrow.large_list(type of items))",
+        ),
         Type::Struct_ => Form::Other("a structure in each row", FLATTEN),
         Type::Map => Form::Other("a map in each row", FLATTEN),
         Type::Union => Form::Other("a union", FLATTEN),

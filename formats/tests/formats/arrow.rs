@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, Float64Array,
-    Int8Array, Int32Array, Int64Array, LargeStringArray, ListArray, NullArray, RecordBatch, StringArray,
-    StringViewArray, StructArray, TimestampMicrosecondArray, UInt16Array, types::Int32Type,
+    Array, ArrayRef, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeBinaryArray,
+    FixedSizeListArray, Float64Array, Int8Array, Int32Array, Int64Array, LargeStringArray, ListArray, NullArray,
+    RecordBatch, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray, UInt16Array,
+    builder::{Int32Builder, LargeListBuilder, ListBuilder, StringBuilder, StructBuilder},
+    types::{Float32Type, Int32Type},
 };
 use arrow_ipc::{
     MetadataVersion,
     writer::{FileWriter, IpcWriteOptions, StreamWriter},
 };
 use arrow_schema::{DataType, Field};
-use gpuvm_formats::{ArrowFile, Dtype};
+use gpuvm_formats::{ArrowFile, Dtype, Elements};
 
 use crate::{refused, says, sum, vm, write};
 
@@ -42,7 +44,15 @@ pub fn mixed(first: i64, rows: usize) -> RecordBatch {
     let coded = DictionaryArray::new(Int8Array::from_iter_values(numbers().map(|i| (i % 2) as i8)), names);
     let bytes: Vec<u8> = numbers().flat_map(|i| [i as u8; 3]).collect();
     let binary = FixedSizeBinaryArray::new(3, bytes.into(), None);
+    let vectors = numbers().map(|i| (i % 4 != 0).then(|| [Some(i as f32), Some(0.5), Some(-1.0)]));
+    let mut words = LargeListBuilder::new(StringBuilder::new());
+    numbers().for_each(|i| words.append_value((0..i % 3).map(|n| (n != 1).then(|| format!("{i}.{n}")))));
     batch(vec![
+        (
+            "vector",
+            Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 3)),
+        ),
+        ("words", Arc::new(words.finish())),
         (
             "list",
             Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(list)),
@@ -112,7 +122,7 @@ fn kernels_read_columns_where_they_lie() {
     ] {
         let path = write(&folder, "trips.arrow", &file_of(&batches, options));
         let (vm, file) = (vm(), ArrowFile::open(&path).unwrap());
-        assert_eq!((file.batches(), file.columns().len()), (3, 15));
+        assert_eq!((file.batches(), file.columns().len()), (3, 17));
         let rows: Vec<u64> = (0..3).map(|i| file.batch(i).unwrap().rows()).collect();
         assert_eq!(rows, [5000, 1, 2999]);
         let ids = file.column("id").unwrap();
@@ -121,6 +131,59 @@ fn kernels_read_columns_where_they_lie() {
         assert_eq!(total, 8000 * 7999 / 2);
         columns_are_as_written(&vm, &file);
         strings_are_as_written(&vm, &file);
+        lists_are_as_written(&vm, &file);
+    }
+}
+
+fn lists_are_as_written(vm: &gpuvm::Vm, file: &ArrowFile) {
+    let part = |name: &str| file.batch(2).unwrap().column(name).unwrap();
+    let i32s = |elements: &Elements| elements.region::<i32>(vm).unwrap().to_vec().unwrap();
+    let numbers = 5001..8000;
+
+    let list = part("list");
+    let items = list.items().unwrap();
+    let some = numbers.clone().filter(|i| i % 3 != 0);
+    let expected: Vec<i32> = some.clone().flat_map(|i| [i; 2]).collect();
+    assert_eq!((list.rows(), list.nulls()), (2999, 1000));
+    assert_eq!((items.rows(), items.nulls()), (2 * some.count() as u64, 0));
+    assert_eq!((list.list_size(), list.values().name()), (None, "list.items"));
+    assert_eq!(i32s(list.values()), expected);
+    let ends = numbers.clone().scan(0, |end, i| {
+        *end += if i % 3 == 0 { 0 } else { 2 };
+        Some(*end)
+    });
+    assert_eq!(
+        i32s(list.offsets().unwrap()),
+        std::iter::once(0).chain(ends).collect::<Vec<_>>()
+    );
+
+    // Rows that are null have their items, too.
+    let vector = part("vector");
+    assert_eq!((vector.list_size(), vector.nulls()), (Some(3), 749));
+    assert!(vector.offsets().is_none());
+    let floats = vector.values().region::<f32>(vm).unwrap().to_vec().unwrap();
+    let rows = floats.as_chunks::<3>().0.iter().zip(numbers.clone());
+    assert_eq!(floats.len(), 3 * 2999);
+    rows.for_each(|(found, i)| assert!(i % 4 == 0 || *found == [i as f32, 0.5, -1.0], "{i}: {found:?}"));
+
+    // A list of strings has offsets twice.
+    let words = part("words");
+    let items = words.items().unwrap();
+    let rows = words.offsets().unwrap().region::<i64>(vm).unwrap().to_vec().unwrap();
+    let (ends, text) = (i32s(items.offsets().unwrap()), words.values().region::<u8>(vm).unwrap());
+    let (text, validity) = (text.to_vec().unwrap(), items.validity().unwrap());
+    let validity = validity.region::<u8>(vm).unwrap().to_vec().unwrap();
+    assert_eq!((items.nulls(), items.items().is_none()), (999, true));
+    for (row, i) in numbers.enumerate() {
+        let items = rows[row] as usize..rows[row + 1] as usize;
+        assert_eq!(items.len() as i32, i % 3);
+        for (n, at) in items.enumerate() {
+            let word = &text[ends[at] as usize..ends[at + 1] as usize];
+            match validity[at / 8] >> (at % 8) & 1 {
+                1 => assert_eq!(word, format!("{i}.{n}").as_bytes()),
+                _ => assert_eq!((n, word.len()), (1, 0)),
+            }
+        }
     }
 }
 
@@ -192,7 +255,6 @@ fn what_is_no_array_of_elements_says_what_to_do() {
     );
     let file = ArrowFile::open(&path).unwrap();
     for (column, words) in [
-        ("list", ["a list in each row", "flatten"]),
         ("struct", ["a structure", "table.flatten()"]),
         ("view", ["views of strings", "cast"]),
         ("coded", ["a dictionary", "dictionary_decode"]),
@@ -204,7 +266,7 @@ fn what_is_no_array_of_elements_says_what_to_do() {
     }
     says(
         &refused(file.column("nothing")),
-        &["no column `nothing`", "`list`", "and 7 more"],
+        &["no column `nothing`", "`list`", "and 9 more"],
     );
     says(&refused(file.batch(1)), &["record batch `1`", "it has 1"]);
     let id = file.batch(0).unwrap().column("id").unwrap();
@@ -212,6 +274,42 @@ fn what_is_no_array_of_elements_says_what_to_do() {
         &refused(id.values().region::<f64>(&vm())),
         &["`id`", "I64", "f64", "ask for i64"],
     );
+}
+
+#[test]
+fn lists_of_what_is_no_element_say_what_that_is() {
+    let points = || -> ArrayRef {
+        let x = vec![Field::new("x", DataType::Int32, true)];
+        let mut points = ListBuilder::new(StructBuilder::from_fields(x, 4));
+        for row in [2, 1] {
+            for x in 0..row {
+                points
+                    .values()
+                    .field_builder::<Int32Builder>(0)
+                    .unwrap()
+                    .append_value(x);
+                points.values().append(true);
+            }
+            points.append(true);
+        }
+        Arc::new(points.finish())
+    };
+    let item = Arc::new(Field::new("item", points().data_type().clone(), true));
+    let rows = batch(vec![
+        ("points", points()),
+        ("deep", Arc::new(FixedSizeListArray::new(item, 1, points(), None))),
+        ("id", Arc::new(Int32Array::from(vec![7, 8]))),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder, "lists.arrow", &file_of(&[rows], IpcWriteOptions::default()));
+    let file = ArrowFile::open(&path).unwrap();
+    says(
+        &refused(file.column("points")),
+        &["`points.items`", "a structure", "flatten"],
+    );
+    says(&refused(file.column("deep")), &["`deep.items.items`", "a structure"]);
+    let id = file.column("id").unwrap().remove(0);
+    assert_eq!(id.values().region::<i32>(&vm()).unwrap().to_vec().unwrap(), [7, 8]);
 }
 
 #[test]
@@ -224,7 +322,7 @@ fn files_of_no_batch_and_of_no_row_are_read() {
     assert!(ArrowFile::open(&path).unwrap().column("id").unwrap().is_empty());
     let path = write(&folder, "empty.arrow", &file_of(&[none], IpcWriteOptions::default()));
     let vm = vm();
-    for name in ["id", "name", "large", "flag", "binary"] {
+    for name in ["id", "name", "large", "flag", "binary", "list", "vector", "words"] {
         let column = ArrowFile::open(&path).unwrap().column(name).unwrap().remove(0);
         assert!(column.values().region::<u8>(&vm).unwrap().is_empty(), "{name}");
         assert!(column.offsets().is_none_or(|offsets| offsets.len() <= 1), "{name}");

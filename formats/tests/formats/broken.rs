@@ -42,7 +42,8 @@ fn read_columns(path: &Path, bytes: u64) -> bool {
         };
         for at in 0..file.columns().len().min(100) {
             let Ok(column) = batch.column_at(at) else { continue };
-            parts(&column).for_each(|part| within(part, bytes));
+            let items = std::iter::successors(Some(&column), |column| column.items());
+            items.flat_map(parts).for_each(|part| within(part, bytes));
         }
     }
     all
