@@ -115,13 +115,22 @@ class Launch:
 class Stream: ...
 
 _Place = Tuple[str, int, int, int]
-_Part = Tuple[int, int, _Place, Optional[_Place], Optional[_Place]]
+
+@final
+class Part:
+    rows: int
+    nulls: int
+    values: _Place
+    validity: Optional[_Place]
+    offsets: Optional[_Place]
+    list_size: Optional[int]
+    items: Optional["Part"]
 
 @final
 class Columns:
     def __new__(cls, path: str) -> "Columns": ...
     def names(self) -> List[str]: ...
-    def parts(self, name: str) -> List[_Part]: ...
+    def parts(self, name: str) -> List[Part]: ...
 
 def tensors_of(path: str) -> Tuple[List[Tuple[str, List[int], _Place]], List[Tuple[str, str]]]: ...
 def operation(name: str) -> Tuple[str, List[Tuple[str, str]], List[Tuple[str, str]]]: ...

@@ -78,19 +78,33 @@ class Tensors(Mapping[str, Array]):
 
 
 class Part:
-    """A column's rows in one record batch."""
+    """A column's rows in one record batch, or what is nested in them."""
 
-    def __init__(self, rows: int, nulls: int, values: Array, validity: Optional[Array], offsets: Optional[Array]) -> None:
+    def __init__(
+        self,
+        rows: int,
+        nulls: int,
+        values: Array,
+        validity: Optional[Array],
+        offsets: Optional[Array],
+        list_size: Optional[int] = None,
+        items: Optional["Part"] = None,
+    ) -> None:
         #: How many rows it has.
         self.rows: int = rows
         #: How many of them are null.
         self.nulls: int = nulls
-        #: The values, one for each row; of booleans 8 in a byte, the lowest bit first; of strings the bytes of all of them.
+        #: The values, one for each row; of booleans 8 in a byte, the lowest bit first; of strings the bytes of all of them; of lists the
+        #: values of all items, of numbers in lists that are all as long as ``(rows, list_size)``.
         self.values: Array = values
         #: A bit for each row, 0 for a null; none where the file keeps none.
         self.validity: Optional[Array] = validity
-        #: Of strings and binary: value ``i`` is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``.
+        #: Of strings and binary: value ``i`` is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``; of lists the items.
         self.offsets: Optional[Array] = offsets
+        #: Of lists that are all as long: their length.
+        self.list_size: Optional[int] = list_size
+        #: Of lists: the items of all rows one after another, with their own nulls and offsets.
+        self.items: Optional["Part"] = items
 
     def __repr__(self) -> str:
         return f"<{self.rows} rows, {self.nulls} of them null, of {self.values!r}>"
@@ -99,7 +113,7 @@ class Part:
 class Columns(Mapping[str, List[Part]]):
     """The columns of an Arrow IPC file by their names, each as one part for each record batch. Arrays are made when they are asked for
     first. What is no array of elements in the file is a :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed,
-    nested or encoded by a dictionary.
+    structures or encoded by a dictionary.
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
@@ -115,14 +129,21 @@ class Columns(Mapping[str, List[Part]]):
             self._parts[name] = [self._part(name, part) for part in self._core.parts(name)]
         return self._parts[name]
 
-    def _part(self, name: str, part: Tuple[int, int, _Place, Optional[_Place], Optional[_Place]]) -> Part:
-        rows, nulls, values, validity, offsets = part
-
+    def _part(self, name: str, part: _core.Part) -> Part:
         def array(what: str, place: Optional[_Place]) -> Optional[Array]:
             return None if place is None else _array(self._vm, self._path, f"{name}.{what}", place, None, self._options)
 
-        own = _array(self._vm, self._path, name, values, None, self._options)
-        return Part(rows, nulls, own, array("validity", validity), array("offsets", offsets))
+        items = None if part.items is None else self._part(f"{name}.items", part.items)
+        # A list's values are those of its items: one array, but that lists of one length may be seen as rows.
+        size, (dtype, length, _, _) = part.list_size, part.values
+        if items is None:
+            values = _array(self._vm, self._path, name, part.values, None, self._options)
+        elif size is not None and dtype in _DTYPES and length == part.rows * size:
+            values = _array(self._vm, self._path, name, part.values, (part.rows, size), self._options)
+        else:
+            values = items.values
+        offsets = array("offsets", part.offsets)
+        return Part(part.rows, part.nulls, values, array("validity", part.validity), offsets, part.list_size, items)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -10,23 +10,35 @@ use crate::errors;
 /// Elements in a file: their type's name, how many there are, where they begin, and how many bytes they are.
 type Place = (String, u64, u64, u64);
 
-/// A column's part in a record batch: rows, nulls, values, validity, offsets.
-type Part = (u64, u64, Place, Option<Place>, Option<Place>);
-
 fn place_of(elements: &Elements) -> Place {
     let dtype = elements.dtype().to_string();
     (dtype, elements.len(), elements.offset_bytes(), elements.bytes())
 }
 
-fn part_of(column: &Column) -> Part {
-    let (validity, offsets) = (column.validity().map(place_of), column.offsets().map(place_of));
-    (
-        column.rows(),
-        column.nulls(),
-        place_of(column.values()),
-        validity,
-        offsets,
-    )
+/// A column's part in a record batch, or what is nested in one.
+#[pyclass(frozen, get_all)]
+pub struct Part {
+    rows: u64,
+    nulls: u64,
+    values: Place,
+    validity: Option<Place>,
+    offsets: Option<Place>,
+    list_size: Option<u64>,
+    items: Option<Py<Part>>,
+}
+
+fn part_of(py: Python<'_>, column: &Column) -> PyResult<Py<Part>> {
+    let items = column.items().map(|items| part_of(py, items)).transpose()?;
+    let part = Part {
+        rows: column.rows(),
+        nulls: column.nulls(),
+        values: place_of(column.values()),
+        validity: column.validity().map(place_of),
+        offsets: column.offsets().map(place_of),
+        list_size: column.list_size(),
+        items,
+    };
+    Py::new(py, part)
 }
 
 fn in_full(error: &FormatError) -> String {
@@ -76,8 +88,8 @@ impl Columns {
     }
 
     /// A column's parts, one for each record batch.
-    fn parts(&self, py: Python<'_>, name: &str) -> PyResult<Vec<Part>> {
+    fn parts(&self, py: Python<'_>, name: &str) -> PyResult<Vec<Py<Part>>> {
         let parts = py.detach(|| self.0.column(name)).map_err(raised)?;
-        Ok(parts.iter().map(part_of).collect())
+        parts.iter().map(|part| part_of(py, part)).collect()
     }
 }

@@ -29,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<launch::Launch>()?;
     module.add_class::<launch::Stream>()?;
     module.add_class::<formats::Columns>()?;
+    module.add_class::<formats::Part>()?;
     module.add_function(wrap_pyfunction!(formats::tensors_of, module)?)?;
     module.add_function(wrap_pyfunction!(sources::operation, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -47,6 +47,22 @@ def test_columns_are_arrays(vm):
         gpuvm.feather(vm, DATA / "lz4.feather")["id"]
 
 
+def test_lists_are_arrays(vm):
+    columns = gpuvm.feather(vm, DATA / "lists.feather")
+    numbers = np.arange(600, 1000)
+    vector = columns["vector"][1]
+    assert vector.list_size == 3 and vector.values.shape == (400, 3) and vector.offsets is None
+    assert (vector.values.numpy() == np.stack([numbers, numbers / 2, -numbers], axis=1)).all()
+    assert vector.items.rows == 1200 and (vector.items.values.numpy() == vector.values.numpy().ravel()).all()
+    tokens = columns["tokens"][1]
+    offsets, items = tokens.offsets.numpy(), tokens.values.numpy()
+    assert tokens.nulls == 40 and tokens.list_size is None and tokens.values is tokens.items.values
+    for row, i in enumerate(numbers):
+        assert list(items[offsets[row] : offsets[row + 1]]) == list(range(0 if i % 10 == 0 else i % 7))
+    with pytest.raises(gpuvm.errors.FileError, match="flatten"):
+        columns["point"]
+
+
 def test_other_files_are_refused(vm, tmp_path):
     path = tmp_path / "other"
     path.write_bytes(b"something else, of some length")

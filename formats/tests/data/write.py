@@ -16,6 +16,14 @@ table = pa.table(
     }
 )
 pa.feather.write_feather(table, "plain.feather", compression="uncompressed", chunksize=400)
+lists = pa.table(
+    {
+        "vector": pa.array([[i, i / 2, -i] for i in range(ROWS)], pa.list_(pa.float32(), 3)),
+        "tokens": pa.array([None if i % 10 == 0 else list(range(i % 7)) for i in range(ROWS)], pa.list_(pa.int32())),
+        "point": pa.array([{"x": i} for i in range(ROWS)], pa.struct({"x": pa.int32()})),
+    }
+)
+pa.feather.write_feather(lists, "lists.feather", compression="uncompressed", chunksize=600)
 pa.feather.write_feather(table.select(["id"]), "lz4.feather", compression="lz4")
 safetensors.numpy.save_file(
     {

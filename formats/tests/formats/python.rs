@@ -39,6 +39,26 @@ fn feather_of_pyarrow() {
 }
 
 #[test]
+fn lists_of_pyarrow() {
+    let (vm, file) = (vm(), ArrowFile::open(data("lists.feather")).unwrap());
+    let vectors = file.column("vector").unwrap();
+    assert_eq!(vectors.iter().map(|part| part.rows()).collect::<Vec<_>>(), [600, 400]);
+    let part = vectors[1].values().region::<f32>(&vm).unwrap().to_vec().unwrap();
+    assert_eq!((part.len(), vectors[1].list_size()), (1200, Some(3)));
+    assert_eq!(part[3..6], [601.0, 300.5, -601.0]);
+    let tokens = &file.column("tokens").unwrap()[1];
+    let offsets = tokens.offsets().unwrap().region::<i32>(&vm).unwrap().to_vec().unwrap();
+    let items = tokens.values().region::<i32>(&vm).unwrap().to_vec().unwrap();
+    assert_eq!(tokens.nulls(), 40);
+    for (row, i) in (600..1000).enumerate() {
+        let length = if i % 10 == 0 { 0 } else { i % 7 };
+        let found = &items[offsets[row] as usize..offsets[row + 1] as usize];
+        assert_eq!(found, (0..length).collect::<Vec<_>>());
+    }
+    says(&refused(file.column("point")), &["`point`", "table.flatten()"]);
+}
+
+#[test]
 fn safetensors_of_numpy() {
     let (vm, file) = (vm(), SafeTensors::open(data("model.safetensors")).unwrap());
     assert_eq!(file.notes()["made"], "by numpy");

@@ -47,6 +47,8 @@ pub(super) struct Lane {
     moves: Box<dyn MoverLane>,
     pub data: Vec<Move>,
     then: Vec<Move>,
+    /// Remote and local key of the last request in `data`, where that is one span.
+    keys: Option<(u32, u32)>,
     items: Vec<Taken>,
     /// What keeps far sides in memory, by batch: until it has arrived.
     kept: VecDeque<(u64, Kept)>,
@@ -77,6 +79,7 @@ impl Lane {
             // A request may have several spans; most have one.
             data: Vec::with_capacity(2 * BATCH_REQUESTS),
             then: Vec::with_capacity(BATCH_REQUESTS),
+            keys: None,
             items: Vec::with_capacity(BATCH_REQUESTS),
             kept: VecDeque::new(),
             bytes: 0,
@@ -97,6 +100,20 @@ impl Lane {
 
     pub fn has_arrived(&self, batch: u64) -> bool {
         batch <= self.completed
+    }
+
+    /// A request added its spans to `self.data`, from place `at` on. One that goes on where the last one ended, on both sides and in the
+    /// same memory regions, is one copy with it: a driver takes about 2 us for each.
+    pub fn join_last(&mut self, at: usize, keys: Option<(u32, u32)>) {
+        let before = std::mem::replace(&mut self.keys, keys);
+        let same = keys.is_some() && before == keys;
+        if let Some(next) = self.data.get(at).copied().filter(|_| same && self.data.len() == at + 1)
+            && let Some(last) = at.checked_sub(1).map(|before| &mut self.data[before])
+            && (last.to + last.bytes, last.from + last.bytes) == (next.to, next.from)
+        {
+            last.bytes += next.bytes;
+            self.data.pop();
+        }
     }
 
     /// Adds a request whose data is in `self.data` already. Stages its completion.
@@ -225,6 +242,7 @@ impl Moving {
             }
             lane.data.clear();
             lane.then.clear();
+            lane.keys = None;
             lane.items.clear();
             lane.bytes = 0;
         }

@@ -9,13 +9,13 @@ use crate::common::{BOUND, BYTES, Bed, assert_failed, pattern};
 use gpuvm_nic::poster::{Flags, Poster, PosterError};
 use gpuvm_nic::soft::{Fault, FaultPlan, vendor};
 use gpuvm_nic::wire::mlx5::{Completion, CompletionDetail, Operation, Segment, Syndrome};
-use gpuvm_nic::{Nic, NicError, QueuePairState, SoftNic};
+use gpuvm_nic::{Access, Nic, NicError, QueuePairState, SoftNic};
 
 fn page(bed: &Bed, n: u64) -> (Operation, [Segment<'static>; 1]) {
     (bed.read(n * 4096), [bed.local(n * 4096, 4096)])
 }
 
-fn post_reads(bed: &Bed, poster: &mut Poster, pages: std::ops::Range<u64>) {
+fn post_reads(bed: &Bed, poster: &mut Poster, pages: impl Iterator<Item = u64>) {
     for n in pages {
         let (operation, segments) = page(bed, n);
         poster.post(operation, &segments, Flags::SIGNALLED).expect("room");
@@ -96,7 +96,8 @@ fn an_engine_takes_all_that_is_there_into_one_batch() {
     mover.with(|_| {
         for (turn, poster) in posters.iter_mut().enumerate() {
             let first = turn as u64 * 20;
-            post_reads(&bed, poster, first..first + 20);
+            // Backwards: neighbours would be one copy.
+            post_reads(&bed, poster, (first..first + 20).rev());
         }
     });
     for (turn, poster) in posters.iter_mut().enumerate() {
@@ -109,6 +110,44 @@ fn an_engine_takes_all_that_is_there_into_one_batch() {
         mover.with(|wires| wires.largest) > 10,
         "one request a batch is no batch"
     );
+    bed.assert_clean();
+}
+
+#[test]
+fn neighbours_of_one_batch_are_one_copy() {
+    let mover = TestMover::default();
+    let bed = mover.bed(SoftNic::builder().engines(1));
+    let mut poster = bed.poster(64);
+    // SAFETY: the home's memory, which outlives the NIC and is accessed by atomics only.
+    let other = unsafe { bed.nic.register(bed.home.address(), BYTES, Access::REMOTE_READ) }.unwrap();
+    mover.with(|_| {
+        post_reads(&bed, &mut poster, 0..20);
+        // A key of another registration, a gap on one side, and on the other.
+        let (remote, rkey) = (bed.home.address() + 20 * 4096, other.rkey);
+        for (operation, at) in [
+            (Operation::Read { remote, rkey }, 20),
+            (bed.read(21 * 4096), 21),
+            (bed.read(22 * 4096), 23),
+            (bed.read(24 * 4096), 24),
+        ] {
+            poster
+                .post(operation, &[bed.local(at * 4096, 4096)], Flags::SIGNALLED)
+                .unwrap();
+        }
+        poster.ring();
+    });
+    for n in 0..24 {
+        assert!(polled(&mut poster).is_success(), "{n}");
+    }
+    (0..22).chain([24]).for_each(|n| assert_page(&bed, n));
+    assert_eq!(bed.frames.bytes(23 * 4096, 4096), bed.home.bytes(22 * 4096, 4096));
+    let moves = mover.with(|wires| wires.moves.clone());
+    assert_eq!(moves.iter().map(|copy| copy.bytes).sum::<u64>(), 24 * 4096);
+    // The engine may have taken a part of them before the mover was held.
+    assert!((5..8).contains(&moves.len()), "{moves:?}");
+    assert!(moves.iter().rev().take(4).all(|copy| copy.bytes == 4096), "{moves:?}");
+    let stats = bed.nic.stats();
+    assert_eq!((stats.reads, stats.completions), (24, 24));
     bed.assert_clean();
 }
 
@@ -371,7 +410,8 @@ fn a_nic_that_goes_waits_for_its_mover() {
     mover.hold(true);
     post_reads(&bed, &mut poster, 0..4);
     let begun = Instant::now();
-    while mover.with(|wires| wires.moves.len()) < 4 {
+    let taken = || mover.with(|wires| wires.moves.iter().map(|copy| copy.bytes).sum::<u64>());
+    while taken() < 4 * 4096 {
         assert!(begun.elapsed() < BOUND, "the engine never looked");
         std::thread::yield_now();
     }

@@ -11,7 +11,7 @@ use super::super::vendor;
 use super::{QueuePairEngine, RequestBuffer, Step, opcode_of};
 use crate::QueuePairState;
 use crate::wire::mlx5::{
-    BLOCK_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Operation, Syndrome, WorkRequest,
+    BLOCK_BYTES, Completion, CompletionDetail, CqeOpcode, Opcode, Operation, Segment, Syndrome, WorkRequest,
 };
 
 /// What a mover's queue pair has under way.
@@ -25,6 +25,16 @@ pub(in crate::soft) struct UnderWay {
     struck: Option<(u64, Option<Fault>)>,
     /// The request at the head does not start before this time.
     not_before_ns: u64,
+}
+
+/// Remote and local key of a request of one span.
+fn keys_of(request: &WorkRequest<'_>) -> Option<(u32, u32)> {
+    let (_, rkey) = request.operation.remote()?;
+    let mut segments = request.segments.iter();
+    match (segments.next(), segments.next()) {
+        (Some(Segment::Data { lkey, .. }), None) => Some((rkey, lkey)),
+        _ => None,
+    }
 }
 
 impl QueuePairEngine {
@@ -156,6 +166,7 @@ impl QueuePairEngine {
                 return Step::Did(0);
             }
         };
+        moving.lane(way).join_last(collected, keys_of(request));
         let completion = self.completion_of(context, request, fault, bytes);
         self.join(way, moving.lane(way));
         moving.lane(way).take(Taken {
