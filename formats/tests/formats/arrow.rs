@@ -31,10 +31,25 @@ pub fn file_of(batches: &[RecordBatch], options: IpcWriteOptions) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
+/// Columns of lists: of numbers, of so many numbers each, of strings.
+fn lists(first: i64, rows: usize) -> Vec<(&'static str, ArrayRef)> {
+    let numbers = || (0..rows as i64).map(|i| first + i);
+    let list = numbers().map(|i| (i % 3 != 0).then(|| vec![Some(i as i32); 2]));
+    let vectors = numbers().map(|i| (i % 4 != 0).then(|| [Some(i as f32), Some(0.5), Some(-1.0)]));
+    let mut words = LargeListBuilder::new(StringBuilder::new());
+    numbers().for_each(|i| words.append_value((0..i % 3).map(|n| (n != 1).then(|| format!("{i}.{n}")))));
+    let list = ListArray::from_iter_primitive::<Int32Type, _, _>(list);
+    let vectors = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 3);
+    vec![
+        ("vector", Arc::new(vectors)),
+        ("words", Arc::new(words.finish())),
+        ("list", Arc::new(list)),
+    ]
+}
+
 /// Columns of every kind that is read, `rows` rows from number `first` on; between them kinds that are not.
 pub fn mixed(first: i64, rows: usize) -> RecordBatch {
     let numbers = || (0..rows as i64).map(|i| first + i);
-    let list = numbers().map(|i| (i % 3 != 0).then(|| vec![Some(i as i32); 2]));
     let halves: StructArray = StructArray::from(vec![(
         Arc::new(Field::new("x", DataType::Int32, true)),
         Arc::new(numbers().map(|i| Some(i as i32)).collect::<Int32Array>()) as ArrayRef,
@@ -44,19 +59,8 @@ pub fn mixed(first: i64, rows: usize) -> RecordBatch {
     let coded = DictionaryArray::new(Int8Array::from_iter_values(numbers().map(|i| (i % 2) as i8)), names);
     let bytes: Vec<u8> = numbers().flat_map(|i| [i as u8; 3]).collect();
     let binary = FixedSizeBinaryArray::new(3, bytes.into(), None);
-    let vectors = numbers().map(|i| (i % 4 != 0).then(|| [Some(i as f32), Some(0.5), Some(-1.0)]));
-    let mut words = LargeListBuilder::new(StringBuilder::new());
-    numbers().for_each(|i| words.append_value((0..i % 3).map(|n| (n != 1).then(|| format!("{i}.{n}")))));
-    batch(vec![
-        (
-            "vector",
-            Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 3)),
-        ),
-        ("words", Arc::new(words.finish())),
-        (
-            "list",
-            Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(list)),
-        ),
+    let mut columns = lists(first, rows);
+    columns.extend([
         ("id", Arc::new(numbers().collect::<Int64Array>())),
         ("struct", Arc::new(halves)),
         (
@@ -107,7 +111,8 @@ pub fn mixed(first: i64, rows: usize) -> RecordBatch {
             "short",
             Arc::new(numbers().map(|i| Some(i as u16)).collect::<UInt16Array>()),
         ),
-    ])
+    ]);
+    batch(columns)
 }
 
 #[test]
