@@ -59,8 +59,7 @@ pub fn mixed(first: i64, rows: usize) -> RecordBatch {
     let coded = DictionaryArray::new(Int8Array::from_iter_values(numbers().map(|i| (i % 2) as i8)), names);
     let bytes: Vec<u8> = numbers().flat_map(|i| [i as u8; 3]).collect();
     let binary = FixedSizeBinaryArray::new(3, bytes.into(), None);
-    let mut columns = lists(first, rows);
-    columns.extend([
+    let others: Vec<(&str, ArrayRef)> = vec![
         ("id", Arc::new(numbers().collect::<Int64Array>())),
         ("struct", Arc::new(halves)),
         (
@@ -111,8 +110,8 @@ pub fn mixed(first: i64, rows: usize) -> RecordBatch {
             "short",
             Arc::new(numbers().map(|i| Some(i as u16)).collect::<UInt16Array>()),
         ),
-    ]);
-    batch(columns)
+    ];
+    batch(lists(first, rows).into_iter().chain(others).collect())
 }
 
 #[test]
