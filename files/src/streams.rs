@@ -107,6 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn a_short_stream_causes_few_reads_in_vain() {
+        let mut streams = Streams::default();
+        let found: usize = (0..100).map(|block| streams.note(1, block, 4096).count()).sum();
+        assert!((100..300).contains(&found), "{found}");
+    }
+
+    #[test]
     fn two_scans_beside_each_other_are_two() {
         let both: Vec<u64> = (0..2000).flat_map(|n| [n, 500_000 + n]).collect();
         let (all, used) = ahead(&both);

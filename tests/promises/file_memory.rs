@@ -72,7 +72,9 @@ impl Disk {
 impl Storage for Disk {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let pages = offset / PAGE..(offset + out.len() as u64).div_ceil(PAGE);
-        while !pages.contains(&0) && self.with(|state| state.held) {
+        // Bounded: a test that fails meanwhile does not let go.
+        let begun = std::time::Instant::now();
+        while !pages.contains(&0) && self.with(|state| state.held) && begun.elapsed().as_secs() < 20 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         self.with(|state| {
