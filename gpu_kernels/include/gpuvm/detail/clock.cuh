@@ -69,7 +69,10 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     // So many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
     window += once;
-    u32 frame = static_cast<u32>(atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window))) % limit;
+    u32 first = static_cast<u32>(atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window))) % limit;
+    u32 frame = first;
+    u64 left = 0;  // by place in the window
+    static_assert(2 * kClockWindow <= 64, "a bit for each frame of a window");
     for (; n < window && found + cleaning < need; ++n, frame = frame + 1 < limit ? frame + 1 : 0) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
@@ -85,9 +88,11 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
         if (direct && found == 0)
             *direct = frame;
         else
-            pool_give(vm, frame);
+            left |= 1ull << n;
         ++found;
     }
+    // Together, so that neighbours stay neighbours.
+    if (left) pool_give_run(vm, first, left, limit);
     // A stream takes frames one after the other, or the page that came last would leave first.
     if (once) atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(n) - window);
     if constexpr (kQueued)

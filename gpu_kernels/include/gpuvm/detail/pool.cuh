@@ -67,20 +67,27 @@ GPUVM_DEVICE u32 pool_take(const layout::VmDesc* vm, u64 ticket) {
     return static_cast<u32>(seen);
 }
 
-// Gives a frame that has no page and that nobody else knows. It waits only for a taker between its ticket and its
-// store.
-GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) {
+// Gives frames that have no page and that nobody else knows, in the order of a clock over `limit` frames: `first` where
+// bit 0 of `which` is set, and so on. They take neighbouring slots of the ring, so who takes frames for neighbouring
+// pages gets neighbours, which one copy can fill. It waits only for takers between their tickets and their stores.
+GPUVM_DEVICE void pool_give_run(const layout::VmDesc* vm, u32 first, u64 which, u32 limit) {
     layout::PoolState* pool = pool_of(vm);
-    u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);
-    u32 place;
-    u64 lap = over_frames(vm, ticket, &place);
-    u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
-    while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
-    // Release: what we did to the frame comes before its next id's use of it.
-    st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
-    // Relaxed: who sees it early waits at the slot, a moment.
-    atom_add_relaxed_gpu(&pool->available, 1ull);
+    u64 given = static_cast<u64>(__popcll(which));
+    u64 ticket = atom_add_relaxed_gpu(&pool->tail, given);
+    for (; which; which &= which - 1, ++ticket) {
+        u32 frame = first + static_cast<u32>(__ffsll(static_cast<long long>(which))) - 1;
+        while (frame >= limit) frame -= limit;
+        u32 place;
+        u64 lap = over_frames(vm, ticket, &place);
+        u64* slot = reinterpret_cast<u64*>(vm->pool_ring) + place;
+        while (ld_acquire_gpu(slot) >> 32 != static_cast<u32>(2 * lap)) sleep_ns(32);
+        // Release: what we did to the frame comes before its next id's use of it.
+        st_release_gpu(slot, (2 * lap + 1) << 32 | frame);
+    }
+    // Relaxed: who sees it early waits at a slot, a moment.
+    atom_add_relaxed_gpu(&pool->available, given);
 }
+GPUVM_DEVICE void pool_give(const layout::VmDesc* vm, u32 frame) { pool_give_run(vm, frame, 1, ~0u); }
 
 // One frame, or false when the pool is dry.
 GPUVM_DEVICE bool pool_pop(const layout::VmDesc* vm, u32* frame) {

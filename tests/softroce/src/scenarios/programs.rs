@@ -72,7 +72,7 @@ pub(super) fn verbs_client() -> Result<&'static Path, Error> {
     named(programs, "verbs-client", |program| program)
 }
 
-fn named(programs: &'static [PathBuf], name: &str, stem: impl Fn(&str) -> &str) -> Result<&'static Path, Error> {
+pub(super) fn named<'a>(programs: &'a [PathBuf], name: &str, stem: impl Fn(&str) -> &str) -> Result<&'a Path, Error> {
     let found = programs.iter().find(|program| {
         program
             .file_name()

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::SHORT;
-use super::programs::{gpuvm, serve, warm};
+use super::programs::{gpuvm, named, serve, warm};
 use super::start::check;
 use crate::built;
 use crate::error::Error;
@@ -33,13 +33,15 @@ pub(super) fn program() -> Result<&'static Path, Error> {
     }
     // What is linked with the other one comes first.
     let beside = gpuvm()?;
-    let features = ["--features", "gpuvm-cluster/mpi", "--bin", "gpuvm-mpi"];
-    let found = built(&[&["build", "--release", "--workspace"], &features[..]].concat())?;
+    // As cluster/test builds it, so that nothing is built twice.
+    let features = ["--features", "gpuvm-cluster/mpi", "--test", "cluster"];
+    let found = built(&[&["test", "--no-run", "--release", "--workspace"], &features[..]].concat())?;
+    let program = named(&found, "gpuvm-mpi", |program| program)?;
     let folder = beside.with_file_name("softroce-mpi");
     let copy = folder.join("gpuvm-mpi");
     // Scripts look for both in one folder.
     let copied = fs::create_dir_all(&folder)
-        .and_then(|()| fs::copy(&found[0], &copy))
+        .and_then(|()| fs::copy(program, &copy))
         .and_then(|_| fs::copy(beside, folder.join("gpuvm")));
     copied.map_err(|error| Error::Check(format!("{} cannot be written: {error}", copy.display())))?;
     Ok(COPY.get_or_init(|| copy))
