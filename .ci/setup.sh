@@ -3,6 +3,14 @@
 
 say() { printf '%s\n' "$*" >&2; }
 
+# The build of ./test and of what it runs: optimised, with the checks that a debug build has, and without what takes time to make and no
+# test needs, which are line tables and optimisation across a crate's units. Programs read the device library when they run, so that a change of it builds nothing.
+for_tests() {
+    export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
+    export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=none
+    export GPUVM_HEADERS=read
+}
+
 # Prints how apt-get may be called, fails where it may not.
 apt_command() {
     command -v apt-get >/dev/null || return 1

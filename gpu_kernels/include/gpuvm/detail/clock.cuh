@@ -47,6 +47,12 @@ GPUVM_DEVICE bool turn_sample(const layout::VmDesc* vm, u64 id, u32 window, u32*
     return false;
 }
 
+// A bit for each frame of a window.
+constexpr u32 kWidestWindow = 64;
+static_assert(2 * kClockWindow <= kWidestWindow, "a window, and as much for pages that are read once");
+// Frames to look at for so many that are needed. A page that was used is passed twice before it leaves.
+GPUVM_DEVICE u32 window_for(u32 need) { return need <= kClockWindow / 2 ? kClockWindow : kWidestWindow; }
+
 // Looks at a window of frames and releases up to `need`: the first goes to `*direct` when that is given, the
 // others to the pool. It waits for nobody. `for_page`: the page id that needs the frames, which displaces no page of
 // another sample of its region; 0 displaces any. A page that is read once displaces others only where another window
@@ -68,11 +74,11 @@ GPUVM_NOINLINE u32 turn_clock(const layout::VmDesc* vm, u32 window, u32 need, u3
     u32 n = 0, found = 0, cleaning = 0, rung = kNoFrame;
     // So many frames are searched for pages that are read once, alone.
     u32 once = for_page && is_read_once(region_of(vm, for_page)) ? window : 0;
+    if (once + window > kWidestWindow) once = window = kWidestWindow / 2;
     window += once;
     u32 first = static_cast<u32>(atom_add_relaxed_gpu(&pool_of(vm)->hand, static_cast<u64>(window))) % limit;
     u32 frame = first;
     u64 left = 0;  // by place in the window
-    static_assert(2 * kClockWindow <= 64, "a bit for each frame of a window");
     for (; n < window && found + cleaning < need; ++n, frame = frame + 1 < limit ? frame + 1 : 0) {
         u64 id = ld_relaxed_gpu(page_in_frame(vm, frame));
         if (!(id & layout::PAGE_ID_TAKEN_BIT) || !may_displace(vm, for_page, id)) continue;
@@ -116,7 +122,8 @@ GPUVM_NOINLINE void refill(const layout::VmDesc* vm, u32 taken, i64 available, u
     // The last pages that come while frames are free displace none, and one of a sample has displaced another before.
     if (kDirect && for_page && (note_full(vm, for_page, available * 2 >= low_water(vm)) || in_sample(vm, for_page)))
         return;
-    turn_clock(vm, kClockWindow, taken + (available * 2 < low_water(vm) ? 1 : 0), nullptr, for_page);
+    u32 need = taken + (available * 2 < low_water(vm) ? 1 : 0);
+    turn_clock(vm, window_for(need), need, nullptr, for_page);
 }
 // After a fault, or while its page is on the way.
 GPUVM_DEVICE void pay_back(const layout::VmDesc* vm, u32 taken, u64 for_page) {

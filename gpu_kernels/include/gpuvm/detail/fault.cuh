@@ -5,6 +5,7 @@
 // pin: those lanes use and give up their pages first, and the others come back for another round.
 #pragma once
 
+#include "grant.cuh"
 #include "read_ahead.cuh"
 
 namespace gpuvm {
@@ -275,39 +276,6 @@ GPUVM_NOINLINE u32 open_alone(Miss* miss, u32 pins) {
         default:
             return kRoundRetry;
     }
-}
-
-// What the poster of a batch tells the other winners.
-struct Grant {
-    u32 count;  // winners, by rank, that got a frame and a slot
-    u32 queue;
-    u64 first;   // their slots
-    u64 ticket;  // their pool tickets; or, with the top bit, the one frame itself
-};
-constexpr u64 kDirectFrame = 1ull << 63;
-
-// The poster takes frames and slots for up to `want` winners: what there is, at least one unless a lane of the
-// warp holds something (`may_wait` false).
-GPUVM_NOINLINE Grant take_grant(const layout::VmDesc* vm, u64 id, bool pooled, u32 want, bool may_wait) {
-    Grant grant{0, 0, 0, 0};
-    u32 frames = pooled ? pool_reserve(vm, want) : want;
-    u32 direct = kNoFrame;
-    if (frames == 0) {
-        if (!may_wait) return grant;
-        direct = wait_for_frame(vm, id);
-        if (direct == kNoFrame) return grant;
-        frames = 1;
-    }
-    grant.count = try_reserve_any(vm, id, false, frames, &grant.queue, &grant.first);
-    if (grant.count == 0 && may_wait && wait_for_slot(vm, id, false, &grant.queue, &grant.first)) grant.count = 1;
-    if (direct != kNoFrame) {
-        if (grant.count == 0) pool_give(vm, direct);
-        grant.ticket = kDirectFrame | direct;
-    } else if (pooled) {
-        pool_unreserve(vm, frames - grant.count);
-        if (grant.count) grant.ticket = pool_tickets(vm, grant.count);
-    }
-    return grant;
 }
 
 // All winners of a round whose pages the same queues reach. Returns the lane's outcome; those without a frame take

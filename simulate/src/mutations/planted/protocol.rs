@@ -2,8 +2,8 @@
 
 use super::Origin::Protocol;
 use super::{
-    ACCESS, COMPLETION, CURSOR, FAULT, FLUSH, INTEGRITY, LEAVE, Mutation, QUEUE, STUCK, Setting, WORD, broken, plant,
-    under,
+    ACCESS, COMPLETION, CURSOR, FAULT, FLUSH, GRANT, INTEGRITY, LEAVE, Mutation, QUEUE, STUCK, Setting, WORD, broken,
+    plant, under,
 };
 use crate::workload::Workload;
 
@@ -201,7 +201,7 @@ pub(super) static ALL: [Mutation; 22] = [
         Protocol(11),
         "a warp takes the frames there are and never waits for one while it holds another",
         &[plant(
-            FAULT,
+            GRANT,
             "    u32 direct = kNoFrame;\n    if (frames == 0) {\n        if (!may_wait) return grant;",
             "    u32 direct = kNoFrame;\n    Wait hold(vm);\n    \
              while (pooled && frames && frames < want && hold.again()) {\n        \
