@@ -126,7 +126,7 @@ pub(super) static ALL: [Mutation; 21] = [
             "atom_cas_acq_rel_gpu(&fill->taken, 0u, 1u) <= 1)",
         )],
         Workload::LargePages,
-        202,
+        194,
         &["its home differ from byte", "instead of", "did not end within"],
     ),
     broken(

@@ -1,10 +1,10 @@
 //! Rules of frames that come and go while kernels run.
 
 use super::Origin::Frames;
-use super::{Mutation, POOL, RESIZE, broken, plant};
-use crate::workload::Workload::{Resize, ResizeDirect, Stream};
+use super::{Mutation, RESIZE, broken, plant};
+use crate::workload::Workload::{Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 10] = [
+pub(super) static ALL: [Mutation; 8] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
@@ -109,38 +109,6 @@ pub(super) static ALL: [Mutation; 10] = [
         15,
         SEEN,
     ),
-    broken(
-        "run-with-one-ticket",
-        Frames(10),
-        "frames that go to the pool together take a slot each",
-        &[plant(
-            POOL,
-            "    u64 ticket = atom_add_relaxed_gpu(&pool->tail, given);",
-            "    u64 ticket = atom_add_relaxed_gpu(&pool->tail, 1ull);",
-        )],
-        Stream,
-        0,
-        POOLED,
-    ),
-    broken(
-        "run-past-the-limit",
-        Frames(10),
-        "after the last frame comes the first",
-        &[plant(POOL, "        while (frame >= limit) frame -= limit;\n", "")],
-        Stream,
-        0,
-        POOLED,
-    ),
-];
-
-/// A frame in two slots of the pool or in none, and who waits for it.
-const POOLED: &[&str] = &[
-    "the pool",
-    "not in live memory",
-    "invalid memory access",
-    "did not end within",
-    "did not complete over",
-    "no frame for page",
 ];
 
 /// A frame in two places or in none, or what others have stored in its memory.

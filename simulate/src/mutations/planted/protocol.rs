@@ -157,7 +157,7 @@ pub(super) static ALL: [Mutation; 22] = [
         "a reader looks at the page's word again after the data",
         &[plant(ACCESS, "if (difference & kSameStay) return false;", "")],
         Workload::Linear,
-        3,
+        123,
         &["no order of its operations explains"],
     ),
     broken(
@@ -173,7 +173,7 @@ pub(super) static ALL: [Mutation; 22] = [
              *value = load_strong<T>(frame_at(array, first) + place.offset);\n",
         )],
         Workload::Linear,
-        141,
+        300,
         &["no order of its operations explains"],
     ),
     broken(

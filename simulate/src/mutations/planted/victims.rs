@@ -71,7 +71,7 @@ pub(super) static ALL: [Mutation; 25] = [
             ),
         ],
         RUN,
-        384,
+        273,
         LATE,
     ),
     broken(
@@ -313,7 +313,7 @@ pub(super) static ALL: [Mutation; 25] = [
             "    if (state_of(seen) != kAbsent) return false;\n",
         )],
         RUN,
-        379,
+        121,
         TWICE,
     ),
     broken(
@@ -335,7 +335,7 @@ pub(super) static ALL: [Mutation; 25] = [
         "a reader's look at the entry comes after its copy",
         &[plant(MIRROR, "    Fetch::end_reads();\n", "")],
         Workload::Mirror,
-        701,
+        1471,
         NOT_ITS_BYTES,
     ),
     broken(
