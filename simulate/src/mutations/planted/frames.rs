@@ -1,10 +1,10 @@
 //! Rules of frames that come and go while kernels run.
 
 use super::Origin::Frames;
-use super::{Mutation, RESIZE, broken, plant};
-use crate::workload::Workload::{Resize, ResizeDirect};
+use super::{Mutation, POOL, RESIZE, STUCK, broken, plant};
+use crate::workload::Workload::{Prefetch, Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 8] = [
+pub(super) static ALL: [Mutation; 9] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
@@ -108,6 +108,19 @@ pub(super) static ALL: [Mutation; 8] = [
         ResizeDirect,
         15,
         SEEN,
+    ),
+    broken(
+        "run-with-one-ticket",
+        Frames(10),
+        "frames that go to the pool together take a slot each",
+        &[plant(
+            POOL,
+            "atom_add_relaxed_gpu(&pool->tail, given);",
+            "atom_add_relaxed_gpu(&pool->tail, 1ull);",
+        )],
+        Prefetch,
+        48,
+        STUCK,
     ),
 ];
 

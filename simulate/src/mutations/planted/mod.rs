@@ -27,6 +27,7 @@ pub(super) const ALL: [&[Mutation]; 8] = [
 const WORD: &str = "gpuvm/detail/page_word.cuh";
 const CLOCK: &str = "gpuvm/detail/clock.cuh";
 const QUEUE: &str = "gpuvm/detail/queue.cuh";
+const POOL: &str = "gpuvm/detail/pool.cuh";
 const CURSOR: &str = "gpuvm/cursor.cuh";
 const ACCESS: &str = "gpuvm/detail/access.cuh";
 const ELEMENT: &str = "gpuvm/detail/element.cuh";
