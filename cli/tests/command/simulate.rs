@@ -356,10 +356,6 @@ const CAUGHT_WITHIN: u64 = 2000;
 /// Seeds after which a campaign also says what it has never seen.
 const FIRST: u64 = 60;
 
-/// What is too rare for a run of this test, and is hunted alone: `count-and-look-in-no-order` was seen at seed 1,524 of an earlier state of
-/// the library, and not in the first 4,500 of the state of 2026-11-28. Other ways to break its rule are caught.
-const RARE: [&str; 1] = ["count-and-look-in-no-order"];
-
 /// From the seeds at which they were found, which move with the compiler and with the library; `GPUVM_TEST_HUNT=2000` hunts
 /// each from seed 0 on over so many.
 #[test]
@@ -376,9 +372,6 @@ fn every_broken_rule_is_caught() {
                     let Some(mutation) = rest.lock().unwrap().next() else {
                         break;
                     };
-                    if hunt.is_none() && RARE.contains(&mutation.name) {
-                        continue;
-                    }
                     // A mutation that shows as something else panics: the rest is run all the same.
                     let found = std::panic::catch_unwind(|| match hunt {
                         Some(most) => caught(mutation, 0, most),

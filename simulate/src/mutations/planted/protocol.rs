@@ -25,8 +25,8 @@ pub(super) static ALL: [Mutation; 22] = [
                  ((static_cast<u64>(frame) - token) << layout::FRAME_SHIFT));",
             ),
         ],
-        Workload::Prefetch,
-        80,
+        Workload::Spans,
+        3,
         &[
             "changed pins or version of its page",
             "a page without a frame was made dirty",

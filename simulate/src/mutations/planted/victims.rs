@@ -78,9 +78,17 @@ pub(super) static ALL: [Mutation; 25] = [
         "count-and-look-in-no-order",
         Victims(3),
         "the count and the look at the loan are in one order with the lender's end of it and its look at the count",
-        &[plant(VICTIM, "    fence_sc_gpu();\n", "")],
+        // The pause gives the lender the time that makes it likely; without it one seed in thousands shows the fence.
+        &[
+            plant(
+                VICTIM,
+                "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
+                "    __nanosleep(500);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
+            ),
+            plant(VICTIM, "    fence_sc_gpu();\n", ""),
+        ],
         RUN,
-        1524,
+        156,
         LATE,
     ),
     broken(
