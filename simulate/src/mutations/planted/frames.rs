@@ -2,9 +2,9 @@
 
 use super::Origin::Frames;
 use super::{Mutation, POOL, RESIZE, STUCK, broken, plant};
-use crate::workload::Workload::{Prefetch, Resize, ResizeDirect};
+use crate::workload::Workload::{Prefetch, Random, Resize, ResizeDirect};
 
-pub(super) static ALL: [Mutation; 9] = [
+pub(super) static ALL: [Mutation; 10] = [
     broken(
         "withdrawn-though-it-stays",
         Frames(1),
@@ -121,6 +121,15 @@ pub(super) static ALL: [Mutation; 9] = [
         Prefetch,
         48,
         STUCK,
+    ),
+    broken(
+        "run-past-the-last-frame",
+        Frames(10),
+        "of frames that go to the pool together the clock's first comes after its last",
+        &[plant(POOL, "        while (frame >= limit) frame -= limit;\n", "")],
+        Random,
+        68,
+        SEEN,
     ),
 ];
 
