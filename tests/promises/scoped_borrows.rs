@@ -5,12 +5,6 @@ use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, small};
 use gpuvm::{Error, LaunchConfig, Placement, Transport};
 
 #[test]
-fn misuse_of_lent_memory_does_not_compile() {
-    let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/ui/*.rs");
-}
-
-#[test]
 fn a_forgotten_handle_changes_nothing() {
     let bench = Bench::new(small(8), BASIC);
     let mut memory = vec![0u32; 30 * PAGE_WORDS as usize];

@@ -15,7 +15,7 @@ mod timeline;
 use std::fmt;
 
 pub use alone::SIMULATED_ALONE;
-use alone::TESTS_ALONE;
+use alone::{BENCHES_ALONE, TESTS_ALONE};
 pub use files::{ALL, BORROWING, FILES, GUARDED};
 pub use timeline::TIMELINE;
 
@@ -30,11 +30,19 @@ pub struct File {
 }
 
 impl File {
-    /// Whether it is compiled for the architecture that is measured on alone: tests, which run there, and applications. Others
-    /// beside them have every way to an element, and are compiled for all.
-    pub fn is_for_one_architecture(&self) -> bool {
+    /// Whether it is a test, which runs on the architecture that is measured on, or an application.
+    pub fn is_test_or_application(&self) -> bool {
         let applications = ["workloads/src/apps/", "workloads/src/gps/"];
         TESTS_ALONE.contains(&self.path) || applications.iter().any(|folder| self.path.starts_with(folder))
+    }
+
+    /// Whether it is compiled for the architecture that is measured on alone. Others beside these have every way to an element, and
+    /// are compiled for all.
+    pub fn is_for_one_architecture(&self) -> bool {
+        let others = ["workloads/src/", "python/ops/"];
+        self.is_test_or_application()
+            || BENCHES_ALONE.contains(&self.path)
+            || others.iter().any(|folder| self.path.starts_with(folder))
     }
 
     /// Whether the number of frames may change.

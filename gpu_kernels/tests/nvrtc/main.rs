@@ -225,7 +225,7 @@ fn within_budgets(jobs: &[(&File, Form, u32)]) {
     let quick = std::env::var_os("GPUVM_TEST_QUICK").is_some();
     let jobs: Vec<_> = jobs
         .iter()
-        .filter(|job| !quick || job.2 == MEASURED && !job.0.is_for_one_architecture())
+        .filter(|job| !quick || job.2 == MEASURED && !job.0.is_test_or_application())
         .collect();
     let (next, used, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn cargo_names_what_it_has_built() {
-        let programs = built(&["build", "-p", "gpuvm-softroce", "--bin", "softroce"]).unwrap();
+        let programs = built(&["build", "--release", "--workspace", "--bin", "softroce"]).unwrap();
         assert!(
             programs
                 .iter()

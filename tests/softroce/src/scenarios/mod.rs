@@ -28,10 +28,22 @@ const SHORT: Duration = Duration::from_secs(60);
 
 /// Every scenario, in the order in which they run.
 pub fn all() -> Vec<Scenario> {
-    let mut all = machines();
-    all.extend(programs());
-    all.extend(troubles());
+    let mut all = checks();
+    all.push(Scenario {
+        name: "speed",
+        what: "prints how fast pages come beside what perftest reaches; slow is no failure, so it runs only where it is named",
+        limit: minutes(6),
+        run: Run::One(speed::table),
+    });
     all
+}
+
+/// Those that run where none is named: what is right or wrong.
+pub fn checks() -> Vec<Scenario> {
+    let mut checks = machines();
+    checks.extend(programs());
+    checks.extend(troubles());
+    checks
 }
 
 const fn minutes(count: u64) -> Duration {
@@ -140,7 +152,7 @@ fn programs() -> Vec<Scenario> {
     ]
 }
 
-/// What they do where something goes wrong or others use the device, and how fast they are.
+/// What they do where something goes wrong or others use the device.
 fn troubles() -> Vec<Scenario> {
     vec![
         Scenario {
@@ -172,12 +184,6 @@ fn troubles() -> Vec<Scenario> {
             what: "what a flush stored outlives a loss of power, and disks that fail lose nothing: NVMe, ext4, device mapper",
             limit: minutes(5),
             run: Run::Disks(&disks::MIB, disks::files),
-        },
-        Scenario {
-            name: "speed",
-            what: "prints how fast pages come beside what perftest reaches; slow is no failure",
-            limit: minutes(6),
-            run: Run::One(speed::table),
         },
     ]
 }

@@ -115,19 +115,14 @@ pub(super) fn warm(program: &Path, arguments: &str) -> Result<(), Error> {
     }
 }
 
-/// The tests of a program that need no cargo.
-const SKIP: &str = "--skip does_not_compile";
-
 /// Compiles the kernels of `gpuvm run bfs` and of the tests named. Before a machine uses any: it keeps the
 /// listing of a folder that it has seen, and would not find what this machine adds to the cache later.
 pub(super) fn warm_all(names: &[&str]) -> Result<(), Error> {
     warm(gpuvm()?, "run bfs kron:8 --memory 25%")?;
-    names
-        .iter()
-        .try_for_each(|tests| warm(test(tests)?, &format!("{SKIP} {}", split(tests).1)))
+    names.iter().try_for_each(|tests| warm(test(tests)?, split(tests).1))
 }
 
-/// Runs tests, named as in [`test`], without those that call cargo; `before` is put before the program, such as variables of its
+/// Runs tests, named as in [`test`]; `before` is put before the program, such as variables of its
 /// environment, `options` after it. Its kernels come from the cache: see [`warm_all`].
 pub(super) fn run_test(
     machine: &Machine,
@@ -145,7 +140,7 @@ pub(super) fn run_test(
         Ok(listing.text().lines().map(str::to_owned).collect())
     };
     let known = compiled()?;
-    let command = format!("{SEEDS} {before} {} {SKIP} {options} {filter}", program.display());
+    let command = format!("{SEEDS} {before} {} {options} {filter}", program.display());
     let output = machine.run(&command, limit)?.success()?;
     let ran = output
         .lines
