@@ -15,7 +15,7 @@ mod timeline;
 use std::fmt;
 
 pub use alone::SIMULATED_ALONE;
-use alone::{BENCHES_ALONE, TESTS_ALONE};
+use alone::{OTHERS_ALONE, TESTS_ALONE};
 pub use files::{ALL, BORROWING, FILES, GUARDED};
 pub use timeline::TIMELINE;
 
@@ -39,10 +39,10 @@ impl File {
     /// Whether it is compiled for the architecture that is measured on alone. Others beside these have every way to an element, and
     /// are compiled for all.
     pub fn is_for_one_architecture(&self) -> bool {
-        let others = ["workloads/src/", "python/ops/"];
+        let folders = ["workloads/src/", "python/ops/"];
         self.is_test_or_application()
-            || BENCHES_ALONE.contains(&self.path)
-            || others.iter().any(|folder| self.path.starts_with(folder))
+            || OTHERS_ALONE.contains(&self.path)
+            || folders.iter().any(|folder| self.path.starts_with(folder))
     }
 
     /// Whether the number of frames may change.

@@ -135,6 +135,9 @@ fn suite(args: &SuiteArgs) -> Result<ExitCode, Error> {
     if chosen.is_empty() {
         chosen = checks.iter().collect();
     }
+    if chosen.iter().any(|scenario| scenario.name == scenarios::INDEPENDENT) {
+        scenarios::build_ahead();
+    }
     let passed = softroce::suite::run_all(&chosen, &args.machine.options(), args.vm);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

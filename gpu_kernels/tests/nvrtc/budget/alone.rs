@@ -19,10 +19,11 @@ pub(super) const TESTS_ALONE: &[&str] = &[
     "tests/kernels/holding.cu",
 ];
 
-/// Files of `gpuvm bench` that are compiled for one architecture: those that read elements and fault as others do.
-pub(super) const BENCHES_ALONE: &[&str] = &[
+/// Files of `gpuvm bench`, and the one of most tests, that are compiled for one architecture: they read elements and fault as others do.
+pub(super) const OTHERS_ALONE: &[&str] = &[
     "cli/src/bench/files.cu",
     "cli/src/bench/latency.cu",
     "cli/src/bench/placement.cu",
     "cli/src/bench/tenants.cu",
+    "tests/kernels/basic.cu",
 ];

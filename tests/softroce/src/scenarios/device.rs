@@ -10,10 +10,12 @@ use crate::machine::Machine;
 /// How long one test program may take.
 const PROGRAM: Duration = Duration::from_secs(240);
 
-/// Tests that page over the device that the environment names, the cheapest first.
-const OVER_THE_DEVICE: [&str; 13] = [
+/// Tests that page over the device that the environment names, the cheapest first. Of random programs one for each size of a page, of
+/// searches those that differ in frames: what differs by the type of elements or by the shape of a graph does not reach the device.
+const OVER_THE_DEVICE: [&str; 16] = [
     "nic::rxe::",
-    "graphs::paged_bfs::",
+    "graphs::paged_bfs::generated_graphs_at_a_quarter_and_whole",
+    "graphs::paged_bfs::one_frame_is_enough",
     "promises::bookkeeping::",
     "promises::flush_and_host_access::",
     "promises::scoped_borrows::",
@@ -24,16 +26,19 @@ const OVER_THE_DEVICE: [&str; 13] = [
     "promises::every_wait_ends::",
     "promises::inside_the_region::",
     "promises::drop_in_any_order::",
-    "promises::random_programs::",
+    "promises::random_programs::words_in_pages_of_4_kib",
+    "promises::random_programs::structures_of_32_bytes_in_pages_of_64_kib",
+    "promises::random_programs::long_words_in_pages_of_2_mib",
 ];
 
 /// Those of them that say most about regions at a memory node.
-const AT_A_NODE: [&str; 5] = [
+const AT_A_NODE: [&str; 6] = [
     "promises::memory_node::",
     "promises::flush_and_host_access::",
     "promises::no_lost_write::",
     "promises::prefetch::",
     "node::two_machines::",
+    "promises::random_programs::words_in_pages_of_4_kib",
 ];
 
 pub(super) fn suite(machine: &Machine) -> Result<(), Error> {
@@ -76,17 +81,10 @@ pub(super) fn memory_node(machine: &Machine) -> Result<(), Error> {
 }
 
 pub(super) fn at_a_node(server: &Machine, client: &Machine) -> Result<(), Error> {
-    warm_all(&[&AT_A_NODE[..], &["promises::random_programs::"]].concat())?;
+    warm_all(&AT_A_NODE)?;
     let node = serve(server, "--memory 1GiB")?;
     let environment = format!("GPUVM_TEST_NODE={}:7471", server.address());
     run_tests(client, &AT_A_NODE, &environment)?;
-    run_test(
-        client,
-        "promises::random_programs::words_in_pages_of_4_kib",
-        &environment,
-        "",
-        PROGRAM,
-    )?;
     node.terminate()?;
     node.wait(SHORT)?.success()?;
     Ok(())

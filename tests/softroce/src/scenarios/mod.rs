@@ -23,6 +23,11 @@ use std::time::Duration;
 
 use crate::suite::{Run, Scenario};
 
+pub use programs::build_ahead;
+
+/// The scenario that runs a client by another library.
+pub const INDEPENDENT: &str = "independent_clients";
+
 /// How long a command may take that does little; emulated processors are slow.
 const SHORT: Duration = Duration::from_secs(60);
 
@@ -174,7 +179,7 @@ fn troubles() -> Vec<Scenario> {
             run: Run::One(node::replica_killed),
         },
         Scenario {
-            name: "independent_clients",
+            name: INDEPENDENT,
             what: "perftest, rping and a client of another library use the device while a search pages over it",
             limit: minutes(5),
             run: Run::One(independent::clients),

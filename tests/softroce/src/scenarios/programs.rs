@@ -58,6 +58,11 @@ pub(super) fn binary(name: &str) -> Result<&'static Path, Error> {
     named(programs, name, |program| program)
 }
 
+/// Begins to build what takes a minute and nothing else needs, while the first machines start. Whoever needs it gets the error, too.
+pub fn build_ahead() {
+    std::thread::spawn(verbs_client);
+}
+
 /// A client by a library that gpuvm does not use; a workspace of its own.
 pub(super) fn verbs_client() -> Result<&'static Path, Error> {
     static CLIENT: OnceLock<Vec<PathBuf>> = OnceLock::new();
