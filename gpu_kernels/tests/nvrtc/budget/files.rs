@@ -215,7 +215,7 @@ pub const FILES: &[File] = &[
     File {
         path: "workloads/src/apps/several.cu",
         defines: &[],
-        kernels: &[paged("expand", 160, 168), paged("pull", 152, 168)],
+        kernels: &[paged("expand", 154, 168), paged("pull", 152, 168)],
     },
     File {
         path: "workloads/src/apps/triangles.cu",
