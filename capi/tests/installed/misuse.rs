@@ -64,9 +64,9 @@ fn the_table_of_wrong_uses_names_every_case_and_no_other() {
     for name in &named {
         let there = match name.split_once("::") {
             Some((module, "")) => root().join(format!("tests/promises/{module}.rs")).exists(),
-            Some((module, name)) => {
-                sources("tests/promises", &format!("/{module}.rs")).contains(&format!("fn {name}()"))
-            }
+            Some((module, name)) => ["tests/promises", "docs/guide/tests"]
+                .iter()
+                .any(|folder| sources(folder, &format!("/{module}.rs")).contains(&format!("fn {name}()"))),
             None if name.starts_with("test_") => python.contains(&format!("def {name}(")),
             None if name.contains('_') && !name.starts_with("gpuvm_") && !name.ends_with(".c") => {
                 c.contains(&format!("CASE({name})"))
