@@ -32,6 +32,11 @@ impl Elements {
         })
     }
 
+    /// By another name.
+    pub(crate) fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

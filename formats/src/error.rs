@@ -67,17 +67,17 @@ pub enum FormatError {
         /// What to do.
         mend: &'static str,
     },
-    /// A record batch whose buffers are compressed.
+    /// A record batch or a part of a dictionary whose buffers are compressed.
     #[error(
-        "record batch {batch} of {} is compressed ({codec}), so its columns are not in the file as they are: write the file again without \
+        "{part} of {} is compressed ({codec}), so its columns are not in the file as they are: write the file again without \
          compression, in Python by pyarrow.feather.write_feather(table, path, compression=\"uncompressed\")",
         path.display()
     )]
     Compressed {
         /// The file.
         path: PathBuf,
-        /// The record batch's number, from 0.
-        batch: usize,
+        /// `record batch` or `dictionary batch`, and its number from 0.
+        part: String,
         /// The codec's name.
         codec: String,
     },

@@ -108,7 +108,7 @@ impl Source {
 }
 
 /// Names for a message: the first ones.
-pub(crate) fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+pub(crate) fn some_of(names: impl ExactSizeIterator<Item: AsRef<str>>) -> String {
     /// Names in a message.
     const SHOWN: usize = 8;
     let count = names.len();
@@ -118,7 +118,7 @@ pub(crate) fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Stri
     // A name may be as long as a header.
     let shown: Vec<String> = names
         .take(SHOWN)
-        .map(|name| format!("`{}`", name.chars().take(40).collect::<String>()))
+        .map(|name| format!("`{}`", name.as_ref().chars().take(40).collect::<String>()))
         .collect();
     match count.saturating_sub(SHOWN) {
         0 => shown.join(", "),

@@ -5,9 +5,9 @@
 //! [`Elements::region`] makes a read-only region of it, whose pages are the file's. While a region lives nobody may write the file or make it
 //! shorter.
 //!
-//! Files are not trusted. A header that contradicts itself or the file's length is a [`FormatError`], found before a region is made, and takes no
-//! more memory than the file has bytes, up to [`HEADER_BYTES_MAX`]. What the elements are is not looked at: offsets of strings may lie, and a kernel
-//! that follows one finds the array's end checked.
+//! Files are not trusted. A header that contradicts itself or the file's length is a [`FormatError`], found before a region is made. It is read up to
+//! [`HEADER_BYTES_MAX`], and Arrow's describe a million columns at most. What the elements are is not looked at: offsets of strings and places in
+//! dictionaries may lie, and a kernel that follows one finds the array's end checked.
 //!
 //! ```
 //! use gpuvm::{LaunchConfig, Vm};

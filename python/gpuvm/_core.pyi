@@ -125,6 +125,8 @@ class Part:
     offsets: Optional[_Place]
     list_size: Optional[int]
     items: Optional["Part"]
+    dictionary: List["Part"]
+    within: List[_Place]
 
 @final
 class Columns:

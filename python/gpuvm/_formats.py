@@ -89,6 +89,8 @@ class Part:
         offsets: Optional[Array],
         list_size: Optional[int] = None,
         items: Optional["Part"] = None,
+        dictionary: Sequence["Part"] = (),
+        within: Sequence[Array] = (),
     ) -> None:
         #: How many rows it has.
         self.rows: int = rows
@@ -105,15 +107,20 @@ class Part:
         self.list_size: Optional[int] = list_size
         #: Of lists: the items of all rows one after another, with their own nulls and offsets.
         self.items: Optional["Part"] = items
+        #: Of a column that a dictionary encodes: what the values are places in, in parts one after another.
+        self.dictionary: List["Part"] = list(dictionary)
+        #: Of a field of structures: which of those around it are there, the outermost first, as in ``validity``. A row is null where any of
+        #: these or its own bit is 0.
+        self.within: List[Array] = list(within)
 
     def __repr__(self) -> str:
         return f"<{self.rows} rows, {self.nulls} of them null, of {self.values!r}>"
 
 
 class Columns(Mapping[str, List[Part]]):
-    """The columns of an Arrow IPC file by their names, each as one part for each record batch. Arrays are made when they are asked for
-    first. What is no array of elements in the file is a :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed,
-    structures or encoded by a dictionary.
+    """The columns of an Arrow IPC file by their names, each as one part for each record batch. A field of structures is a column: ``x`` of
+    ``point`` is ``point.x``. Arrays are made when they are asked for first. What is no array of elements in the file is a
+    :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed, views, unions or encoded by their runs.
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
@@ -121,6 +128,8 @@ class Columns(Mapping[str, List[Part]]):
         self._core = _core.Columns(self._path)
         self._names = list(dict.fromkeys(self._core.names()))
         self._parts: Dict[str, List[Part]] = {}
+        # All batches have the same ones.
+        self._dictionaries: Dict[Tuple[str, _Place], Part] = {}
 
     def __getitem__(self, name: str) -> List[Part]:
         if name not in self._names:
@@ -142,8 +151,16 @@ class Columns(Mapping[str, List[Part]]):
             values = _array(self._vm, self._path, name, part.values, (part.rows, size), self._options)
         else:
             values = items.values
-        offsets = array("offsets", part.offsets)
-        return Part(part.rows, part.nulls, values, array("validity", part.validity), offsets, part.list_size, items)
+        dictionary = [self._dictionary(f"{name}.dictionary", of) for of in part.dictionary]
+        within = [_array(self._vm, self._path, f"{name}.within", place, None, self._options) for place in part.within]
+        validity, offsets = array("validity", part.validity), array("offsets", part.offsets)
+        return Part(part.rows, part.nulls, values, validity, offsets, part.list_size, items, dictionary, within)
+
+    def _dictionary(self, name: str, part: _core.Part) -> Part:
+        found = self._dictionaries.get((name, part.values))
+        if found is None:
+            found = self._dictionaries[name, part.values] = self._part(name, part)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -1,6 +1,6 @@
 //! What files of other programs have, and where it lies in them.
 
-use std::{error::Error as _, path::PathBuf};
+use std::{borrow::Cow, error::Error as _, path::PathBuf};
 
 use gpuvm_formats::{ArrowFile, Column, Elements, FormatError, SafeTensors};
 use pyo3::prelude::*;
@@ -25,10 +25,13 @@ pub struct Part {
     offsets: Option<Place>,
     list_size: Option<u64>,
     items: Option<Py<Part>>,
+    dictionary: Vec<Py<Part>>,
+    within: Vec<Place>,
 }
 
 fn part_of(py: Python<'_>, column: &Column) -> PyResult<Py<Part>> {
     let items = column.items().map(|items| part_of(py, items)).transpose()?;
+    let dictionary = column.dictionary().iter().map(|part| part_of(py, part));
     let part = Part {
         rows: column.rows(),
         nulls: column.nulls(),
@@ -37,6 +40,8 @@ fn part_of(py: Python<'_>, column: &Column) -> PyResult<Py<Part>> {
         offsets: column.offsets().map(place_of),
         list_size: column.list_size(),
         items,
+        dictionary: dictionary.collect::<PyResult<_>>()?,
+        within: column.within().iter().map(place_of).collect(),
     };
     Py::new(py, part)
 }
@@ -84,7 +89,7 @@ impl Columns {
 
     /// The columns' names.
     fn names(&self) -> Vec<String> {
-        self.0.columns().map(str::to_owned).collect()
+        self.0.columns().map(Cow::into_owned).collect()
     }
 
     /// A column's parts, one for each record batch.

@@ -39,8 +39,10 @@ def test_columns_are_arrays(vm):
     name = columns["name"][2]
     offsets, text = name.offsets.numpy(), name.values.numpy().tobytes()
     assert text[offsets[199] : offsets[200]] == b"n999"
-    with pytest.raises(gpuvm.errors.FileError, match="dictionary_decode"):
-        columns["kind"]
+    kind = columns["kind"]
+    assert (kind[1].values.numpy() == np.arange(400, 800) % 2).all()
+    [names] = kind[1].dictionary
+    assert names.rows == 2 and names.values.numpy().tobytes() == b"bustaxi" and names is kind[0].dictionary[0]
     with pytest.raises(KeyError):
         columns["nothing"]
     with pytest.raises(gpuvm.errors.FileError, match="uncompressed"):
@@ -59,7 +61,10 @@ def test_lists_are_arrays(vm):
     assert tokens.nulls == 40 and tokens.list_size is None and tokens.values is tokens.items.values
     for row, i in enumerate(numbers):
         assert list(items[offsets[row] : offsets[row + 1]]) == list(range(0 if i % 10 == 0 else i % 7))
-    with pytest.raises(gpuvm.errors.FileError, match="flatten"):
+    assert list(columns) == ["vector", "tokens", "point.x"]
+    point = columns["point.x"][1]
+    assert (point.values.numpy() == numbers).all() and point.within == [] and point.dictionary == []
+    with pytest.raises(KeyError):
         columns["point"]
 
 

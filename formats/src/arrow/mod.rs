@@ -1,9 +1,11 @@
 //! Columns of Arrow IPC files.
 
 mod batch;
+mod dictionary;
+mod message;
 mod schema;
 
-use std::{ops::Range, path::Path};
+use std::{borrow::Cow, ops::Range, path::Path, sync::OnceLock};
 
 use arrow_ipc::{Block, Endianness, Footer, MetadataVersion, root_as_footer};
 
@@ -12,7 +14,8 @@ use crate::{
     file::{Aligned, Source, some_of},
 };
 pub use batch::{Batch, Column};
-use schema::Layout;
+use dictionary::Dictionaries;
+use schema::{Layout, Leaf};
 
 /// What a file begins and ends with.
 const MAGIC: &[u8; 6] = b"ARROW1";
@@ -26,13 +29,20 @@ const TAIL_BYTES: u64 = 10;
 /// An Arrow IPC file, which is a Feather file of version 2: its footer. Columns lie in record batches, each with its part of the rows.
 ///
 /// The format: <https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format>. Columns of numbers, booleans, times and decimals
-/// are elements, and so are the offsets and the bytes of strings, and those of lists of them. What else a file has does not keep these from
-/// being read: structures, dictionaries, views, and unions are errors of their own columns ([`FormatError::Column`]).
+/// are elements, and so are the offsets and the bytes of strings, those of lists of them, and the places in a dictionary. A field of
+/// structures, also of structures in lists, is a column of its own: `x` of `point` is `point.x`. A map is a list of structures of a key and a
+/// value. What else a file has does not keep these from being read: views, unions and runs are errors of their own columns
+/// ([`FormatError::Column`]).
 #[derive(Debug)]
 pub struct ArrowFile {
     source: Source,
-    columns: Vec<Layout>,
+    schema: Vec<Layout>,
+    /// What is looked up by its name.
+    leaves: Vec<Leaf>,
     blocks: Vec<Place>,
+    dictionary_blocks: Vec<Place>,
+    /// Read when a column needs one.
+    dictionaries: OnceLock<Dictionaries>,
     version: MetadataVersion,
     /// Bytes in which record batches may lie.
     room: Range<u64>,
@@ -61,20 +71,29 @@ impl ArrowFile {
         if !matches!(version, MetadataVersion::V4 | MetadataVersion::V5) {
             return Err(source.broken(format!("its metadata is of version {version:?}; V4 and V5 are known")));
         }
-        let columns = columns_of(&source, &footer)?;
+        let schema = schema_of(&source, &footer)?;
+        let mut leaves = Vec::new();
+        for (number, layout) in schema.iter().enumerate() {
+            layout.add_leaves(number, &mut Vec::new(), &mut leaves);
+        }
         let blocks = footer.recordBatches().into_iter().flatten().map(Place::of).collect();
+        let dictionary_blocks = footer.dictionaries().into_iter().flatten().map(Place::of).collect();
         Ok(Self {
             source,
-            columns,
+            schema,
+            leaves,
             blocks,
+            dictionary_blocks,
+            dictionaries: OnceLock::new(),
             version,
             room,
         })
     }
 
-    /// The columns' names, in the file's order. A name may come twice; the first column of a name is found by it.
-    pub fn columns(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.columns.iter().map(|column| column.name.as_str())
+    /// The columns' names, in the file's order, with a dot between a column's and that of its field. A name may come twice; the first column
+    /// of a name is found by it.
+    pub fn columns(&self) -> impl ExactSizeIterator<Item = Cow<'_, str>> {
+        self.leaves.iter().map(|leaf| self.name_of(leaf))
     }
 
     /// How many record batches there are.
@@ -109,13 +128,47 @@ impl ArrowFile {
 
     /// The number of the column of that name.
     fn find(&self, name: &str) -> Result<usize> {
-        let found = self.columns.iter().position(|column| column.name == name);
-        found.ok_or_else(|| FormatError::Missing {
-            path: self.source.owned_path(),
-            what: "column",
-            name: name.to_owned(),
-            has: some_of(self.columns()),
+        // Compared name by name: a broken file may have many long ones.
+        let is = |leaf: &Leaf| {
+            let rest = self.schema[leaf.column]
+                .names(leaf)
+                .try_fold((name, true), |(rest, first), part| {
+                    let rest = if first { rest } else { rest.strip_prefix('.')? };
+                    Some((rest.strip_prefix(part)?, false))
+                });
+            rest.is_some_and(|(rest, _)| rest.is_empty())
+        };
+        let found = self.leaves.iter().position(is);
+        found.ok_or_else(|| {
+            let is_field = |leaf: &&Leaf| !leaf.fields.is_empty() && self.schema[leaf.column].name == name;
+            let fields: Vec<_> = self.leaves.iter().filter(is_field).collect();
+            FormatError::Missing {
+                path: self.source.owned_path(),
+                what: "column",
+                name: name.to_owned(),
+                has: match fields.is_empty() {
+                    true => some_of(self.columns()),
+                    false => some_of(fields.into_iter().map(|leaf| self.name_of(leaf))),
+                },
+            }
         })
+    }
+
+    fn name_of<'f>(&'f self, leaf: &'f Leaf) -> Cow<'f, str> {
+        let layout = &self.schema[leaf.column];
+        match leaf.fields.is_empty() {
+            true => Cow::Borrowed(layout.name.as_str()),
+            false => Cow::Owned(layout.names(leaf).collect::<Vec<_>>().join(".")),
+        }
+    }
+
+    /// All dictionaries of the file.
+    fn dictionaries(&self) -> Result<&Dictionaries> {
+        if let Some(read) = self.dictionaries.get() {
+            return Ok(read);
+        }
+        let read = Dictionaries::read(self)?;
+        Ok(self.dictionaries.get_or_init(|| read))
     }
 }
 
@@ -177,7 +230,7 @@ fn footer_of(source: &Source) -> Result<(Aligned, Range<u64>)> {
     Ok((source.part("its footer", begin, length)?, HEAD_BYTES..begin))
 }
 
-fn columns_of(source: &Source, footer: &Footer<'_>) -> Result<Vec<Layout>> {
+fn schema_of(source: &Source, footer: &Footer<'_>) -> Result<Vec<Layout>> {
     let Some(schema) = footer.schema() else {
         return Err(source.broken("its footer has no schema"));
     };

@@ -42,17 +42,23 @@ fn read_columns(path: &Path, bytes: u64) -> bool {
         };
         for at in 0..file.columns().len().min(100) {
             let Ok(column) = batch.column_at(at) else { continue };
-            let items = std::iter::successors(Some(&column), |column| column.items());
-            items.flat_map(parts).for_each(|part| within(part, bytes));
+            all_within(&column, bytes);
         }
     }
     all
+}
+
+fn all_within(column: &Column, bytes: u64) {
+    parts(column).for_each(|part| within(part, bytes));
+    let nested = column.items().into_iter().chain(column.dictionary());
+    nested.for_each(|column| all_within(column, bytes));
 }
 
 fn parts(column: &Column) -> impl Iterator<Item = &Elements> {
     std::iter::once(column.values())
         .chain(column.validity())
         .chain(column.offsets())
+        .chain(column.within())
 }
 
 /// What is done to a file: a byte set, a number set, or the rest cut off, at a place from its begin or from its end.

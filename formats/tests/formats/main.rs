@@ -2,6 +2,7 @@
 
 mod arrow;
 mod broken;
+mod nested;
 mod python;
 mod tensors;
 
