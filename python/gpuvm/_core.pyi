@@ -127,6 +127,7 @@ class Part:
     items: Optional["Part"]
     dictionary: List["Part"]
     within: List[_Place]
+    buffers: List[_Place]
 
 @final
 class Columns:

@@ -91,6 +91,7 @@ class Part:
         items: Optional["Part"] = None,
         dictionary: Sequence["Part"] = (),
         within: Sequence[Array] = (),
+        buffers: Sequence[Array] = (),
     ) -> None:
         #: How many rows it has.
         self.rows: int = rows
@@ -112,6 +113,8 @@ class Part:
         #: Of a field of structures: which of those around it are there, the outermost first, as in ``validity``. A row is null where any of
         #: these or its own bit is 0.
         self.within: List[Array] = list(within)
+        #: Of views of strings: what the values, 16 bytes each, are views of.
+        self.buffers: List[Array] = list(buffers)
 
     def __repr__(self) -> str:
         return f"<{self.rows} rows, {self.nulls} of them null, of {self.values!r}>"
@@ -120,7 +123,7 @@ class Part:
 class Columns(Mapping[str, List[Part]]):
     """The columns of an Arrow IPC file by their names, each as one part for each record batch. A field of structures is a column: ``x`` of
     ``point`` is ``point.x``. Arrays are made when they are asked for first. What is no array of elements in the file is a
-    :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed, views, unions or encoded by their runs.
+    :class:`gpuvm.errors.FileError` that says what to do: columns that are compressed, unions or encoded by their runs.
     """
 
     def __init__(self, vm: Vm, path: _Path, **options: Any) -> None:
@@ -139,8 +142,11 @@ class Columns(Mapping[str, List[Part]]):
         return self._parts[name]
 
     def _part(self, name: str, part: _core.Part) -> Part:
+        def arrays(what: str, places: Sequence[_Place]) -> List[Array]:
+            return [_array(self._vm, self._path, f"{name}.{what}", place, None, self._options) for place in places]
+
         def array(what: str, place: Optional[_Place]) -> Optional[Array]:
-            return None if place is None else _array(self._vm, self._path, f"{name}.{what}", place, None, self._options)
+            return None if place is None else arrays(what, [place])[0]
 
         items = None if part.items is None else self._part(f"{name}.items", part.items)
         # A list's values are those of its items: one array, but that lists of one length may be seen as rows.
@@ -152,9 +158,9 @@ class Columns(Mapping[str, List[Part]]):
         else:
             values = items.values
         dictionary = [self._dictionary(f"{name}.dictionary", of) for of in part.dictionary]
-        within = [_array(self._vm, self._path, f"{name}.within", place, None, self._options) for place in part.within]
+        within, buffers = arrays("within", part.within), arrays("buffers", part.buffers)
         validity, offsets = array("validity", part.validity), array("offsets", part.offsets)
-        return Part(part.rows, part.nulls, values, validity, offsets, part.list_size, items, dictionary, within)
+        return Part(part.rows, part.nulls, values, validity, offsets, part.list_size, items, dictionary, within, buffers)
 
     def _dictionary(self, name: str, part: _core.Part) -> Part:
         found = self._dictionaries.get((name, part.values))

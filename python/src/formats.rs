@@ -27,6 +27,7 @@ pub struct Part {
     items: Option<Py<Part>>,
     dictionary: Vec<Py<Part>>,
     within: Vec<Place>,
+    buffers: Vec<Place>,
 }
 
 fn part_of(py: Python<'_>, column: &Column) -> PyResult<Py<Part>> {
@@ -42,6 +43,7 @@ fn part_of(py: Python<'_>, column: &Column) -> PyResult<Py<Part>> {
         items,
         dictionary: dictionary.collect::<PyResult<_>>()?,
         within: column.within().iter().map(place_of).collect(),
+        buffers: column.buffers().iter().map(place_of).collect(),
     };
     Py::new(py, part)
 }

@@ -31,6 +31,7 @@ pub struct Column {
     items: Option<Box<Column>>,
     dictionary: Vec<Column>,
     within: Vec<Elements>,
+    buffers: Vec<Elements>,
 }
 
 impl<'a> Batch<'a> {
@@ -167,6 +168,8 @@ impl<'a> Batch<'a> {
             (Form::Struct, _) => return Err("is a structure".to_owned()),
             (Form::Other(found, _), _) => return Err(format!("is {found}")),
         };
+        let further = node.further.iter();
+        let further = further.map(|span| elements(Some(*span), "buffers", Dtype::U8, span.bytes));
         let dictionary = match &layout.coded {
             Some(coded) => self.dictionary(coded, &format!("{name}.dictionary"))?,
             None => Vec::new(),
@@ -181,6 +184,7 @@ impl<'a> Batch<'a> {
             items: items.map(Box::new),
             dictionary,
             within: Vec::new(),
+            buffers: further.collect::<Result<_, _>>()?,
         })
     }
 
@@ -241,5 +245,12 @@ impl Column {
     /// keeps no bits are left out.
     pub fn within(&self) -> &[Elements] {
         &self.within
+    }
+
+    /// Of views of strings and binary: the buffers that the [`values`](Self::values) are views of. A value is 16 bytes: its length as `i32`,
+    /// then up to 12 bytes of a short one, or of a longer one its first 4 bytes, the number of its buffer and its place in that, each `i32`.
+    /// Nobody has checked these. Empty for other columns.
+    pub fn buffers(&self) -> &[Elements] {
+        &self.buffers
     }
 }

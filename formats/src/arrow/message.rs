@@ -20,6 +20,8 @@ pub(super) struct Node {
     pub nulls: i64,
     /// Its first three buffers, of those that it has.
     pub buffers: [Option<Span>; 3],
+    /// What views are of.
+    pub further: Vec<Span>,
     pub children: Vec<Node>,
 }
 
@@ -143,23 +145,30 @@ impl<'b> Parts<'b> {
         let first = self.nodes.get(*node);
         let first = first.ok_or_else(|| format!("has {} nodes, too few", self.nodes.len()))?;
         *node += 1;
+        let span = |at: usize| {
+            let found = self.buffers.get(at);
+            let found = found.ok_or_else(|| format!("has {} buffers, too few", self.buffers.len()))?;
+            span_of(found, &self.body).ok_or_else(|| format!("has a buffer outside of it: {found:?}"))
+        };
         let mut buffers = [None; 3];
         for (place, at) in buffers.iter_mut().zip(0..layout.buffers) {
-            let found = self.buffers.get(*buffer + at);
-            let found = found.ok_or_else(|| format!("has {} buffers, too few", self.buffers.len()))?;
-            *place = Some(span_of(found, &self.body).ok_or_else(|| format!("has a buffer outside of it: {found:?}"))?);
+            *place = Some(span(*buffer + at)?);
         }
         *buffer += layout.buffers;
+        let mut further = Vec::new();
         if layout.views {
-            let further = self.views.get(*view).and_then(|&further| usize::try_from(further).ok());
-            let further = further.filter(|further| *further <= self.buffers.len() - *buffer);
-            *buffer += further.ok_or("has a number of buffers of views that cannot be")?;
+            let count = self.views.get(*view).and_then(|&count| usize::try_from(count).ok());
+            let count = count.filter(|count| *count <= self.buffers.len() - *buffer);
+            let count = count.ok_or("has a number of buffers of views that cannot be")?;
+            further = (*buffer..*buffer + count).map(span).collect::<Result<_, _>>()?;
+            *buffer += count;
             *view += 1;
         }
         Ok(Node {
             rows: first.length(),
             nulls: first.null_count(),
             buffers,
+            further,
             children: layout
                 .children
                 .iter()

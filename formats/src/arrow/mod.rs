@@ -31,7 +31,7 @@ const TAIL_BYTES: u64 = 10;
 /// The format: <https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format>. Columns of numbers, booleans, times and decimals
 /// are elements, and so are the offsets and the bytes of strings, those of lists of them, and the places in a dictionary. A field of
 /// structures, also of structures in lists, is a column of its own: `x` of `point` is `point.x`. A map is a list of structures of a key and a
-/// value. What else a file has does not keep these from being read: views, unions and runs are errors of their own columns
+/// value. What else a file has does not keep these from being read: unions, runs and views of lists are errors of their own columns
 /// ([`FormatError::Column`]).
 #[derive(Debug)]
 pub struct ArrowFile {
@@ -241,8 +241,8 @@ fn schema_of(source: &Source, footer: &Footer<'_>) -> Result<Vec<Layout>> {
             mend: "write it again on a little-endian machine, as GPUs are",
         });
     }
-    let union_has_validity = footer.version() == MetadataVersion::V4;
+    let all_have_validity = footer.version() == MetadataVersion::V4;
     let fields = schema.fields().into_iter().flatten();
-    let columns = fields.map(|field| Layout::of(field, union_has_validity).map_err(|reason| source.broken(reason)));
+    let columns = fields.map(|field| Layout::of(field, all_have_validity).map_err(|reason| source.broken(reason)));
     columns.collect()
 }

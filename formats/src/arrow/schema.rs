@@ -56,10 +56,10 @@ pub(super) struct Leaf {
 const FLATTEN: &str = "make columns of its parts before the file is written";
 
 impl Layout {
-    /// That of a field and of all below it, or what is wrong with it. `union_has_validity`: as in files of version V4. The file's reader has
-    /// bounded how many there are, and how deep.
-    pub fn of(field: Field<'_>, union_has_validity: bool) -> Result<Self, String> {
-        let values = Self::of_values(field, union_has_validity)?;
+    /// That of a field and of all below it, or what is wrong with it. `all_have_validity`: unions and runs, too, as in files of version V4.
+    /// The file's reader has bounded how many there are, and how deep.
+    pub fn of(field: Field<'_>, all_have_validity: bool) -> Result<Self, String> {
+        let values = Self::of_values(field, all_have_validity)?;
         let Some(dictionary) = field.dictionary() else {
             return Ok(values);
         };
@@ -79,15 +79,15 @@ impl Layout {
     }
 
     /// That of the values, where a dictionary has them, too.
-    fn of_values(field: Field<'_>, union_has_validity: bool) -> Result<Self, String> {
+    fn of_values(field: Field<'_>, all_have_validity: bool) -> Result<Self, String> {
         let name = field.name().unwrap_or_default().to_owned();
         let form = form_of(field).ok_or_else(|| untyped(&name, field))?;
         let below = field.children().into_iter().flatten();
-        let children = below.map(|child| Self::of(child, union_has_validity));
+        let children = below.map(|child| Self::of(child, all_have_validity));
         Ok(Self {
             name,
             form,
-            buffers: buffers_of(field, union_has_validity),
+            buffers: buffers_of(field, all_have_validity),
             views: matches!(field.type_type(), Type::Utf8View | Type::BinaryView),
             children: children.collect::<Result<_, _>>()?,
             coded: None,
@@ -169,9 +169,10 @@ impl Layout {
 }
 
 /// How many buffers a field has without its children's.
-fn buffers_of(field: Field<'_>, union_has_validity: bool) -> usize {
+fn buffers_of(field: Field<'_>, all_have_validity: bool) -> usize {
     match field.type_type() {
-        Type::Null | Type::RunEndEncoded => 0,
+        Type::Null => 0,
+        Type::RunEndEncoded => usize::from(all_have_validity),
         Type::Struct_ | Type::FixedSizeList => 1,
         Type::Utf8 | Type::Binary | Type::LargeUtf8 | Type::LargeBinary => 3,
         Type::ListView | Type::LargeListView => 3,
@@ -179,7 +180,7 @@ fn buffers_of(field: Field<'_>, union_has_validity: bool) -> usize {
             let dense = field
                 .type_as_union()
                 .is_some_and(|union| union.mode() == arrow_ipc::UnionMode::Dense);
-            1 + usize::from(dense) + usize::from(union_has_validity)
+            1 + usize::from(dense) + usize::from(all_have_validity)
         }
         // Numbers, lists, maps, views.
         _ => 2,
@@ -231,6 +232,8 @@ fn form_of(field: Field<'_>) -> Option<Form> {
         }
         Type::List | Type::LargeList | Type::FixedSizeList | Type::Map => list(field),
         Type::Struct_ => Some(Form::Struct),
+        // A length, and the bytes or where they are.
+        Type::Utf8View | Type::BinaryView => plain(Dtype::Bytes(16)),
         Type::Utf8 | Type::Binary => Some(Form::Text(Dtype::I32)),
         Type::LargeUtf8 | Type::LargeBinary => Some(Form::Text(Dtype::I64)),
         other => Some(no_array(other)),
@@ -251,7 +254,6 @@ fn list(field: Field<'_>) -> Option<Form> {
 
 /// A column whose values are no elements.
 fn no_array(of: Type) -> Form {
-    const VIEWS: &str = "cast it before the file is written, in Python by column.cast(pyarrow.large_string())";
     match of {
         Type::Null => Form::Other("without values", "leave it out"),
         Type::ListView | Type::LargeListView => Form::Other(
@@ -263,7 +265,6 @@ fn no_array(of: Type) -> Form {
             "encoded by its runs",
             "decode it before the file is written, in Python by pyarrow.compute.run_end_decode(column)",
         ),
-        Type::Utf8View | Type::BinaryView => Form::Other("views of strings", VIEWS),
         _ => Form::Other(
             "of a type that is not known",
             "cast it to numbers before the file is written",

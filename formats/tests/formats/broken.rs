@@ -59,6 +59,7 @@ fn parts(column: &Column) -> impl Iterator<Item = &Elements> {
         .chain(column.validity())
         .chain(column.offsets())
         .chain(column.within())
+        .chain(column.buffers())
 }
 
 /// What is done to a file: a byte set, a number set, or the rest cut off, at a place from its begin or from its end.

@@ -227,14 +227,18 @@ fn dictionaries_that_cannot_be_do_not_harm_other_columns() {
     let folder = tempfile::tempdir().unwrap();
     let id: ArrayRef = Arc::new(Int32Array::from(vec![4, 5]));
     let places = Int8Array::from(vec![0, 0]);
-    let views = DictionaryArray::<Int8Type>::new(places.clone(), Arc::new(StringViewArray::from(vec!["a view"])));
+    let points = StructArray::from(vec![(
+        Arc::new(Field::new("x", DataType::Int32, false)),
+        Arc::new(Int32Array::from(vec![3])) as ArrayRef,
+    )]);
+    let points = DictionaryArray::<Int8Type>::new(places.clone(), Arc::new(points));
     let kinds = DictionaryArray::<Int8Type>::new(places, Arc::new(StringArray::from(vec!["some kind"])));
-    let columns: Vec<(&str, ArrayRef)> = vec![("view", Arc::new(views)), ("kind", Arc::new(kinds)), ("id", id)];
+    let columns: Vec<(&str, ArrayRef)> = vec![("point", Arc::new(points)), ("kind", Arc::new(kinds)), ("id", id)];
     let mut whole = file_of(&[batch(columns)], IpcWriteOptions::default());
     let file = ArrowFile::open(write(&folder, "whole.arrow", &whole)).unwrap();
     says(
-        &refused(file.column("view")),
-        &["`view.dictionary`", "views of strings", "cast"],
+        &refused(file.column("point")),
+        &["`point.dictionary`", "a structure", "columns of its parts"],
     );
     assert_eq!(strings(&file.column("kind").unwrap()[0].dictionary()[0]), ["some kind"]);
     // The first dictionary's description begins after the schema's: four bytes of 0xff, and its length.
@@ -260,4 +264,38 @@ fn a_structure_without_fields_has_nothing_to_look_up() {
     assert_eq!(file.columns().collect::<Vec<_>>(), ["id"]);
     assert_eq!(i32s(file.column("id").unwrap()[0].values()), [4, 5]);
     says(&refused(file.column("none")), &["no column `none`", "it has `id`"]);
+}
+
+#[test]
+fn views_of_strings_have_their_buffers() {
+    let folder = tempfile::tempdir().unwrap();
+    let word = |i: usize| {
+        "long and short ".repeat(1000)[i..]
+            .chars()
+            .take(i * i % 40)
+            .collect::<String>()
+    };
+    let words = StringViewArray::from_iter((0..5000).map(|i| (i % 6 != 5).then(|| word(i))));
+    assert!(words.data_buffers().len() > 1);
+    let last = Arc::new((0..5000).collect::<Int32Array>());
+    let file = opened(&folder, &[batch(vec![("word", Arc::new(words)), ("last", last)])]);
+    let column = file.column("word").unwrap().remove(0);
+    let buffers: Vec<Vec<u8>> = column.buffers().iter().map(bytes).collect();
+    let views = column.values().region::<[u32; 4]>(&vm()).unwrap().to_vec().unwrap();
+    let there = bytes(column.validity().unwrap());
+    for (i, view) in views.iter().enumerate() {
+        if there[i / 8] >> (i % 8) & 1 == 0 {
+            assert_eq!(i % 6, 5);
+            continue;
+        }
+        let length = view[0] as usize;
+        let inside: Vec<u8> = view[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let found = match length {
+            0..=12 => &inside[..length],
+            _ => &buffers[view[2] as usize][view[3] as usize..][..length],
+        };
+        assert_eq!(found, word(i).as_bytes(), "row {i}");
+    }
+    // What comes after the buffers, whose number only the batch says.
+    assert_eq!(i32s(file.column("last").unwrap()[0].values())[4999], 4999);
 }
