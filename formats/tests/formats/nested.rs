@@ -33,8 +33,8 @@ fn i32s(elements: &Elements) -> Vec<i32> {
 
 /// Whether row `i` is there, by its own bit and those of the structures around it.
 fn is_there(column: &Column, i: usize) -> bool {
-    let kept = column.within().iter().chain(column.validity());
-    kept.fold(true, |there, bits| there && bytes(bits)[i / 8] >> (i % 8) & 1 == 1)
+    let mut kept = column.within().iter().chain(column.validity());
+    kept.all(|bits| bytes(bits)[i / 8] >> (i % 8) & 1 == 1)
 }
 
 fn strings(column: &Column) -> Vec<String> {
@@ -90,11 +90,12 @@ fn a_field_of_a_structure_is_a_column() {
         (x.rows(), x.nulls(), x.within().len(), x.values().name()),
         (100, 20, 2, "place.at.x")
     );
-    for i in 0..100 {
+    for (i, value) in values.iter().enumerate() {
         let there = i % 2 != 0 && i % 3 != 0 && i % 5 != 0;
         assert_eq!(is_there(&x, i), there, "row {i}");
-        assert!(!there || values[i] == i as i32);
+        assert!(!there || *value == i as i32);
     }
+    assert_eq!(values.len(), 100);
     let y = column("place.at.y");
     let values = y.values().region::<f64>(&vm()).unwrap().to_vec().unwrap();
     assert!(y.validity().is_none() && (0..100).all(|i| values[i] == i as f64 / 2.0));
