@@ -109,16 +109,7 @@ impl<'a> Batch<'a> {
         let rows = u64::try_from(node.rows).map_err(|_| format!("has {} rows", node.rows))?;
         let nulls = u64::try_from(node.nulls).ok().filter(|&nulls| nulls <= rows);
         let nulls = nulls.ok_or_else(|| format!("has {} nulls in {rows} rows", node.nulls))?;
-        let elements = |span: Option<Span>, what: &str, dtype: Dtype, length: u64| {
-            let span = span.ok_or("lacks a buffer")?;
-            let name = match what {
-                "values" => name.to_owned(),
-                _ => format!("{name}.{what}"),
-            };
-            let elements = Elements::new(&self.file.source.path, name, dtype, length, span.offset);
-            let elements = elements.filter(|elements| elements.bytes() <= span.bytes);
-            elements.ok_or_else(|| format!("has {} bytes for {length} {what} of type {dtype}", span.bytes))
-        };
+        let elements = |span, what: &str, dtype, length| self.elements(name, span, what, dtype, length);
         let buffers = node.buffers;
         let validity = match buffers[0] {
             None | Some(Span { bytes: 0, .. }) if nulls == 0 => None,
@@ -134,16 +125,9 @@ impl<'a> Batch<'a> {
             elements(buffers[1], "offsets", dtype, count)
         };
         if layout.form == Form::Struct {
-            let (&field, below) = fields.split_first().ok_or("is a structure")?;
-            let (Some(layout), Some(node)) = (layout.children.get(field), node.children.get(field)) else {
-                return Err("lacks its fields".to_owned());
-            };
-            let mut column = self.checked(layout, below, name, node)?;
-            if column.rows != rows {
-                return Err(format!("has {} rows in structures of {rows}", column.rows));
-            }
-            let validity = validity.map(|validity| validity.named(format!("{name}.within")));
-            column.within.splice(0..0, validity);
+            let mut column = self.field(layout, fields, name, node)?;
+            let within = validity.map(|validity| validity.named(format!("{name}.within")));
+            column.within.splice(0..0, within);
             return Ok(column);
         }
         let items = match (layout.items(), node.children.first()) {
@@ -186,6 +170,37 @@ impl<'a> Batch<'a> {
             within: Vec::new(),
             buffers: further.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Elements that a buffer is long enough for; `what` they are of the column.
+    fn elements(
+        &self,
+        name: &str,
+        span: Option<Span>,
+        what: &str,
+        dtype: Dtype,
+        length: u64,
+    ) -> Result<Elements, String> {
+        let span = span.ok_or("lacks a buffer")?;
+        let name = match what {
+            "values" => name.to_owned(),
+            _ => format!("{name}.{what}"),
+        };
+        let elements = Elements::new(&self.file.source.path, name, dtype, length, span.offset);
+        let elements = elements.filter(|elements| elements.bytes() <= span.bytes);
+        elements.ok_or_else(|| format!("has {} bytes for {length} {what} of type {dtype}", span.bytes))
+    }
+
+    /// The field `fields` of structures, which has as many rows as they.
+    fn field(&self, layout: &Layout, fields: &[usize], name: &str, node: &Node) -> Result<Column, String> {
+        let (&field, below) = fields.split_first().ok_or("is a structure")?;
+        let (Some(layout), Some(child)) = (layout.children.get(field), node.children.get(field)) else {
+            return Err("lacks its fields".to_owned());
+        };
+        match child.rows == node.rows {
+            true => self.checked(layout, below, name, child),
+            false => Err(format!("has {} rows in structures of {}", child.rows, node.rows)),
+        }
     }
 
     /// The parts of a column's dictionary.
