@@ -68,6 +68,30 @@ def test_lists_are_arrays(vm):
         columns["point"]
 
 
+def test_fields_maps_and_views_are_arrays(vm):
+    columns = gpuvm.feather(vm, DATA / "nested.feather")
+    assert list(columns) == ["point.x", "point.at.y", "stock.key", "stock.value", "word"]
+    numbers = np.arange(600, 1000)
+    y = columns["point.at.y"][1]
+    kept = [np.unpackbits(bits.numpy(), bitorder="little")[: y.rows].astype(bool) for bits in y.within]
+    there = kept[0] & kept[1]
+    assert len(kept) == 2 and (there == ((numbers % 3 != 0) & (numbers % 2 != 0))).all()
+    assert (y.values.numpy()[there] == numbers[there] / 2).all()
+    amounts = columns["stock.value"][1]
+    offsets, values = amounts.offsets.numpy(), amounts.values.numpy()
+    for row, i in enumerate(numbers):
+        assert list(values[offsets[row] : offsets[row + 1]]) == [i + n for n in range(i % 3)]
+    word = columns["word"][1]
+    views = word.values.numpy().view(np.int32)
+    there = np.unpackbits(word.validity.numpy(), bitorder="little")[: word.rows].astype(bool)
+    buffers = [buffer.numpy().tobytes() for buffer in word.buffers]
+    assert views.shape == (400, 4) and (there == (numbers % 6 != 5)).all()
+    for row in np.flatnonzero(there):
+        length, _, buffer, at = views[row]
+        text = views[row, 1:].tobytes()[:length] if length <= 12 else buffers[buffer][at : at + length]
+        assert text.decode() == "w" * (numbers[row] % 40) + str(numbers[row])
+
+
 def test_other_files_are_refused(vm, tmp_path):
     path = tmp_path / "other"
     path.write_bytes(b"something else, of some length")

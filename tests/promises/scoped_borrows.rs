@@ -1,5 +1,5 @@
-//! Memory that a region borrows cannot be touched, freed or outlived while it is lent: the compiler says so, and the
-//! scope waits whatever becomes of the handles.
+//! Memory that a region borrows cannot be touched, freed or outlived while it is lent: the compiler says so
+//! (`docs/guide/tests/misuse.rs`), and the scope waits whatever becomes of the handles.
 
 use crate::common::{BASIC, Bench, PAGE_WORDS, compare, refused, small};
 use gpuvm::{Error, LaunchConfig, Placement, Transport};

@@ -63,7 +63,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// [`FormatError::Missing`]; [`FormatError::Column`] for one that is no array of elements; [`FormatError::Broken`] for buffers that are
-    /// too short for their rows.
+    /// too short for their rows; where a dictionary encodes it, what is wrong with the file's dictionaries, as for [`ArrowFile::batch`].
     pub fn column(&self, name: &str) -> Result<Column> {
         let at = self.file.find(name)?;
         self.column_at(at)

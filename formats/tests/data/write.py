@@ -24,6 +24,17 @@ lists = pa.table(
     }
 )
 pa.feather.write_feather(lists, "lists.feather", compression="uncompressed", chunksize=600)
+nested = pa.table(
+    {
+        "point": pa.array(
+            [None if i % 3 == 0 else {"x": i, "at": None if i % 2 == 0 else {"y": i / 2}} for i in range(ROWS)],
+            pa.struct({"x": pa.int32(), "at": pa.struct({"y": pa.float64()})}),
+        ),
+        "stock": pa.array([[(f"k{n}", i + n) for n in range(i % 3)] for i in range(ROWS)], pa.map_(pa.string(), pa.int32())),
+        "word": pa.array([None if i % 6 == 5 else "w" * (i % 40) + str(i) for i in range(ROWS)], pa.string_view()),
+    }
+)
+pa.feather.write_feather(nested, "nested.feather", compression="uncompressed", chunksize=600)
 pa.feather.write_feather(table.select(["id"]), "lz4.feather", compression="lz4")
 safetensors.numpy.save_file(
     {

@@ -75,6 +75,40 @@ fn lists_of_pyarrow() {
 }
 
 #[test]
+fn structures_maps_and_views_of_pyarrow() {
+    let (vm, file) = (vm(), ArrowFile::open(data("nested.feather")).unwrap());
+    assert_eq!(
+        file.columns().collect::<Vec<_>>(),
+        ["point.x", "point.at.y", "stock.key", "stock.value", "word"]
+    );
+    let last = |name: &str| file.column(name).unwrap().remove(1);
+    let y = last("point.at.y");
+    let kept = y
+        .within()
+        .iter()
+        .map(|bits| bits.region::<u8>(&vm).unwrap().to_vec().unwrap());
+    let kept: Vec<_> = kept.collect();
+    let values = y.values().region::<f64>(&vm).unwrap().to_vec().unwrap();
+    assert_eq!((kept.len(), y.rows()), (2, 400));
+    for (row, i) in (600..1000).enumerate() {
+        let there = kept.iter().all(|bits| bits[row / 8] >> (row % 8) & 1 == 1);
+        assert_eq!(there, i % 3 != 0 && i % 2 != 0);
+        assert!(!there || values[row] == f64::from(i) / 2.0);
+    }
+    let amounts = last("stock.value");
+    let ends = amounts.offsets().unwrap().region::<i32>(&vm).unwrap().to_vec().unwrap();
+    let values = amounts.values().region::<i32>(&vm).unwrap().to_vec().unwrap();
+    for (row, i) in (600..1000).enumerate() {
+        let found = &values[ends[row] as usize..ends[row + 1] as usize];
+        assert_eq!(found, (0..i % 3).map(|n| i + n).collect::<Vec<_>>());
+    }
+    let words = last("word");
+    let views = words.values().region::<[u32; 4]>(&vm).unwrap().to_vec().unwrap();
+    assert_eq!((words.nulls(), views[1][0]), (66, "601".len() as u32 + 601 % 40));
+    assert!(!words.buffers().is_empty());
+}
+
+#[test]
 fn safetensors_of_numpy() {
     let (vm, file) = (vm(), SafeTensors::open(data("model.safetensors")).unwrap());
     assert_eq!(file.notes()["made"], "by numpy");
