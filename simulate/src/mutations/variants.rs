@@ -4,6 +4,7 @@
 //! that declares something changes all that follows in its block, since that may use what is declared.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gpuvm_gpu::back_end::{Token, TokenKind, tokens};
@@ -28,8 +29,11 @@ impl Edit {
             .take(most)
             .take_while(same)
             .count();
+        // White space around what goes stays, so that runs begin and end where statements do.
+        let gone = &from[before..from.len() - behind];
+        let first = start + before + gone.len() - gone.trim_start().len();
         Self {
-            at: start + before..start + from.len() - behind,
+            at: first..first + gone.trim().len(),
             to: &to[before..to.len() - behind],
         }
     }
@@ -95,14 +99,25 @@ fn render(text: &str, within: Range<usize>, mut choices: Vec<Choice>, out: &mut 
         }
         let runs: Vec<Range<usize>> = here.iter().map(|choice| choice.run.clone()).collect();
         let is_within = |a: &Range<usize>, b: &Range<usize>| a != b && b.start <= a.start && a.end <= b.end;
-        let (inner, outer): (Vec<Choice>, Vec<Choice>) = here
+        let (mut inner, widest): (Vec<Choice>, Vec<Choice>) = here
             .into_iter()
             .partition(|choice| runs.iter().any(|run| is_within(&choice.run, run)));
+        // What stands for the whole span has all that its number changes there.
+        let mut outer: BTreeMap<u32, Vec<Edit>> = BTreeMap::new();
+        for choice in widest {
+            outer.entry(choice.number).or_default().extend(choice.edits);
+        }
+        inner.retain(|choice| {
+            outer.get_mut(&choice.number).is_none_or(|edits| {
+                edits.extend(choice.edits.iter().cloned());
+                false
+            })
+        });
         out.push_str(&text[done..span.start]);
         out.push('\n');
-        for choice in &outer {
-            out.push_str(&format!("if (gpuvm_sim::variant() == {}) {{\n", choice.number));
-            out.push_str(&changed(text, &span, &choice.edits));
+        for (number, edits) in &outer {
+            out.push_str(&format!("if (gpuvm_sim::variant() == {number}) {{\n"));
+            out.push_str(&changed(text, &span, edits));
             out.push_str("\n} else ");
         }
         out.push_str("{\n");
@@ -366,16 +381,17 @@ struct Pair {
     __device__ int sum(int c) const { return a + c; }
 };
 __device__ int walk(int n) {
-    int sum = 0;
+    int sum = 0, steps = 0;
     // What follows counts.
     for (int at = 0; at < n; ++at) {
         if (at & 1) sum += 10;
         else sum += 1;
+        ++steps;
         int twice = 2 * at;
         sum += twice;
     }
     sum += [](int x) { return x; }(100);
-    return Pair{}.sum(sum);
+    return Pair{}.sum(sum + steps);
 }
 ";
     const KERNEL: Kernels = Kernels {
@@ -410,11 +426,21 @@ __device__ int walk(int n) {
                     "        if (at == 2) continue;\n        if (at & 1) sum",
                 ),
             ),
-            (8, edit("if (at & 1) sum", "if (at & 2) sum")),
+            (8, edit("if (at & 1) sum", "if (at & 4) sum")),
+            // Its first run is cut by that of the next, which makes both one run, and its second lies in that.
+            (9, edit("sum += 1;\n        ++steps;", "sum += 2;\n        steps += 2;")),
+            (9, edit("sum += twice;", "sum += 2 * twice;")),
+            (
+                10,
+                edit(
+                    "++steps;\n        int twice = 2 * at;",
+                    "int twice = at;\n        ++steps;",
+                ),
+            ),
         ];
         let text = with_all(TEXT, &edits).expect("all have their places");
-        // As it is: 1 + 10 + 1 + 10, twice 0 + 1 + 2 + 3, 100 and 1.
-        let expected = [135, 155, 141, 123, 1135, 140, 1 - 134, 130, 135];
+        // As it is: 1 + 10 + 1 + 10, twice 0 + 1 + 2 + 3, 4 steps, 100 and 1.
+        let expected = [139, 159, 145, 127, 1139, 144, 1 - 138, 133, 121, 157, 133];
         for (variant, expected) in (0..).zip(expected) {
             let simulated = SimOptions {
                 variant,
