@@ -35,7 +35,7 @@ pub enum Workload {
     Stream,
     /// A matrix is written across its pages.
     Transpose,
-    /// Like `Transpose`, with lanes that copy pages themselves.
+    /// A small matrix is written to a page that takes turns with another in one frame, by lanes that copy pages themselves.
     TransposeDirect,
     /// Breadth-first search.
     Bfs,
@@ -265,7 +265,8 @@ impl Workload {
             Self::Counters => contended::counters(room),
             Self::Linear => contended::linear(room, Placement::Fetch, Advice::Normal),
             Self::Stream => sweeps::stream(room),
-            Self::Transpose | Self::TransposeDirect => sweeps::transpose(room),
+            Self::Transpose => sweeps::transpose(room, false),
+            Self::TransposeDirect => sweeps::transpose(room, true),
             Self::Bfs => sweeps::bfs(room, Placement::Fetch),
             Self::Spans => spans::spans(room),
             Self::Prefetch => sweeps::prefetch(room),

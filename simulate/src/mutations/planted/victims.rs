@@ -20,14 +20,14 @@ planted! {
     "count-and-look-in-no-order", Victims(3), Victims, LATE,
     "the count and the look at the loan are in one order with the lender's end of it and its look at the count":
         VICTIM "    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n"
-            => "    __nanosleep(500);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
+            => "    __nanosleep(3000);\n    atom_add_relaxed_gpu(writers_of(victims, slot), 1u);\n",
         VICTIM "    fence_sc_gpu();\n" => "";
     "copied-past-the-loan", Victims(3), Victims, LATE, "nobody copies to memory whose loan has ended":
         VICTIM "bool lent = is_lent(victims, slot);\n    if (lent)\n" => "bool lent = true;\n    if (lent)\n";
-    // The pause lets more loans end while there is a writer.
+    // The pause lets the lender go on before the bytes are there.
     "writer-gone-before-its-bytes", Victims(4), Victims, LATE, "a writer's bytes come before it is counted out":
-        VICTIM "    bool lent = is_lent(victims, slot);\n    if (lent)\n" => "    bool lent = is_lent(victims, slot);\n    __nanosleep(500);\n    if (lent)\n",
-        VICTIM "atom_add_release_gpu(writers_of(victims, slot), ~0u);" => "atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);";
+        VICTIM "    atom_add_release_gpu(writers_of(victims, slot), ~0u);\n"
+            => "    atom_add_relaxed_gpu(writers_of(victims, slot), ~0u);\n    __nanosleep(1000);\n";
     "writer-never-gone", Victims(4), Victims, &["has writers long after its loan has ended"],
     "a writer is counted out also where the loan had ended":
         VICTIM "    // Release: the copy comes before what the lender does there.\n" => "    if (!lent) return 0;\n";
@@ -67,7 +67,7 @@ planted! {
     "a page that was used while it was to leave has its slot beside it still":
         VICTIM "if (slot && !kept) give_slot(victims, slot - 1);" => "if (slot) give_slot(victims, slot - 1);";
     "kept-slot-looked-for-before-the-mark", Victims(11), Victims,
-    &["its slot", "where page", "which is free", "became free twice", "which keeps slot", "and forgets slot"],
+    &["its slot", "where page", "which is free", "became free twice", "which keeps slot", "and forgets slot", "is not free at the end"],
     "a page is marked before it is known whether it has a slot":
         VICTIM "    if (!try_mark(word, seen)) return false;\n    u32 had = ld_relaxed_gpu(beside);\n"
             => "    u32 had = ld_relaxed_gpu(beside);\n    if (!try_mark(word, seen)) return false;\n";
@@ -78,8 +78,8 @@ planted! {
         VICTIM "    if (atom_cas_acquire_gpu(word, seen, left) != seen) return false;\n"
             => "    sleep_ns(1000);\n    st_relaxed_gpu(word, left);\n";
     "displaced-from-another-slot", Victims(15), Victims, TWICE, "the page that a slot is said to have may be elsewhere by now":
-        VICTIM "    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n"
-            => "    sleep_ns(1000);\n    u64 seen = ld_relaxed_gpu(word);\n    if (state_of(seen) != kAbsent) return false;\n";
+        VICTIM "    if (state_of(seen) != kAbsent || frame_of(seen) != *slot + 1) return false;\n"
+            => "    if (state_of(seen) != kAbsent) return false;\n";
     "copy-of-a-mirror-believed", Victims(12), Mirror, NOT_ITS_BYTES,
     "whoever copied from a chunk's copy looks whether the chunk's entry names it still":
         MIRROR "bool same = ld_relaxed_sys(mirrored.entry) == mirrored.copy;" => "bool same = true;";
