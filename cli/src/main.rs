@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::args::{Cli, Command, Profiled, Workload};
 use crate::error::CliError;
@@ -60,11 +60,15 @@ fn command() -> ExitCode {
         Err(answer) => return answered(&answer),
     };
     // RUST_LOG=gpuvm=debug shows what the library does; nothing by default.
-    tracing_subscriber::fmt()
+    let asked = std::env::var("RUST_LOG").unwrap_or_default();
+    let shown = asked.parse::<Targets>().unwrap_or_else(|error| {
+        eprintln!("warning: RUST_LOG is `{asked}`, which is no list of TARGET=LEVEL, such as gpuvm=debug: {error}");
+        Targets::new()
+    });
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_ansi(!is_plain() && io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::from_default_env())
-        .init();
+        .with_ansi(!is_plain() && io::stderr().is_terminal());
+    tracing_subscriber::registry().with(lines).with(shown).init();
     match execute(&cli) {
         Ok(status) => status,
         Err(error) => failed(&error),
