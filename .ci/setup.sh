@@ -90,6 +90,16 @@ need_rust() {
     return 1
 }
 
+# What runs the tests: the one that is installed, or one that is built into the build folder, once (4 minutes on two cores).
+need_nextest() {
+    cargo nextest --version >/dev/null 2>&1 && return 0
+    local tools=${CARGO_TARGET_DIR:-$ROOT/target}/tools
+    PATH=$tools/bin:$PATH
+    [ -x "$tools/bin/cargo-nextest" ] && return 0
+    say "building cargo-nextest (to have it for all projects: cargo install --locked cargo-nextest)"
+    cargo install --quiet --locked --version 0.9.143 --root "$tools" --target-dir "$tools/build" cargo-nextest && rm -rf "$tools/build"
+}
+
 # want COMMAND PACKAGE WHY: a tool that is nice to have; says so and fails where it cannot be had.
 want() {
     command -v "$1" >/dev/null && return 0
