@@ -26,10 +26,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::args::{Cli, Command, Profiled, Workload};
+use crate::args::{Cli, Command, Profiled, Workload, options_help};
 use crate::error::CliError;
 
 /// What processes that this program starts of itself are called.
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn command() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(refusal) if refusal.use_stderr() => refusal.exit(),
         Err(answer) => return answered(&answer),
@@ -118,6 +117,7 @@ fn execute(cli: &Cli) -> Result<ExitCode, CliError> {
         Command::Doctor(args) => return doctor::run(args),
         Command::Simulate(args) => return simulate::run(args),
         Command::Tenants(args) => tenants::run(args),
+        Command::Options => stdout::print(options_help()).map_err(CliError::Print),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -324,3 +324,25 @@ fn a_profile_sees_the_regions_that_are_there() {
     // Pages that were there count as such.
     assert!(late.resident() > 0);
 }
+
+#[test]
+fn a_profile_sees_what_was_advised() {
+    let bench = bench();
+    let a = read_only(&bench, "a", u64::from(PAGES), Placement::Fetch);
+    assert!(a.advise(gpuvm::Advice::InPlace).unwrap());
+    let profiler = bench.vm.profile(NEVER).unwrap();
+    for _ in 0..4 {
+        read(&bench, &profiler, &a, &scattered(PAGES), ALL);
+    }
+    let profile = profiler.finish().unwrap();
+    let seen = region(&profile, "a");
+    assert_eq!((seen.placement, seen.fetches()), ("in-place", 0));
+    assert!(seen.pages.iter().map(|page| page.bytes_in_place).sum::<u64>() > 0);
+    // And what took it back.
+    a.advise(gpuvm::Advice::Fetch).unwrap();
+    let profiler = bench.vm.profile(NEVER).unwrap();
+    read(&bench, &profiler, &a, &scattered(PAGES), ALL);
+    let profile = profiler.finish().unwrap();
+    let seen = region(&profile, "a");
+    assert_eq!((seen.placement, seen.fetches()), ("fetch", u64::from(PAGES)));
+}

@@ -68,10 +68,6 @@ pub struct OutputArgs {
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
-
-    /// Draw figures and ceilings into an SVG file.
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
 }
 
 /// One fault at a time.

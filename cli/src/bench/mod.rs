@@ -16,7 +16,6 @@ mod limits;
 pub mod machine;
 mod odds;
 mod placement;
-pub mod plot;
 mod raw;
 pub mod report;
 mod resize;
@@ -26,15 +25,12 @@ mod tier;
 mod uvm;
 
 use gpuvm::{Gpu, Vm};
-use gpuvm_workloads::graph::GraphSpec;
 
 pub use crate::bench::machine::size;
 
-use crate::bench::args::{Bench, OutputArgs};
-use crate::bench::plot::Plot;
+use crate::bench::args::Bench;
 use crate::bench::report::Report;
 use crate::error::CliError;
-use crate::output::same_file;
 
 /// Measures and prints.
 ///
@@ -60,13 +56,7 @@ pub fn run(bench: &Bench) -> Result<(), CliError> {
         Bench::Tenants(args) => &args.output,
         Bench::All(args) => return all::run(args),
     };
-    if let (Bench::Bfs(args), Some(plot)) = (bench, &output.plot)
-        && let GraphSpec::File(graph) = &args.graph
-        && same_file(graph, plot)
-    {
-        return Err(CliError::OutputIsGraph { path: plot.clone() });
-    }
-    finish(output, || measure(bench))
+    Ok(measure(bench)?.print(output.json)?)
 }
 
 /// Measures, and prints nothing.
@@ -92,12 +82,6 @@ pub fn measure(bench: &Bench) -> Result<Report, CliError> {
         Bench::Tenants(args) => tenants::measure(args),
         Bench::All(_) => Err(CliError::Options("all benchmarks have no one report".to_owned())),
     }
-}
-
-/// A plot that cannot be written is said before the work.
-fn finish(output: &OutputArgs, measure: impl FnOnce() -> Result<Report, CliError>) -> Result<(), CliError> {
-    let plot = output.plot.as_deref().map(Plot::create).transpose()?;
-    measure()?.finish(output.json, plot)
 }
 
 /// Whether that choice of a GPU is an NVIDIA GPU here.
