@@ -7,7 +7,6 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::error::CliError;
 use crate::stdout;
 
 /// Runs of one measurement.

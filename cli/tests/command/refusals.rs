@@ -1,6 +1,6 @@
 //! What the command says of bad flags and bad files, and how it ends.
 
-use crate::common::{bfs, finish};
+use crate::common::{bfs, finish, gpuvm};
 
 /// The message of a run that must fail with `status` and print nothing on the standard output.
 fn refusal(files: &[(&str, &[u8])], arguments: &str, status: i32) -> String {
