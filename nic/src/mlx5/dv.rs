@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 
+use crate::rdma_sys as sys;
 use libloading::Library;
-use rdma_mummy_sys as sys;
 
 use crate::NicError;
 

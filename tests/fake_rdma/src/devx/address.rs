@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use gpuvm_nic::mlx5::dv;
-use rdma_mummy_sys as sys;
+use gpuvm_nic::rdma_sys as sys;
 
 use super::{MAC, UDP_SOURCE};
 use crate::control::enter;
