@@ -11,7 +11,6 @@
 //! | [`Nic`] | who sets queues up: memory keys, queue pairs, doorbell pages |
 //! | [`mlx5`] | who has a ConnectX: its rings in memory that the GPU reaches |
 //! | [`rxe`] | who has Linux SoftRoCE: its rings mapped, its doorbell rung by a [`DoorbellProxy`] |
-//! | [`rdma_sys`] | who calls libibverbs or librdmacm: what is used of them here |
 //! | [`soft`] | who has no NIC: a software NIC that executes the same requests in this process |
 //! | `poster`, `devices::tree` (feature `test-utils`) | tests and benches: the GPU's side of the queues in plain Rust; a machine made of files |
 //!
@@ -35,7 +34,9 @@ mod nic;
 mod pages;
 pub mod poster;
 mod queue;
+// For gpuvm's own crates and tests; programs are promised nothing of it.
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
 pub mod rdma_sys;
 #[cfg(target_os = "linux")]
 pub mod rxe;
