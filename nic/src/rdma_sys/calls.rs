@@ -246,3 +246,47 @@ pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut 
             .map_or(EOPNOTSUPP, |call| call(qp, wr, bad_wr))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn parent_domain(_: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd {
+        // SAFETY: the test's own attributes.
+        unsafe { (*attr).pd }
+    }
+
+    /// What a library gives that has a call for parent domains, with a context of `bytes` bytes.
+    fn answer(bytes: usize, abi_compat: *mut c_void) -> *mut ibv_pd {
+        // SAFETY: all zero bytes are valid for both: null pointers and numbers.
+        let (mut context, mut attr): (verbs_context, ibv_parent_domain_init_attr) = unsafe { std::mem::zeroed() };
+        context.sz = bytes;
+        context.alloc_parent_domain = Some(parent_domain);
+        context.context.abi_compat = abi_compat;
+        attr.pd = std::ptr::dangling_mut();
+        let whole = &raw mut context;
+        set_errno(0);
+        // SAFETY: the context lies in the whole, which lives through the call.
+        unsafe { ibv_alloc_parent_domain(&raw mut (*whole).context, &mut attr) }
+    }
+
+    #[test]
+    fn a_call_is_made_where_the_library_has_it() {
+        let from_the_call = size_of::<verbs_context>() - offset_of!(verbs_context, alloc_parent_domain);
+        for bytes in [
+            from_the_call,
+            size_of::<verbs_context>(),
+            size_of::<verbs_context>() + 64,
+        ] {
+            assert!(!answer(bytes, __VERBS_ABI_IS_EXTENDED).is_null(), "{bytes}");
+        }
+        // Older ones begin after the call, or have nothing around their contexts.
+        for (bytes, abi_compat) in [
+            (from_the_call - 8, __VERBS_ABI_IS_EXTENDED),
+            (from_the_call, null_mut()),
+        ] {
+            assert!(answer(bytes, abi_compat).is_null());
+            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(EOPNOTSUPP));
+        }
+    }
+}

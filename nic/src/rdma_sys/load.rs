@@ -56,7 +56,7 @@ impl Loaded {
         // SAFETY: the constructors of both libraries only set up their own data.
         let library = unsafe { Library::new(self.name) }.map_err(|error| MissingLibrary {
             name: self.name,
-            why: error.to_string(),
+            why: crate::with_causes(&error),
         })?;
         // Where another thread was first, this handle is one too many and is closed.
         Ok(self.library.get_or_init(|| library))
