@@ -11,7 +11,7 @@
     printf("verbs_context.%s %zu\n", #call, sizeof(struct verbs_context) - offsetof(struct verbs_context, call))
 #define CODE(name) printf("%s %lld\n", #name, (long long)(name))
 
-static void verbs(void) {
+static void devices(void) {
     TYPE(ibv_device);
     PART(ibv_device, node_type);
     PART(ibv_device, transport_type);
@@ -58,6 +58,9 @@ static void verbs(void) {
     PART(ibv_device_attr, max_pkeys);
     PART(ibv_device_attr, local_ca_ack_delay);
     PART(ibv_device_attr, phys_port_cnt);
+}
+
+static void ports(void) {
     PART(ibv_port_attr, state);
     PART(ibv_port_attr, max_mtu);
     PART(ibv_port_attr, active_mtu);
@@ -86,6 +89,13 @@ static void verbs(void) {
     PART(ibv_gid_entry, port_num);
     PART(ibv_gid_entry, gid_type);
     PART(ibv_gid_entry, ndev_ifindex);
+    /* Older headers have no active_speed_ex, the last field. */
+    printf("ibv_port_attr.fits %d\n", sizeof(struct ibv_port_attr) == 52 || sizeof(struct ibv_port_attr) == 56);
+    printf("ibv_gid %zu %zu\n", sizeof(union ibv_gid), _Alignof(union ibv_gid));
+    printf("ibv_gid.raw %zu %zu\n", offsetof(union ibv_gid, raw), sizeof(((union ibv_gid*)0)->raw));
+}
+
+static void memory(void) {
     TYPE(ibv_pd);
     PART(ibv_pd, context);
     PART(ibv_pd, handle);
@@ -104,6 +114,9 @@ static void verbs(void) {
     PART(ibv_mr, handle);
     PART(ibv_mr, lkey);
     PART(ibv_mr, rkey);
+}
+
+static void completions(void) {
     TYPE(ibv_comp_channel);
     PART(ibv_comp_channel, context);
     PART(ibv_comp_channel, fd);
@@ -141,6 +154,12 @@ static void verbs(void) {
     PART(ibv_wc, slid);
     PART(ibv_wc, sl);
     PART(ibv_wc, dlid_path_bits);
+    /* It grows at its end: where a plain one ends. */
+    PART(ibv_cq_ex, cqe);
+    PART(ibv_cq_ex, comp_mask);
+}
+
+static void queue_pairs(void) {
     TYPE(ibv_qp);
     PART(ibv_qp, context);
     PART(ibv_qp, qp_context);
@@ -185,6 +204,9 @@ static void verbs(void) {
     PART(ibv_qp_init_attr_ex, rwq_ind_tbl);
     PART(ibv_qp_init_attr_ex, source_qpn);
     PART(ibv_qp_init_attr_ex, send_ops_flags);
+}
+
+static void attributes(void) {
     TYPE(ibv_global_route);
     PART(ibv_global_route, dgid);
     PART(ibv_global_route, flow_label);
@@ -230,6 +252,9 @@ static void verbs(void) {
     PART(ibv_qp_attr, alt_port_num);
     PART(ibv_qp_attr, alt_timeout);
     PART(ibv_qp_attr, rate_limit);
+}
+
+static void requests(void) {
     TYPE(ibv_sge);
     PART(ibv_sge, addr);
     PART(ibv_sge, length);
@@ -250,13 +275,9 @@ static void verbs(void) {
     PART(ibv_recv_wr, num_sge);
     PART(ibv_send_wr, wr.rdma.remote_addr);
     PART(ibv_send_wr, wr.rdma.rkey);
-    /* Older headers have no active_speed_ex, the last field. */
-    printf("ibv_port_attr.fits %d\n", sizeof(struct ibv_port_attr) == 52 || sizeof(struct ibv_port_attr) == 56);
-    printf("ibv_gid %zu %zu\n", sizeof(union ibv_gid), _Alignof(union ibv_gid));
-    printf("ibv_gid.raw %zu %zu\n", offsetof(union ibv_gid, raw), sizeof(((union ibv_gid*)0)->raw));
-    /* It grows at its end: where a plain one ends. */
-    PART(ibv_cq_ex, cqe);
-    PART(ibv_cq_ex, comp_mask);
+}
+
+static void extended(void) {
     EXTENDED(query_port);
     EXTENDED(alloc_parent_domain);
     EXTENDED(create_cq_ex);
@@ -304,7 +325,7 @@ static void connection_manager(void) {
     PART(rdma_cm_event, param.conn);
 }
 
-static void codes(void) {
+static void codes_of_verbs(void) {
     CODE(IBV_NODE_CA);
     CODE(IBV_PORT_DOWN);
     CODE(IBV_PORT_INIT);
@@ -353,6 +374,11 @@ static void codes(void) {
     CODE(IBV_WC_REM_ACCESS_ERR);
     CODE(IBV_WC_RETRY_EXC_ERR);
     CODE(IBV_WC_RECV);
+    CODE(IBV_ALLOCATOR_USE_DEFAULT);
+    CODE(__VERBS_ABI_IS_EXTENDED);
+}
+
+static void codes_of_the_connection_manager(void) {
     CODE(RDMA_PS_TCP);
     CODE(RDMA_CM_EVENT_ADDR_RESOLVED);
     CODE(RDMA_CM_EVENT_ADDR_ERROR);
@@ -369,13 +395,19 @@ static void codes(void) {
     CODE(RDMA_OPTION_ID);
     CODE(RDMA_OPTION_ID_TOS);
     CODE(RDMA_OPTION_ID_ACK_TIMEOUT);
-    CODE(IBV_ALLOCATOR_USE_DEFAULT);
-    CODE(__VERBS_ABI_IS_EXTENDED);
 }
 
 int main(void) {
-    verbs();
+    devices();
+    ports();
+    memory();
+    completions();
+    queue_pairs();
+    attributes();
+    requests();
+    extended();
     connection_manager();
-    codes();
+    codes_of_verbs();
+    codes_of_the_connection_manager();
     return 0;
 }
