@@ -34,6 +34,10 @@ mod nic;
 mod pages;
 pub mod poster;
 mod queue;
+// For gpuvm's own crates and tests; programs are promised nothing of it.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod rdma_sys;
 #[cfg(target_os = "linux")]
 pub mod rxe;
 mod sleeper;
