@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use clap::{Args, ValueEnum};
-use gpuvm::{Arg, Buffer, ElementType, Kernel, Module, Placement};
+use gpuvm::{Arg, Buffer, ElementType, Kernel, Module, Placement, Value};
 use gpuvm_gpu::cuda::{Advice, Side};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -261,10 +261,15 @@ impl Natural<'_> {
                     continue;
                 }
             };
+            let mut filled = false;
             for &which in &self.loops {
                 if !self.has_time(&format!("{}, {by}", which.names().0), report) {
                     continue;
                 }
+                if !filled {
+                    form.fill(&memory)?;
+                }
+                filled = !which.writes();
                 let (first, later) = form.plain(which, by, &memory)?;
                 let cold = (by == WARM).then_some((COLD, first));
                 for (by, runs) in cold.into_iter().chain([(by, later)]) {
@@ -386,14 +391,19 @@ impl<'a> Form<'a> {
         self.module.kernel(name).map_err(CliError::Bench)
     }
 
+    /// Writes the words of all data.
+    fn fill(&self, memory: &RawMemory) -> Result<(), CliError> {
+        let ((config, _), words) = (self.machine.many_warps(), self.natural.words);
+        let args = (Value([memory.addr()]), words, self.tally.arg());
+        self.tally.run(&self.kernel("fill_values")?, config, args, words)?;
+        Ok(())
+    }
+
     /// GB/s over memory that the GPU reaches.
     fn plain(&self, which: Loop, by: &str, memory: &RawMemory) -> Result<(Runs, Runs), CliError> {
         let words = self.natural.words;
         let (x, y) = ([memory.addr()], [memory.addr() + words / 2 * 4]);
         let [x, y] = [&x, &y].map(|at| Arg::value(ElementType::of::<[u64; 1]>(), bytemuck::bytes_of(at)));
-        let (config, _) = self.machine.many_warps();
-        let args = (x.clone(), words, self.tally.arg());
-        self.tally.run(&self.kernel("fill_values")?, config, args, words)?;
         self.runs(which, &x, &y, || match memory {
             RawMemory::Managed(memory) if by == WARM => move_to(memory, Side::Host).map(|_| ()),
             _ => Ok(()),
